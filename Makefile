@@ -1,0 +1,35 @@
+# make run, make test: each sets itself up in .venv; needs Python >= 3.11 and nothing else.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: run test lint format bench install clean
+
+run: install
+	$(BIN)/python -m experiments.run --config=configs/tpt48.py
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: install
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: install
+	$(BIN)/python -m experiments.bench --config=configs/tpt48.py
+
+install: $(VENV)/installed
+
+# Touched last, so that an interrupted installation is taken up again.
+$(VENV)/installed: requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "graphfl_jax needs Python 3.11 or newer; set PYTHON=")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache

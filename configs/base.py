@@ -1,0 +1,58 @@
+"""Every field of a configuration, its default, and what it means. Defaults live nowhere else.
+
+Integers, names and tuples shape the program; the floats under ``hparams`` are numbers that it
+is given, so that changing one compiles nothing anew.
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """The defaults: Panacea's protocol (800 rounds of 5 clients, 50 steps of 64 examples)."""
+    config = ConfigDict()
+    config.seed = 0  # of the split into train and test, the initial weights, and all draws
+    config.rounds = 800
+    config.eval_every = 20  # rounds between evaluations
+    config.checkpoint_every = 100  # rounds between checkpoints, taken at evaluations
+    config.cohort_size = 5  # clients in a round
+    config.batch_size = 64  # examples in a local step, drawn with replacement
+    config.local_steps = 50  # K_c, a client's gradient steps in a round
+    config.server_steps = 10  # K_s, a hypernetwork server's optimiser steps in a round
+    config.eval_block = 512  # examples scored at once, per client; bounds memory
+
+    config.data = ConfigDict()
+    config.data.name = "tpt48"  # fl60, fl60_paper_formula, tpt48
+    config.data.source = "auto"  # real, file, generated or simulated; auto: what there is
+    config.data.path = ""  # a data file; empty: looked for under data.root
+    config.data.root = ""  # empty: $GRAPHFL_DATA, or the user's cache folder
+    config.data.download = True  # whether a missing file may be fetched
+    config.data.protocol = "years"  # tpt48: years (1895-2019) or windows (2008-2019)
+    config.data.generator_seed = 0  # of generated and simulated data
+    config.data.val_fraction = 0.0  # of a client's examples, kept for choosing settings
+
+    config.model = ConfigDict()
+    config.model.name = "mlp"
+    config.model.hidden = (16, 16)
+
+    config.algorithm = ConfigDict()
+    config.algorithm.name = "panacea"
+    config.algorithm.layer = "mean"  # Panacea's encoder: mean, sage, gcn, none
+    config.algorithm.embedding_dim = 100  # of a client's code; pFedHN: 0 is 1 + N // 4
+    config.algorithm.width = 100  # of a hypernetwork's hidden layers
+    config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
+
+    config.client_optimizer = "sgd"  # sgd, momentum (with decay and clipping), adam
+    config.server_optimizer = "sgd"
+
+    config.hparams = ConfigDict()
+    config.hparams.client_lr = 0.1
+    config.hparams.server_lr = 0.03
+    config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
+    # For the optimiser "momentum" alone: pFedHN's settings.
+    config.hparams.client_momentum = 0.9
+    config.hparams.client_weight_decay = 5e-5
+    config.hparams.client_clip = 50.0  # largest global norm of a gradient
+    config.hparams.server_momentum = 0.9
+    config.hparams.server_weight_decay = 1e-3
+    config.hparams.server_clip = 50.0
+    return config.lock()

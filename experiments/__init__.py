@@ -1,0 +1,1 @@
+"""Programs to run: ``python -m experiments.NAME --config=configs/FILE.py``."""

@@ -1,0 +1,111 @@
+"""Runs one federation: ``python -m experiments.run --config=configs/tpt48.py``.
+
+Exit status: 0 when a valid result was written, 1 when the run diverged, 2 when a flag, a field,
+the data or the output folder does not fit.
+"""
+
+import sys
+from pathlib import Path
+
+from absl import flags
+from rich import progress
+from rich.console import Console
+from rich.table import Table
+
+import graphfl_jax
+from experiments.entry import FLAGS, launch
+from experiments.published import published
+from graphfl_jax.build import variant_of
+
+flags.DEFINE_string("out", None, "Folder for the results; by default a new one under runs/.")
+flags.DEFINE_bool("resume", False, "Go on with the run in --out.")
+
+
+def main() -> int:
+    config = FLAGS.config
+    if FLAGS.resume and FLAGS.out is None:
+        raise ValueError("--resume needs to know which run; add --out=DIR")
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(config)
+    with progress_bar() as bar:
+        task = bar.add_task(variant_of(config), total=config.rounds, rate="")
+        result = graphfl_jax.run(
+            config,
+            out=out,
+            resume=FLAGS.resume,
+            report=lambda played: bar.update(task, completed=played),
+        )
+    console = Console()
+    if result.results["diverged"]:
+        numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
+        console.print(
+            f"diverged in round {result.diverged_at} with {numbers}; the last good checkpoint "
+            f"is in {out}",
+            style="red",
+        )
+        return 1
+    console.print(score_table(result.results, published(config, result.results)))
+    console.print(footer(result.results, out), highlight=False)
+    return 0
+
+
+def fresh_folder(config) -> Path:
+    """The first of runs/NAME, runs/NAME-2, ... that does not exist."""
+    name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
+    candidates = (
+        Path("runs") / (f"{name}-{i}" if i > 1 else name) for i in range(1, sys.maxsize)
+    )
+    return next(path for path in candidates if not path.exists())
+
+
+def progress_bar() -> progress.Progress:
+    """Round, rate and remaining time on stderr; silent where that is no terminal."""
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("rounds"),
+        progress.TaskProgressColumn(
+            show_speed=True, text_format="", text_format_no_percentage=""
+        ),
+        progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def score_table(results: dict, paper: tuple[float, float] | None) -> Table:
+    """Test scores of the final round at G, L and P, with the published ones if they compare."""
+    data = results["dataset"]
+    better = "higher" if results["higher_is_better"] else "lower"
+    table = Table(title=f"{results['variant']} on {data['name']}, data: {data['source']}")
+    table.add_column("scored at")
+    table.add_column(f"{results['metric']} ({better} is better)", justify="right")
+    table.add_column("sd over clients", justify="right")
+    table.add_column("worst decile", justify="right")
+    if paper:
+        table.add_column("published", justify="right")
+    meanings = {"G": "G  as sent", "L": "L  trained locally", "P": "P  the method's own"}
+    for point, meaning in meanings.items():
+        scores = results["scores"]["final"][point]
+        cells = [f"{scores[name]:.4g}" for name in ("mean", "std_clients", "worst_decile")]
+        published_cell = [f"{paper[0]:.3g} +- {paper[1]:.2g}"] if paper else []
+        table.add_row(meaning, *cells, *published_cell)
+    return table
+
+
+def footer(results: dict, out: Path) -> str:
+    """Time, speed and traffic of a run, and where its results lie."""
+    timing, traffic = results["timing"], results["communication"]
+    seconds = timing["compile_s"] + timing["train_s"] + timing["evaluate_s"]
+    return (
+        f"{seconds:.1f} s (compile {timing['compile_s']:.1f}, train {timing['train_s']:.1f}, "
+        f"evaluate {timing['evaluate_s']:.1f}); "
+        f"{timing['client_steps_per_s']:,.0f} client-steps/s; "
+        f"{traffic['down_bytes']:,} bytes down and {traffic['up_bytes']:,} up "
+        f"per client and round\n{out}/results.json"
+    )
+
+
+if __name__ == "__main__":
+    launch(main)

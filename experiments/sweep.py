@@ -1,0 +1,100 @@
+"""Searches a grid of float hyperparameters, all runs of it as vmapped programs.
+
+    python -m experiments.sweep --config=configs/tpt48.py --config.data.val_fraction=0.1 \\
+        --grid.hparams.client_lr=0.01,0.03,0.1 --grid.hparams.server_lr=0.03,0.1 --seeds=2
+
+Validation decides: the leaderboard is sorted by its mean over clients and seeds at P, after the
+last round. Test scores stand apart and decide nothing. A run that diverged has no score; a
+point is scored only where all its seeds are.
+"""
+
+import itertools
+import json
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+from absl import flags
+from rich.console import Console
+from rich.table import Table
+
+from experiments.entry import FLAGS, launch, refuse
+from experiments.trials import run_trials
+from graphfl_jax.build import variant_of
+
+flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer("at_once", 32, "Runs in the device's memory at a time.", lower_bound=1)
+flags.DEFINE_integer("top", 10, "Rows of the leaderboard.", lower_bound=1)
+flags.DEFINE_string("out", None, "File for the trials, one line of JSON each.")
+PREFIX = "--grid.hparams."
+
+
+def main() -> int:
+    config = FLAGS.config
+    if config.data.val_fraction == 0:
+        raise ValueError("data.val_fraction=0 leaves nothing to choose by; set it to 0.1")
+    if FLAGS.out and Path(FLAGS.out).exists():
+        raise ValueError(f"out={FLAGS.out} exists; choose another --out")
+    names = list(GRID)
+    points = [dict(zip(names, p, strict=True)) for p in itertools.product(*GRID.values())]
+    began = time.perf_counter()
+    trials, measured = run_trials(
+        config, points, list(range(FLAGS.seeds)), at_once=FLAGS.at_once
+    )
+    seconds = time.perf_counter() - began
+
+    if FLAGS.out:
+        with open(FLAGS.out, "w") as file:
+            file.writelines(json.dumps(_short(trial)) + "\n" for trial in trials)
+    console = Console()
+    console.print(_leaderboard(variant_of(config), names, trials, measured))
+    diverged = [trial for trial in trials if trial.diverged]
+    console.print(f"{len(trials)} runs in {seconds:.0f} s; {len(diverged)} diverged")
+    for trial in diverged:
+        console.print(f"  diverged: seed {trial.seed}, {trial.hparams}", highlight=False)
+    return 0
+
+
+def _leaderboard(variant, names, trials, measured):
+    points = []
+    for _, group in itertools.groupby(trials, lambda trial: trial.hparams):
+        own = list(group)
+        if not any(trial.diverged for trial in own):
+            val, test = ([t.scores[s]["P"].mean() for t in own] for s in ("val", "test"))
+            points.append((np.mean(val), np.std(val), np.mean(test), own[0].hparams))
+    points.sort(key=lambda row: row[0], reverse=measured.higher_is_better)
+    table = Table(title=f"{variant}, {measured.metric} at P: {len(points)} points have a score")
+    for column in (*names, "validation", "sd seeds", "test"):
+        table.add_column(column, justify="right")
+    for val, spread, test, hparams in points[: FLAGS.top]:
+        numbers = [f"{hparams[name]:g}" for name in names]
+        table.add_row(*numbers, f"{val:.5g}", f"{spread:.2g}", f"{test:.5g}")
+    return table
+
+
+def _short(trial):
+    """A trial as JSON holds it: means over clients."""
+    means = jax.tree.map(lambda values: float(values.mean()), trial.scores)
+    return {**trial._asdict(), "scores": None if trial.diverged else means}
+
+
+def _take_grid(argv):
+    """Splits --grid.hparams.NAME=a,b,... from the flags that absl knows."""
+    rest, grid = [], {}
+    for word in argv:
+        if not word.startswith("--grid."):
+            rest.append(word)
+            continue
+        name, _, values = word.removeprefix(PREFIX).partition("=")
+        try:
+            grid[name] = [float(value) for value in values.split(",")]
+        except ValueError:
+            refuse(ValueError(f"{word!r} is no grid; write {PREFIX}NAME=0.1,0.2"))
+    return rest, grid
+
+
+if __name__ == "__main__":
+    sys.argv, GRID = _take_grid(sys.argv)
+    launch(main)

@@ -1,0 +1,14 @@
+"""Every federated algorithm, by name. One paper per file.
+
+A factory takes the client model, the local trainer, and as keyword-only arguments the fields of
+a configuration that it wants (see `graphfl_jax.build`).
+"""
+
+from graphfl_jax.algorithms import fedavg, local, panacea, pfedhn
+
+ALGORITHMS = {
+    "fedavg": fedavg.fedavg,
+    "local": local.local,
+    "panacea": panacea.panacea,
+    "pfedhn": pfedhn.pfedhn,
+}

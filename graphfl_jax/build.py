@@ -1,0 +1,153 @@
+"""From a configuration to the parts of a federation: the only module that reads one.
+
+Factories of algorithms, data sets, models and optimisers say in their keyword-only arguments
+what they need, and get the configuration's fields of those names: an algorithm's floats come
+from ``hparams`` and stay traced, its integers and names from ``algorithm``. A new method is one
+file, one line in its dictionary, and the fields it names.
+"""
+
+import functools
+import inspect
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.core import Algorithm, ClientModel
+from graphfl_jax.data import DATASETS
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.files import default_root
+from graphfl_jax.local import sgd_trainer
+from graphfl_jax.metrics import TASKS
+from graphfl_jax.models import MODELS
+from graphfl_jax.optimizers import OPTIMIZERS
+
+COUNTS = (
+    "rounds",
+    "eval_every",
+    "checkpoint_every",
+    "cohort_size",
+    "batch_size",
+    "local_steps",
+    "server_steps",
+    "eval_block",
+    "algorithm.width",
+    "algorithm.depth",
+)
+
+
+class Experiment(NamedTuple):
+    """The parts of a federation, ready for `program.make_program`."""
+
+    federation: Federation
+    model: ClientModel
+    build: Callable[[dict[str, Any]], Algorithm]  # hparams -> Algorithm, inside a trace or not
+    hparams: dict[str, float]  # the floats that the algorithm reads, and no others
+
+
+def build_experiment(config: ConfigDict) -> Experiment:
+    """Builds the experiment that a configuration describes.
+
+    Raises:
+      ValueError: a field has a value that cannot be; one line with field, value and remedy.
+      FileNotFoundError: a data file is missing; one line says which and where it belongs.
+    """
+    check_values(config)
+    dataset = pick(DATASETS, config.data.name, "data.name")
+    factory = pick(ALGORITHMS, config.algorithm.name, "algorithm.name")
+    modeller = pick(MODELS, config.model.name, "model.name")
+    optimizers = {
+        side: pick(OPTIMIZERS, config[f"{side}_optimizer"], f"{side}_optimizer")
+        for side in ("client", "server")
+    }
+
+    federation = dataset(**arguments(dataset, _data_fields(config)))
+    num_clients = len(federation.clients)
+    if config.cohort_size > num_clients:
+        raise ValueError(
+            f"cohort_size={config.cohort_size} exceeds the {num_clients} clients of "
+            f"{federation.name}; set --config.cohort_size to at most {num_clients}"
+        )
+    fields = {
+        **config.model,
+        "inputs": federation.data.train.x.shape[-1],
+        "outputs": federation.outputs,
+        "task": TASKS[federation.task],
+    }
+    model = modeller(**arguments(modeller, fields))
+
+    def optimizer(side, hparams):
+        prefix = f"{side}_"
+        own = {k.removeprefix(prefix): v for k, v in hparams.items() if k.startswith(prefix)}
+        return optimizers[side](**arguments(optimizers[side], own))
+
+    def build(hparams):
+        train = sgd_trainer(
+            optimizer("client", hparams), steps=config.local_steps, batch_size=config.batch_size
+        )
+        offered = {**config.algorithm, "server_steps": config.server_steps, **hparams}
+        if "server_optimizer" in wanted(factory):
+            offered["server_optimizer"] = optimizer("server", hparams)
+        return factory(model, train, **arguments(factory, offered))
+
+    read = set(wanted(factory)) | {f"client_{name}" for name in wanted(optimizers["client"])}
+    if "server_optimizer" in wanted(factory):
+        read |= {f"server_{name}" for name in wanted(optimizers["server"])}
+    hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
+    return Experiment(federation, model, build, hparams)
+
+
+def variant_of(config: ConfigDict) -> str:
+    """The name that a results table gives a configuration's method."""
+    if config.algorithm.name != "panacea":
+        return config.algorithm.name
+    if config.algorithm.layer == "none":
+        return "panacea-mlp"
+    return "panacea" if config.hparams.lambda_d else "panacea-gn"
+
+
+def wanted(function: Callable) -> list[str]:
+    """The names of a factory's keyword-only arguments."""
+    parameters = inspect.signature(function).parameters.values()
+    return [p.name for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY]
+
+
+def arguments(function: Callable, offered: dict[str, Any]) -> dict[str, Any]:
+    """Those of the `offered` values that a factory names in its keyword-only arguments."""
+    missing = [name for name in wanted(function) if name not in offered]
+    if missing:
+        raise ValueError(
+            f"{function.__name__} wants {missing[0]!r}, which no configuration field offers; "
+            f"add it to configs/base.py"
+        )
+    return {name: offered[name] for name in wanted(function)}
+
+
+def pick(choices: dict[str, Any], name: str, field: str) -> Any:
+    """The choice of that name, or a ValueError that lists them all."""
+    if name not in choices:
+        raise ValueError(f"{field}={name!r} is unknown; choose from {', '.join(choices)}")
+    return choices[name]
+
+
+def check_values(config: ConfigDict) -> None:
+    """Refuses values that no method or data set could mean."""
+    for field in COUNTS:
+        value = functools.reduce(getattr, field.split("."), config)
+        if value < 1:
+            raise ValueError(
+                f"{field}={value} must be at least 1; set --config.{field}=1 or more"
+            )
+    for name, value in config.hparams.items():
+        if not math.isfinite(value) or value < 0:
+            raise ValueError(
+                f"hparams.{name}={value} must be finite and not negative; "
+                f"set --config.hparams.{name} to 0 or more"
+            )
+
+
+def _data_fields(config):
+    root = config.data.root or str(default_root())
+    return {**config.data, "root": root, "seed": config.seed}

@@ -1,0 +1,178 @@
+"""From each client's examples to a federation: checked, hashed, split and stacked.
+
+Every loader of this package ends here, so that all data sets are refused for the same reasons
+and split by the same rule.
+"""
+
+import hashlib
+from typing import NamedTuple
+
+import numpy as np
+
+from graphfl_jax.core import Examples, FederatedData
+from graphfl_jax.data import partition, relations
+
+TASKS = ("classification", "regression")
+
+
+class Federation(NamedTuple):
+    """A data set as a run needs it, on the host, with what a report says about it."""
+
+    data: FederatedData  # NumPy arrays
+    task: str  # "classification" or "regression"
+    outputs: int  # numbers that a model predicts per example: classes, or flattened targets
+    name: str
+    source: str  # "real", "generated" by its published law, or "simulated" in lieu of real data
+    sha256: str  # of all examples and the graph, before the split
+    clients: tuple[str, ...]  # [N] names
+
+
+def federate(
+    clients,
+    *,
+    x,
+    y,
+    graph,
+    task,
+    name,
+    source,
+    val_fraction,
+    seed,
+    outputs,
+    test_fraction=0.2,
+) -> Federation:
+    """Checks the clients' examples, splits each client's at random, and stacks them.
+
+    `x` and `y` hold one array per client, x[i] of shape [n_i, *features] and y[i] of shape
+    [n_i] (labels) or [n_i, *targets]. Clients with fewer examples than the largest are padded
+    with zeros.
+    """
+    clients = tuple(clients)
+    if task not in TASKS:
+        raise ValueError(f"{name}: task={task!r} is not known; use one of {', '.join(TASKS)}.")
+    _check_lengths(name, clients, x, y, graph)
+    x = [_finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
+    read = _labels if task == "classification" else _targets
+    y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
+    _check_shapes(name, clients, x, y)
+
+    splits = [
+        partition.random_split(
+            len(rows), i, seed=seed, val_fraction=val_fraction, test_fraction=test_fraction
+        )
+        for i, rows in enumerate(x)
+    ]
+    _check_sizes(name, clients, splits)
+    stacked = {part: _stack(x, y, [split[part] for split in splits]) for part in splits[0]}
+    train = stacked.pop("train")
+    return Federation(
+        data=FederatedData(train=train, evals=stacked, graph=graph),
+        task=task,
+        outputs=outputs,
+        name=name,
+        source=source,
+        sha256=_digest(x, y, graph),
+        clients=clients,
+    )
+
+
+def _check_lengths(name, clients, x, y, graph):
+    counts = {"x": len(x), "y": len(y), "graph": relations.num_clients(graph)}
+    for field, count in counts.items():
+        if count != len(clients) or count == 0:
+            raise ValueError(
+                f"{name}: {field} has {count} clients and {len(clients)} are named; "
+                "give at least one client, and the same number everywhere."
+            )
+    for client, inputs, targets in zip(clients, x, y, strict=True):
+        if len(inputs) == 0:
+            raise ValueError(f"{name}: client {client!r} has no examples; leave it out.")
+        if len(inputs) != len(targets):
+            raise ValueError(
+                f"{name}: client {client!r} has {len(inputs)} rows in x and {len(targets)} "
+                "in y; give one of each per example."
+            )
+
+
+def _finite(name, field, client, rows):
+    with np.errstate(over="ignore"):  # what is too large for float32 is refused just below
+        rows = np.asarray(rows).astype(np.float32)
+    wrong = ~np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"{name}: client {client!r} has a NaN or infinite value in {field} of example "
+            f"{int(np.argmax(wrong))}; repair or remove that example."
+        )
+    return rows
+
+
+def _labels(name, client, rows, outputs):
+    labels = np.asarray(rows, np.float64)
+    if labels.ndim != 1:
+        raise ValueError(
+            f"{name}: client {client!r} has labels of shape {labels.shape}; "
+            "give one per example."
+        )
+    # Written so that NaN, for which every comparison is false, counts as wrong.
+    wrong = ~((labels >= 0) & (labels < outputs) & (labels == np.floor(labels)))
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            f"{name}: client {client!r} has label {labels[first]:g} at example {first}; "
+            f"labels are the integers 0 to {outputs - 1}."
+        )
+    return labels.astype(np.int32)
+
+
+def _targets(name, client, rows, outputs):
+    targets = _finite(name, "y", client, rows)
+    if targets[0].size != outputs:
+        raise ValueError(
+            f"{name}: client {client!r} has {targets[0].size} targets per example; "
+            f"set outputs={outputs} to that number."
+        )
+    return targets
+
+
+def _check_shapes(name, clients, x, y):
+    for field, arrays in {"x": x, "y": y}.items():
+        for client, rows in zip(clients, arrays, strict=True):
+            if rows.shape[1:] != arrays[0].shape[1:]:
+                raise ValueError(
+                    f"{name}: client {client!r} has {field} of shape {rows.shape[1:]} per "
+                    f"example and {clients[0]!r} has {arrays[0].shape[1:]}; make them equal."
+                )
+
+
+def _check_sizes(name, clients, splits):
+    for client, split in zip(clients, splits, strict=True):
+        sizes = {part: len(rows) for part, rows in split.items()}
+        if min(sizes.values()) == 0:
+            raise ValueError(
+                f"{name}: client {client!r} has too few examples ({sum(sizes.values())}) to "
+                f"put one in each of {', '.join(sizes)}; leave it out or change val_fraction."
+            )
+
+
+def _stack(x, y, chosen):
+    """Gathers the chosen rows of every client into arrays [N, S, ...], S the largest count."""
+    counts = np.array([len(rows) for rows in chosen], np.int32)  # [N]
+
+    def padded(arrays):
+        stacked = np.zeros((len(arrays), counts.max(), *arrays[0].shape[1:]), arrays[0].dtype)
+        for i, rows in enumerate(chosen):
+            stacked[i, : len(rows)] = arrays[i][rows]
+        return stacked
+
+    return Examples(x=padded(x), y=padded(y), count=counts)
+
+
+def _digest(x, y, graph):
+    digest = hashlib.sha256()
+    for array in (*x, *y, graph.senders, graph.receivers, graph.edges, graph.n_node):
+        # Little-endian on every machine; the header keeps equal bytes of other shapes apart.
+        array = np.asarray(array)
+        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        digest.update(f"{array.dtype.str}{array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()

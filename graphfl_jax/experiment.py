@@ -1,0 +1,185 @@
+"""One run from configuration to results, in memory or in a folder."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
+
+from graphfl_jax.build import Experiment, build_experiment, variant_of
+from graphfl_jax.core import State
+from graphfl_jax.program import client_mesh, make_program, message_bytes
+from graphfl_jax.results import environment, final_scores
+from graphfl_jax.runs import RunFolder
+
+
+class Result(NamedTuple):
+    """A finished run."""
+
+    results: dict  # what results.json holds
+    rows: list[
+        dict
+    ]  # one per evaluation: round, train {name: []}, scores {split: {point: [N]}}
+    state: State  # after the last round
+    diverged_at: int  # the round that left a non-finite number, or -1
+
+
+class Compiled(NamedTuple):
+    """A program compiled ahead, with its inputs bound and its first state."""
+
+    state: State
+    advance: Callable  # (state, rounds) -> (state, log); takes the state's buffers
+    evaluate: Callable  # (state) -> scores
+    down_bytes: int  # one client's message in a round
+    up_bytes: int  # one client's upload in a round
+    seconds: float  # spent compiling
+
+
+def run(
+    config: ConfigDict,
+    *,
+    out: str | os.PathLike | None = None,
+    resume: bool = False,
+    report: Callable[[int], None] = lambda played: None,
+) -> Result:
+    """Runs the federation that a configuration describes.
+
+    Args:
+      config: as `configs.base` describes it.
+      out: folder for config.json, metrics.jsonl, checkpoints and results.json; None writes
+        nothing.
+      resume: goes on from the newest whole checkpoint in `out`, bit for bit on the same device
+        type and versions; starts at round 0 where there is none.
+      report: called after every evaluation with the number of rounds played.
+
+    Raises:
+      ValueError: a field, the data or the folder does not fit. One line; nothing is written.
+      OSError: a file is missing, or cannot be written.
+    """
+    if resume and out is None:
+        raise ValueError("resume=True needs the folder of the run; set --out")
+    folder = None if out is None else RunFolder(out, config, resume=resume)
+    experiment = build_experiment(config)
+    task = experiment.model.task
+    where = environment()
+    compiled = compile_experiment(experiment, config)
+
+    state, rows, diverged_at = compiled.state, [], -1
+    seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0}
+    if folder is not None:
+        identity = {"data": experiment.federation.sha256, **where}
+        found = folder.begin(state, task, identity)
+        if found is not None:
+            rows, seconds = folder.rows(found), found.notes["seconds"]
+            state = jax.tree.map(_as_on_device, found.state, state)
+    seconds["compile"] += compiled.seconds
+
+    played = saved = int(state.round)
+    while played < config.rounds:
+        step = min(config.eval_every - played % config.eval_every, config.rounds - played)
+        with _clock(seconds, "train"):
+            state, log = jax.block_until_ready(compiled.advance(state, jnp.int32(step)))
+        with _clock(seconds, "evaluate"):
+            scores = jax.device_get(compiled.evaluate(state))
+        played += step
+        diverged_at = _diverged_at(log, scores, played)
+        if diverged_at >= 0:
+            break
+        row = {
+            "round": np.int32(played),
+            "train": jax.device_get(log.metrics),
+            "scores": scores,
+        }
+        rows.append(jax.tree.map(np.asarray, row))
+        if folder is not None:
+            folder.append(rows[-1])
+            if played == config.rounds or played - saved >= config.checkpoint_every:
+                folder.save(state, rows, seconds)
+                saved = played
+        report(played)
+
+    steps = played * config.cohort_size * config.local_steps
+    results = {
+        "algorithm": config.algorithm.name,
+        "variant": variant_of(config),
+        "dataset": {
+            "name": experiment.federation.name,
+            "source": experiment.federation.source,
+            "sha256": experiment.federation.sha256,
+        },
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "hparams": experiment.hparams,
+        "diverged": diverged_at >= 0,
+        "metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "scores": None if diverged_at >= 0 else final_scores(rows, task),
+        "novel": None,
+        "timing": {
+            "compile_s": seconds["compile"],
+            "train_s": seconds["train"],
+            "evaluate_s": seconds["evaluate"],
+            "client_steps_per_s": steps / seconds["train"],
+        },
+        "communication": {"up_bytes": compiled.up_bytes, "down_bytes": compiled.down_bytes},
+        **where,
+    }
+    if folder is not None:
+        folder.finish(results)
+    return Result(results, rows, state, diverged_at)
+
+
+def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
+    """Compiles an experiment for the devices of this host, and makes its first state."""
+    began = time.perf_counter()
+    mesh = client_mesh(config.cohort_size)
+    program = make_program(
+        experiment.build,
+        experiment.model,
+        cohort_size=config.cohort_size,
+        block=config.eval_block,
+        mesh=mesh,
+    )
+    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
+    inputs = (jax.random.key(config.seed), hparams, experiment.federation.data)
+    inputs = jax.device_put(
+        inputs, None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    )
+    state = jax.block_until_ready(program.start(*inputs))
+    advance = program.advance.lower(state, *inputs, jnp.int32(1)).compile()
+    evaluate = program.evaluate.lower(state, *inputs).compile()
+    down, up = message_bytes(experiment.build(hparams), state, experiment.federation.data)
+    return Compiled(
+        state,
+        lambda state, rounds: advance(state, *inputs, rounds),
+        lambda state: evaluate(state, *inputs),
+        down,
+        up,
+        time.perf_counter() - began,
+    )
+
+
+@contextlib.contextmanager
+def _clock(seconds, what):
+    began = time.perf_counter()
+    yield
+    seconds[what] += time.perf_counter() - began
+
+
+def _as_on_device(leaf, like):
+    """A restored leaf where the program expects it."""
+    return jax.device_put(leaf, like.sharding)
+
+
+def _diverged_at(log, scores, played) -> int:
+    """The first round that left something not finite, by training or by a score, or -1."""
+    if int(log.diverged_at) >= 0:
+        return int(log.diverged_at)
+    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(scores))
+    return -1 if finite else played

@@ -1,0 +1,1 @@
+"""Networks that generate client models."""

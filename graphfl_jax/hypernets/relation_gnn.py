@@ -1,0 +1,30 @@
+"""Graph network over the client relation graph: from initial codes to client codes."""
+
+import flax.linen as nn
+
+from graphfl_jax.core import Array
+from graphfl_jax.models.layers import dense
+
+
+class RelationGNN(nn.Module):
+    """Message passing on codes [N, E] with a fixed propagation matrix P [N, N].
+
+    mean, gcn:  H' = P H W + b
+    sage:       H' = H W_self + P H W_neighbours + b       (P without self loops)
+
+    ReLU between layers, none after the last. P is `relations.propagation(graph, layer)`.
+    """
+
+    widths: tuple[int, ...]
+    layer: str
+
+    @nn.compact
+    def __call__(self, codes: Array, propagation: Array) -> Array:
+        for i, width in enumerate(self.widths):
+            codes = nn.relu(codes) if i else codes
+            fan_in = codes.shape[-1]
+            mixed = dense(width, fan_in)(propagation @ codes)
+            if self.layer == "sage":
+                mixed = mixed + dense(width, fan_in).clone(use_bias=False)(codes)
+            codes = mixed
+        return codes

@@ -1,0 +1,86 @@
+"""What a run leaves behind: rows of metrics, scores, provenance."""
+
+import importlib.metadata
+import json
+import platform
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+
+import graphfl_jax
+from graphfl_jax.core import Task
+from graphfl_jax.metrics import summary
+
+POINTS = ("G", "L", "P")
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
+
+
+def row_line(row: dict, task: Task) -> str:
+    """One evaluation as a line of JSON.
+
+    Args:
+      row: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
+    """
+    line = {
+        "round": int(row["round"]),
+        "train": {name: float(value) for name, value in row["train"].items()},
+        **{split: _summaries(scores, task) for split, scores in row["scores"].items()},
+    }
+    return json.dumps(line, allow_nan=False) + "\n"
+
+
+def final_scores(rows: list[dict], task: Task) -> dict:
+    """Test scores of the last round, and of the round that validation likes best.
+
+    Validation compares the mean over clients at P, the predictor that a client would use; the
+    earliest of equals wins. Without a validation split ``best_val`` is None.
+    """
+    best = None
+    if "val" in rows[0]["scores"]:
+        means = np.array([row["scores"]["val"]["P"].mean() for row in rows])
+        chosen = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
+        best = {
+            "round": int(chosen["round"]),
+            **_summaries(chosen["scores"]["test"], task),
+        }
+    return {"final": _summaries(rows[-1]["scores"]["test"], task), "best_val": best}
+
+
+def _summaries(scores, task):
+    return {
+        point: summary(scores[point], higher_is_better=task.higher_is_better)
+        for point in POINTS
+    }
+
+
+def environment() -> dict:
+    """Where a run was made: device, versions, and the commit of this checkout if it is one."""
+    versions = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        versions[package] = importlib.metadata.version(package)
+    devices = jax.local_devices()
+    return {
+        "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}",
+        "versions": versions,
+        "git_commit": _git_commit(),
+    }
+
+
+def _git_commit() -> str | None:
+    """The checked-out commit, with "+changes" where tracked files differ from it."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words):
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        if not git("ls-files", "results.py"):
+            return None  # installed inside somebody else's checkout
+        return git("rev-parse", "HEAD") + ("+changes" if git("diff", "HEAD", "--stat") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None  # no git here, or no checkout

@@ -1,0 +1,126 @@
+"""Files: where they are sought, downloads that fail cleanly, and pickles that run nothing."""
+
+import contextlib
+import io
+import pickle
+import types
+import urllib.error
+import urllib.request
+
+import numpy as np
+import pytest
+
+from graphfl_jax.data import files
+
+URL = "https://example.org/table"
+
+
+def answer(body, *, url=URL, length=None):
+    """What urlopen returns, as far as `fetch` looks at it."""
+    headers = {"Content-Length": str(len(body) if length is None else length)}
+    response = types.SimpleNamespace(url=url, headers=headers, read=io.BytesIO(body).read)
+    return contextlib.nullcontext(response)
+
+
+def contents(folder):
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+def test_fetched_file_replaces_the_old_one(monkeypatch, tmp_path):
+    (tmp_path / "table").write_text("old")
+    monkeypatch.setattr(urllib.request, "urlopen", lambda url, timeout: answer(b"new"))
+    files.fetch(URL, tmp_path / "table", max_bytes=3)
+    assert contents(tmp_path) == {"table": "new"}
+
+
+@pytest.mark.parametrize(
+    "reply, error",
+    [
+        (answer(b"four"), ValueError),  # over the limit of three bytes
+        (answer(b"ab", length=3), ConnectionError),  # broke off
+        (answer(b"abc", url="http://example.org/table"), ValueError),  # redirected
+        (urllib.error.URLError("no route"), urllib.error.URLError),
+        (TimeoutError("slow"), TimeoutError),
+    ],
+)
+def test_failed_download_leaves_the_folder_as_it_was(monkeypatch, tmp_path, reply, error):
+    def urlopen(url, timeout):
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    (tmp_path / "table").write_text("old")
+    monkeypatch.setattr(urllib.request, "urlopen", urlopen)
+    with pytest.raises(error):
+        files.fetch(URL, tmp_path / "table", max_bytes=3)
+    assert contents(tmp_path) == {"table": "old"}
+
+
+def test_plain_http_is_refused_before_any_connection(monkeypatch, tmp_path):
+    monkeypatch.setattr(
+        urllib.request, "urlopen", lambda url, timeout: pytest.fail("connected")
+    )
+    with pytest.raises(ValueError, match="http://example.org.*https"):
+        files.fetch("http://example.org", tmp_path / "table", max_bytes=3)
+
+
+def test_default_root_follows_the_environment(monkeypatch, tmp_path):
+    for variable, root in {
+        "HOME": tmp_path / ".cache" / "graphfl_jax",
+        "XDG_CACHE_HOME": tmp_path / "graphfl_jax",
+        "GRAPHFL_DATA": tmp_path,
+    }.items():
+        with monkeypatch.context() as patch:
+            patch.delenv("GRAPHFL_DATA", raising=False)
+            patch.delenv("XDG_CACHE_HOME", raising=False)
+            patch.setenv(variable, str(tmp_path))
+            assert files.default_root() == root
+
+
+def test_locate_takes_the_last_file_by_name(tmp_path):
+    assert files.locate(tmp_path, "sub/table-*") is None
+    (tmp_path / "sub" / "table-9").mkdir(parents=True)  # a folder is no table
+    for name in ("table-2", "table-3", "table-1"):
+        (tmp_path / "sub" / name).touch()
+    assert files.locate(tmp_path, "sub/table-*") == tmp_path / "sub" / "table-3"
+
+
+@pytest.mark.parametrize("protocol", range(5))
+def test_arrays_and_containers_survive(tmp_path, protocol):
+    array = np.arange(6.0).reshape(2, 3)
+    others = [("é", b"\xff", {1: None}), np.float32(0.5)]
+    path = tmp_path / "content.pkl"
+    path.write_bytes(pickle.dumps((array, others), protocol))
+    read = files.load_pickle(path)
+    np.testing.assert_array_equal(read[0], array)
+    assert read[1] == others
+
+
+@pytest.mark.parametrize("call", ["os system", "builtins eval", "numpy load"])
+def test_pickled_program_is_refused_and_not_run(tmp_path, call):
+    witness = tmp_path / "witness"
+    program = f"open({str(witness)!r}, 'w')" if "eval" in call else f"touch {witness}"
+    module, name = call.split()
+    # Protocol 0: look the name up, push a tuple of one string, call.
+    path = tmp_path / "evil.pkl"
+    path.write_text(f"c{module}\n{name}\n(V{program}\ntR.")
+    with pytest.raises(ValueError, match=rf"evil.pkl.*{module}.{name} is refused") as caught:
+        files.load_pickle(path)
+    assert "\n" not in str(caught.value)
+    assert not witness.exists()
+
+
+def test_damaged_pickle_is_refused_with_its_name(tmp_path):
+    whole = pickle.dumps({"a": np.arange(100.0)}, 2)
+    path = tmp_path / "torn.pkl"
+    for damaged in (b"", whole[:50], whole[:-20], b"not a pickle", whole[100:]):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"torn\.pkl is not a whole pickle"):
+            files.load_pickle(path)
+
+
+def test_official_sensor_graph_is_read(data_root):
+    ids, index, weights = files.load_pickle(data_root / "metr-la" / "adj_mx.pkl")
+    assert [index[sensor] for sensor in ids] == list(range(207))
+    np.testing.assert_array_equal(np.diag(weights), np.ones(207))
+    assert np.count_nonzero(weights) - 207 == 1515  # directed, self loops not counted

@@ -1,0 +1,93 @@
+"""Client graphs: what is stored, what is refused, and the matrices against NumPy's."""
+
+import jax
+import numpy as np
+import pytest
+
+from graphfl_jax.data import relations
+
+# A path 0 - 1 - 2 with a branch 1 - 3, and client 4 alone.
+EDGES = [(0, 1), (2, 1), (1, 3)]
+JOINED = np.zeros((5, 5))
+JOINED[[0, 1, 2, 1, 1, 3], [1, 0, 1, 2, 3, 1]] = 1
+
+
+def directed_graph():
+    return relations.from_edges(3, [(0, 1), (0, 2), (2, 1)], [2.0, 3.0, 5.0], directed=True)
+
+
+def test_undirected_edges_are_stored_both_ways_with_sorted_receivers():
+    graph = relations.from_edges(5, EDGES, [1.0, 2.0, 3.0])
+    stored = list(zip(graph.receivers, graph.senders, graph.edges, strict=True))
+    assert stored == [(0, 1, 1), (1, 0, 1), (1, 2, 2), (1, 3, 3), (2, 1, 2), (3, 1, 3)]
+    assert graph.senders.dtype == graph.receivers.dtype == np.int32
+    assert (graph.n_node.tolist(), graph.n_edge.tolist()) == ([5], [6])
+
+
+def test_graph_without_edges_relates_nobody():
+    graph = relations.from_edges(3, [])
+    assert relations.num_clients(graph) == 3
+    np.testing.assert_array_equal(relations.dense(graph), np.zeros((3, 3)))
+    np.testing.assert_array_equal(relations.propagation(graph, "mean"), np.eye(3))
+
+
+def test_dense_has_receivers_as_rows():
+    expected = [[0, 0, 0], [2, 0, 5], [3, 0, 0]]  # client 1 hears 0 and 2, client 2 hears 0
+    np.testing.assert_array_equal(relations.dense(directed_graph()), expected)
+
+
+def test_adjacency_ignores_direction_and_weight():
+    np.testing.assert_array_equal(relations.adjacency(directed_graph()), 1 - np.eye(3))
+
+
+@pytest.mark.parametrize("layer, self_edges", [("mean", 1), ("sage", 0)])
+def test_mean_layers_average_whom_a_client_hears(layer, self_edges):
+    heard = JOINED + self_edges * np.eye(5)
+    expected = heard / np.maximum(heard.sum(1, keepdims=True), 1)
+    propagated = relations.propagation(relations.from_edges(5, EDGES), layer)
+    np.testing.assert_allclose(propagated, expected, rtol=1e-6)
+
+
+def test_gcn_layer_is_normalised_on_both_sides():
+    heard = JOINED + np.eye(5)
+    root = np.diag(heard.sum(1) ** -0.5)
+    propagated = relations.propagation(relations.from_edges(5, EDGES), "gcn")
+    np.testing.assert_allclose(propagated, root @ heard @ root, rtol=1e-6)
+
+
+def test_directed_mean_follows_the_edges_and_not_their_weights():
+    expected = [[0, 0, 0], [0.5, 0, 0.5], [1, 0, 0]]
+    np.testing.assert_array_equal(relations.propagation(directed_graph(), "sage"), expected)
+
+
+def test_matrices_are_the_same_under_jit():
+    graph = relations.from_edges(5, EDGES)
+    for matrix in (relations.dense, relations.adjacency):
+        np.testing.assert_array_equal(jax.jit(matrix)(graph), matrix(graph))
+    for layer in relations.LAYERS:
+        traced = jax.jit(relations.propagation, static_argnums=1)(graph, layer)
+        np.testing.assert_allclose(traced, relations.propagation(graph, layer), rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "edges, weights, named",
+    [
+        ([(0, 1), (1, 5)], None, r"number 1, \(1, 5\), names a client outside 0 to 4"),
+        ([(-1, 2)], None, r"\(-1, 2\)"),
+        ([(3, 3)], None, r"\(3, 3\), joins a client to itself"),
+        ([(0, 1), (2, 3), (1, 0)], None, r"number 2, \(1, 0\), is given twice"),
+        ([(0, 1)], [-1.0], "weight -1.0"),
+        ([(0, 1)], [np.nan], "weight nan"),
+        ([(0, 1)], [1e300], "weight inf"),
+        ([(0, 1)], [1.0, 2.0], r"weights have shape \(2,\) for 1 edges"),
+        ([(0.5, 1.0)], None, "pairs of client indices"),
+    ],
+)
+def test_malformed_edges_are_refused(edges, weights, named):
+    with pytest.raises(ValueError, match=named):
+        relations.from_edges(5, edges, weights)
+
+
+def test_unknown_layer_is_refused():
+    with pytest.raises(ValueError, match="layer='gat'.*mean, sage, gcn"):
+        relations.propagation(relations.from_edges(2, [(0, 1)]), "gat")
