@@ -36,7 +36,7 @@ def get_config() -> ConfigDict:
 
     config.algorithm = ConfigDict()
     config.algorithm.name = "panacea"
-    config.algorithm.layer = "mean"  # Panacea's encoder: mean, sage, gcn, none
+    config.algorithm.layer = "mean"  # Panacea's encoder: mean, sage, gcn
     config.algorithm.embedding_dim = 100  # of a client's code; pFedHN: 0 is 1 + N // 4
     config.algorithm.width = 100  # of a hypernetwork's hidden layers
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
@@ -48,11 +48,11 @@ def get_config() -> ConfigDict:
     config.hparams.client_lr = 0.1
     config.hparams.server_lr = 0.03
     config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
-    # For the optimiser "momentum" alone: pFedHN's settings.
+    # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9
     config.hparams.client_weight_decay = 5e-5
     config.hparams.client_clip = 50.0  # largest global norm of a gradient
     config.hparams.server_momentum = 0.9
     config.hparams.server_weight_decay = 1e-3
-    config.hparams.server_clip = 50.0
+    config.hparams.server_clip = 50.0  # also of Panacea's server, whatever its optimiser
     return config.lock()

@@ -9,7 +9,7 @@ from configs import base
 METHODS = {
     "panacea": {},
     "panacea-gn": {"hparams.lambda_d": 0.0},
-    "panacea-mlp": {"algorithm.layer": "none", "hparams.lambda_d": 0.0},
+    "panacea-mlp": {"algorithm.name": "panacea_mlp"},
     "fedavg": {"algorithm.name": "fedavg"},
     "local": {"algorithm.name": "local"},
     "pfedhn": {

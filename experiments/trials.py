@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import build_experiment
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.core import Task
 from graphfl_jax.program import make_program
 
@@ -38,21 +38,22 @@ def run_trials(
     Returns:
       The trials, in the order of points, then seeds, and what their scores measure.
     """
-    experiments = [build_experiment(_with_seed(config, seed)) for seed in seeds]
-    first = experiments[0]
-    unread = sorted({name for point in points for name in point} - first.hparams.keys())
+    federations = [load_federation(_with_seed(config, seed)) for seed in seeds]
+    experiment = build_experiment(config, federations[0])
+    unread = sorted({name for point in points for name in point} - experiment.hparams.keys())
     if unread:
         raise ValueError(
             f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
-            f"its floats are {', '.join(first.hparams)}"
+            f"its floats are {', '.join(experiment.hparams)}"
         )
     program = make_program(
-        first.build, first.model, cohort_size=config.cohort_size, block=config.eval_block
+        experiment.build,
+        experiment.model,
+        cohort_size=config.cohort_size,
+        block=config.eval_block,
     )
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    data = jax.tree.map(
-        lambda *leaves: np.stack(leaves), *(e.federation.data for e in experiments)
-    )
+    data = jax.tree.map(lambda *leaves: np.stack(leaves), *(f.data for f in federations))
 
     def trial(key, hparams, data):
         state = program.start(key, hparams, data)
@@ -62,14 +63,16 @@ def run_trials(
     over_points = jax.vmap(trial, (None, 0, None))
     everything = jax.jit(jax.vmap(over_points, (0, None, 0)))  # [seeds, points, ...]
 
-    full = [{**first.hparams, **point} for point in points]
+    full = [{**experiment.hparams, **point} for point in points]
     size = max(1, at_once // len(seeds))
     trials = []
     for begin in range(0, len(full), size):
         part = full[begin : begin + size]
         # The last batch is filled up with its last point, so that one program serves all.
         filled = part + part[-1:] * (min(size, len(full)) - len(part))
-        hparams = {k: jnp.array([p[k] for p in filled], jnp.float32) for k in first.hparams}
+        hparams = {
+            k: jnp.array([p[k] for p in filled], jnp.float32) for k in experiment.hparams
+        }
         diverged_at, scores = jax.device_get(everything(keys, hparams, data))
         for p, point in enumerate(part):
             for s, seed in enumerate(seeds):
@@ -77,7 +80,7 @@ def run_trials(
                 finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(own))
                 diverged = bool(diverged_at[s, p] >= 0) or not finite
                 trials.append(Trial(point, seed, diverged, own))
-    return trials, first.model.task
+    return trials, experiment.model.task
 
 
 def _with_seed(config, seed):

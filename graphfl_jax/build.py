@@ -47,15 +47,27 @@ class Experiment(NamedTuple):
     hparams: dict[str, float]  # the floats that the algorithm reads, and no others
 
 
-def build_experiment(config: ConfigDict) -> Experiment:
-    """Builds the experiment that a configuration describes.
+def load_federation(config: ConfigDict) -> Federation:
+    """Loads the data that a configuration names.
 
     Raises:
-      ValueError: a field has a value that cannot be; one line with field, value and remedy.
+      ValueError: a field or the data cannot be; one line with field, value and remedy.
       FileNotFoundError: a data file is missing; one line says which and where it belongs.
     """
     check_values(config)
     dataset = pick(DATASETS, config.data.name, "data.name")
+    root = config.data.root or str(default_root())
+    fields = {**config.data, "root": root, "seed": config.seed}
+    return dataset(**arguments(dataset, fields))
+
+
+def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
+    """Builds a configuration's method and client model for a federation.
+
+    Raises:
+      ValueError: a field has a value that cannot be; one line with field, value and remedy.
+    """
+    check_values(config)
     factory = pick(ALGORITHMS, config.algorithm.name, "algorithm.name")
     modeller = pick(MODELS, config.model.name, "model.name")
     optimizers = {
@@ -63,7 +75,6 @@ def build_experiment(config: ConfigDict) -> Experiment:
         for side in ("client", "server")
     }
 
-    federation = dataset(**arguments(dataset, _data_fields(config)))
     num_clients = len(federation.clients)
     if config.cohort_size > num_clients:
         raise ValueError(
@@ -96,16 +107,15 @@ def build_experiment(config: ConfigDict) -> Experiment:
     if "server_optimizer" in wanted(factory):
         read |= {f"server_{name}" for name in wanted(optimizers["server"])}
     hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
+    build(hparams)  # so that a factory refuses its settings here, and not inside a trace
     return Experiment(federation, model, build, hparams)
 
 
 def variant_of(config: ConfigDict) -> str:
     """The name that a results table gives a configuration's method."""
-    if config.algorithm.name != "panacea":
-        return config.algorithm.name
-    if config.algorithm.layer == "none":
-        return "panacea-mlp"
-    return "panacea" if config.hparams.lambda_d else "panacea-gn"
+    if config.algorithm.name == "panacea" and config.hparams.lambda_d == 0:
+        return "panacea-gn"
+    return config.algorithm.name.replace("_", "-")
 
 
 def wanted(function: Callable) -> list[str]:
@@ -146,8 +156,3 @@ def check_values(config: ConfigDict) -> None:
                 f"hparams.{name}={value} must be finite and not negative; "
                 f"set --config.hparams.{name} to 0 or more"
             )
-
-
-def _data_fields(config):
-    root = config.data.root or str(default_root())
-    return {**config.data, "root": root, "seed": config.seed}

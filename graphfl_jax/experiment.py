@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import Experiment, build_experiment, variant_of
+from graphfl_jax.build import Experiment, build_experiment, load_federation, variant_of
 from graphfl_jax.core import State
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from graphfl_jax.results import environment, final_scores
@@ -65,7 +65,7 @@ def run(
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
     folder = None if out is None else RunFolder(out, config, resume=resume)
-    experiment = build_experiment(config)
+    experiment = build_experiment(config, load_federation(config))
     task = experiment.model.task
     where = environment()
     compiled = compile_experiment(experiment, config)

@@ -10,5 +10,6 @@ ALGORITHMS = {
     "fedavg": fedavg.fedavg,
     "local": local.local,
     "panacea": panacea.panacea,
+    "panacea_mlp": panacea.panacea_mlp,
     "pfedhn": pfedhn.pfedhn,
 }
