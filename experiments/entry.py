@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable
+from typing import NoReturn
 
 from absl import app, flags, logging
 from ml_collections import config_flags
@@ -12,19 +13,7 @@ config_flags.DEFINE_config_file(
 )
 flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
 flags.DEFINE_bool("debug", False, "Show the trace of an error.")
-flags.mark_flag_as_required("config")
 FLAGS = flags.FLAGS
-
-# What a wrong flag raises, in absl, in ml_collections and in a configuration file.
-FLAG_ERRORS = (
-    flags.Error,
-    AttributeError,
-    ImportError,
-    KeyError,
-    OSError,
-    TypeError,
-    ValueError,
-)
 
 
 def launch(main: Callable[[], int]) -> None:
@@ -34,31 +23,40 @@ def launch(main: Callable[[], int]) -> None:
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
-    def parse(argv):
-        try:
-            rest = FLAGS(argv)
-        except FLAG_ERRORS as error:
-            refuse(error)
-        if len(rest) > 1:
-            refuse(ValueError(f"{rest[1]!r} is no flag; flags begin with --"))
-        if FLAGS.data_root is not None:
-            FLAGS.config.data.root = FLAGS.data_root
-        return rest
-
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax tells every step of a save
+        if FLAGS.data_root is not None:
+            FLAGS.config.data.root = FLAGS.data_root
         try:
             sys.exit(main())
         except (OSError, ValueError) as error:
             if FLAGS.debug:
                 raise
-            refuse(error)
+            refuse(str(error))
 
-    app.run(guarded, flags_parser=parse)
+    app.run(guarded, flags_parser=_parse)
 
 
-def refuse(error: Exception) -> None:
+def refuse(message: str) -> NoReturn:
     """Prints an error as one line and exits with status 2."""
-    line = " ".join(str(error.args[0] if isinstance(error, KeyError) else error).split())
-    print(f"error: {line}", file=sys.stderr)
+    print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+def _parse(argv):
+    try:
+        rest = FLAGS(argv)
+    except (flags.IllegalFlagValueError, TypeError) as error:
+        refuse(f"{error}; configs/base.py shows every field with a value of its type")
+    except (AttributeError, KeyError) as error:
+        field = str(error.args[0]).strip("'\"")
+        refuse(f"the configuration has no field {field!r}; configs/base.py lists all fields")
+    except FileNotFoundError as error:
+        refuse(f"{error}; name a configuration file, such as configs/tpt48.py")
+    except (flags.Error, ImportError, OSError, SyntaxError, ValueError) as error:
+        refuse(str(error))
+    if len(rest) > 1:
+        refuse(f"{rest[1]!r} is no flag; flags begin with --")
+    if FLAGS.config is None:
+        refuse("no configuration; add --config=configs/tpt48.py or another file")
+    return rest

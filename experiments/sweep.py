@@ -91,7 +91,7 @@ def _take_grid(argv):
         try:
             grid[name] = [float(value) for value in values.split(",")]
         except ValueError:
-            refuse(ValueError(f"{word!r} is no grid; write {PREFIX}NAME=0.1,0.2"))
+            refuse(f"{word!r} is no grid; write {PREFIX}NAME=0.1,0.2")
     return rest, grid
 
 

@@ -25,7 +25,12 @@ def mlp(*, inputs: int, hidden: tuple[int, ...], outputs: int, task: Task) -> Cl
     """A client's perceptron: inputs - hidden - outputs, ReLU after every hidden layer.
 
     With ``hidden=(16, 16)`` it has 354 parameters on FL-60 (2 to 2) and 486 on TPT-48 (6 to 6).
+
+    Raises:
+      ValueError: a hidden layer of no width, or no hidden layer.
     """
+    if not hidden or not all(isinstance(width, int) and width > 0 for width in hidden):
+        raise ValueError(f"model.hidden={hidden!r} must be widths of at least 1, such as 16,16")
     body, head = MLP(hidden), MLP((outputs,))
 
     def init(key):
