@@ -41,8 +41,9 @@ def get_config() -> ConfigDict:
     config.algorithm.width = 100  # of a hypernetwork's hidden layers
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
 
-    config.client_optimizer = "sgd"  # sgd, momentum (with decay and clipping), adam
-    config.server_optimizer = "sgd"
+    # sgd; polyak_sgd (with a cap on the step); momentum (with decay and clipping); adam
+    config.client_optimizer = "sgd"
+    config.server_optimizer = "polyak_sgd"
 
     config.hparams = ConfigDict()
     config.hparams.client_lr = 0.1
@@ -54,5 +55,5 @@ def get_config() -> ConfigDict:
     config.hparams.client_clip = 50.0  # largest global norm of a gradient
     config.hparams.server_momentum = 0.9
     config.hparams.server_weight_decay = 1e-3
-    config.hparams.server_clip = 50.0  # also of Panacea's server, whatever its optimiser
+    config.hparams.server_clip = 50.0
     return config.lock()

@@ -1,5 +1,6 @@
 """What every entry does alike: read flags, run, and say in one line what does not fit."""
 
+import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -46,17 +47,31 @@ def refuse(message: str) -> NoReturn:
 def _parse(argv):
     try:
         rest = FLAGS(argv)
+        getattr(FLAGS.config, "rounds", None)  # a file that cannot be read fails at first use
     except (flags.IllegalFlagValueError, TypeError) as error:
         refuse(f"{error}; configs/base.py shows every field with a value of its type")
     except (AttributeError, KeyError) as error:
-        field = str(error.args[0]).strip("'\"")
-        refuse(f"the configuration has no field {field!r}; configs/base.py lists all fields")
-    except FileNotFoundError as error:
-        refuse(f"{error}; name a configuration file, such as configs/tpt48.py")
-    except (flags.Error, ImportError, OSError, SyntaxError, ValueError) as error:
+        refuse(_unknown_name(str(error), argv))
+    except OSError as error:
+        why = str(error).splitlines()[-1].strip()
+        refuse(f"{why}; name a configuration file, such as configs/tpt48.py")
+    except (flags.Error, ImportError, SyntaxError, ValueError) as error:
         refuse(str(error))
     if len(rest) > 1:
         refuse(f"{rest[1]!r} is no flag; flags begin with --")
     if FLAGS.config is None:
         refuse("no configuration; add --config=configs/tpt48.py or another file")
     return rest
+
+
+def _unknown_name(error, argv):
+    """What to say of a name that ml_collections, or a file's get_config, did not find."""
+    if "get_config" in error:
+        return f"the configuration file is none: {error}"
+    name = re.search(r"lookup: ([\w.]+)|'(\w+)|$", error)
+    name = name[1] or name[2] or error
+    if any(word.endswith(f":{name}") for word in argv):
+        return f"{name!r} is no method of the configuration file; METHODS in it lists them"
+    close = re.search(r'Did you mean "(\w+)"', error)
+    meant = f", perhaps {close[1]!r}" if close else ""
+    return f"the configuration has no field {name!r}{meant}; configs/base.py lists all fields"

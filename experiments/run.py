@@ -23,7 +23,7 @@ flags.DEFINE_bool("resume", False, "Go on with the run in --out.")
 
 def main() -> int:
     config = FLAGS.config
-    if FLAGS.resume and FLAGS.out is None:
+    if FLAGS.resume and not FLAGS.out:
         raise ValueError("--resume needs to know which run; add --out=DIR")
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(config)
     with progress_bar() as bar:
@@ -37,14 +37,17 @@ def main() -> int:
     console = Console()
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
+        kept = any(out.glob("checkpoints/*.json"))
         console.print(
-            f"diverged in round {result.diverged_at} with {numbers}; the last good checkpoint "
-            f"is in {out}",
+            f"diverged in round {result.diverged_at} with {numbers}; "
+            + (f"the last good checkpoint is in {out}" if kept else "there is no checkpoint"),
             style="red",
+            markup=False,
+            soft_wrap=True,
         )
         return 1
     console.print(score_table(result.results, published(config, result.results)))
-    console.print(footer(result.results, out), highlight=False)
+    console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

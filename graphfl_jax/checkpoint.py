@@ -39,7 +39,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     if target.exists():  # torn, or damaged: a good one would have been resumed from
         shutil.rmtree(target)
     leaves = jax.tree.leaves(jax.device_get(checkpoint.state))
-    numbered = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves)}
+    # Without those of size zero, which Orbax refuses; `latest` makes them anew.
+    numbered = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves) if leaf.size}
     ocp.save(target.absolute(), {"state": numbered, "history": checkpoint.history})
     body = {
         "leaves": _describe(checkpoint.state),
@@ -47,9 +48,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "notes": checkpoint.notes,
     }
     write_json(folder / f"{name}.json", {"body": body, "sha256": _sha256(_canonical(body))})
-    for old in sorted(folder.glob("*.json"))[:-KEPT]:
-        old.unlink()
-        shutil.rmtree(old.with_suffix(""), ignore_errors=True)
+    # Those of later rounds were passed over when this run was resumed: they count for nothing.
+    whole = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)[-KEPT:]
+    for path in sorted(folder.glob("[0-9]*"), reverse=True):  # a manifest before its folder
+        if path.name.split(".")[0] not in whole:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def latest(folder: Path, template: State) -> Checkpoint | None:
@@ -79,8 +82,12 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
                 f"resume with the version of graphfl_jax that wrote it, or choose another --out"
             )
         loaded = ocp.load((folder / name).absolute())
-        leaves = [loaded["state"][key] for key in sorted(loaded["state"])]
-        state = jax.tree.unflatten(jax.tree.structure(template), leaves)
+        shapes, structure = jax.tree.flatten(template)
+        leaves = [
+            loaded["state"][f"{i:05d}"] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
+            for i, leaf in enumerate(shapes)
+        ]
+        state = jax.tree.unflatten(structure, leaves)
         return Checkpoint(state, loaded["history"], body["notes"])
     return None
 

@@ -36,6 +36,8 @@ def sgd_trainer(
         step. None takes all the client's examples in every step.
     """
 
+    optimizer = optax.with_extra_args_support(optimizer)
+
     def train(objective, params, examples, key):
         def step(carry, indices):
             params, memory = carry
@@ -45,7 +47,7 @@ def sgd_trainer(
                     examples.x[indices], examples.y[indices], jnp.int32(batch_size)
                 )
             loss, gradient = jax.value_and_grad(objective)(params, batch)
-            updates, memory = optimizer.update(gradient, memory, params)
+            updates, memory = optimizer.update(gradient, memory, params, value=loss)
             return (optax.apply_updates(params, updates), memory), loss
 
         indices = draw_indices(key, (steps, batch_size or 0), examples.count)

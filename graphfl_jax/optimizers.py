@@ -1,4 +1,7 @@
-"""Optimisers by name. Their keyword arguments are floats, and may be traced."""
+"""Optimisers by name. Their keyword arguments are floats, and may be traced.
+
+Whoever takes a step passes the objective's value along, since some ask for it.
+"""
 
 import optax
 
@@ -6,6 +9,17 @@ import optax
 def sgd(*, lr) -> optax.GradientTransformation:
     """Plain gradient descent."""
     return optax.sgd(lr)
+
+
+def polyak_sgd(*, lr) -> optax.GradientTransformation:
+    """Gradient descent that steps by lr or by Polyak's J / ||grad J||^2, whichever is less.
+
+    For an objective J >= 0. Where its curvature along the gradient is c, Polyak's step is at
+    most 1 / (2 c) near J = 0, so that a rate too large for the curvature cannot overshoot ever
+    further; a rate that is small enough is left alone. Loizou, Vaswani, Laradji, Lacoste-Julien,
+    Stochastic Polyak Step-size for SGD, AISTATS 2021.
+    """
+    return optax.polyak_sgd(max_learning_rate=lr)
 
 
 def momentum(*, lr, momentum, weight_decay, clip) -> optax.GradientTransformation:
@@ -22,4 +36,4 @@ def adam(*, lr) -> optax.GradientTransformation:
     return optax.adam(lr)
 
 
-OPTIMIZERS = {"sgd": sgd, "momentum": momentum, "adam": adam}
+OPTIMIZERS = {"sgd": sgd, "polyak_sgd": polyak_sgd, "momentum": momentum, "adam": adam}

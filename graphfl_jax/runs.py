@@ -39,11 +39,11 @@ class RunFolder:
                 f"out={self.path} already holds a run; add --resume to go on with it, "
                 f"or choose another --out"
             )
-        if resume and (self.path / "config.json").exists():
+        if resume and any((self.path / name).exists() for name in FILES):
             self._check_same_config()
 
     def _check_same_config(self):
-        before = _flat(json.loads((self.path / "config.json").read_text()))
+        before = _flat(self._config_before())
         now = _flat(_as_json(self.config))
         for field in sorted((before.keys() | now.keys()) - FREE_ON_RESUME):
             if before.get(field) != now.get(field):
@@ -51,6 +51,15 @@ class RunFolder:
                     f"{field}={now.get(field)!r} is {before.get(field)!r} in the run of "
                     f"{self.path}; resume with that, or choose another --out"
                 )
+
+    def _config_before(self):
+        try:
+            return json.loads((self.path / "config.json").read_text())
+        except (FileNotFoundError, ValueError) as error:
+            raise ValueError(
+                f"{self.path}/config.json is missing or damaged, so that nothing tells which "
+                f"run is to be resumed; choose another --out"
+            ) from error
 
     def begin(
         self, template: State, task: Task, identity: dict
@@ -73,6 +82,8 @@ class RunFolder:
         if found is not None:
             self._check_identity(found)
         self.path.mkdir(parents=True, exist_ok=True)
+        if found is None or found.state.round < self.config.rounds:
+            (self.path / "results.json").unlink(missing_ok=True)  # of fewer rounds
         checkpoint.write_json(self.path / "config.json", _as_json(self.config))
         lines = [row_line(row, task) for row in self.rows(found)]
         checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))

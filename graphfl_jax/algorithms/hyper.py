@@ -47,10 +47,11 @@ def hyper_federation(
     server_steps: int,
 ) -> Algorithm:
     """Builds the federation of one hypernetwork; clients remember nothing."""
+    optimizer = optax.with_extra_args_support(server_optimizer)
 
     def init(key: Array, graph) -> HyperServer:
         weights = hyper.init(key, graph.nodes.shape[0])
-        return HyperServer(weights, server_optimizer.init(weights), hyper.relate(graph))
+        return HyperServer(weights, optimizer.init(weights), hyper.relate(graph))
 
     def download(server, i):
         codes = hyper.encode(server.weights, server.relations)
@@ -69,8 +70,8 @@ def hyper_federation(
 
         def step(carry, _):
             weights, memory = carry
-            gradient = jax.grad(objective)(weights)
-            updates, memory = server_optimizer.update(gradient, memory, weights)
+            value, gradient = jax.value_and_grad(objective)(weights)
+            updates, memory = optimizer.update(gradient, memory, weights, value=value)
             return (optax.apply_updates(weights, updates), memory), None
 
         start = (server.weights, server.memory)

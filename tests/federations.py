@@ -1,0 +1,79 @@
+"""Tiny federations with known answers, and small settings to run any method on them."""
+
+import numpy as np
+
+from configs import base
+from graphfl_jax.core import Examples, FederatedData
+from graphfl_jax.data import relations
+from graphfl_jax.data.federation import Federation
+
+# Sizes that fit the tiny federations. Seven clients: no other axis has that size, so that a
+# test can tell the axes of clients from all others.
+SMALL = {
+    "cohort_size": 4,
+    "local_steps": 5,
+    "server_steps": 2,
+    "batch_size": 6,
+    "model.hidden": (5,),
+    "algorithm.embedding_dim": 6,
+    "algorithm.width": 8,
+    "algorithm.depth": 2,
+    "hparams.client_lr": 0.1,
+    "hparams.server_lr": 0.05,
+}
+
+
+def small_config(**changes):
+    """The defaults at tiny sizes; `changes` by dotted name, with __ for the dots."""
+    config = base.get_config()
+    config.update_from_flattened_dict(SMALL)
+    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in changes.items()})
+    return config
+
+
+def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:
+    """Clients of two kinds who give the same points opposite labels.
+
+    Even clients call the right half-plane 1, odd clients 0: no shared model beats a coin, and a
+    personal one is perfect. Clients of a kind are neighbours. Sizes differ; `padding` more rows
+    of `filler` follow the real ones.
+    """
+    rng = np.random.default_rng(0)
+    kind = np.arange(num_clients) % 2  # [N]
+
+    def examples(smallest):
+        counts = smallest + np.arange(num_clients) % 3
+        size = counts.max() + padding
+        x = rng.uniform(-1, 1, (num_clients, counts.max(), 2)).astype(np.float32)
+        x[..., 0] += 0.5 * np.sign(x[..., 0])  # a margin around the border
+        y = ((x[..., 0] > 0) ^ kind[:, None]).astype(np.int32)
+        real = np.arange(size) < counts[:, None]  # [N, S]
+        x = np.pad(x, ((0, 0), (0, padding), (0, 0)))
+        y = np.pad(y, ((0, 0), (0, padding)))
+        x = np.where(real[..., None], x, np.float32(filler))
+        return Examples(x, np.where(real, y, 0).astype(np.int32), counts.astype(np.int32))
+
+    train, val, test = examples(10), examples(8), examples(12)
+    pairs = [(i, j) for i in range(num_clients) for j in range(i) if kind[i] == kind[j]]
+    data = FederatedData(
+        train, {"val": val, "test": test}, relations.from_edges(num_clients, pairs)
+    )
+    names = tuple(f"client {i}" for i in range(num_clients))
+    return Federation(data, "classification", 2, "two_clusters", "generated", "0" * 64, names)
+
+
+def renamed(data: FederatedData, order) -> FederatedData:
+    """The same federation with client order[i] called i."""
+    order = np.asarray(order)
+    new_name = np.argsort(order)
+    graph = data.graph
+    weights = np.asarray(graph.edges)
+    pairs = np.stack([new_name[graph.senders], new_name[graph.receivers]], 1)
+    graph = relations.from_edges(len(order), pairs, weights, directed=True)
+
+    def rows(examples):
+        return Examples(*(np.asarray(leaf)[order] for leaf in examples))
+
+    return FederatedData(
+        rows(data.train), {name: rows(part) for name, part in data.evals.items()}, graph
+    )

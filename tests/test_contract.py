@@ -1,0 +1,232 @@
+"""What every algorithm promises, checked for all of them alike and by name for none."""
+
+import functools
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphfl_jax import checkpoint, tree
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.build import build_experiment, wanted
+from graphfl_jax.core import Examples
+from graphfl_jax.program import client_mesh, make_program, message_bytes
+from tests.federations import renamed, small_config, two_clusters
+
+KEY = jax.random.key(3)
+NAMES = sorted(ALGORITHMS)
+
+
+@pytest.fixture(params=NAMES)
+def name(request):
+    return request.param
+
+
+@functools.cache
+def parts(name, **changes):
+    """Experiment, program and traced hyperparameters of one method; compiled once."""
+    config = small_config(algorithm__name=name, **changes)
+    experiment = build_experiment(config, two_clusters())
+    program = make_program(experiment.build, experiment.model, cohort_size=config.cohort_size)
+    return experiment, program, floats(experiment.hparams)
+
+
+def floats(hparams):
+    return {name: jnp.float32(value) for name, value in hparams.items()}
+
+
+def play(name, rounds, key=KEY, data=None, **changes):
+    """State, log and scores after some rounds."""
+    experiment, program, hparams = parts(name, **changes)
+    data = experiment.federation.data if data is None else data
+    state = program.start(key, hparams, data)
+    state, log = program.advance(state, key, hparams, data, jnp.int32(rounds))
+    return state, log, program.evaluate(state, key, hparams, data)
+
+
+def assert_equal(a, b, **tolerance):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if tolerance:
+            np.testing.assert_allclose(x, y, **tolerance)
+        else:
+            np.testing.assert_array_equal(x, y)
+
+
+def test_docstring_says_what_departs_from_the_paper(name):
+    assert "\nDepartures:" in sys.modules[ALGORITHMS[name].__module__].__doc__
+
+
+def test_a_round_keeps_the_shape_of_the_state(name):
+    experiment, program, hparams = parts(name)
+    data = experiment.federation.data
+    before = jax.eval_shape(program.start, KEY, hparams, data)
+    after, _ = jax.eval_shape(program.advance, before, KEY, hparams, data, jnp.int32(1))
+    assert before == after
+
+
+def test_all_floats_are_read_and_no_others(name):
+    experiment, _, hparams = parts(name)
+    train = {f"{side}_lr" for side in ("client", "server")}
+    assert "client_lr" in hparams
+    assert set(hparams) <= set(wanted(ALGORITHMS[name])) | train
+    for missing in hparams:
+        with pytest.raises((KeyError, ValueError)):
+            experiment.build({k: v for k, v in hparams.items() if k != missing})
+
+
+def test_one_client_is_the_same_compiled_and_not(name):
+    experiment, program, hparams = parts(name)
+    algorithm = experiment.build(hparams)
+    data = experiment.federation.data
+    state = program.start(KEY, hparams, data)
+
+    def one_client(state):
+        client, examples = tree.take((state.clients, data.train), 1)
+        message = algorithm.download(state.server, 1)
+        return algorithm.local(message, client, Examples(*map(jnp.asarray, examples)), KEY)
+
+    compiled = jax.jit(one_client)(state)
+    with jax.disable_jit():
+        assert_equal(one_client(state), compiled, rtol=1e-4, atol=1e-6)
+
+
+def test_neither_rounds_nor_floats_recompile(name):
+    experiment, program, hparams = parts(name)
+    data = experiment.federation.data
+    for scale, rounds in ((1.0, 1), (0.5, 2), (0.25, 5)):
+        scaled = {k: v * jnp.float32(scale) for k, v in hparams.items()}
+        state = program.start(KEY, scaled, data)
+        state, _ = program.advance(state, KEY, scaled, data, jnp.int32(rounds))
+    # The state comes from `start` or from `advance`, and `parts` shares the program.
+    assert program.advance._cache_size() == 1
+
+
+def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(name):
+    experiment, program, hparams = parts(name)
+    data = experiment.federation.data
+    whole, _, scores = play(name, 5)
+    state = program.start(KEY, hparams, data)
+    for rounds in (2, 1, 2):
+        state, _ = program.advance(state, KEY, hparams, data, jnp.int32(rounds))
+        program.evaluate(state, KEY, hparams, data)
+    assert_equal(state, whole)
+    assert_equal(program.evaluate(state, KEY, hparams, data), scores)
+
+
+def test_a_sharded_round_is_the_unsharded_one(name):
+    experiment, _, hparams = parts(name)
+    data = experiment.federation.data
+    mesh = client_mesh(4)
+    assert mesh.size == 4
+    sharded = make_program(experiment.build, experiment.model, cohort_size=4, mesh=mesh)
+    state = sharded.start(KEY, hparams, data)
+    state, log = sharded.advance(state, KEY, hparams, data, jnp.int32(1))
+    scores = sharded.evaluate(state, KEY, hparams, data)  # 7 clients on 4 devices
+    # One round: after twenty, a ReLU that flips makes 1e-7 into 1e-3.
+    for ours, alone in zip((state, log, scores), play(name, 1), strict=True):
+        assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)
+
+
+def test_vmapped_runs_are_the_looped_ones(name):
+    experiment, program, hparams = parts(name)
+    data = experiment.federation.data
+    keys = jax.random.split(jax.random.key(5), 2)
+    rates = {k: jnp.stack([v, v * jnp.float32(0.5)]) for k, v in hparams.items()}
+
+    def run(key, hparams):
+        state = program.start(key, hparams, data)
+        state, _ = program.advance(state, key, hparams, data, jnp.int32(2))
+        return program.evaluate(state, key, hparams, data)
+
+    together = jax.jit(jax.vmap(run))(keys, rates)
+    for i in range(2):
+        alone = run(keys[i], {k: v[i] for k, v in rates.items()})
+        assert_equal(jax.tree.map(lambda leaf: leaf[i], together), alone, atol=1e-5)  # noqa: B023
+
+
+def test_padding_changes_nothing(name):
+    padded = two_clusters(padding=5, filler=1e9).data
+    for with_padding, without in zip(play(name, 2, data=padded), play(name, 2), strict=True):
+        assert_equal(with_padding, without)
+
+
+def test_renaming_clients_renames_the_results(name):
+    """With all clients and all their examples in every round, names carry no luck."""
+    config = small_config(algorithm__name=name, cohort_size=7)
+    federation = two_clusters()
+    experiment = build_experiment(config, federation)
+    train_all = experiment._replace(
+        build=functools.partial(_on_all_examples, config, experiment)
+    )
+    program = make_program(train_all.build, experiment.model, cohort_size=7)
+    hparams = floats(experiment.hparams)
+    order = np.array([4, 0, 6, 2, 5, 3, 1])
+
+    def permute(state):
+        """Every axis of seven is an axis of clients."""
+
+        def one(leaf):
+            leaf = jnp.array(leaf)  # a copy, since `advance` takes the original
+            for axis, size in enumerate(leaf.shape):
+                leaf = jnp.take(leaf, order, axis) if size == 7 else leaf
+            return leaf
+
+        return jax.tree.map(one, state)
+
+    start = program.start(KEY, hparams, federation.data)
+    other_start = permute(start)
+    state, _ = program.advance(start, KEY, hparams, federation.data, jnp.int32(1))
+    other_data = renamed(federation.data, order)
+    other, _ = program.advance(other_start, KEY, hparams, other_data, jnp.int32(1))
+    assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
+    scores = program.evaluate(state, KEY, hparams, federation.data)
+    assert_equal(permute(scores), program.evaluate(other, KEY, hparams, other_data), atol=1e-5)
+
+
+def _on_all_examples(config, experiment, hparams):
+    with pytest.MonkeyPatch.context() as patch:
+        trainer = sys.modules["graphfl_jax.build"].sgd_trainer
+        patch.setattr(
+            "graphfl_jax.build.sgd_trainer",
+            lambda optimizer, *, steps, batch_size: trainer(
+                optimizer, steps=steps, batch_size=None
+            ),
+        )
+        return experiment.build(hparams)
+
+
+def test_a_checkpoint_gives_the_state_back(name, tmp_path):
+    state, _, _ = play(name, 1)
+    checkpoint.save(tmp_path, checkpoint.Checkpoint(state, {"round": np.array([1])}, {}))
+    assert_equal(checkpoint.latest(tmp_path, state).state, jax.device_get(state))
+
+
+def test_it_learns_what_only_personal_models_can(name):
+    """A shared model is right half of the time; a round of local training must suffice."""
+    changes = {"local_steps": 40, "hparams__client_lr": 0.3}
+    _, log, scores = play(name, 40, **changes)
+    assert int(log.diverged_at) == -1
+    assert float(scores["test"]["L"].mean()) > 0.95
+
+
+def test_divergence_is_told_with_its_round(name):
+    experiment, program, hparams = parts(name)
+    data = experiment.federation.data
+    wild = {k: v * jnp.float32(1e30 if k == "client_lr" else 1.0) for k, v in hparams.items()}
+    state = program.start(KEY, wild, data)
+    _, log = program.advance(state, KEY, wild, data, jnp.int32(5))
+    assert 1 <= int(log.diverged_at) <= 5
+
+
+def test_messages_are_counted_from_what_is_sent(name):
+    experiment, program, hparams = parts(name)
+    algorithm = experiment.build(hparams)
+    data = experiment.federation.data
+    state = program.start(KEY, hparams, data)
+    down, up = message_bytes(algorithm, state, data)
+    sent = jax.tree.leaves(algorithm.download(state.server, 0))
+    assert down == sum(leaf.nbytes for leaf in sent)
+    assert up in (0, 4 * 27)  # nothing, or one model of 2 * 5 + 5 + 5 * 2 + 2 floats
