@@ -49,6 +49,7 @@ def get_config() -> ConfigDict:
     config.hparams.client_lr = 0.1
     config.hparams.server_lr = 0.03
     config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
+    config.hparams.mu = 0.1  # FedProx's pull towards the server's model; 0 is FedAvg
     # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9
     config.hparams.client_weight_decay = 5e-5

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from absl import app, flags, logging
-from ml_collections import config_flags
+from ml_collections import ConfigDict, config_flags
 
 config_flags.DEFINE_config_file(
     "config", None, "Configuration file; --config.FIELD=VALUE sets one of its fields."
@@ -26,8 +26,6 @@ def launch(main: Callable[[], int]) -> None:
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax tells every step of a save
-        if FLAGS.data_root is not None:
-            FLAGS.config.data.root = FLAGS.data_root
         try:
             sys.exit(main())
         except (OSError, ValueError) as error:
@@ -36,6 +34,15 @@ def launch(main: Callable[[], int]) -> None:
             refuse(str(error))
 
     app.run(guarded, flags_parser=_parse)
+
+
+def configuration() -> ConfigDict:
+    """The configuration that the flags describe."""
+    if FLAGS.config is None:
+        raise ValueError("no configuration; add --config=configs/tpt48.py or another file")
+    if FLAGS.data_root is not None:
+        FLAGS.config.data.root = FLAGS.data_root
+    return FLAGS.config
 
 
 def refuse(message: str) -> NoReturn:
@@ -59,8 +66,6 @@ def _parse(argv):
         refuse(str(error))
     if len(rest) > 1:
         refuse(f"{rest[1]!r} is no flag; flags begin with --")
-    if FLAGS.config is None:
-        refuse("no configuration; add --config=configs/tpt48.py or another file")
     return rest
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import graphfl_jax
-from experiments.entry import FLAGS, launch
+from experiments.entry import FLAGS, configuration, launch
 from experiments.published import published
 from graphfl_jax.build import variant_of
 
@@ -22,7 +22,7 @@ flags.DEFINE_bool("resume", False, "Go on with the run in --out.")
 
 
 def main() -> int:
-    config = FLAGS.config
+    config = configuration()
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("--resume needs to know which run; add --out=DIR")
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(config)

@@ -20,7 +20,7 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
-from experiments.entry import FLAGS, launch, refuse
+from experiments.entry import FLAGS, configuration, launch, refuse
 from experiments.trials import run_trials
 from graphfl_jax.build import variant_of
 
@@ -32,7 +32,7 @@ PREFIX = "--grid.hparams."
 
 
 def main() -> int:
-    config = FLAGS.config
+    config = configuration()
     if config.data.val_fraction == 0:
         raise ValueError("data.val_fraction=0 leaves nothing to choose by; set it to 0.1")
     if FLAGS.out and Path(FLAGS.out).exists():

@@ -14,10 +14,10 @@ def sgd(*, lr) -> optax.GradientTransformation:
 def polyak_sgd(*, lr) -> optax.GradientTransformation:
     """Gradient descent that steps by lr or by Polyak's J / ||grad J||^2, whichever is less.
 
-    For an objective J >= 0. Where its curvature along the gradient is c, Polyak's step is at
-    most 1 / (2 c) near J = 0, so that a rate too large for the curvature cannot overshoot ever
-    further; a rate that is small enough is left alone. Loizou, Vaswani, Laradji, Lacoste-Julien,
-    Stochastic Polyak Step-size for SGD, AISTATS 2021.
+    For an objective J >= 0. A direction of curvature c that dominates J gets a step of
+    1 / (2 c), half of Newton's, so that an overshoot cannot feed itself; a rate that is small
+    enough is left alone. Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak Step-size
+    for SGD. AISTATS 2021. https://arxiv.org/abs/2002.10542
     """
     return optax.polyak_sgd(max_learning_rate=lr)
 

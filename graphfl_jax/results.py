@@ -39,7 +39,7 @@ def final_scores(rows: list[dict], task: Task) -> dict:
     """
     best = None
     if "val" in rows[0]["scores"]:
-        means = np.array([row["scores"]["val"]["P"].mean() for row in rows])
+        means = np.array([row["scores"]["val"]["P"].mean(dtype=np.float64) for row in rows])
         chosen = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
         best = {
             "round": int(chosen["round"]),

@@ -34,6 +34,12 @@ class RunFolder:
         existing = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK):
             raise ValueError(f"out={self.path} cannot be written; choose another --out")
+        if "[" in str(self.path.absolute()):
+            # Orbax takes it for a pattern, does not find its own files, and drops them.
+            raise ValueError(
+                f"out={self.path} has a bracket in its path, where checkpoints would be lost; "
+                f"choose another --out"
+            )
         if not resume and any((self.path / name).exists() for name in FILES):
             raise ValueError(
                 f"out={self.path} already holds a run; add --resume to go on with it, "

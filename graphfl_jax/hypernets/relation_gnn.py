@@ -25,6 +25,6 @@ class RelationGNN(nn.Module):
             fan_in = codes.shape[-1]
             mixed = dense(width, fan_in)(propagation @ codes)
             if self.layer == "sage":
-                mixed = mixed + dense(width, fan_in).clone(use_bias=False)(codes)
+                mixed = mixed + dense(width, fan_in, use_bias=False)(codes)
             codes = mixed
         return codes

@@ -5,7 +5,7 @@ import jax
 from jax.nn.initializers import variance_scaling
 
 
-def dense(features: int, fan_in: int) -> nn.Dense:
+def dense(features: int, fan_in: int, *, use_bias: bool = True) -> nn.Dense:
     """A dense layer initialised as PyTorch's ``Linear``: U(+-1/sqrt(fan_in)), biases too.
 
     A hypernetwork inherits the scale of the weights that it generates from this choice.
@@ -18,6 +18,7 @@ def dense(features: int, fan_in: int) -> nn.Dense:
     # A uniform variable of variance scale / fan_in lies within sqrt(3 scale / fan_in).
     return nn.Dense(
         features,
+        use_bias=use_bias,
         kernel_init=variance_scaling(1 / 3, "fan_in", "uniform"),
         bias_init=uniform,
     )

@@ -1,0 +1,138 @@
+"""Measures a configuration: ``python -m experiments.bench --config=configs/tpt48.py``.
+
+Prints rounds and client-steps per second, compile time and peak memory, and what share of the
+machine's own matrix-multiply peak the round's matrix products reach. Times are medians of
+repeats in one process, with the fastest and the slowest.
+"""
+
+import math
+import resource
+import statistics
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+from absl import flags
+from jax.extend import core as jex_core
+from rich.console import Console
+from rich.table import Table
+
+from experiments.entry import FLAGS, configuration, launch
+from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.experiment import compile_experiment
+from graphfl_jax.program import play_round
+from graphfl_jax.results import environment
+
+flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
+flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
+
+
+def main() -> int:
+    config = configuration()
+    experiment = build_experiment(config, load_federation(config))
+    compiled = compile_experiment(experiment, config)
+    flops = round_flops(experiment, config, compiled.state)
+    peak, peak_flops = matmul_peak()
+    state = compiled.state
+
+    def advance():
+        nonlocal state
+        state, _ = compiled.advance(state, jnp.int32(FLAGS.rounds_each))
+        return state
+
+    # Interleaved, so that a machine that slows down slows all of them down.
+    measured = {"round": advance, "evaluation": lambda: compiled.evaluate(state), "peak": peak}
+    times = {name: [] for name in measured}
+    for repeat in range(FLAGS.repeats + 1):
+        for name, function in measured.items():
+            took = seconds(function)
+            if repeat:  # the first one warms up
+                times[name].append(took)
+    times["round"] = [took / FLAGS.rounds_each for took in times["round"]]
+
+    table = Table(
+        title=f"{variant_of(config)} on {config.data.name}, {environment()['device']}"
+    )
+    for column in ("", "median", "fastest", "slowest"):
+        table.add_column(column, justify="right" if column else "left")
+    steps = config.cohort_size * config.local_steps
+    for name in ("round", "evaluation"):
+        table.add_row(f"ms per {name}", *(f"{1e3 * took:.2f}" for took in spread(times[name])))
+    for name, count in (("rounds/s", 1), ("client-steps/s", steps)):
+        table.add_row(name, *(f"{count / took:,.0f}" for took in spread(times["round"])))
+    rate = flops / statistics.median(times["round"])
+    best = peak_flops / min(times["peak"])
+    console = Console()
+    console.print(table)
+    console.print(
+        f"compile {compiled.seconds:.1f} s, peak memory {peak_memory() / 2**20:,.0f} MiB\n"
+        f"matrix products: {flops / 1e6:.0f} MFLOP a round, {rate / 1e9:.0f} GFLOP/s, "
+        f"{rate / best:.0%} of the {best / 1e9:.0f} GFLOP/s of a 1024 x 1024 float32 product",
+        highlight=False,
+    )
+    return 0
+
+
+def seconds(function) -> float:
+    """Wall-clock time of a call, to the end of its computation."""
+    began = time.perf_counter()
+    jax.block_until_ready(function())
+    return time.perf_counter() - began
+
+
+def spread(times: list[float]) -> tuple[float, float, float]:
+    return statistics.median(times), min(times), max(times)
+
+
+def matmul_peak():
+    """A function that multiplies large matrices, and the operations that takes."""
+    size, products = 1024, 8
+    a = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
+
+    @jax.jit
+    def chain(a):
+        return jax.lax.fori_loop(0, products, lambda _, b: b @ a, a)
+
+    return lambda: chain(a), 2 * size**3 * products
+
+
+def round_flops(experiment, config, state) -> int:
+    """Operations in the matrix products of one round, counted in its trace."""
+
+    def one_round(state, data, key):
+        algorithm = experiment.build(experiment.hparams)
+        return play_round(
+            algorithm, data, state, key, cohort_size=config.cohort_size, mesh=None
+        )
+
+    trace = jax.make_jaxpr(one_round)(state, experiment.federation.data, jax.random.key(0))
+    return matmul_flops(trace.jaxpr)
+
+
+def matmul_flops(jaxpr: jex_core.Jaxpr) -> int:
+    """Operations in all matrix products of a trace, those in loops as often as they run."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            left, right = equation.invars[0].aval, equation.outvars[0].aval
+            total += 2 * math.prod(left.shape[axis] for axis in contracted) * right.size
+        inner = [
+            part if isinstance(part, jex_core.Jaxpr) else part.jaxpr
+            for part in equation.params.values()
+            if isinstance(part, jex_core.Jaxpr | jex_core.ClosedJaxpr)
+        ]
+        times = equation.params.get("length", 1)  # of a scan
+        total += times * sum(matmul_flops(part) for part in inner)
+    return total
+
+
+def peak_memory() -> int:
+    """Largest resident size of this process so far, in bytes."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+if __name__ == "__main__":
+    launch(main)

@@ -1,0 +1,185 @@
+"""Limit cases that tie methods to one another: what stored numbers could not pin down."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from graphfl_jax import tree
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.fedprox import fedprox
+from graphfl_jax.algorithms.hyper import HyperNetwork, hyper_federation
+from graphfl_jax.algorithms.local import local
+from graphfl_jax.algorithms.panacea import panacea
+from graphfl_jax.algorithms.pfedhn import pfedhn
+from graphfl_jax.core import Cohort
+from graphfl_jax.data import relations
+from graphfl_jax.hypernets.relation_gnn import RelationGNN
+from graphfl_jax.local import sgd_trainer
+from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.models.mlp import MLP, mlp
+from graphfl_jax.program import make_program
+from tests.federations import two_clusters
+
+KEY = jax.random.key(11)
+MODEL = mlp(inputs=2, hidden=(4,), outputs=2, task=CLASSIFICATION)
+TRAIN = sgd_trainer(optax.sgd(0.2), steps=3, batch_size=5)
+PANACEA = functools.partial(
+    panacea, MODEL, TRAIN, server_steps=2, embedding_dim=5, width=6, depth=3
+)
+
+
+def play(algorithm, data, rounds=3, cohort_size=3):
+    program = make_program(lambda hparams: algorithm, MODEL, cohort_size=cohort_size)
+    state = program.start(KEY, {}, data)
+    state, _ = program.advance(state, KEY, {}, data, jnp.int32(rounds))
+    return state, program.evaluate(state, KEY, {}, data)
+
+
+def assert_close(a, b, **tolerance):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, **tolerance)
+
+
+def test_fedavg_of_one_client_is_local_training():
+    data = two_clusters(num_clients=1).data
+    base = fedavg(MODEL, TRAIN)
+    program = make_program(lambda hparams: base, MODEL, cohort_size=1)
+    together, _ = play(base, data, cohort_size=1)
+
+    alone = local(MODEL, TRAIN)
+    lonely = make_program(lambda hparams: alone, MODEL, cohort_size=1)
+    state = lonely.start(KEY, {}, data)
+    first = program.start(KEY, {}, data).server
+    state = state._replace(clients=jax.tree.map(lambda leaf: leaf[None], first))
+    state, _ = lonely.advance(state, KEY, {}, data, jnp.int32(3))
+    assert_close(jax.tree.map(lambda leaf: leaf[0], state.clients), together.server, rtol=1e-6)
+
+
+def test_fedprox_without_its_pull_is_fedavg():
+    data = two_clusters().data
+    prox = fedprox(MODEL, TRAIN, mu=jnp.float32(0.0))
+    for ours, theirs in zip(play(prox, data), play(fedavg(MODEL, TRAIN), data), strict=True):
+        assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
+    """theta <- theta - 1/M sum (theta - theta_i) = 1/M sum theta_i, for equal client sizes."""
+    data = two_clusters().data
+    equal = data.train._replace(count=np.full(7, 10, np.int32))
+    data = data._replace(train=equal)
+    constant = HyperNetwork(
+        relate=lambda graph: (),
+        init=lambda key, num_clients: MODEL.init(key),
+        encode=lambda theta, relations: jnp.zeros((7, 1)),
+        decode=lambda theta, code: theta,
+        penalty=lambda theta, codes, relations: jnp.float32(0.0),
+    )
+    hyper = hyper_federation(
+        MODEL, TRAIN, constant, server_optimizer=optax.sgd(1.0), server_steps=1
+    )
+    average, scores = play(fedavg(MODEL, TRAIN), data)
+    generated, same_scores = play(hyper, data)
+    assert_close(generated.server.weights, average.server, rtol=1e-4, atol=1e-6)
+    assert_close(same_scores, scores, atol=1e-6)
+
+
+def test_clients_that_hear_everybody_are_sent_one_model():
+    """On a complete graph the mean over neighbours and self is the same for all."""
+    pairs = [(i, j) for i in range(7) for j in range(i)]
+    data = two_clusters().data._replace(graph=relations.from_edges(7, pairs))
+    algorithm = PANACEA(
+        server_optimizer=optax.sgd(0.1), layer="mean", lambda_d=jnp.float32(0.0)
+    )
+    state, _ = play(algorithm, data)
+    sent = jax.vmap(algorithm.download, (None, 0))(state.server, jnp.arange(7))
+    first = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), sent)
+    assert_close(sent, first, atol=1e-6)
+
+
+@pytest.mark.parametrize("layer", ["mean", "gcn", "sage"])
+def test_without_relations_the_encoder_is_a_perceptron_on_each_code(layer):
+    """With no edges D^-1 (A + I) = I; what sage hears of nobody is zero, or its bias."""
+    empty = relations.from_edges(4, [])
+    codes = jax.random.normal(KEY, (4, 5))
+    encoder, perceptron = RelationGNN((6, 6), layer), MLP((6, 6))
+    propagation = relations.propagation(empty, layer)
+    weights = encoder.init(KEY, codes, propagation)["params"]
+    if layer == "sage":  # two dense layers per layer: neighbours with bias, self without
+        layers = [
+            {
+                "kernel": weights[f"Dense_{2 * i + 1}"]["kernel"],
+                "bias": weights[f"Dense_{2 * i}"]["bias"],
+            }
+            for i in range(2)
+        ]
+    else:
+        layers = [weights[f"Dense_{i}"] for i in range(2)]
+    own = {f"Dense_{i}": layer for i, layer in enumerate(layers)}
+    alone = perceptron.apply({"params": own}, codes)
+    assert_close(encoder.apply({"params": weights}, codes, propagation), alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("rate, closer", [(0.01, True), (-0.01, False)])
+def test_the_server_steps_towards_what_clients_return(rate, closer):
+    """The printed algorithm subtracts alpha J^T (theta~ - theta): a rate of -alpha."""
+    algorithm = PANACEA(
+        server_optimizer=optax.sgd(rate), layer="mean", lambda_d=jnp.float32(0.0)
+    )
+    server = algorithm.init(KEY, two_clusters().data.graph)
+    cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
+    generate = jax.vmap(algorithm.download, (None, 0))
+    targets = jax.tree.map(lambda leaf: leaf + 0.1, generate(server, cohort.ids))
+    after = algorithm.aggregate(server, cohort, targets, KEY)
+    before, now = (tree.sq_dist(generate(s, cohort.ids), targets) for s in (server, after))
+    assert (float(now) < float(before)) == closer
+
+
+def test_the_graph_generator_moves_the_encoder_and_not_the_generator():
+    """With targets equal to what was sent, only lambda_d BCE has a gradient (eq. 8)."""
+    # One server step: in a second one the generator would follow what the first one moved.
+    algorithm = panacea(
+        MODEL,
+        TRAIN,
+        server_optimizer=optax.sgd(0.1),
+        server_steps=1,
+        layer="mean",
+        embedding_dim=5,
+        width=6,
+        depth=3,
+        lambda_d=jnp.float32(1.0),
+    )
+    key = jax.random.key(0)  # a draw in which no layer's ReLUs are all dead
+    server = algorithm.init(key, two_clusters().data.graph)
+    cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
+    sent = jax.vmap(algorithm.download, (None, 0))(server, cohort.ids)
+    after = algorithm.aggregate(server, cohort, sent, KEY).weights
+    for part in ("trunk", "output"):
+        assert_close(after[part], server.weights[part], atol=1e-7)
+    for part in ("encoder", "codes"):
+        moved = jax.tree.map(
+            lambda a, b: float(jnp.abs(a - b).max()), after[part], server.weights[part]
+        )
+        assert max(jax.tree.leaves(moved)) > 1e-6
+
+
+def test_embeddings_of_clients_that_took_no_part_rest():
+    """Momentum and weight decay would move them; pFedHN's departure says they do not."""
+    optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))
+    algorithm = pfedhn(
+        MODEL, TRAIN, server_optimizer=optimizer, server_steps=2, embedding_dim=3, width=6
+    )
+    server = algorithm.init(KEY, two_clusters().data.graph)
+    cohort = Cohort(jnp.array([1, 4], jnp.int32), jnp.ones(2))
+    sent = jax.vmap(algorithm.download, (None, 0))(server, cohort.ids)
+    targets = jax.tree.map(lambda leaf: leaf + 1.0, sent)
+    for _ in range(2):  # so that momentum is there to drift with
+        learned = algorithm.aggregate(server, cohort, targets, KEY)
+        rest = np.array([0, 2, 3, 5, 6])
+        old, new = server.weights["codes"], learned.weights["codes"]
+        np.testing.assert_array_equal(new[rest], old[rest])
+        assert (np.abs(new - old)[np.array([1, 4])].max(1) > 1e-6).all()
+        server = learned

@@ -1,0 +1,196 @@
+"""The program: who is drawn, what is split over devices, how scores are counted."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from graphfl_jax import local, tree
+from graphfl_jax.core import Examples, State
+from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
+from graphfl_jax.models.mlp import mlp
+from graphfl_jax.program import client_mesh, draw_cohort, map_clients, score_client
+from tests.federations import two_clusters
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+def test_cohorts_are_ascending_without_repeats_and_fair():
+    """Each of 10 clients is drawn 3 / 10 of the time: four standard errors of 2000 draws."""
+    keys = jax.random.split(jax.random.key(0), 2000)
+    counts = jnp.arange(10, dtype=jnp.int32) + 1
+    cohorts = jax.vmap(lambda key: draw_cohort(key, counts, 3))(keys)
+    ids = np.asarray(cohorts.ids)
+    assert (np.diff(ids, axis=1) > 0).all()
+    np.testing.assert_array_equal(cohorts.weights, ids + 1.0)
+    shares = np.bincount(ids.ravel(), minlength=10) / 2000
+    assert np.abs(shares - 0.3).max() < 4 * np.sqrt(0.3 * 0.7 / 2000)
+
+
+def test_batches_are_drawn_evenly_from_the_real_examples_only():
+    indices = np.asarray(local.draw_indices(jax.random.key(1), (100, 70), jnp.int32(7)))
+    assert (indices.min(), indices.max()) == (0, 6)
+    shares = np.bincount(indices.ravel()) / 7000
+    assert np.abs(shares - 1 / 7).max() < 4 * np.sqrt(1 / 7 * 6 / 7 / 7000)
+    assert len({tuple(row) for row in indices}) == 100  # steps are independent
+
+
+@pytest.mark.parametrize(
+    "cohort_size, size", [(1, None), (5, 5), (7, 7), (11, None), (12, 6), (16, 8)]
+)
+def test_the_mesh_is_the_largest_that_divides_the_cohort(cohort_size, size):
+    mesh = client_mesh(cohort_size)
+    assert (mesh and mesh.size) == size
+
+
+def train_one(shared, i, rows):
+    """One gradient step of client i from the shared weight: w - d/dw (w x - y)^2 / 2."""
+    x, y = rows
+    return shared - jax.grad(lambda w: 0.5 * jnp.square(w * x - y))(shared)
+
+
+def test_gradients_are_not_summed_over_devices():
+    """Without the cast in `map_clients` each client would train on the others' examples."""
+    x, y = jnp.arange(4.0), jnp.arange(4.0) * 2 + 1
+    w = jnp.float32(0.5)
+    ids = jnp.arange(4, dtype=jnp.int32)
+    mesh = client_mesh(4)
+    split = jax.jit(map_clients(train_one, mesh))(w, ids, (x, y))
+    np.testing.assert_allclose(split, w - (w * x - y) * x, rtol=1e-6)
+
+    def uncast(shared, ids, rows):
+        return jax.vmap(train_one, (None, 0, 0))(shared, ids, rows)
+
+    naive = jax.shard_map(
+        uncast, mesh=mesh, in_specs=(P(), P("clients"), P("clients")), out_specs=P("clients")
+    )
+    assert not np.allclose(jax.jit(naive)(w, ids, (x, y)), split)  # the trap is still there
+
+
+def test_pmap_over_the_same_function_gives_the_same_numbers():
+    x, y = jnp.arange(4.0), jnp.arange(4.0) * 2 + 1
+    w = jnp.float32(0.5)
+    ids = jnp.arange(4, dtype=jnp.int32)
+    split = map_clients(train_one, client_mesh(4))(w, ids, (x, y))
+    devices = jax.local_devices()[:4]
+    mapped = jax.pmap(train_one, in_axes=(None, 0, 0), devices=devices)(w, ids, (x, y))
+    np.testing.assert_allclose(mapped, split, rtol=1e-6)
+
+
+MODEL = mlp(inputs=2, hidden=(4,), outputs=2, task=CLASSIFICATION)
+
+
+class Applied:
+    """As much of an algorithm as scoring asks for."""
+
+    predict = staticmethod(MODEL.apply)
+
+
+@pytest.mark.parametrize("block", [1, 5, 12, 14, 512])
+def test_scores_do_not_depend_on_the_block(block):
+    data = two_clusters().data.evals["test"]
+    examples = tree.take(data, 2)  # 14 real examples in 14 rows
+    params = MODEL.init(jax.random.key(0))
+    predicted = np.argmax(MODEL.apply(params, examples.x), -1)
+    expected = np.mean(predicted[: examples.count] == examples.y[: examples.count])
+    score = score_client(Applied, MODEL, params, Examples(*map(jnp.asarray, examples)), block)
+    np.testing.assert_allclose(score, expected, rtol=1e-6)
+
+
+def test_a_prediction_that_is_not_finite_has_no_score():
+    examples = Examples(*map(jnp.asarray, tree.take(two_clusters().data.train, 0)))
+    params = jax.tree.map(lambda leaf: leaf * jnp.nan, MODEL.init(jax.random.key(0)))
+    assert np.isnan(score_client(Applied, MODEL, params, examples, 512))
+
+
+def test_the_objective_is_the_mean_over_real_rows():
+    model = mlp(inputs=1, hidden=(3,), outputs=1, task=REGRESSION)
+    params = model.init(jax.random.key(0))
+    x, y = jnp.arange(4.0)[:, None], jnp.arange(4.0)[:, None] * 3
+    batch = Examples(x, y.at[3].set(1e6), jnp.int32(3))
+    losses = np.square(np.asarray(model.apply(params, x)) - np.asarray(y))[:3]
+    np.testing.assert_allclose(model.objective(params, batch), losses.mean(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("higher_is_better, worst", [(True, 0.5), (False, 10.5)])
+def test_the_worst_decile_is_of_the_worst_clients(higher_is_better, worst):
+    """Of the scores 0, 1, ..., 11 the worst ceil(12 / 10) = 2 are 0, 1 or 10, 11."""
+    told = summary(np.arange(12), higher_is_better=higher_is_better)
+    assert told["worst_decile"] == worst
+    assert told["mean"] == 5.5
+    assert told["std_clients"] == pytest.approx(np.sqrt((144 - 1) / 12))  # of 0..n-1
+
+
+def test_trees_of_clients_are_taken_put_and_averaged():
+    rows = {"a": jnp.arange(6.0).reshape(3, 2), "b": jnp.arange(3.0)}
+    taken = tree.take(rows, jnp.array([0, 2]))
+    np.testing.assert_array_equal(taken["a"], [[0, 1], [4, 5]])
+    put = tree.put(rows, jnp.array([1]), {"a": jnp.full((1, 2), 9.0), "b": jnp.array([7.0])})
+    np.testing.assert_array_equal(put["b"], [0, 7, 2])
+    mean = tree.mean(rows, jnp.array([1.0, 0.0, 3.0]))
+    np.testing.assert_allclose(mean["a"], [3, 4])
+    assert not tree.all_finite(State((), rows | {"b": jnp.array([1.0, jnp.nan, 0.0])}, 0))
+    assert tree.all_finite(())
+
+
+# Who may import whom: a layer imports layers above it in this list, and itself.
+LAYERS = [
+    {"core"},
+    {"tree", "local", "metrics", "optimizers"},
+    {"program", "models", "data"},
+    {"hypernets"},
+    {"algorithms"},
+    {"build", "results", "checkpoint"},
+    {"runs"},
+    {"experiment"},
+]
+ONLY = {"program": {"core", "tree"}}
+
+
+def imported(path):
+    """The modules of the package that a file names, by their first word."""
+    words = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module == "graphfl_jax":
+            words |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            "graphfl_jax."
+        ):
+            words.add(node.module.split(".")[1])
+    return words
+
+
+def test_imports_point_down():
+    package = REPOSITORY / "graphfl_jax"
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    for path in package.rglob("*.py"):
+        name = path.relative_to(package).parts[0].removesuffix(".py")
+        if name == "__init__":
+            continue
+        for other in imported(path):
+            assert level[other] < level[name] or other == name, f"{path} imports {other}"
+            assert name not in ONLY or other in ONLY[name], f"{path} imports {other}"
+
+
+def test_algorithms_use_one_another_only_whole():
+    """By the factory of the same name as its file, or by the part that hypernetworks share."""
+    for path in (REPOSITORY / "graphfl_jax" / "algorithms").glob("[!_]*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            if isinstance(node, ast.ImportFrom) and module.startswith(
+                "graphfl_jax.algorithms."
+            ):
+                file = module.rsplit(".", 1)[1]
+                names = {alias.name for alias in node.names}
+                assert file == "hyper" or names == {file}, f"{path.name} imports {names}"
+
+
+def test_the_package_needs_neither_experiments_nor_configurations():
+    code = "import sys, graphfl_jax; assert not {'experiments', 'configs'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
