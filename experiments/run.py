@@ -11,6 +11,7 @@ from absl import flags
 from rich import progress
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 import graphfl_jax
 from experiments.entry import FLAGS, configuration, launch
@@ -27,7 +28,7 @@ def main() -> int:
         raise ValueError("--resume needs to know which run; add --out=DIR")
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(config)
     with progress_bar() as bar:
-        task = bar.add_task(variant_of(config), total=config.rounds, rate="")
+        task = bar.add_task(variant_of(config), total=config.rounds)
         result = graphfl_jax.run(
             config,
             out=out,
@@ -60,6 +61,14 @@ def fresh_folder(config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
+class Rate(progress.ProgressColumn):
+    """Rounds per second of late."""
+
+    def render(self, task):
+        speed = task.finished_speed or task.speed
+        return Text(f"{speed:,.0f} rounds/s" if speed else "compiling")
+
+
 def progress_bar() -> progress.Progress:
     """Round, rate and remaining time on stderr; silent where that is no terminal."""
     console = Console(stderr=True)
@@ -67,10 +76,7 @@ def progress_bar() -> progress.Progress:
         progress.TextColumn("{task.description}"),
         progress.BarColumn(),
         progress.MofNCompleteColumn(),
-        progress.TextColumn("rounds"),
-        progress.TaskProgressColumn(
-            show_speed=True, text_format="", text_format_no_percentage=""
-        ),
+        Rate(),
         progress.TimeRemainingColumn(),
         console=console,
         disable=not console.is_terminal,
@@ -78,22 +84,22 @@ def progress_bar() -> progress.Progress:
 
 
 def score_table(results: dict, paper: tuple[float, float] | None) -> Table:
-    """Test scores of the final round at G, L and P, with the published ones if they compare."""
-    data = results["dataset"]
+    """Test scores of the final round at G, L and P, and the published one if it compares."""
+    data, metric = results["dataset"], results["metric"]
     better = "higher" if results["higher_is_better"] else "lower"
-    table = Table(title=f"{results['variant']} on {data['name']}, data: {data['source']}")
+    table = Table(
+        title=f"{results['variant']} on {data['name']}, data: {data['source']}",
+        caption=f"{better} is better; after round {results['rounds']}, test"
+        + (f"; published {paper[0]:.3g} ± {paper[1]:.2g}" if paper else ""),
+    )
     table.add_column("scored at")
-    table.add_column(f"{results['metric']} ({better} is better)", justify="right")
-    table.add_column("sd over clients", justify="right")
-    table.add_column("worst decile", justify="right")
-    if paper:
-        table.add_column("published", justify="right")
+    for column in (metric, "sd over clients", "worst decile"):
+        table.add_column(column, justify="right")
     meanings = {"G": "G  as sent", "L": "L  trained locally", "P": "P  the method's own"}
     for point, meaning in meanings.items():
         scores = results["scores"]["final"][point]
-        cells = [f"{scores[name]:.4g}" for name in ("mean", "std_clients", "worst_decile")]
-        published_cell = [f"{paper[0]:.3g} +- {paper[1]:.2g}"] if paper else []
-        table.add_row(meaning, *cells, *published_cell)
+        names = ("mean", "std_clients", "worst_decile")
+        table.add_row(meaning, *(f"{scores[name]:.4g}" for name in names))
     return table
 
 

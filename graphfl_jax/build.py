@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a federation: the only module that reads one.
+"""From a configuration to the parts of a federation; nothing beneath this reads one.
 
 Factories of algorithms, data sets, models and optimisers say in their keyword-only arguments
 what they need, and get the configuration's fields of those names: an algorithm's floats come
@@ -150,6 +150,8 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"{field}={value} must be at least 1; set --config.{field}=1 or more"
             )
+    if not 0 <= config.seed < 2**32:
+        raise ValueError(f"seed={config.seed} must be in [0, 2**32); set --config.seed=0 or so")
     for name, value in config.hparams.items():
         if not math.isfinite(value) or value < 0:
             raise ValueError(

@@ -23,9 +23,7 @@ class Result(NamedTuple):
     """A finished run."""
 
     results: dict  # what results.json holds
-    rows: list[
-        dict
-    ]  # one per evaluation: round, train {name: []}, scores {split: {point: [N]}}
+    rows: list[dict]  # per evaluation: round, train {name: []}, scores {split: {point: [N]}}
     state: State  # after the last round
     diverged_at: int  # the round that left a non-finite number, or -1
 
@@ -70,7 +68,7 @@ def run(
     where = environment()
     compiled = compile_experiment(experiment, config)
 
-    state, rows, diverged_at = compiled.state, [], -1
+    state, rows = compiled.state, []
     seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0}
     if folder is not None:
         identity = {"data": experiment.federation.sha256, **where}
@@ -79,7 +77,17 @@ def run(
             rows, seconds = folder.rows(found), found.notes["seconds"]
             state = jax.tree.map(_as_on_device, found.state, state)
     seconds["compile"] += compiled.seconds
+    state, diverged_at = _play(compiled, config, state, rows, seconds, folder, report)
 
+    scores = None if diverged_at >= 0 else final_scores(rows, task)
+    results = _results(config, experiment, compiled, scores, seconds, int(state.round), where)
+    if folder is not None:
+        folder.finish(results)
+    return Result(results, rows, state, diverged_at)
+
+
+def _play(compiled, config, state, rows, seconds, folder, report):
+    """Plays and evaluates to the last round or to divergence; adds to `rows` and `seconds`."""
     played = saved = int(state.round)
     while played < config.rounds:
         step = min(config.eval_every - played % config.eval_every, config.rounds - played)
@@ -90,12 +98,9 @@ def run(
         played += step
         diverged_at = _diverged_at(log, scores, played)
         if diverged_at >= 0:
-            break
-        row = {
-            "round": np.int32(played),
-            "train": jax.device_get(log.metrics),
-            "scores": scores,
-        }
+            return state, diverged_at
+        train = jax.device_get(log.metrics)
+        row = {"round": np.int32(played), "train": train, "scores": scores}
         rows.append(jax.tree.map(np.asarray, row))
         if folder is not None:
             folder.append(rows[-1])
@@ -103,36 +108,36 @@ def run(
                 folder.save(state, rows, seconds)
                 saved = played
         report(played)
+    return state, -1
 
+
+def _results(config, experiment, compiled, scores, seconds, played, where) -> dict:
+    """What results.json holds; `scores` is None where the run diverged."""
+    federation, task = experiment.federation, experiment.model.task
     steps = played * config.cohort_size * config.local_steps
-    results = {
+    return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
         "dataset": {
-            "name": experiment.federation.name,
-            "source": experiment.federation.source,
-            "sha256": experiment.federation.sha256,
+            "name": federation.name,
+            "source": federation.source,
+            "sha256": federation.sha256,
         },
         "seed": config.seed,
         "rounds": config.rounds,
         "hparams": experiment.hparams,
-        "diverged": diverged_at >= 0,
+        "diverged": scores is None,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "scores": None if diverged_at >= 0 else final_scores(rows, task),
+        "scores": scores,
         "novel": None,
         "timing": {
-            "compile_s": seconds["compile"],
-            "train_s": seconds["train"],
-            "evaluate_s": seconds["evaluate"],
+            **{f"{what}_s": spent for what, spent in seconds.items()},
             "client_steps_per_s": steps / seconds["train"],
         },
         "communication": {"up_bytes": compiled.up_bytes, "down_bytes": compiled.down_bytes},
         **where,
     }
-    if folder is not None:
-        folder.finish(results)
-    return Result(results, rows, state, diverged_at)
 
 
 def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:

@@ -3,8 +3,11 @@
 import os
 from pathlib import Path
 
-# Before JAX starts, for this process and for those that tests start.
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
+# Before JAX starts, for this process and for those that tests start. Tests compile far more
+# than they compute, so that the compiler's own optimisations would cost more than they give.
+os.environ["XLA_FLAGS"] = (
+    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
+)
 os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax

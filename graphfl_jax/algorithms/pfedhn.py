@@ -46,7 +46,14 @@ def pfedhn(
         paper takes 1.
       embedding_dim: size of a client's embedding; 0 takes the authors' floor(1 + N / 4).
       width: of the trunk's layers.
+
+    Raises:
+      ValueError: a negative embedding_dim.
     """
+    if embedding_dim < 0:
+        raise ValueError(
+            f"algorithm.embedding_dim={embedding_dim} must be at least 1, or 0 for 1 + N // 4"
+        )
     size, unravel = flat_layout(model)
     trunk, output = MLP((width,) * 4), MLP((size,))
 

@@ -16,7 +16,7 @@ def random_split(count, client, *, seed, val_fraction, test_fraction) -> dict[st
         raise ValueError(f"test_fraction={test_fraction} must lie between 0 and 1.")
     if not 0 <= val_fraction < 1 - test_fraction:
         raise ValueError(
-            f"val_fraction={val_fraction} leaves nothing to train on next to "
+            f"data.val_fraction={val_fraction} leaves nothing to train on next to "
             f"test_fraction={test_fraction}; set it in [0, {1 - test_fraction:g})."
         )
     order = np.random.default_rng([seed, client]).permutation(count)

@@ -1,0 +1,175 @@
+"""Checkpoints: what is saved is what is read, and what is not whole is passed over."""
+
+import errno
+import json
+import shutil
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphfl_jax import checkpoint
+from graphfl_jax.core import State
+
+HISTORY = {"round": np.arange(2, dtype=np.int32), "scores": {"G": np.ones((2, 3), np.float32)}}
+
+
+def some_state(played=4) -> State:
+    """Nested containers, empty ones, and leaves of all kinds, some with odd bit patterns."""
+    numbers = jnp.array([0.1, -0.0, jnp.inf, jnp.nan, 1e-45], jnp.float32)
+    server = {
+        "weights": (numbers, {"half": jnp.ones((2, 3), jnp.bfloat16), "none": ()}),
+        "memory": [jnp.int32(-7), jnp.zeros((0, 2)), jnp.array([True, False])],
+        "bytes": jnp.arange(256).astype(jnp.uint8),
+    }
+    return State(server, (), jnp.int32(played))
+
+
+def save(folder, state, notes=None):
+    checkpoint.save(folder, checkpoint.Checkpoint(state, HISTORY, notes))
+
+
+def latest(folder, template=None):
+    return checkpoint.latest(
+        folder, jax.eval_shape(some_state) if template is None else template
+    )
+
+
+def bits(state):
+    return [
+        (leaf.dtype, leaf.shape, np.asarray(leaf).tobytes()) for leaf in jax.tree.leaves(state)
+    ]
+
+
+def rounds_kept(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def strictly():
+    """A warning is an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        yield
+
+
+def test_every_leaf_returns_with_its_bits_and_its_type(tmp_path):
+    save(tmp_path, some_state(), {"seconds": 0.1})
+    found = latest(tmp_path)
+    assert jax.tree.structure(found.state) == jax.tree.structure(some_state())
+    assert bits(found.state) == bits(some_state())
+    jax.tree.map(np.testing.assert_array_equal, found.history, HISTORY)
+    assert found.notes == {"seconds": 0.1}
+
+
+def test_empty_folder_holds_no_checkpoint(tmp_path, strictly):
+    assert latest(tmp_path) is None
+    assert latest(tmp_path / "absent") is None
+
+
+def test_the_newest_are_kept_and_the_last_is_found(tmp_path, strictly):
+    for played in (2, 4, 6, 8, 10):
+        save(tmp_path, some_state(played))
+    newest = ("00000006", "00000008", "00000010")
+    assert rounds_kept(tmp_path) == sorted([*newest, *(f"{name}.json" for name in newest)])
+    assert latest(tmp_path).state.round == 10
+
+
+def test_leftovers_of_an_interrupted_save_do_not_disturb(tmp_path):
+    save(tmp_path, some_state(4))
+    shutil.copytree(tmp_path / "00000004", tmp_path / "00000006")  # killed before the manifest
+    (tmp_path / "00000008.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
+    (tmp_path / "00000008.json.part").write_text('{"bo')
+    with pytest.warns(RuntimeWarning) as caught:
+        assert latest(tmp_path).state.round == 4
+    assert ["00000006 is passed over" in str(w.message) for w in caught] == [True]
+    save(tmp_path, some_state(6))
+    assert latest(tmp_path).state.round == 6
+    assert rounds_kept(tmp_path) == ["00000004", "00000004.json", "00000006", "00000006.json"]
+
+
+def test_damaged_checkpoints_of_later_rounds_do_not_crowd_out_good_ones(tmp_path):
+    for played in (6, 8, 10):
+        save(tmp_path, some_state(played))
+        (tmp_path / f"{played:08d}.json").write_text("{}")
+    save(tmp_path, some_state(2))  # the run started over
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        assert latest(tmp_path).state.round == 2
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"body": 1, "sha256": 2}', "\x00"])
+def test_nonsense_for_a_manifest_is_passed_over(tmp_path, manifest):
+    save(tmp_path, some_state())
+    (tmp_path / "00000004.json").write_text(manifest)
+    with pytest.warns(RuntimeWarning, match="00000004 is passed over: its manifest is damaged"):
+        assert latest(tmp_path) is None
+
+
+def test_a_manifest_that_tells_something_else_is_passed_over(tmp_path):
+    save(tmp_path, some_state(), {"seconds": 0.1})
+    manifest = tmp_path / "00000004.json"
+    manifest.write_text(manifest.read_text().replace('"seconds": 0.1', '"seconds": 0.3'))
+    with pytest.warns(RuntimeWarning, match="its manifest is damaged"):
+        assert latest(tmp_path) is None
+
+
+def test_a_flipped_bit_in_any_file_is_noticed(tmp_path):
+    save(tmp_path, some_state())
+    rng = np.random.default_rng(0)
+    for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
+        whole = path.read_bytes()
+        flipped = np.frombuffer(whole or b"\0", np.uint8).copy()
+        flipped[rng.integers(flipped.size)] ^= 1 << rng.integers(8)
+        path.write_bytes(flipped.tobytes())
+        with pytest.warns(RuntimeWarning, match="00000004 is passed over"):
+            assert latest(tmp_path) is None
+        path.write_bytes(whole)
+    assert latest(tmp_path).state.round == 4
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda state: state._replace(clients={"more": jnp.zeros(3)}),
+        lambda state: state._replace(server={**state.server, "bytes": jnp.zeros(256)}),
+        lambda state: state._replace(
+            server={**state.server, "bytes": state.server["bytes"][:9]}
+        ),
+        lambda state: state._replace(server={"renamed": state.server}),
+    ],
+)
+def test_state_of_another_kind_is_refused_in_one_line(tmp_path, change):
+    save(tmp_path, some_state())
+    with pytest.raises(ValueError, match="holds another state") as caught:
+        latest(tmp_path, change(some_state()))
+    assert "00000004" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_full_disk_leaves_the_earlier_checkpoint_good(tmp_path, monkeypatch):
+    save(tmp_path, some_state(2))
+
+    def full(path, tree):
+        path.mkdir()
+        (path / "part").write_bytes(b"1234")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.ocp, "save", full)
+        with pytest.raises(OSError, match="No space left"):
+            save(tmp_path, some_state(4))
+    with pytest.warns(RuntimeWarning, match="00000004 is passed over: its writing"):
+        assert latest(tmp_path).state.round == 2
+    save(tmp_path, some_state(4))  # once there is room again
+    assert latest(tmp_path).state.round == 4
+
+
+def test_json_is_replaced_whole_or_not_at_all(tmp_path):
+    checkpoint.write_json(tmp_path / "results.json", {"a": 1})
+    with pytest.raises(ValueError):
+        checkpoint.write_json(tmp_path / "results.json", {"a": float("nan")})
+    assert json.loads((tmp_path / "results.json").read_text()) == {"a": 1}
+    assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
