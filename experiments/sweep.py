@@ -89,6 +89,8 @@ def _take_grid(argv):
             continue
         name, _, values = word.removeprefix(PREFIX).partition("=")
         try:
+            if not word.startswith(PREFIX):
+                raise ValueError
             grid[name] = [float(value) for value in values.split(",")]
         except ValueError:
             refuse(f"{word!r} is no grid; write {PREFIX}NAME=0.1,0.2")

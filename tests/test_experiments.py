@@ -1,0 +1,163 @@
+"""Configurations, and the programs around the main entry: sweep, tables, bench."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphfl_jax
+from configs import fl60, tpt48
+from experiments.bench import matmul_flops
+from experiments.published import published
+from experiments.trials import run_trials
+from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
+from graphfl_jax.program import make_program
+from tests.federations import SMALL
+
+ROOT = Path(__file__).parents[1]
+CONFIGS = [(file, method) for file in (fl60, tpt48) for method in file.METHODS]
+
+
+@pytest.mark.parametrize("file, method", CONFIGS)
+def test_every_configuration_builds_the_method_of_its_name(file, method):
+    config = file.get_config(method)
+    config.data.source = "simulated" if config.data.name == "tpt48" else "generated"
+    experiment = build_experiment(config, load_federation(config))
+    program = make_program(experiment.build, experiment.model, cohort_size=5)
+    key, data = jax.random.key(0), experiment.federation.data
+    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
+    state = jax.eval_shape(program.start, key, hparams, data)
+    scores = jax.eval_shape(program.evaluate, state, key, hparams, data)
+    assert variant_of(config) == method
+    assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
+
+
+def tiny(rounds=3):
+    config = fl60.get_config("panacea")
+    config.update_from_flattened_dict(SMALL | {"rounds": rounds, "data.val_fraction": 0.1})
+    return config
+
+
+def test_a_trial_is_the_run_of_the_same_settings():
+    """Two seeds and two rates in one program, each against the single run's last round."""
+    points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
+    trials, task = run_trials(tiny(), points, [0, 4])
+    assert task.metric == "accuracy"
+    assert [trial.seed for trial in trials] == [0, 4, 0, 4]
+    for trial in (trials[1], trials[2]):
+        config = tiny()
+        config.seed = trial.seed
+        config.hparams.client_lr = trial.hparams["client_lr"]
+        alone = graphfl_jax.run(config)
+        for split, scores in alone.rows[-1]["scores"].items():
+            for point, expected in scores.items():
+                np.testing.assert_allclose(trial.scores[split][point], expected, atol=1e-5)
+
+
+def test_trials_do_not_depend_on_how_many_run_at_once():
+    points = [{"client_lr": rate} for rate in (0.1, 0.05, 0.02)]
+    together, _ = run_trials(tiny(), points, [0])
+    in_twos, _ = run_trials(tiny(), points, [0], at_once=2)
+    for a, b in zip(together, in_twos, strict=True):
+        assert (a.hparams, a.seed) == (b.hparams, b.seed)
+        np.testing.assert_allclose(a.scores["test"]["L"], b.scores["test"]["L"], atol=1e-5)
+
+
+def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
+    config = tiny()
+    config.algorithm.name = "fedavg"
+    with pytest.raises(ValueError, match="hparams.server_lr is not read by fedavg"):
+        run_trials(config, [{"server_lr": 0.1}], [0])
+
+
+def test_a_factory_that_wants_what_no_field_offers_is_named():
+    def factory(model, train, *, temperature):
+        return None
+
+    with pytest.raises(ValueError, match="factory wants 'temperature'"):
+        arguments(factory, {"mu": 0.1})
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [("rounds", 799), ("cohort_size", 6), ("local_steps", 10), ("data.val_fraction", 0.1)],
+)
+def test_published_numbers_stand_only_beside_the_papers_protocol(field, value):
+    results = {"variant": "panacea", "dataset": {"name": "tpt48", "source": "real"}}
+    config = tpt48.get_config("panacea")
+    assert published(config, results) == (2.6e-3, 0.7e-3)
+    config.update_from_flattened_dict({field: value})
+    assert published(config, results) is None
+    simulated = {"variant": "panacea", "dataset": {"name": "tpt48", "source": "simulated"}}
+    assert published(tpt48.get_config("panacea"), simulated) is None
+
+
+def test_matrix_products_are_counted_with_their_loops():
+    """[3, 4] x [4, 5] is 2 * 60 operations, alone, under vmap and in a scan of seven."""
+    a, b = jnp.zeros((3, 4)), jnp.zeros((4, 5))
+    product = 2 * 3 * 4 * 5
+    assert matmul_flops(jax.make_jaxpr(jnp.matmul)(a, b).jaxpr) == product
+    many = jax.vmap(jnp.matmul, (0, None))
+    assert matmul_flops(jax.make_jaxpr(many)(jnp.zeros((6, 3, 4)), b).jaxpr) == 6 * product
+
+    @jax.jit
+    def looped(a, b):
+        return jax.lax.scan(lambda carry, _: (carry + (a @ b).sum(), None), 0.0, length=7)
+
+    assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
+
+
+def entry(name, *words, cwd):
+    """Runs an entry as a user does, on tiny settings; its output and errors."""
+    settings = [
+        f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for field, value in SMALL.items()
+    ]
+    command = [sys.executable, "-m", f"experiments.{name}", f"--config={ROOT}/configs/fl60.py"]
+    done = subprocess.run(
+        [*command, *settings, "--config.rounds=3", *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
+    grid = "--grid.hparams.client_lr=0.1,0.001,1e30"
+    words = ["--config.data.val_fraction=0.1", grid, "--seeds=2", "--out=trials.jsonl"]
+    status, told, errors = entry("sweep", *words, cwd=tmp_path)
+    assert status == 0, errors
+    assert "2 points have a score" in told and "6 runs" in told and "2 diverged" in told
+    lines = (tmp_path / "trials.jsonl").read_text().splitlines()
+    trials = [json.loads(line) for line in lines]
+    assert [t["diverged"] for t in trials] == [False] * 4 + [True] * 2
+    assert [t["scores"] is None for t in trials] == [t["diverged"] for t in trials]
+
+
+@pytest.mark.parametrize(
+    "words, named",
+    [
+        (["--grid.hparams.client_lr=0.1"], "data.val_fraction=0"),
+        (["--grid.hparams.client_lr=a,b"], "client_lr=a,b"),
+        (["--grid.rounds=1,2"], "--grid.hparams."),
+    ],
+)
+def test_a_sweep_refuses_what_is_no_grid(tmp_path, words, named):
+    status, _, errors = entry("sweep", *words, cwd=tmp_path)
+    assert status == 2 and named in errors and errors.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_benchmark_prints_its_measures(tmp_path):
+    status, told, errors = entry("bench", "--repeats=1", "--rounds_each=2", cwd=tmp_path)
+    assert status == 0, errors
+    for measure in ("ms per round", "client-steps/s", "compile", "peak memory", "GFLOP/s"):
+        assert measure in told
