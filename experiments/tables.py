@@ -8,7 +8,6 @@ over seeds of each run's) and over seeds (of each run's mean over clients). Simu
 refused where a published number stands beside them.
 """
 
-import importlib
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +15,15 @@ from absl import flags
 from rich.console import Console
 from rich.table import Table
 
+from configs import fl60, tpt48
 from experiments.entry import FLAGS, launch
 from experiments.published import PUBLISHED
 from experiments.trials import run_trials
-from graphfl_jax.build import variant_of
+from graphfl_jax.build import pick, variant_of
 
-flags.DEFINE_list("datasets", ["fl60", "tpt48"], "Files of configs/ to run.")
+CONFIGS = {"fl60": fl60, "tpt48": tpt48}
+
+flags.DEFINE_list("datasets", list(CONFIGS), "Files of configs/ to run.")
 flags.DEFINE_list("methods", [], "Methods of those files; by default all.")
 flags.DEFINE_integer("seeds", 5, "Runs of every method, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_string("out", None, "File for the table in Markdown.")
@@ -32,11 +34,15 @@ COLUMNS = ("data", "method", "G", "sd clients", "sd seeds", "L", "P", "published
 def main() -> int:
     if FLAGS.out and not Path(FLAGS.out).absolute().parent.is_dir():
         raise ValueError(f"out={FLAGS.out} is in no folder; make the folder first")
-    rows = []
-    for dataset in FLAGS.datasets:
-        settings = importlib.import_module(f"configs.{dataset}")
-        for method in FLAGS.methods or settings.METHODS:
-            rows.append(_row(settings.get_config(method)))
+    files = [pick(CONFIGS, dataset, "datasets") for dataset in FLAGS.datasets]
+    for file in files:
+        for method in FLAGS.methods:
+            pick(file.METHODS, method, "methods")
+    rows = [
+        _row(file.get_config(method))
+        for file in files
+        for method in FLAGS.methods or file.METHODS
+    ]
     table = Table(title=f"final round, test, {FLAGS.seeds} seeds; accuracy in %, MSE x 1e-3")
     for column in COLUMNS:
         table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")

@@ -66,12 +66,13 @@ def hyper_federation(
             codes = hyper.encode(weights, server.relations)
             sent = jax.vmap(hyper.decode, (None, 0))(weights, codes[cohort.ids])
             gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
-            return gap + hyper.penalty(weights, codes, server.relations)
+            return gap + hyper.penalty(weights, codes, server.relations), gap
 
         def step(carry, _):
             weights, memory = carry
-            value, gradient = jax.value_and_grad(objective)(weights)
-            updates, memory = optimizer.update(gradient, memory, weights, value=value)
+            (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(weights)
+            # Of the gap the least value is known, 0, as an optimiser may ask of a value.
+            updates, memory = optimizer.update(gradient, memory, weights, value=gap)
             return (optax.apply_updates(weights, updates), memory), None
 
         start = (server.weights, server.memory)
