@@ -1,6 +1,6 @@
 """Optimisers by name. Their keyword arguments are floats, and may be traced.
 
-Whoever takes a step passes the objective's value along, since some ask for it.
+Whoever takes a step passes ``value``, of an objective whose least value is 0: some ask for it.
 """
 
 import optax
@@ -12,11 +12,11 @@ def sgd(*, lr) -> optax.GradientTransformation:
 
 
 def polyak_sgd(*, lr) -> optax.GradientTransformation:
-    """Gradient descent that steps by lr or by Polyak's J / ||grad J||^2, whichever is less.
+    """Gradient descent that steps by lr or by Polyak's value / ||gradient||^2, the lesser.
 
-    For an objective J >= 0. A direction of curvature c that dominates J gets a step of
-    1 / (2 c), half of Newton's, so that an overshoot cannot feed itself; a rate that is small
-    enough is left alone. Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak Step-size
+    A direction of curvature c that dominates the value gets a step of 1 / (2 c), half of
+    Newton's, so that an overshoot cannot feed itself; a rate that is small enough is left
+    alone. Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak Step-size
     for SGD. AISTATS 2021. https://arxiv.org/abs/2002.10542
     """
     return optax.polyak_sgd(max_learning_rate=lr)

@@ -19,9 +19,10 @@ Departures:
   * Targets are averaged over the cohort, where eq. (4) divides by all clients.
   * <z^_u, z^_v> is divided by the width of z^. A raw product of 100 numbers grows with them,
     and its loss diverged at large lambda_d and server rates.
-  * The configurations step by `optimizers.polyak_sgd`, not plain SGD: a server rate of 0.1, the
-    largest of the paper's grid, is too much for the generator in some rounds, and Panacea-MLP
-    diverged in 5 of 24 runs on TPT-48. At rates that are stable the two are the same.
+  * The configurations step by `optimizers.polyak_sgd`, not plain SGD: the rate is capped by
+    eq. (4) / ||grad J||^2. The largest server rate of the paper's grid, 0.1, is too much for
+    the generator in some rounds (BUILD.md counts the runs that diverged); where a rate is
+    stable the two are the same.
   * Directed relations are made symmetric for BCE, since an inner product is symmetric.
 """
 
