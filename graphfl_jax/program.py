@@ -100,6 +100,7 @@ def score_client(algorithm, model, predictor, examples: Examples, block: int) ->
     NaN where an output is not finite: an argmax over NaN logits would pass for a prediction.
     """
     size = examples.y.shape[0]
+    block = min(block, size)
     blocks = -(-size // block)
     padding = blocks * block - size
 
