@@ -6,6 +6,22 @@ is given, so that changing one compiles nothing anew.
 
 from ml_collections import ConfigDict
 
+# What makes a method, beyond the defaults; each data set's file adds the floats for it.
+METHODS = {
+    "panacea": {},
+    "panacea-gn": {"hparams.lambda_d": 0.0},
+    "panacea-mlp": {"algorithm.name": "panacea_mlp"},
+    "pfedhn": {
+        "algorithm.name": "pfedhn",
+        "algorithm.embedding_dim": 0,
+        "server_steps": 1,
+        "client_optimizer": "momentum",
+        "server_optimizer": "momentum",
+    },
+    "fedavg": {"algorithm.name": "fedavg"},
+    "local": {"algorithm.name": "local"},
+}
+
 
 def get_config() -> ConfigDict:
     """The defaults: Panacea's protocol (800 rounds of 5 clients, 50 steps of 64 examples)."""
@@ -58,3 +74,11 @@ def get_config() -> ConfigDict:
     config.hparams.server_weight_decay = 1e-3
     config.hparams.server_clip = 50.0
     return config.lock()
+
+
+def for_method(method: str, hparams: dict[str, float]) -> ConfigDict:
+    """The defaults with the settings of one of METHODS and its floats on a data set."""
+    config = get_config()
+    config.update_from_flattened_dict(METHODS[method])
+    config.hparams.update(hparams)
+    return config
