@@ -56,6 +56,8 @@ def get_config() -> ConfigDict:
     config.algorithm.embedding_dim = 100  # of a client's code; pFedHN: 0 is 1 + N // 4
     config.algorithm.width = 100  # of a hypernetwork's hidden layers
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
+    config.algorithm.perfedavg_hessian = "hf"  # exact; fd: finite difference; fo: none
+    config.algorithm.pfedme_steps = 5  # K, steps of a personal model on each batch
 
     # sgd; polyak_sgd (with a cap on the step); momentum (with decay and clipping); adam
     config.client_optimizer = "sgd"
@@ -66,6 +68,11 @@ def get_config() -> ConfigDict:
     config.hparams.server_lr = 0.03
     config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
     config.hparams.mu = 0.1  # FedProx's pull towards the server's model; 0 is FedAvg
+    config.hparams.ditto_lambda = 0.1  # pull of a personal model to the global one
+    config.hparams.perfedavg_alpha = 0.01  # rate of the adaptation; client_lr is beta
+    config.hparams.pfedme_lr = 0.05  # of the personal models; client_lr is eta
+    config.hparams.pfedme_lambda = 15.0  # pull of a personal model to the client's copy
+    config.hparams.pfedme_beta = 1.0  # how far the server goes to the clients' mean
     # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9
     config.hparams.client_weight_decay = 5e-5

@@ -98,7 +98,8 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         train = sgd_trainer(
             optimizer("client", hparams), steps=config.local_steps, batch_size=config.batch_size
         )
-        offered = {**config.algorithm, "server_steps": config.server_steps, **hparams}
+        sizes = {name: config[name] for name in ("local_steps", "batch_size", "server_steps")}
+        offered = {**config.algorithm, **sizes, **hparams}
         if "server_optimizer" in wanted(factory):
             offered["server_optimizer"] = optimizer("server", hparams)
         return factory(model, train, **arguments(factory, offered))

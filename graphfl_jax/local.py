@@ -24,6 +24,12 @@ def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     return jnp.minimum(indices, count - 1)
 
 
+def batch_of(examples: Examples, indices: Array) -> Examples:
+    """The rows `indices` [B] of one client's examples, all of them real."""
+    count = jnp.int32(indices.shape[0])
+    return Examples(examples.x[indices], examples.y[indices], count)
+
+
 def sgd_trainer(
     optimizer: optax.GradientTransformation, *, steps: int, batch_size: int | None
 ) -> Train:
@@ -41,11 +47,7 @@ def sgd_trainer(
     def train(objective, params, examples, key):
         def step(carry, indices):
             params, memory = carry
-            batch = examples
-            if batch_size is not None:
-                batch = Examples(
-                    examples.x[indices], examples.y[indices], jnp.int32(batch_size)
-                )
+            batch = examples if batch_size is None else batch_of(examples, indices)
             loss, gradient = jax.value_and_grad(objective)(params, batch)
             updates, memory = optimizer.update(gradient, memory, params, value=loss)
             return (optax.apply_updates(params, updates), memory), loss

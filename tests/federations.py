@@ -20,6 +20,7 @@ SMALL = {
     "algorithm.depth": 2,
     "hparams.client_lr": 0.1,
     "hparams.server_lr": 0.05,
+    "hparams.pfedme_lambda": 1.0,  # times client_lr it must stay below 1
 }
 
 

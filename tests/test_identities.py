@@ -9,13 +9,16 @@ import optax
 import pytest
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedprox import fedprox
 from graphfl_jax.algorithms.hyper import HyperNetwork, hyper_federation
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import panacea
+from graphfl_jax.algorithms.perfedavg import perfedavg
 from graphfl_jax.algorithms.pfedhn import pfedhn
-from graphfl_jax.core import Cohort
+from graphfl_jax.algorithms.pfedme import pfedme
+from graphfl_jax.core import Cohort, Examples
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
 from graphfl_jax.local import sgd_trainer
@@ -64,6 +67,76 @@ def test_fedprox_without_its_pull_is_fedavg():
     prox = fedprox(MODEL, TRAIN, mu=jnp.float32(0.0))
     for ours, theirs in zip(play(prox, data), play(fedavg(MODEL, TRAIN), data), strict=True):
         assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def same_batches():
+    """Federated data in which all of a client's examples are alike, and clients of one size."""
+    train = two_clusters().data.train
+    alike = [np.repeat(leaf[:, :1], leaf.shape[1], axis=1) for leaf in (train.x, train.y)]
+    train = Examples(*alike, np.full(7, 10, np.int32))
+    return two_clusters().data._replace(train=train)
+
+
+META = {
+    "local_steps": 3,
+    "batch_size": 5,
+    "perfedavg_hessian": "hf",
+    "client_lr": jnp.float32(0.2),
+}
+
+
+def test_perfedavg_without_adaptation_is_fedavg():
+    meta = perfedavg(MODEL, TRAIN, **META, perfedavg_alpha=jnp.float32(0.0))
+    ours, scores = play(meta, same_batches())
+    theirs, same_scores = play(fedavg(MODEL, TRAIN), same_batches())
+    assert_close(ours.server, theirs.server, rtol=1e-5, atol=1e-6)
+    assert_close(scores["test"], same_scores["test"], atol=1e-6)
+
+
+def test_the_exact_product_is_the_limit_of_the_difference():
+    exact = perfedavg(MODEL, TRAIN, **META, perfedavg_alpha=jnp.float32(0.1))
+    settings = META | {"perfedavg_hessian": "fd"}
+    difference = perfedavg(MODEL, TRAIN, **settings, perfedavg_alpha=jnp.float32(0.1))
+    ours, theirs = (play(each, same_batches(), rounds=1)[0] for each in (exact, difference))
+    assert_close(ours.server, theirs.server, atol=2e-4)
+
+
+def test_pfedme_whose_personal_models_rest_stays_where_it_is():
+    """theta = w_i makes w_i - eta lambda (w_i - theta) = w_i."""
+    resting = pfedme(
+        MODEL,
+        TRAIN,
+        local_steps=3,
+        batch_size=5,
+        pfedme_steps=2,
+        client_lr=jnp.float32(0.1),
+        pfedme_lr=jnp.float32(0.0),
+        pfedme_lambda=jnp.float32(2.0),
+        pfedme_beta=jnp.float32(1.0),
+    )
+    state, _ = play(resting, two_clusters().data)
+    assert_close(
+        state.server, play(resting, two_clusters().data, rounds=0)[0].server, atol=1e-6
+    )
+
+
+def test_dittos_global_model_is_fedavgs():
+    personal = ditto(MODEL, TRAIN, ditto_lambda=jnp.float32(0.3))
+    ours, theirs = (play(each, same_batches())[0] for each in (personal, fedavg(MODEL, TRAIN)))
+    assert_close(ours.server, theirs.server, rtol=1e-6, atol=1e-7)
+
+
+def test_ditto_without_its_pull_trains_locally():
+    """From the first model sent, and in the rounds for which a client is drawn."""
+    data = same_batches()
+    lonely = local(MODEL, TRAIN)
+    first, _ = play(fedavg(MODEL, TRAIN), data, rounds=0)
+    program = make_program(lambda hparams: lonely, MODEL, cohort_size=3)
+    state = program.start(KEY, {}, data)
+    everywhere = jax.tree.map(lambda leaf: jnp.stack([leaf] * 7), first.server)
+    state, _ = program.advance(state._replace(clients=everywhere), KEY, {}, data, jnp.int32(3))
+    free, _ = play(ditto(MODEL, TRAIN, ditto_lambda=jnp.float32(0.0)), data)
+    assert_close(free.clients, state.clients, rtol=1e-5, atol=1e-6)
 
 
 def test_a_hypernetwork_that_ignores_the_client_is_fedavg():

@@ -6,11 +6,14 @@ import numpy as np
 import optax
 import pytest
 
+from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedprox import fedprox
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import graph_loss, panacea, panacea_mlp
+from graphfl_jax.algorithms.perfedavg import perfedavg
 from graphfl_jax.algorithms.pfedhn import pfedhn
+from graphfl_jax.algorithms.pfedme import pfedme
 from graphfl_jax.core import ClientModel, Cohort, Examples, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.local import sgd_trainer
@@ -87,6 +90,110 @@ def test_local_is_gradient_descent_of_each_client_when_drawn():
     moved = after != before
     assert moved.sum() == 2
     np.testing.assert_allclose(after, np.where(moved, trained, before), rtol=1e-5)
+
+
+def one_each():
+    """Federated data in which client i has its first example only: every batch is that one."""
+    full = data()
+    single = full.train._replace(count=np.ones(3, np.int32))
+    return full._replace(train=single)
+
+
+def slope(w, i):
+    """d/dw (w x - y)^2 at client i's first example."""
+    return 2 * X[i, 0] * (w * X[i, 0] - Y[i, 0])
+
+
+def played(algorithm, rounds):
+    """Start, state after some rounds with all clients, and scores."""
+    program = make_program(lambda hparams: algorithm, LINE, cohort_size=3)
+    start = float(program.start(KEY, {}, one_each()).server["head"][0])
+    state = program.start(KEY, {}, one_each())
+    state, _ = program.advance(state, KEY, {}, one_each(), jnp.int32(rounds))
+    return start, state, program.evaluate(state, KEY, {}, one_each())["test"]
+
+
+def squares(w):
+    """Mean squared error of weights w [3] over each client's three test examples."""
+    real = np.arange(3) < COUNT[:, None]
+    return np.sum(real * (np.asarray(w)[:, None] * X - Y) ** 2, 1) / COUNT
+
+
+@pytest.mark.parametrize("hessian, share", [("hf", 1.0), ("fd", 1.0), ("fo", 0.0)])
+def test_perfedavg_descends_the_adapted_loss(hessian, share):
+    """On (w x - y)^2, H = 2 x^2, so a step is w - beta (1 - alpha H) g(w - alpha g(w))."""
+    alpha, beta = 0.05, 0.1
+    algorithm = perfedavg(
+        LINE,
+        TRAIN,
+        local_steps=2,
+        batch_size=4,
+        perfedavg_hessian=hessian,
+        client_lr=jnp.float32(beta),
+        perfedavg_alpha=jnp.float32(alpha),
+    )
+    w, state, scores = played(algorithm, rounds=2)
+    for _ in range(2):
+        trained = []
+        for i in range(3):
+            w_i = w
+            for _ in range(2):
+                outer = slope(w_i - alpha * slope(w_i, i), i)
+                w_i = w_i - beta * (1 - share * alpha * 2 * X[i, 0] ** 2) * outer
+            trained.append(w_i)
+        w = np.mean(trained)
+    np.testing.assert_allclose(state.server["head"][0], w, rtol=1e-3)
+    adapted = [w - alpha * slope(w, i) for i in range(3)]
+    np.testing.assert_allclose(scores["P"], squares(adapted), rtol=1e-3)
+    np.testing.assert_allclose(scores["G"], squares([w] * 3), rtol=1e-3)
+
+
+def test_pfedme_solves_proximal_problems_and_is_scored_at_theta():
+    lam, eta, rate, beta = 2.0, 0.1, 0.05, 0.5
+    algorithm = pfedme(
+        LINE,
+        TRAIN,
+        local_steps=2,
+        batch_size=4,
+        pfedme_steps=3,
+        client_lr=jnp.float32(eta),
+        pfedme_lr=jnp.float32(rate),
+        pfedme_lambda=jnp.float32(lam),
+        pfedme_beta=jnp.float32(beta),
+    )
+    w, state, scores = played(algorithm, rounds=2)
+    for _ in range(2):
+        copies, personal = [w] * 3, [w] * 3
+        for i in range(3):
+            for _ in range(2):
+                for _ in range(3):
+                    pull = slope(personal[i], i) + lam * (personal[i] - copies[i])
+                    personal[i] = personal[i] - rate * pull
+                copies[i] = copies[i] - eta * lam * (copies[i] - personal[i])
+        w = (1 - beta) * w + beta * np.mean(copies)
+    np.testing.assert_allclose(state.server["head"][0], w, rtol=1e-4)
+    np.testing.assert_allclose(state.clients["head"][:, 0], personal, rtol=1e-4)
+    np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-4)
+
+
+def test_ditto_pulls_personal_models_to_what_was_sent():
+    lam = 0.8
+    algorithm = ditto(LINE, TRAIN, ditto_lambda=jnp.float32(lam))
+    w, state, scores = played(algorithm, rounds=2)
+    personal = [w] * 3
+    for _ in range(2):
+        trained = []
+        for i in range(3):
+            w_i = w
+            for _ in range(3):
+                w_i = w_i - RATE * slope(w_i, i)
+                pull = slope(personal[i], i) + lam * (personal[i] - w)
+                personal[i] = personal[i] - RATE * pull
+            trained.append(w_i)
+        w = np.mean(trained)
+    np.testing.assert_allclose(state.server["head"][0], w, rtol=1e-4)
+    np.testing.assert_allclose(state.clients["head"][:, 0], personal, rtol=1e-4)
+    np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-4)
 
 
 def linear(weights, x):

@@ -4,13 +4,25 @@ A factory takes the client model, the local trainer, and as keyword-only argumen
 a configuration that it wants (see `graphfl_jax.build`).
 """
 
-from graphfl_jax.algorithms import fedavg, fedprox, local, panacea, pfedhn
+from graphfl_jax.algorithms import (
+    ditto,
+    fedavg,
+    fedprox,
+    local,
+    panacea,
+    perfedavg,
+    pfedhn,
+    pfedme,
+)
 
 ALGORITHMS = {
+    "ditto": ditto.ditto,
     "fedavg": fedavg.fedavg,
     "fedprox": fedprox.fedprox,
     "local": local.local,
     "panacea": panacea.panacea,
     "panacea_mlp": panacea.panacea_mlp,
+    "perfedavg": perfedavg.perfedavg,
     "pfedhn": pfedhn.pfedhn,
+    "pfedme": pfedme.pfedme,
 }
