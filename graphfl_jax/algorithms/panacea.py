@@ -36,7 +36,7 @@ import optax
 from graphfl_jax.algorithms.hyper import HyperNetwork, hyper_federation
 from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.data import relations
-from graphfl_jax.hypernets.mlp import flat_layout
+from graphfl_jax.hypernets.layout import flat_layout
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
 from graphfl_jax.local import Train
 from graphfl_jax.models.mlp import MLP

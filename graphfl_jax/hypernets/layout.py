@@ -1,4 +1,4 @@
-"""A client model as the output of a perceptron."""
+"""A client model as one vector, which a hypernetwork can put out."""
 
 from collections.abc import Callable
 
