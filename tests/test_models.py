@@ -30,7 +30,7 @@ def test_the_papers_perceptrons_have_their_sizes(inputs, outputs, task, size):
 def test_a_model_is_its_head_after_its_body():
     """ReLU after both hidden layers, none after the last: written out in NumPy."""
     model = mlp(inputs=3, hidden=(4, 5), outputs=2, task=CLASSIFICATION)
-    params = model.init(jax.random.key(0))
+    params = jax.device_get(model.init(jax.random.key(0)))
     x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     features = x
     for name in ("Dense_0", "Dense_1"):
