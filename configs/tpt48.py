@@ -3,7 +3,8 @@
     python -m experiments.run --config=configs/tpt48.py
     python -m experiments.run --config=configs/tpt48.py:fedavg
 
-Expect: EXPECT
+Expect: test MSE at G of 2.24e-3 (panacea, panacea-gn), 2.10e-3 (panacea-mlp), 2.40e-3 (pfedhn),
+2.52e-3 (fedavg), 2.12e-3 (local), each within 0.1e-3 by the seed; ten seconds on two CPU cores.
 Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fraction=0.1.
 """
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from absl import flags
+from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -43,9 +44,13 @@ def main() -> int:
         for file in files
         for method in FLAGS.methods or file.METHODS
     ]
-    table = Table(title=f"final round, test, {FLAGS.seeds} seeds; accuracy in %, MSE x 1e-3")
+    table = Table(
+        box=box.SIMPLE,
+        title=f"final round, test, {FLAGS.seeds} seeds; accuracy in %, MSE x 1e-3",
+    )
     for column in COLUMNS:
-        table.add_column(column, justify="left" if column in COLUMNS[:2] else "right")
+        justify = "left" if column in COLUMNS[:2] else "right"
+        table.add_column(column, justify=justify, no_wrap=True)
     for row in rows:
         table.add_row(*row)
     Console().print(table)
@@ -80,7 +85,7 @@ def _row(config):
         f"{scores['G'].mean(axis=1).std():.2f}",
         f"{means['L']:.2f}",
         f"{means['P']:.2f}",
-        f"{unit * paper[0]:.1f} +- {unit * paper[1]:.1f}" if paper else "",
+        f"{unit * paper[0]:.1f}±{unit * paper[1]:.1f}" if paper else "",
     ]
 
 
