@@ -18,10 +18,13 @@ Departures: batches are drawn with replacement, and "hf" is exact where the pape
 difference. beta is ``hparams.client_lr``, alpha ``hparams.perfedavg_alpha``.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.local import Train, batch_of, draw_indices
 
@@ -43,7 +46,7 @@ def perfedavg(
 
     Args:
       model: what is adapted.
-      train: not used; a step here is no step of SGD on one objective.
+      train: of FedAvg, whose place the meta-steps take.
       local_steps: meta-steps in a round, each of two ("fo") or four gradients' work.
       batch_size: of each of a step's batches.
       perfedavg_hessian: "hf", "fd" or "fo".
@@ -93,11 +96,9 @@ def perfedavg(
         batch = batch_of(examples, draw_indices(key, (batch_size,), examples.count))
         return step_along(w, jax.grad(model.objective)(w, batch), perfedavg_alpha)
 
-    return Algorithm(
-        init=lambda key, graph: model.init(key),
-        download=lambda w, i: w,
+    return dataclasses.replace(
+        fedavg(model, train),
         local=local,
         aggregate=aggregate,
-        predict=model.apply,
         personalize=personalize,
     )

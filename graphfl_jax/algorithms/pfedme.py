@@ -15,10 +15,13 @@ also decays theta's weights by 1e-3 and scores w_i in theta_i's place; neither i
 is ``hparams.client_lr``.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.local import Train, batch_of, draw_indices
 
@@ -39,7 +42,7 @@ def pfedme(
 
     Args:
       model: of theta_i and w alike.
-      train: not used; a step here solves a proximal problem.
+      train: of FedAvg, whose place the proximal problems take.
       local_steps: batches in a round, and so steps of w_i.
       batch_size: of each.
       pfedme_steps: K, gradient steps of theta_i on a batch.
@@ -75,12 +78,10 @@ def pfedme(
         mean = tree.mean(uploads, cohort.weights)
         return jax.tree.map(lambda a, m: (1.0 - pfedme_beta) * a + pfedme_beta * m, w, mean)
 
-    return Algorithm(
-        init=lambda key, graph: model.init(key),
-        download=lambda w, i: w,
+    return dataclasses.replace(
+        fedavg(model, train),
         local=local,
         aggregate=aggregate,
-        predict=model.apply,
         enroll=lambda w, key: w,
         personalize=lambda w, theta, examples, key: theta,
     )
