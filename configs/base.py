@@ -46,6 +46,17 @@ def get_config() -> ConfigDict:
     config.data.generator_seed = 0  # of generated and simulated data
     config.data.val_fraction = 0.0  # of a client's examples, kept for choosing settings
 
+    config.novel_fraction = 0.0  # of the clients, who join only after training; 0 is nobody
+    config.novel = ConfigDict()
+    config.novel.rounds = 0  # for which newcomers adapt, each with its own examples alone
+    config.novel.code = "neighbours"  # where codes begin: random, zero, mean, neighbours
+    config.novel.graph = "inductive"  # transductive: training knows newcomers' relations
+
+    config.tuning = ConfigDict()  # of any method's predictor, before it is scored at P
+    config.tuning.part = ""  # whole or head; empty is no fine-tuning
+    config.tuning.steps = 50  # of batch_size examples, drawn with replacement
+    config.tuning.epochs = 0  # if not 0, so many passes over the examples in steps' place
+
     config.model = ConfigDict()
     config.model.name = "mlp"
     config.model.hidden = (16, 16)
@@ -58,6 +69,9 @@ def get_config() -> ConfigDict:
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
     config.algorithm.perfedavg_hessian = "hf"  # exact; fd: finite difference; fo: none
     config.algorithm.pfedme_steps = 5  # K, steps of a personal model on each batch
+    config.algorithm.sfl_layers = 3  # L, how often SFL averages over neighbours
+    config.algorithm.sfl_rule = "intended"  # as_released: without what the papers' code lacks
+    config.algorithm.sfl_graph_steps = 10  # of SFL*'s learner of relations, each round
 
     # sgd; polyak_sgd (with a cap on the step); momentum (with decay and clipping); adam
     config.client_optimizer = "sgd"
@@ -73,6 +87,12 @@ def get_config() -> ConfigDict:
     config.hparams.pfedme_lr = 0.05  # of the personal models; client_lr is eta
     config.hparams.pfedme_lambda = 15.0  # pull of a personal model to the client's copy
     config.hparams.pfedme_beta = 1.0  # how far the server goes to the clients' mean
+    config.hparams.sfl_lambda = 0.3  # pull to the smoothed and to the shared model
+    config.hparams.sfl_share = 1.0  # what of a client's model is smoothed
+    config.hparams.sfl_graph_share = 0.05  # what of SFL*'s relations is learned
+    config.hparams.sfl_graph_lr = 0.01  # of the learner of relations
+    config.hparams.tuning_lr = 0.1  # of fine-tuning
+    config.hparams.novel_lr = 1.0  # of newcomers' codes, where a hypernetwork fits them
     # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9
     config.hparams.client_weight_decay = 5e-5

@@ -15,11 +15,13 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data import DATASETS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
-from graphfl_jax.local import sgd_trainer
+from graphfl_jax.data.newcomers import hold_out
+from graphfl_jax.local import epoch_trainer, sgd_trainer
 from graphfl_jax.metrics import TASKS
 from graphfl_jax.models import MODELS
 from graphfl_jax.optimizers import OPTIMIZERS
@@ -35,7 +37,15 @@ COUNTS = (
     "eval_block",
     "algorithm.width",
     "algorithm.depth",
+    "algorithm.pfedme_steps",
+    "algorithm.sfl_layers",
+    "algorithm.sfl_graph_steps",
+    "tuning.steps",
 )
+
+
+# Optimisers of the server's kind that a factory may want, and the rate of each.
+SERVER_OPTIMIZERS = {"server_optimizer": "server_lr", "novel_optimizer": "novel_lr"}
 
 
 class Experiment(NamedTuple):
@@ -58,7 +68,15 @@ def load_federation(config: ConfigDict) -> Federation:
     dataset = pick(DATASETS, config.data.name, "data.name")
     root = config.data.root or str(default_root())
     fields = {**config.data, "root": root, "seed": config.seed}
-    return dataset(**arguments(dataset, fields))
+    federation = dataset(**arguments(dataset, fields))
+    if config.novel_fraction == 0:
+        return federation
+    return hold_out(
+        federation,
+        fraction=config.novel_fraction,
+        graph=config.novel.graph,
+        seed=config.seed,
+    )
 
 
 def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
@@ -75,11 +93,11 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         for side in ("client", "server")
     }
 
-    num_clients = len(federation.clients)
+    num_clients = len(federation.clients) - federation.newcomers
     if config.cohort_size > num_clients:
         raise ValueError(
-            f"cohort_size={config.cohort_size} exceeds the {num_clients} clients of "
-            f"{federation.name}; set --config.cohort_size to at most {num_clients}"
+            f"cohort_size={config.cohort_size} exceeds the {num_clients} clients that "
+            f"train on {federation.name}; set --config.cohort_size to at most {num_clients}"
         )
     fields = {
         **config.model,
@@ -89,24 +107,43 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     }
     model = modeller(**arguments(modeller, fields))
 
-    def optimizer(side, hparams):
+    def optimizer(side, hparams, rate):
         prefix = f"{side}_"
         own = {k.removeprefix(prefix): v for k, v in hparams.items() if k.startswith(prefix)}
-        return optimizers[side](**arguments(optimizers[side], own))
+        factory = optimizers[side]
+        return factory(**arguments(factory, own | {"lr": hparams[rate]}))
 
     def build(hparams):
+        client_optimizer = optimizer("client", hparams, "client_lr")
         train = sgd_trainer(
-            optimizer("client", hparams), steps=config.local_steps, batch_size=config.batch_size
+            client_optimizer, steps=config.local_steps, batch_size=config.batch_size
         )
         sizes = {name: config[name] for name in ("local_steps", "batch_size", "server_steps")}
-        offered = {**config.algorithm, **sizes, **hparams}
-        if "server_optimizer" in wanted(factory):
-            offered["server_optimizer"] = optimizer("server", hparams)
-        return factory(model, train, **arguments(factory, offered))
+        novel = {"novel_code": config.novel.code}
+        offered = {**config.algorithm, **sizes, **novel, **hparams}
+        for name, rate in SERVER_OPTIMIZERS.items():
+            if name in wanted(factory):
+                offered[name] = optimizer("server", hparams, rate)
+        algorithm = factory(model, train, **arguments(factory, offered))
+        if not config.tuning.part:
+            return algorithm
+        tuning_optimizer = optimizer("client", hparams, "tuning_lr")
+        tune = sgd_trainer(
+            tuning_optimizer, steps=config.tuning.steps, batch_size=config.batch_size
+        )
+        if config.tuning.epochs:
+            tune = epoch_trainer(
+                tuning_optimizer, epochs=config.tuning.epochs, batch_size=config.batch_size
+            )
+        return finetuned(algorithm, model, tune, tuning_part=config.tuning.part)
 
     read = set(wanted(factory)) | {f"client_{name}" for name in wanted(optimizers["client"])}
-    if "server_optimizer" in wanted(factory):
-        read |= {f"server_{name}" for name in wanted(optimizers["server"])}
+    for name, rate in SERVER_OPTIMIZERS.items():
+        if name in wanted(factory):
+            own = {f"server_{field}" for field in wanted(optimizers["server"])}
+            read |= own - {"server_lr"} | {rate}
+    if config.tuning.part:
+        read.add("tuning_lr")
     hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
     build(hparams)  # so that a factory refuses its settings here, and not inside a trace
     return Experiment(federation, model, build, hparams)
@@ -114,9 +151,11 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
 
 def variant_of(config: ConfigDict) -> str:
     """The name that a results table gives a configuration's method."""
-    if config.algorithm.name == "panacea" and config.hparams.lambda_d == 0:
-        return "panacea-gn"
-    return config.algorithm.name.replace("_", "-")
+    name = config.algorithm.name.replace("_", "-")
+    if name == "panacea" and config.hparams.lambda_d == 0:
+        name = "panacea-gn"
+    tuned = {"": "", "whole": "-finetune", "head": "-finetune-head"}
+    return name + tuned.get(config.tuning.part, "")
 
 
 def wanted(function: Callable) -> list[str]:
@@ -151,6 +190,10 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"{field}={value} must be at least 1; set --config.{field}=1 or more"
             )
+    for field in ("novel.rounds", "tuning.epochs"):
+        value = functools.reduce(getattr, field.split("."), config)
+        if value < 0:
+            raise ValueError(f"{field}={value} is negative; set --config.{field}=0 or more")
     if not 0 <= config.seed < 2**32:
         raise ValueError(f"seed={config.seed} must be in [0, 2**32); set --config.seed=0 or so")
     for name, value in config.hparams.items():

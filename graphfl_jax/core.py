@@ -97,6 +97,10 @@ def _as_sent(message, client, examples, key):
     return message
 
 
+def _nothing_new(server, newcomers, told, key):
+    return server
+
+
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
     """A federated algorithm, told from the server's side and from one client's side.
@@ -124,6 +128,12 @@ class Algorithm:
         message it was sent (scored as G) or its own upload (scored as L). Default: the model.
     ``personalize(message, client, examples, key) -> predictor``
         What the client finally uses (scored as P). Default: the message.
+    ``admit(server, newcomers, graph, key) -> server``
+        What the server knows once the clients `newcomers` [m], the last of the N in `graph`,
+        have joined a trained federation; nobody has trained for them. Default: what it knew.
+    ``adapt(server, cohort, uploads, key) -> server``
+        What the server learns from newcomers alone, who have trained at home, while all that
+        it shares between clients stays. Default: nothing.
 
     A whole algorithm, in which each client uploads the mean of its targets and the server
     averages the means:
@@ -147,3 +157,5 @@ class Algorithm:
     enroll: Callable = _no_memory
     deploy: Callable = _the_model
     personalize: Callable = _as_sent
+    admit: Callable = _nothing_new
+    adapt: Callable = _nothing_new

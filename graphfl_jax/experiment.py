@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment, build_experiment, load_federation, variant_of
 from graphfl_jax.core import State
 from graphfl_jax.program import client_mesh, make_program, message_bytes
-from graphfl_jax.results import environment, final_scores
+from graphfl_jax.results import environment, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder
 
 
@@ -34,6 +34,7 @@ class Compiled(NamedTuple):
     state: State
     advance: Callable  # (state, rounds) -> (state, log); takes the state's buffers
     evaluate: Callable  # (state) -> scores
+    join: Callable  # (state) -> newcomers' scores after 0, 1, ... rounds at home, a generator
     down_bytes: int  # one client's message in a round
     up_bytes: int  # one client's upload in a round
     seconds: float  # spent compiling
@@ -69,7 +70,7 @@ def run(
     compiled = compile_experiment(experiment, config)
 
     state, rows = compiled.state, []
-    seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0}
+    seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "novel": 0.0}
     if folder is not None:
         identity = {"data": experiment.federation.sha256, **where}
         found = folder.begin(state, task, identity)
@@ -79,8 +80,15 @@ def run(
     seconds["compile"] += compiled.seconds
     state, diverged_at = _play(compiled, config, state, rows, seconds, folder, report)
 
-    scores = None if diverged_at >= 0 else final_scores(rows, task)
-    results = _results(config, experiment, compiled, scores, seconds, int(state.round), where)
+    scores = novel = None
+    if diverged_at < 0:
+        scores = final_scores(rows, task)
+        if experiment.federation.newcomers:
+            with _clock(seconds, "novel"):
+                novel = novel_scores(experiment.federation, compiled.join(state), task)
+    results = _results(
+        config, experiment, compiled, scores, novel, seconds, int(state.round), where
+    )
     if folder is not None:
         folder.finish(results)
     return Result(results, rows, state, diverged_at)
@@ -111,7 +119,7 @@ def _play(compiled, config, state, rows, seconds, folder, report):
     return state, -1
 
 
-def _results(config, experiment, compiled, scores, seconds, played, where) -> dict:
+def _results(config, experiment, compiled, scores, novel, seconds, played, where) -> dict:
     """What results.json holds; `scores` is None where the run diverged."""
     federation, task = experiment.federation, experiment.model.task
     steps = played * config.cohort_size * config.local_steps
@@ -130,7 +138,7 @@ def _results(config, experiment, compiled, scores, seconds, played, where) -> di
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "scores": scores,
-        "novel": None,
+        "novel": novel,
         "timing": {
             **{f"{what}_s": spent for what, spent in seconds.items()},
             "client_steps_per_s": steps / seconds["train"],
@@ -150,20 +158,32 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
         cohort_size=config.cohort_size,
         block=config.eval_block,
         mesh=mesh,
+        newcomers=experiment.federation.newcomers,
     )
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
-    inputs = (jax.random.key(config.seed), hparams, experiment.federation.data)
-    inputs = jax.device_put(
-        inputs, None if mesh is None else NamedSharding(mesh, PartitionSpec())
-    )
+    everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+    settings = jax.device_put((jax.random.key(config.seed), hparams), everywhere)
+    inputs = (*settings, jax.device_put(experiment.federation.data, everywhere))
     state = jax.block_until_ready(program.start(*inputs))
     advance = program.advance.lower(state, *inputs, jnp.int32(1)).compile()
     evaluate = program.evaluate.lower(state, *inputs).compile()
+
+    def join(state):
+        everyone = (*settings, jax.device_put(experiment.federation.everyone, everywhere))
+        state = program.admit(state, *everyone)
+        for played in range(config.novel.rounds + 1):
+            if played:
+                state = program.adapt(state, *everyone)
+            scores = jax.device_get(program.evaluate(state, *everyone))
+            newcomers = experiment.federation.newcomers
+            yield jax.tree.map(lambda leaf: leaf[-newcomers:], scores)  # noqa: B023
+
     down, up = message_bytes(experiment.build(hparams), state, experiment.federation.data)
     return Compiled(
         state,
         lambda state, rounds: advance(state, *inputs, rounds),
         lambda state: evaluate(state, *inputs),
+        join,
         down,
         up,
         time.perf_counter() - began,

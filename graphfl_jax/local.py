@@ -57,3 +57,56 @@ def sgd_trainer(
         return params, {"loss": jnp.mean(losses)}
 
     return train
+
+
+def epoch_trainer(
+    optimizer: optax.GradientTransformation, *, epochs: int, batch_size: int
+) -> Train:
+    """Builds a trainer that passes over all of a client's examples in a fresh order each time.
+
+    The last batch of a pass holds what is left. Clients of one program take the same number of
+    steps; those of a client with fewer examples than the largest leave everything as it is.
+
+    Args:
+      optimizer: starts afresh at every call.
+      epochs: passes.
+      batch_size: examples in a step.
+    """
+    optimizer = optax.with_extra_args_support(optimizer)
+
+    def train(objective, params, examples, key):
+        size = examples.y.shape[0]
+        rows = min(batch_size, size)
+        batches = -(-size // rows)
+        real = jnp.arange(size) < examples.count
+
+        def one_epoch(carry, key):
+            # Padding sorts behind every real example.
+            order = jnp.argsort(jnp.where(real, jax.random.uniform(key, (size,)), 2.0))
+            order = jnp.pad(order, (0, batches * rows - size)).reshape(batches, rows)
+            left = examples.count - jnp.arange(batches) * rows  # before each batch
+            return jax.lax.scan(step, carry, (order, left))
+
+        def step(carry, part):
+            indices, left = part
+            params, memory = carry
+            batch = Examples(examples.x[indices], examples.y[indices], jnp.minimum(left, rows))
+            loss, gradient = jax.value_and_grad(objective)(params, batch)
+            updates, memory = optimizer.update(gradient, memory, params, value=loss)
+            after = (optax.apply_updates(params, updates), memory)
+            after = jax.tree.map(lambda new, old: jnp.where(left > 0, new, old), after, carry)
+            return after, jnp.where(left > 0, loss, 0.0)
+
+        # A step that is left out is chosen by the client's count, so that the memory must vary
+        # over devices as the count does.
+        zero = jnp.zeros_like(examples.count)
+        memory = jax.tree.map(
+            lambda leaf: leaf + zero.astype(leaf.dtype), optimizer.init(params)
+        )
+        (params, _), losses = jax.lax.scan(
+            one_epoch, (params, memory), jax.random.split(key, epochs)
+        )
+        steps = epochs * -(-examples.count // rows)
+        return params, {"loss": jnp.sum(losses) / steps.astype(losses.dtype)}
+
+    return train

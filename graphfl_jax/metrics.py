@@ -29,14 +29,18 @@ def summary(per_client: np.ndarray, *, higher_is_better: bool) -> dict:
 
     Returns:
       ``mean`` and ``std_clients`` (population) over clients, each client counting once;
-      ``worst_decile``, the mean over the ceil(N / 10) worst clients; ``per_client``, the N
-      scores themselves.
+      ``worst_decile``, the mean over the ceil(N / 10) worst clients; ``jain``, the index
+      (sum s)^2 / (N sum s^2) of fairness, 1 where all clients have the same (Jain, Chiu, Hawe.
+      A Quantitative Measure of Fairness and Discrimination. DEC-TR-301, 1984); ``per_client``,
+      the N scores themselves.
     """
     scores = np.asarray(per_client, np.float64)
     worst_first = np.sort(scores) if higher_is_better else np.sort(scores)[::-1]
+    squares = float(np.sum(scores**2))
     return {
         "mean": float(scores.mean()),
         "std_clients": float(scores.std()),
         "worst_decile": float(worst_first[: -(-len(scores) // 10)].mean()),
+        "jain": float(scores.sum() ** 2 / (len(scores) * squares)) if squares > 0 else 1.0,
         "per_client": scores.tolist(),
     }

@@ -1,6 +1,6 @@
-"""The verbs: start a federation, play rounds, evaluate. Every loop over clients is here.
+"""The verbs: start a federation, play rounds, evaluate, admit. All loops over clients are here.
 
-``make_program`` turns an algorithm into three compiled functions. All sampled clients' local
+``make_program`` turns an algorithm into a few compiled functions. All sampled clients' local
 steps, the server's steps and every round between two evaluations are one XLA program; whole
 runs may be vmapped on top, over keys, hyperparameters and data.
 """
@@ -30,6 +30,8 @@ class Program(NamedTuple):
     start: Callable  # (key, hparams, data) -> State
     advance: Callable  # (state, key, hparams, data, rounds) -> (State, Log); donates state
     evaluate: Callable  # (state, key, hparams, data) -> {split: {"G" | "L" | "P": [N]}}
+    admit: Callable  # (state, key, hparams, data of all) -> State with the newcomers
+    adapt: Callable  # (state, key, hparams, data of all) -> State after their round at home
 
 
 def client_mesh(cohort_size: int) -> Mesh | None:
@@ -78,6 +80,19 @@ def play_round(algorithm: Algorithm, data, state: State, key: Array, *, cohort_s
     """
     key_cohort, key_local, key_server = jax.random.split(key, 3)
     cohort = draw_cohort(key_cohort, data.train.count, cohort_size)
+    clients, uploads, metrics = train_cohort(
+        algorithm, data, state, cohort.ids, key_local, mesh=mesh
+    )
+    server = algorithm.aggregate(state.server, cohort, uploads, key_server)
+    return State(server, clients, state.round + 1), metrics
+
+
+def train_cohort(algorithm: Algorithm, data, state: State, ids, key: Array, *, mesh):
+    """Lets the clients `ids` [M] train at home on what they are sent.
+
+    Returns:
+      All clients' memories, the cohort's uploads [M, ...] and metrics [M].
+    """
 
     def one_client(shared, i, rows):
         server, key = shared
@@ -85,13 +100,9 @@ def play_round(algorithm: Algorithm, data, state: State, key: Array, *, cohort_s
         message = algorithm.download(server, i)
         return algorithm.local(message, client, examples, jax.random.fold_in(key, i))
 
-    rows = tree.take((state.clients, data.train), cohort.ids)
-    clients, uploads, metrics = map_clients(one_client, mesh)(
-        (state.server, key_local), cohort.ids, rows
-    )
-    server = algorithm.aggregate(state.server, cohort, uploads, key_server)
-    clients = tree.put(state.clients, cohort.ids, clients)
-    return State(server, clients, state.round + 1), metrics
+    rows = tree.take((state.clients, data.train), ids)
+    trained, uploads, metrics = map_clients(one_client, mesh)((state.server, key), ids, rows)
+    return tree.put(state.clients, ids, trained), uploads, metrics
 
 
 def score_client(algorithm, model, predictor, examples: Examples, block: int) -> Array:
@@ -172,6 +183,7 @@ def make_program(
     cohort_size: int,
     block: int = 512,
     mesh: Mesh | None = None,
+    newcomers: int = 0,
 ) -> Program:
     """Compiles a federated algorithm.
 
@@ -182,22 +194,28 @@ def make_program(
       cohort_size: M, clients in a round.
       block: examples scored at once, per client.
       mesh: devices over which a cohort is split, from `client_mesh`.
+      newcomers: clients that `admit` adds, the last of the data given to it.
     """
 
     def streams(key):
-        """Independent keys for the start, the rounds and the evaluations of one run."""
-        return jax.random.split(key, 3)
+        """Independent keys for a run's start, rounds, evaluations and newcomers."""
+        return jax.random.split(key, 4)
+
+    def enrolled(algorithm, server, ids, key):
+        """The memories of clients `ids` once they have received their first message."""
+
+        def enroll(i):
+            message = algorithm.download(server, i)
+            return algorithm.enroll(message, jax.random.fold_in(key, i))
+
+        return jax.vmap(enroll)(ids)
 
     def start(key, hparams, data):
         algorithm = build(hparams)
         key_server, key_clients = jax.random.split(streams(key)[0])
         server = algorithm.init(key_server, data.graph)
-
-        def enroll(i):
-            message = algorithm.download(server, i)
-            return algorithm.enroll(message, jax.random.fold_in(key_clients, i))
-
-        clients = jax.vmap(enroll)(jnp.arange(data.train.count.shape[0], dtype=jnp.int32))
+        ids = jnp.arange(data.train.count.shape[0], dtype=jnp.int32)
+        clients = enrolled(algorithm, server, ids, key_clients)
         return State(server, clients, jnp.int32(0))
 
     def advance(state, key, hparams, data, rounds):
@@ -235,11 +253,39 @@ def make_program(
             algorithm, model, data, state, key_evaluation, block=block, mesh=mesh
         )
 
+    def last_ids(data):
+        total = data.train.count.shape[0]
+        return jnp.arange(total - newcomers, total, dtype=jnp.int32)
+
+    def admit(state, key, hparams, data):
+        algorithm = build(hparams)
+        key_server, key_clients = jax.random.split(streams(key)[3])
+        ids = last_ids(data)
+        server = algorithm.admit(state.server, ids, data.graph, key_server)
+        added = enrolled(algorithm, server, ids, key_clients)
+        clients = jax.tree.map(
+            lambda old, new: jnp.concatenate([old, new]), state.clients, added
+        )
+        return State(server, clients, state.round)
+
+    def adapt(state, key, hparams, data):
+        algorithm = build(hparams)
+        key_round = jax.random.fold_in(streams(key)[3], state.round)
+        key_local, key_server = jax.random.split(key_round)
+        ids = last_ids(data)
+        # Newcomers need not divide the devices, and are few.
+        clients, uploads, _ = train_cohort(algorithm, data, state, ids, key_local, mesh=None)
+        cohort = Cohort(ids, data.train.count[ids].astype(jnp.float32))
+        server = algorithm.adapt(state.server, cohort, uploads, key_server)
+        return State(server, clients, state.round + 1)
+
     everywhere = None if mesh is None else NamedSharding(mesh, P())
     return Program(
         start=jax.jit(start, out_shardings=everywhere),
         advance=jax.jit(advance, donate_argnums=0, out_shardings=everywhere),
         evaluate=jax.jit(evaluate, out_shardings=everywhere),
+        admit=jax.jit(admit, out_shardings=everywhere),
+        adapt=jax.jit(adapt, out_shardings=everywhere),
     )
 
 

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
+from collections.abc import Iterable
 from pathlib import Path
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 import graphfl_jax
 from graphfl_jax.core import Task
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import summary
 
 POINTS = ("G", "L", "P")
@@ -46,6 +48,26 @@ def final_scores(rows: list[dict], task: Task) -> dict:
             **_summaries(chosen["scores"]["test"], task),
         }
     return {"final": _summaries(rows[-1]["scores"]["test"], task), "best_val": best}
+
+
+def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
+    """Test scores of clients that joined after training, as they adapt.
+
+    Args:
+      federation: whose last clients are the newcomers.
+      scores: ``{split: {point: [newcomers]}}`` after 0, 1, ... rounds at home.
+
+    Returns:
+      Their names, and for every number of rounds the summaries at G, L and P; the first,
+      before any round, is zero-shot at G.
+    """
+    return {
+        "clients": list(federation.clients[-federation.newcomers :]),
+        "curve": [
+            {"rounds": played, **_summaries(after["test"], task)}
+            for played, after in enumerate(scores)
+        ],
+    }
 
 
 def _summaries(scores, task):

@@ -13,6 +13,7 @@ from graphfl_jax.algorithms import (
     perfedavg,
     pfedhn,
     pfedme,
+    sfl,
 )
 
 ALGORITHMS = {
@@ -25,4 +26,6 @@ ALGORITHMS = {
     "perfedavg": perfedavg.perfedavg,
     "pfedhn": pfedhn.pfedhn,
     "pfedme": pfedme.pfedme,
+    "sfl": sfl.sfl,
+    "sfl_star": sfl.sfl_star,
 }

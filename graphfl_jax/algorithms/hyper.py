@@ -6,6 +6,16 @@ cohort T trains them to theta~_i, and the server takes K_s steps on
     J(psi) = 1/|T| sum_{i in T} 1/2 ||theta~_i - theta_i(psi)||^2 + penalty(psi)
 
 with the targets theta~_i held fixed, so that the residual shrinks from step to step.
+
+A newcomer is admitted with an initial code in which nothing is trained, by ``novel.code``:
+
+    random      drawn as all codes were at the start
+    zero        0
+    mean        the mean of all known clients' codes
+    neighbours  the mean of its known neighbours' codes; of all where it has none
+
+and adapts by K_s steps on sum_i 1/2 ||theta~_i - theta_i||^2 over the newcomers, in which its
+code moves and the hypernetwork and the known clients' codes do not.
 """
 
 from collections.abc import Callable
@@ -17,14 +27,17 @@ import optax
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, ClientModel
+from graphfl_jax.data import relations
 from graphfl_jax.local import Train
+
+CODES = ("random", "zero", "mean", "neighbours")
 
 
 class HyperNetwork(NamedTuple):
     """A generator of client models, as pure functions."""
 
     relate: Callable  # (graph) -> relations, what is kept of the graph; any tree
-    init: Callable  # (key, num_clients) -> weights
+    init: Callable  # (key, num_clients) -> weights, with initial codes under "codes" [N, E0]
     encode: Callable  # (weights, relations) -> codes [N, E]
     decode: Callable  # (weights, code [E]) -> the parameters of one client
     penalty: Callable  # (weights, codes [N, E], relations) -> scalar
@@ -45,9 +58,29 @@ def hyper_federation(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
+    novel_optimizer: optax.GradientTransformation,
+    novel_code: str,
 ) -> Algorithm:
-    """Builds the federation of one hypernetwork; clients remember nothing."""
+    """Builds the federation of one hypernetwork; clients remember nothing.
+
+    Args:
+      model: generated whole.
+      train: local trainer.
+      hyper: the generator.
+      server_optimizer: of its weights.
+      server_steps: K_s.
+      novel_optimizer: of newcomers' codes when they adapt.
+      novel_code: one of `CODES`, where newcomers' codes begin.
+
+    Raises:
+      ValueError: an unknown novel_code.
+    """
+    if novel_code not in CODES:
+        raise ValueError(
+            f"novel.code={novel_code!r} is unknown; choose from {', '.join(CODES)}"
+        )
     optimizer = optax.with_extra_args_support(server_optimizer)
+    novel_optimizer = optax.with_extra_args_support(novel_optimizer)
 
     def init(key: Array, graph) -> HyperServer:
         weights = hyper.init(key, graph.nodes.shape[0])
@@ -79,4 +112,56 @@ def hyper_federation(
         (weights, memory), _ = jax.lax.scan(step, start, length=server_steps)
         return HyperServer(weights, memory, server.relations)
 
-    return Algorithm(init, download, local, aggregate, model.apply)
+    def admit(server, newcomers, graph, key):
+        codes = server.weights["codes"]
+        added = (relations.num_clients(graph) - len(codes), codes.shape[1])
+        codes = jnp.concatenate([codes, jax.random.normal(key, added)])
+        if novel_code != "random":
+            start = _initial_codes(codes, newcomers, graph, novel_code)
+            codes = codes.at[newcomers].set(start)
+        # From here on only the newcomers' codes are optimised.
+        memory = novel_optimizer.init(codes[newcomers])
+        return HyperServer(server.weights | {"codes": codes}, memory, hyper.relate(graph))
+
+    def adapt(server, cohort, uploads, key):
+        def weights_with(own):
+            codes = server.weights["codes"].at[cohort.ids].set(own)
+            return server.weights | {"codes": codes}
+
+        def objective(own):
+            weights = weights_with(own)
+            codes = hyper.encode(weights, server.relations)[cohort.ids]
+            sent = jax.vmap(hyper.decode, (None, 0))(weights, codes)
+            return 0.5 * tree.sq_dist(uploads, sent)
+
+        def step(carry, _):
+            own, memory = carry
+            gap, gradient = jax.value_and_grad(objective)(own)
+            updates, memory = novel_optimizer.update(gradient, memory, own, value=gap)
+            return (optax.apply_updates(own, updates), memory), None
+
+        start = (server.weights["codes"][cohort.ids], server.memory)
+        (own, memory), _ = jax.lax.scan(step, start, length=server_steps)
+        return HyperServer(weights_with(own), memory, server.relations)
+
+    return Algorithm(
+        init=init,
+        download=download,
+        local=local,
+        aggregate=aggregate,
+        predict=model.apply,
+        admit=admit,
+        adapt=adapt,
+    )
+
+
+def _initial_codes(codes, newcomers, graph, scheme):
+    """Codes [m, E0] of newcomers by "zero", "mean" or "neighbours", from codes [N, E0]."""
+    if scheme == "zero":
+        return jnp.zeros_like(codes[newcomers])
+    is_known = jnp.ones(len(codes)).at[newcomers].set(0.0)
+    heard = jnp.broadcast_to(is_known, (len(newcomers), len(codes)))
+    if scheme == "neighbours":
+        near = relations.adjacency(graph)[newcomers] * is_known
+        heard = jnp.where(jnp.sum(near, axis=1, keepdims=True) > 0, near, heard)
+    return heard @ codes / jnp.sum(heard, axis=1, keepdims=True)

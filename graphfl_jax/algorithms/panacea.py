@@ -48,6 +48,8 @@ def panacea(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
+    novel_optimizer: optax.GradientTransformation,
+    novel_code: str,
     layer: str,
     embedding_dim: int,
     width: int,
@@ -61,6 +63,8 @@ def panacea(
       train: local trainer.
       server_optimizer: of encoder, generator and initial embeddings.
       server_steps: K_s, optimiser steps per round.
+      novel_optimizer: of newcomers' codes.
+      novel_code: where newcomers' codes begin, see `hyper`.
       layer: of the encoder: "mean" (the paper's operator), "sage" or "gcn".
       embedding_dim: size of a client's initial embedding.
       width: of all hidden layers.
@@ -102,6 +106,8 @@ def panacea(
         HyperNetwork(relate, init, encode, generator.decode, penalty),
         server_optimizer=server_optimizer,
         server_steps=server_steps,
+        novel_optimizer=novel_optimizer,
+        novel_code=novel_code,
     )
 
 
@@ -111,6 +117,8 @@ def panacea_mlp(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
+    novel_optimizer: optax.GradientTransformation,
+    novel_code: str,
     embedding_dim: int,
     width: int,
     depth: int,
@@ -142,6 +150,8 @@ def panacea_mlp(
         hyper,
         server_optimizer=server_optimizer,
         server_steps=server_steps,
+        novel_optimizer=novel_optimizer,
+        novel_code=novel_code,
     )
 
 

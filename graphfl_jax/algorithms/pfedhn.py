@@ -33,6 +33,8 @@ def pfedhn(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
+    novel_optimizer: optax.GradientTransformation,
+    novel_code: str,
     embedding_dim: int,
     width: int,
 ) -> Algorithm:
@@ -44,6 +46,8 @@ def pfedhn(
       server_optimizer: of the hypernetwork and the embeddings.
       server_steps: optimiser steps per round with the clients' results as fixed targets; the
         paper takes 1.
+      novel_optimizer: of newcomers' codes.
+      novel_code: where newcomers' codes begin, see `hyper`.
       embedding_dim: size of a client's embedding; 0 takes the authors' floor(1 + N / 4).
       width: of the trunk's layers.
 
@@ -78,7 +82,13 @@ def pfedhn(
         penalty=lambda weights, codes, relations: jnp.float32(0.0),
     )
     dense = hyper_federation(
-        model, train, hyper, server_optimizer=server_optimizer, server_steps=server_steps
+        model,
+        train,
+        hyper,
+        server_optimizer=server_optimizer,
+        server_steps=server_steps,
+        novel_optimizer=novel_optimizer,
+        novel_code=novel_code,
     )
 
     def aggregate(server, cohort, uploads, key):

@@ -18,13 +18,15 @@ TASKS = ("classification", "regression")
 class Federation(NamedTuple):
     """A data set as a run needs it, on the host, with what a report says about it."""
 
-    data: FederatedData  # NumPy arrays
+    data: FederatedData  # of the clients that train, in NumPy arrays
     task: str  # "classification" or "regression"
     outputs: int  # numbers that a model predicts per example: classes, or flattened targets
     name: str
     source: str  # "real", "generated" by its published law, or "simulated" in lieu of real data
     sha256: str  # of all examples and the graph, before the split
-    clients: tuple[str, ...]  # [N] names
+    clients: tuple[str, ...]  # names, those that train before the newcomers
+    newcomers: int = 0  # clients that join after training
+    everyone: FederatedData | None = None  # of all clients, newcomers last, where there are any
 
 
 def federate(

@@ -40,6 +40,32 @@ def from_edges(num_clients, edges, weights=None, *, directed=False) -> jraph.Gra
     )
 
 
+def subgraph(graph, clients) -> jraph.GraphsTuple:
+    """The relations among `clients` [n], of which client clients[i] is called i."""
+    clients = np.asarray(clients)
+    name = np.full(num_clients(graph), -1, np.int32)
+    name[clients] = np.arange(len(clients), dtype=np.int32)
+    pairs = np.stack([name[graph.senders], name[graph.receivers]], axis=1)
+    inside = (pairs >= 0).all(axis=1)
+    weights = np.asarray(graph.edges)
+    return from_edges(len(clients), pairs[inside], weights[inside], directed=True)
+
+
+def padded(graph, n_edge) -> jraph.GraphsTuple:
+    """The same relations in arrays of `n_edge` edges, so that graphs of one N can be stacked.
+
+    What is added joins client N to itself. There is no such client, and sums over what clients
+    receive drop what is sent to it.
+    """
+    added = n_edge - len(graph.senders)
+    nobody = num_clients(graph)
+    return graph._replace(
+        senders=np.pad(graph.senders, (0, added), constant_values=nobody),
+        receivers=np.pad(graph.receivers, (0, added), constant_values=nobody),
+        edges=np.pad(graph.edges, (0, added)),
+    )
+
+
 def num_clients(graph) -> int:
     """Counts the clients of a graph, which is known while tracing."""
     return graph.nodes.shape[0]
