@@ -49,7 +49,7 @@ def get_config() -> ConfigDict:
     config.novel_fraction = 0.0  # of the clients, who join only after training; 0 is nobody
     config.novel = ConfigDict()
     config.novel.rounds = 0  # for which newcomers adapt, each with its own examples alone
-    config.novel.code = "neighbours"  # where codes begin: random, zero, mean, neighbours
+    config.novel.code = "neighbours"  # where codes begin: see algorithms/hyper.py
     config.novel.graph = "inductive"  # transductive: training knows newcomers' relations
 
     config.tuning = ConfigDict()  # of any method's predictor, before it is scored at P
@@ -81,6 +81,7 @@ def get_config() -> ConfigDict:
     config.hparams.client_lr = 0.1
     config.hparams.server_lr = 0.03
     config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
+    config.hparams.code_dropout = 0.0  # how often Panacea's server forgets a client's own code
     config.hparams.mu = 0.1  # FedProx's pull towards the server's model; 0 is FedAvg
     config.hparams.ditto_lambda = 0.1  # pull of a personal model to the global one
     config.hparams.perfedavg_alpha = 0.01  # rate of the adaptation; client_lr is beta
@@ -92,7 +93,7 @@ def get_config() -> ConfigDict:
     config.hparams.sfl_graph_share = 0.05  # what of SFL*'s relations is learned
     config.hparams.sfl_graph_lr = 0.01  # of the learner of relations
     config.hparams.tuning_lr = 0.1  # of fine-tuning
-    config.hparams.novel_lr = 1.0  # of newcomers' codes, where a hypernetwork fits them
+    config.hparams.novel_lr = 100.0  # of newcomers' codes, where a hypernetwork fits them
     # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9
     config.hparams.client_weight_decay = 5e-5

@@ -10,16 +10,26 @@ import pytest
 
 from graphfl_jax import checkpoint, tree
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.build import build_experiment, wanted
 from graphfl_jax.core import Examples
+from graphfl_jax.data.newcomers import hold_out
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from tests.federations import renamed, small_config, two_clusters
 
 KEY = jax.random.key(3)
-NAMES = sorted(ALGORITHMS)
+# Every algorithm as it is, and what wraps any of them.
+CASES = {name: {"algorithm__name": name} for name in sorted(ALGORITHMS)} | {
+    "fine-tuned": {"algorithm__name": "fedavg", "tuning__part": "whole", "tuning__steps": 3},
+    "head fine-tuned": {
+        "algorithm__name": "fedavg",
+        "tuning__part": "head",
+        "tuning__epochs": 2,
+    },
+}
 
 
-@pytest.fixture(params=NAMES)
+@pytest.fixture(params=CASES)
 def name(request):
     return request.param
 
@@ -27,7 +37,7 @@ def name(request):
 @functools.cache
 def parts(name, **changes):
     """Experiment, program and traced hyperparameters of one method; compiled once."""
-    config = small_config(algorithm__name=name, **changes)
+    config = small_config(**CASES[name], **changes)
     experiment = build_experiment(config, two_clusters())
     program = make_program(experiment.build, experiment.model, cohort_size=config.cohort_size)
     return experiment, program, floats(experiment.hparams)
@@ -55,8 +65,9 @@ def assert_equal(a, b, **tolerance):
             np.testing.assert_array_equal(x, y)
 
 
-def test_docstring_says_what_departs_from_the_paper(name):
-    assert "\nDepartures:" in sys.modules[ALGORITHMS[name].__module__].__doc__
+@pytest.mark.parametrize("factory", [*ALGORITHMS.values(), finetuned])
+def test_docstring_says_what_departs_from_the_paper(factory):
+    assert "\nDepartures:" in sys.modules[factory.__module__].__doc__
 
 
 def test_a_round_keeps_the_shape_of_the_state(name):
@@ -69,9 +80,9 @@ def test_a_round_keeps_the_shape_of_the_state(name):
 
 def test_all_floats_are_read_and_no_others(name):
     experiment, _, hparams = parts(name)
-    train = {f"{side}_lr" for side in ("client", "server")}
+    rates = {f"{side}_lr" for side in ("client", "server", "novel", "tuning")}
     assert "client_lr" in hparams
-    assert set(hparams) <= set(wanted(ALGORITHMS[name])) | train
+    assert set(hparams) <= set(wanted(ALGORITHMS[CASES[name]["algorithm__name"]])) | rates
     for missing in hparams:
         with pytest.raises((KeyError, ValueError)):
             experiment.build({k: v for k, v in hparams.items() if k != missing})
@@ -195,6 +206,30 @@ def test_it_learns_what_only_personal_models_can(name):
     _, log, scores = play(name, 40, **changes)
     assert int(log.diverged_at) == -1
     assert float(scores["test"]["L"].mean()) > 0.95
+
+
+@pytest.mark.parametrize("graph", ["inductive", "transductive"])
+def test_newcomers_join_and_train_at_home(name, graph):
+    """Two of seven: the others' memories rest, and a round of local training suffices."""
+    federation = hold_out(two_clusters(), fraction=0.3, graph=graph, seed=0)
+    config = small_config(**CASES[name], local_steps=40, hparams__client_lr=0.3)
+    experiment = build_experiment(config, federation)
+    program = make_program(
+        experiment.build, experiment.model, cohort_size=config.cohort_size, newcomers=2
+    )
+    given = (KEY, floats(experiment.hparams))
+    state = program.start(*given, federation.data)
+    state, _ = program.advance(state, *given, federation.data, jnp.int32(1))
+    known = jax.device_get(state.clients)
+    joined = program.admit(state, *given, federation.everyone)
+    after = program.adapt(joined, *given, federation.everyone)
+    assert jax.eval_shape(lambda: after) == jax.eval_shape(lambda: joined)
+    for now in (joined, after):
+        assert_equal(jax.tree.map(lambda leaf: leaf[:5], now.clients), known)
+        assert all(len(leaf) == 7 for leaf in jax.tree.leaves(now.clients))
+    scores = program.evaluate(after, *given, federation.everyone)["test"]
+    assert float(scores["L"][5:].min()) > 0.9
+    assert all(np.isfinite(points).all() for points in scores.values())
 
 
 def test_divergence_is_told_with_its_round(name):

@@ -18,6 +18,8 @@ from graphfl_jax.algorithms.panacea import panacea
 from graphfl_jax.algorithms.perfedavg import perfedavg
 from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedme import pfedme
+from graphfl_jax.algorithms.sfl import sfl, sfl_star
+from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Cohort, Examples
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
@@ -30,9 +32,19 @@ from tests.federations import two_clusters
 KEY = jax.random.key(11)
 MODEL = mlp(inputs=2, hidden=(4,), outputs=2, task=CLASSIFICATION)
 TRAIN = sgd_trainer(optax.sgd(0.2), steps=3, batch_size=5)
+NOVEL = {"novel_optimizer": optax.sgd(0.1), "novel_code": "random"}
 PANACEA = functools.partial(
-    panacea, MODEL, TRAIN, server_steps=2, embedding_dim=5, width=6, depth=3
+    panacea,
+    MODEL,
+    TRAIN,
+    server_steps=2,
+    embedding_dim=5,
+    width=6,
+    depth=3,
+    code_dropout=jnp.float32(0.0),
+    **NOVEL,
 )
+SFL = {"sfl_layers": 2, "sfl_rule": "intended"}
 
 
 def play(algorithm, data, rounds=3, cohort_size=3):
@@ -139,6 +151,98 @@ def test_ditto_without_its_pull_trains_locally():
     assert_close(free.clients, state.clients, rtol=1e-5, atol=1e-6)
 
 
+def floats(**values):
+    return {name: jnp.float32(value) for name, value in values.items()}
+
+
+@pytest.mark.parametrize("share, edges", [(0.0, None), (1.0, [])])
+def test_sfl_that_mixes_nothing_gives_each_client_its_last_upload(share, edges):
+    """With a = 0, and without relations, u_i = v_i; w is still the mean of all."""
+    data = two_clusters().data
+    if edges is not None:
+        data = data._replace(graph=relations.from_edges(7, edges))
+    alone = sfl(MODEL, TRAIN, **SFL, **floats(sfl_lambda=0.3, sfl_share=share))
+    state, _ = play(alone, data)
+    sent, shared = jax.vmap(alone.download, (None, 0))(state.server, jnp.arange(7))
+    assert_close(sent, state.server.uploads, atol=1e-6)
+    mean = jax.tree.map(lambda leaf: leaf.mean(0), state.server.uploads)
+    assert_close(jax.tree.map(lambda leaf: leaf[3], shared), mean, atol=1e-6)
+
+
+def test_sfl_among_clients_that_all_know_each_other_is_fedavg():
+    """On a complete graph every row of A^ is 1 / N, so that u_i = w; lambda = 0 frees v_i."""
+    pairs = [(i, j) for i in range(7) for j in range(i)]
+    equal = same_batches()._replace(graph=relations.from_edges(7, pairs))
+    together = sfl(MODEL, TRAIN, **SFL, **floats(sfl_lambda=0.0, sfl_share=1.0))
+    ours, scores = play(together, equal, cohort_size=7)
+    theirs, same_scores = play(fedavg(MODEL, TRAIN), equal, cohort_size=7)
+    sent = together.download(ours.server, 0)[0]
+    assert_close(sent, theirs.server, rtol=1e-5, atol=1e-6)
+    assert_close(scores["test"], same_scores["test"], atol=1e-6)
+
+
+def test_sfl_as_released_is_sfl_without_pull_while_everybody_plays():
+    free = sfl(MODEL, TRAIN, **SFL, **floats(sfl_lambda=0.0, sfl_share=1.0))
+    rule = SFL | {"sfl_rule": "as_released"}
+    released = sfl(MODEL, TRAIN, **rule, **floats(sfl_lambda=0.3, sfl_share=1.0))
+    for cohort_size, same in ((7, True), (3, False)):
+        ours, theirs = (
+            play(each, two_clusters().data, cohort_size=cohort_size)[0].server.uploads
+            for each in (released, free)
+        )
+        gap = float(tree.sq_dist(ours, theirs))
+        assert (gap < 1e-9) == same
+
+
+def test_sfl_star_that_learns_no_relations_is_sfl():
+    data = two_clusters().data
+    given = floats(sfl_lambda=0.3, sfl_share=1.0)
+    plain = sfl(MODEL, TRAIN, **SFL, **given)
+    ours, theirs = (
+        play(each, data)
+        for each in (
+            sfl_star(
+                MODEL,
+                TRAIN,
+                **SFL,
+                **given,
+                sfl_graph_steps=2,
+                **floats(sfl_graph_share=0.0, sfl_graph_lr=0.1),
+            ),
+            plain,
+        )
+    )
+    assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_fine_tuning_by_no_step_is_the_method():
+    resting = sgd_trainer(optax.sgd(0.0), steps=2, batch_size=5)
+    base = ditto(MODEL, TRAIN, ditto_lambda=jnp.float32(0.3))
+    tuned = finetuned(base, MODEL, resting, tuning_part="whole")
+    for ours, theirs in zip(
+        play(tuned, two_clusters().data), play(base, two_clusters().data), strict=True
+    ):
+        assert_close(ours, theirs, atol=1e-7)
+
+
+def test_fine_tuning_fedavg_as_a_round_trains_is_its_locally_trained_model():
+    """P of the tuned is L of the plain, when all of a client's batches are alike."""
+    base = fedavg(MODEL, TRAIN)
+    tuned = finetuned(base, MODEL, TRAIN, tuning_part="whole")
+    _, scores = play(tuned, same_batches())
+    assert_close(scores["test"]["P"], scores["test"]["L"], atol=1e-6)
+
+
+def test_fine_tuning_the_head_leaves_the_body():
+    tuned = finetuned(fedavg(MODEL, TRAIN), MODEL, TRAIN, tuning_part="head")
+    examples = tree.take(two_clusters().data.train, 2)
+    examples = Examples(*map(jnp.asarray, examples))
+    w = MODEL.init(KEY)
+    after = tuned.personalize(w, (), examples, KEY)
+    assert_close(after["body"], w["body"], atol=0)
+    assert float(tree.sq_dist(after["head"], w["head"])) > 1e-6
+
+
 def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
     """theta <- theta - 1/M sum (theta - theta_i) = 1/M sum theta_i, for equal client sizes."""
     data = two_clusters().data
@@ -152,7 +256,7 @@ def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
         penalty=lambda theta, codes, relations: jnp.float32(0.0),
     )
     hyper = hyper_federation(
-        MODEL, TRAIN, constant, server_optimizer=optax.sgd(1.0), server_steps=1
+        MODEL, TRAIN, constant, server_optimizer=optax.sgd(1.0), server_steps=1, **NOVEL
     )
     average, scores = play(fedavg(MODEL, TRAIN), data)
     generated, same_scores = play(hyper, data)
@@ -214,16 +318,8 @@ def test_the_server_steps_towards_what_clients_return(rate, closer):
 def test_the_graph_generator_moves_the_encoder_and_not_the_generator():
     """With targets equal to what was sent, only lambda_d BCE has a gradient (eq. 8)."""
     # One server step: in a second one the generator would follow what the first one moved.
-    algorithm = panacea(
-        MODEL,
-        TRAIN,
-        server_optimizer=optax.sgd(0.1),
-        server_steps=1,
-        layer="mean",
-        embedding_dim=5,
-        width=6,
-        depth=3,
-        lambda_d=jnp.float32(1.0),
+    algorithm = PANACEA(
+        server_optimizer=optax.sgd(0.1), server_steps=1, layer="mean", lambda_d=jnp.float32(1.0)
     )
     key = jax.random.key(0)  # a draw in which no layer's ReLUs are all dead
     server = algorithm.init(key, two_clusters().data.graph)
@@ -243,7 +339,13 @@ def test_embeddings_of_clients_that_took_no_part_rest():
     """Momentum and weight decay would move them; pFedHN's departure says they do not."""
     optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))
     algorithm = pfedhn(
-        MODEL, TRAIN, server_optimizer=optimizer, server_steps=2, embedding_dim=3, width=6
+        MODEL,
+        TRAIN,
+        server_optimizer=optimizer,
+        server_steps=2,
+        embedding_dim=3,
+        width=6,
+        **NOVEL,
     )
     server = algorithm.init(KEY, two_clusters().data.graph)
     cohort = Cohort(jnp.array([1, 4], jnp.int32), jnp.ones(2))

@@ -1,5 +1,7 @@
 """Each method against a few lines of NumPy in float64 that share no code with it."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,9 +16,11 @@ from graphfl_jax.algorithms.panacea import graph_loss, panacea, panacea_mlp
 from graphfl_jax.algorithms.perfedavg import perfedavg
 from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedme import pfedme
+from graphfl_jax.algorithms.sfl import _learn_relations, sfl
+from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import ClientModel, Cohort, Examples, FederatedData
 from graphfl_jax.data import relations
-from graphfl_jax.local import sgd_trainer
+from graphfl_jax.local import epoch_trainer, sgd_trainer
 from graphfl_jax.metrics import REGRESSION
 from graphfl_jax.program import make_program
 
@@ -217,9 +221,11 @@ def generate_mlp(weights, related):
     return stacked(weights["output"], np.maximum(hidden, 0))
 
 
-def encode(weights, heard, sage):
+def encode(weights, heard, sage, forget=False):
     """Codes after two layers; `heard` [N, N] is 1 where the row's client hears the column's."""
     codes = weights["codes"]
+    if forget:
+        codes = heard / heard.sum(1, keepdims=True) @ codes
     own = np.zeros_like(heard) if sage else np.eye(len(heard))
     mixing = (heard + own) / np.maximum((heard + own).sum(1, keepdims=True), 1)
     for i in range(2):
@@ -232,11 +238,13 @@ def encode(weights, heard, sage):
     return codes
 
 
-def objective(weights, frozen, targets, ids, *, generate, heard=None, sage=False, lam=0.0):
+def objective(
+    weights, frozen, targets, ids, *, generate, heard=None, sage=False, lam=0.0, forget=False
+):
     """J with M's weights in the graph term taken from `frozen`: eq. (4) + lambda_d eq. (5)."""
     if heard is None:
         return 0.5 * np.mean(np.sum((targets - generate(weights, None)[ids]) ** 2, 1))
-    codes = encode(weights, heard, sage)
+    codes = encode(weights, heard, sage, forget)
     hidden = stacked(weights["trunk"], codes)
     sent = stacked(weights["output"], np.maximum(hidden, 0))
     fit = 0.5 * np.mean(np.sum((targets - sent[ids]) ** 2, 1))
@@ -268,6 +276,8 @@ def numerical_step(weights, rate, value):
 
 
 SIZES = {"embedding_dim": 2, "width": 3}
+NOVEL = {"novel_optimizer": optax.sgd(0.2), "novel_code": "neighbours"}
+MEAN = {"depth": 2, "layer": "mean", "code_dropout": 0.0}
 HEARD = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)  # the path 0 - 1 - 2
 
 
@@ -276,21 +286,25 @@ HEARD = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)  # the path 0 - 1 - 2
     [
         (pfedhn, {}, {"generate": generate_pfedhn}),
         (panacea_mlp, {"depth": 2}, {"generate": generate_mlp}),
-        (panacea, {"depth": 2, "layer": "mean", "lambda_d": 0.0}, {"heard": HEARD}),
-        (panacea, {"depth": 2, "layer": "mean", "lambda_d": 0.7}, {"heard": HEARD, "lam": 0.7}),
+        (panacea, MEAN | {"lambda_d": 0.0}, {"heard": HEARD}),
+        (panacea, MEAN | {"lambda_d": 0.7}, {"heard": HEARD, "lam": 0.7}),
         (
             panacea,
-            {"depth": 2, "layer": "sage", "lambda_d": 0.7},
+            {"depth": 2, "layer": "sage", "lambda_d": 0.7, "code_dropout": 0.0},
             {"heard": HEARD, "lam": 0.7, "sage": True},
+        ),
+        (
+            panacea,
+            {"depth": 2, "layer": "sage", "lambda_d": 0.7, "code_dropout": 1.0},
+            {"heard": HEARD, "lam": 0.7, "sage": True, "forget": True},
         ),
     ],
 )
 def test_hypernetworks_descend_their_objective(factory, settings, reference):
     """Two server steps towards fixed targets equal two numerical ones in float64."""
     rate = 0.3
-    algorithm = factory(
-        LINE, TRAIN, server_optimizer=optax.sgd(rate), server_steps=2, **SIZES, **settings
-    )
+    step = {"server_optimizer": optax.sgd(rate), "server_steps": 2}
+    algorithm = factory(LINE, TRAIN, **step, **NOVEL, **SIZES, **settings)
     server = algorithm.init(KEY, data(((0, 1), (1, 2))).graph)
     cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
     targets = np.array([[1.5], [-0.5]])
@@ -312,6 +326,178 @@ def test_hypernetworks_descend_their_objective(factory, settings, reference):
     assert jax.tree.structure(learned) == jax.tree.structure(weights)
     for ours, theirs in zip(jax.tree.leaves(learned), jax.tree.leaves(weights), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+
+
+def test_newcomers_begin_at_their_neighbours_and_move_their_codes_alone():
+    """Clients 0 and 1 trained; 2, related to 1, joins, and takes two numerical steps."""
+    rate = 0.2
+    algorithm = panacea(
+        LINE,
+        TRAIN,
+        server_optimizer=optax.sgd(0.1),
+        server_steps=2,
+        lambda_d=0.7,
+        **NOVEL,
+        **SIZES,
+        **MEAN,
+    )
+    trained = algorithm.init(KEY, relations.from_edges(2, [(0, 1)]))
+    graph = data(((0, 1), (1, 2))).graph
+    newcomers = jnp.array([2], jnp.int32)
+    server = algorithm.admit(trained, newcomers, graph, KEY)
+    codes = np.asarray(trained.weights["codes"])
+    np.testing.assert_allclose(server.weights["codes"], codes[[0, 1, 1]], rtol=1e-6)
+
+    weights = jax.tree.map(lambda leaf: np.array(leaf, np.float64), server.weights)
+    target = np.array([[2.5]])
+    value = lambda w, frozen: objective(w, frozen, target, [2], generate=None, heard=HEARD)  # noqa: E731
+    for _ in range(2):
+        codes = numerical_step(weights, rate, value)["codes"]
+        weights["codes"][2] = codes[2]
+    uploads = {"body": {}, "head": jnp.asarray(target, jnp.float32)}
+    after = algorithm.adapt(server, Cohort(newcomers, jnp.ones(1)), uploads, KEY).weights
+    for ours, theirs in zip(jax.tree.leaves(after), jax.tree.leaves(weights), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
+    np.testing.assert_array_equal(after["codes"][:2], server.weights["codes"][:2])
+
+
+@pytest.mark.parametrize(
+    "scheme, expected",
+    [
+        ("zero", [[0.0], [0.0]]),
+        ("mean", [[4.0], [4.0]]),
+        # Client 3 knows 0 and the newcomer 4, who counts for nothing; client 4 knows nobody.
+        ("neighbours", [[1.0], [4.0]]),
+        ("neighbour", [[1.0], None]),
+        ("random", [None, None]),
+    ],
+)
+def test_codes_of_newcomers_by_every_scheme(scheme, expected):
+    rule = NOVEL | {"novel_code": scheme}
+    algorithm = pfedhn(
+        LINE,
+        TRAIN,
+        server_optimizer=optax.sgd(0.1),
+        server_steps=1,
+        embedding_dim=1,
+        width=2,
+        **rule,
+    )
+    server = algorithm.init(KEY, relations.from_edges(3, [(0, 1)]))
+    codes = jnp.array([[1.0], [3.0], [8.0]])
+    server = server._replace(weights=server.weights | {"codes": codes})
+    graph = relations.from_edges(5, [(0, 1), (0, 3), (3, 4)])
+    admitted = algorithm.admit(server, jnp.array([3, 4], jnp.int32), graph, KEY)
+    now = np.asarray(admitted.weights["codes"])
+    np.testing.assert_array_equal(now[:3], codes)
+    for row, wanted in zip(now[3:], expected, strict=True):
+        if wanted is not None:
+            np.testing.assert_allclose(row, wanted)
+        elif scheme == "neighbour":  # nobody known is near: any known client's
+            assert row in np.asarray(codes)
+        else:
+            assert row not in np.asarray(codes)
+
+
+@pytest.mark.parametrize("rule", ["intended", "as_released"])
+def test_sfl_smooths_over_relations_and_pulls_to_both(rule):
+    """The path 0 - 1 - 2; everybody plays, so that only the pull tells the rules apart."""
+    lam, share = (0.6, 0.75)
+    algorithm = sfl(
+        LINE,
+        TRAIN,
+        sfl_layers=2,
+        sfl_rule=rule,
+        sfl_lambda=jnp.float32(lam),
+        sfl_share=jnp.float32(share),
+    )
+    path = one_each()._replace(graph=data(((0, 1), (1, 2))).graph)
+    program = make_program(lambda hparams: algorithm, LINE, cohort_size=3)
+    state = program.start(KEY, {}, path)
+    v = np.asarray(state.server.uploads["head"][:, 0], np.float64)
+    given = np.array([[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]])
+    mixing = share * given @ given + (1 - share) * np.eye(3)
+    for _ in range(2):
+        u = mixing @ v
+        w = u.mean()
+        v = np.full(3, w)
+        for _ in range(3):
+            pull = lam * ((v - u) + (v - w)) if rule == "intended" else 0.0
+            v = v - RATE * (np.array([slope(v[i], i) for i in range(3)]) + pull)
+    state, _ = program.advance(state, KEY, {}, path, jnp.int32(2))
+    np.testing.assert_allclose(state.server.uploads["head"][:, 0], v, rtol=1e-4)
+    scores = program.evaluate(state, KEY, {}, path)["test"]
+    np.testing.assert_allclose(scores["G"], squares(mixing @ v), rtol=1e-4)
+    np.testing.assert_allclose(scores["P"], scores["G"])
+
+
+def test_sfl_gives_a_newcomer_its_row_over_the_known():
+    """Client 2 joins behind 1: (A^^2)_2 = (1/6, 5/12, 5/12), over the known (2/7, 5/7)."""
+    algorithm = sfl(
+        LINE, TRAIN, sfl_layers=2, sfl_rule="intended", sfl_lambda=0.3, sfl_share=1.0
+    )
+    server = algorithm.init(KEY, relations.from_edges(2, [(0, 1)]))
+    uploads = {"body": {}, "head": jnp.array([[7.0], [14.0]])}
+    server = server._replace(uploads=uploads)
+    graph = data(((0, 1), (1, 2))).graph
+    admitted = algorithm.admit(server, jnp.array([2], jnp.int32), graph, KEY)
+    sent, _ = algorithm.download(admitted, 2)
+    np.testing.assert_allclose(sent["head"], [12.0], rtol=1e-6)
+
+
+def test_sfl_star_joins_similar_models_and_the_released_learner_those_that_differ():
+    """Four models in two pairs. E1 E2^T - E2 E1^T has one sign each way: no pair is mutual."""
+    pairs = {"body": {}, "head": jnp.array([[1.0, 0.2], [1.1, 0.1], [-1.0, 0.3], [-1.2, 0.2]])}
+    within = np.kron(np.eye(2), np.ones((2, 2))) - np.eye(4)
+    shares = {}
+    for apart in (False, True):
+        learn = functools.partial(_learn_relations, pairs, steps=100, rate=1.0, apart=apart)
+        graphs = np.asarray(jax.vmap(learn)(jax.random.split(KEY, 64)))
+        assert (graphs >= 0).all() and (np.diagonal(graphs, axis1=1, axis2=2) == 0).all()
+        assert (graphs * graphs.swapaxes(1, 2) == 0).all()
+        shares[apart] = (graphs * within).sum() / graphs.sum()
+    assert shares[False] > shares[True] + 0.05  # from 0.41 at the start to 0.41 and 0.32
+
+
+def test_fine_tuning_by_epochs_takes_every_example_once_each():
+    """On the loss w x the gradient is x, whatever w: three passes subtract three sums."""
+    slopes = LINE.objective
+    trainer = epoch_trainer(optax.sgd(RATE), epochs=3, batch_size=1)
+
+    def linear(params, batch):
+        return jnp.sum(batch.x[:, 0] * params["head"][0])
+
+    for i in range(3):
+        examples = Examples(*(jnp.asarray(leaf[i]) for leaf in data().train))
+        start = {"body": {}, "head": jnp.array([0.5])}
+        after, _ = trainer(linear, start, examples, KEY)
+        expected = 0.5 - RATE * 3 * X[i, : COUNT[i]].sum()
+        np.testing.assert_allclose(after["head"], [expected], rtol=1e-5)
+        whole, _ = epoch_trainer(optax.sgd(RATE), epochs=3, batch_size=8)(
+            slopes, start, examples, KEY
+        )
+        np.testing.assert_allclose(whole["head"], [gradient_descent(0.5, i)], rtol=1e-5)
+
+
+def test_the_last_batch_of_an_epoch_holds_what_is_left():
+    """Of batches of two, two examples are one step a pass and three are two."""
+    trainer = epoch_trainer(optax.sgd(1.0), epochs=4, batch_size=2)
+    for i, steps in ((0, 4), (1, 8)):
+        examples = Examples(*(jnp.asarray(leaf[i]) for leaf in data().train))
+        start = {"head": jnp.zeros(1)}
+        after, told = trainer(lambda p, batch: p["head"][0], start, examples, KEY)
+        np.testing.assert_allclose(after["head"], [-steps])
+        np.testing.assert_allclose(told["loss"], -(steps - 1) / 2)
+
+
+def test_fedavg_fine_tuned_is_scored_after_steps_of_its_own():
+    tuned = finetuned(fedavg(LINE, TRAIN), LINE, TRAIN, tuning_part="whole")
+    w, state, scores = played(tuned, rounds=1)
+    personal = [float(state.server["head"][0])] * 3
+    for i in range(3):
+        for _ in range(3):
+            personal[i] = personal[i] - RATE * slope(personal[i], i)
+    np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-4)
 
 
 def test_graph_loss_is_the_mean_cross_entropy_over_ordered_pairs():

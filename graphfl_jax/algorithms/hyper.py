@@ -13,6 +13,7 @@ A newcomer is admitted with an initial code in which nothing is trained, by ``no
     zero        0
     mean        the mean of all known clients' codes
     neighbours  the mean of its known neighbours' codes; of all where it has none
+    neighbour   the code of one known neighbour, drawn; of anyone known where it has none
 
 and adapts by K_s steps on sum_i 1/2 ||theta~_i - theta_i||^2 over the newcomers, in which its
 code moves and the hypernetwork and the known clients' codes do not.
@@ -30,7 +31,11 @@ from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.data import relations
 from graphfl_jax.local import Train
 
-CODES = ("random", "zero", "mean", "neighbours")
+CODES = ("random", "zero", "mean", "neighbours", "neighbour")
+
+
+def _as_they_are(weights, relations, key):
+    return weights
 
 
 class HyperNetwork(NamedTuple):
@@ -41,6 +46,7 @@ class HyperNetwork(NamedTuple):
     encode: Callable  # (weights, relations) -> codes [N, E]
     decode: Callable  # (weights, code [E]) -> the parameters of one client
     penalty: Callable  # (weights, codes [N, E], relations) -> scalar
+    blur: Callable = _as_they_are  # (weights, relations, key) -> weights, as a step sees them
 
 
 class HyperServer(NamedTuple):
@@ -95,21 +101,22 @@ def hyper_federation(
         return client, theta, metrics
 
     def aggregate(server, cohort, uploads, key):
-        def objective(weights):
+        def objective(weights, key):
+            weights = hyper.blur(weights, server.relations, key)
             codes = hyper.encode(weights, server.relations)
             sent = jax.vmap(hyper.decode, (None, 0))(weights, codes[cohort.ids])
             gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
             return gap + hyper.penalty(weights, codes, server.relations), gap
 
-        def step(carry, _):
+        def step(carry, key):
             weights, memory = carry
-            (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(weights)
+            (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(weights, key)
             # Of the gap the least value is known, 0, as an optimiser may ask of a value.
             updates, memory = optimizer.update(gradient, memory, weights, value=gap)
             return (optax.apply_updates(weights, updates), memory), None
 
         start = (server.weights, server.memory)
-        (weights, memory), _ = jax.lax.scan(step, start, length=server_steps)
+        (weights, memory), _ = jax.lax.scan(step, start, jax.random.split(key, server_steps))
         return HyperServer(weights, memory, server.relations)
 
     def admit(server, newcomers, graph, key):
@@ -117,7 +124,7 @@ def hyper_federation(
         added = (relations.num_clients(graph) - len(codes), codes.shape[1])
         codes = jnp.concatenate([codes, jax.random.normal(key, added)])
         if novel_code != "random":
-            start = _initial_codes(codes, newcomers, graph, novel_code)
+            start = _initial_codes(codes, newcomers, graph, novel_code, key)
             codes = codes.at[newcomers].set(start)
         # From here on only the newcomers' codes are optimised.
         memory = novel_optimizer.init(codes[newcomers])
@@ -155,13 +162,15 @@ def hyper_federation(
     )
 
 
-def _initial_codes(codes, newcomers, graph, scheme):
-    """Codes [m, E0] of newcomers by "zero", "mean" or "neighbours", from codes [N, E0]."""
+def _initial_codes(codes, newcomers, graph, scheme, key):
+    """Codes [m, E0] of newcomers by any scheme but "random", from codes [N, E0]."""
     if scheme == "zero":
         return jnp.zeros_like(codes[newcomers])
-    is_known = jnp.ones(len(codes)).at[newcomers].set(0.0)
-    heard = jnp.broadcast_to(is_known, (len(newcomers), len(codes)))
-    if scheme == "neighbours":
-        near = relations.adjacency(graph)[newcomers] * is_known
-        heard = jnp.where(jnp.sum(near, axis=1, keepdims=True) > 0, near, heard)
-    return heard @ codes / jnp.sum(heard, axis=1, keepdims=True)
+    is_known = jnp.ones((1, len(codes))).at[:, newcomers].set(0.0)
+    near = jnp.broadcast_to(is_known, (len(newcomers), len(codes)))
+    if scheme != "mean":
+        related = relations.adjacency(graph)[newcomers] * is_known
+        near = jnp.where(jnp.sum(related, axis=1, keepdims=True) > 0, related, near)
+    if scheme == "neighbour":
+        return codes[jax.random.categorical(key, jnp.log(near), axis=1)]
+    return near @ codes / jnp.sum(near, axis=1, keepdims=True)

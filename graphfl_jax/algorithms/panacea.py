@@ -55,6 +55,7 @@ def panacea(
     width: int,
     depth: int,
     lambda_d: Array,
+    code_dropout: Array,
 ) -> Algorithm:
     """Builds Panacea.
 
@@ -70,6 +71,8 @@ def panacea(
       width: of all hidden layers.
       depth: layers of the encoder, and of the generator.
       lambda_d: weight of the graph generator's loss; 0 leaves only the encoder.
+      code_dropout: probability with which a server step knows a client by its neighbours'
+        initial embeddings alone.
 
     Raises:
       ValueError: an unknown layer, or an embedding or generator of no size.
@@ -81,7 +84,8 @@ def panacea(
     generator = _generator(model, embedding_dim=embedding_dim, width=width, depth=depth)
 
     def relate(graph):
-        return relations.propagation(graph, layer), relations.adjacency(graph)
+        neighbours = relations.propagation(graph, "sage")
+        return relations.propagation(graph, layer), relations.adjacency(graph), neighbours
 
     def init(key, num_clients):
         key_codes, key_encoder, key_generator = jax.random.split(key, 3)
@@ -100,10 +104,16 @@ def panacea(
         hidden = generator.hidden(jax.lax.stop_gradient(weights), codes)
         return lambda_d * graph_loss(hidden, related[1])
 
+    def blur(weights, related, key):
+        codes, neighbours = weights["codes"], related[2]
+        dropped = jax.random.bernoulli(key, code_dropout, (len(codes), 1))
+        dropped = dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
+        return weights | {"codes": jnp.where(dropped, neighbours @ codes, codes)}
+
     return hyper_federation(
         model,
         train,
-        HyperNetwork(relate, init, encode, generator.decode, penalty),
+        HyperNetwork(relate, init, encode, generator.decode, penalty, blur),
         server_optimizer=server_optimizer,
         server_steps=server_steps,
         novel_optimizer=novel_optimizer,

@@ -117,7 +117,7 @@ def sfl(
             lambda leaf: jnp.pad(leaf, [(0, added)] + [(0, 0)] * (leaf.ndim - 1)),
             server.uploads,
         )
-        is_known = jnp.ones(len(given)).at[newcomers].set(0.0)
+        is_known = jnp.ones((1, len(given))).at[:, newcomers].set(0.0)
         shares = mixing[newcomers] * is_known  # [newcomers, N]
         total = jnp.sum(shares, axis=1, keepdims=True)
         # A newcomer without a path to anybody known gets the mean of all.
@@ -202,9 +202,9 @@ def _mixed(shares, models):
 def _learn_relations(models, key, *, steps, rate, apart):
     """A_learned [N, N] of the docstring; with `apart` from distances, as released."""
     rows = jax.vmap(lambda one: ravel_pytree(one)[0])(models)  # [N, d]
-    rows = rows - jnp.mean(rows, axis=0)
-    norms = jnp.sum(jnp.square(rows), axis=1)
-    squares = jnp.maximum(norms[:, None] + norms - 2 * rows @ rows.T, 0.0)  # ||v_i - v_j||^2
+    rows = rows - jnp.mean(rows, axis=0, keepdims=True)
+    norms = jnp.sum(jnp.square(rows), axis=1, keepdims=True)
+    squares = jnp.maximum(norms + norms.T - 2 * rows @ rows.T, 0.0)  # ||v_i - v_j||^2
     tiny = jnp.finfo(jnp.float32).tiny
     near = jnp.exp(-squares / jnp.maximum(jnp.mean(squares), tiny))
     wanted = _normalised(jnp.sqrt(squares) if apart else near)
