@@ -83,7 +83,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         )
     fields = {
         **config.model,
-        "inputs": federation.data.train.x.shape[-1],
+        "inputs": math.prod(federation.data.train.x.shape[2:]),
         "outputs": federation.outputs,
         "task": TASKS[federation.task],
     }
