@@ -108,7 +108,14 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     if "server_optimizer" in wanted(factory):
         read |= {f"server_{name}" for name in wanted(optimizers["server"])}
     hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
-    build(hparams)  # so that a factory refuses its settings here, and not inside a trace
+    # So that a factory refuses its settings here, and not inside a trace.
+    algorithm = build(hparams)
+    if algorithm.relational and not len(federation.data.graph.senders):
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r} needs relations between clients, of "
+            f"which {federation.name} has none; add edges to the file, or set "
+            f"--config.data.graph=knn"
+        )
     return Experiment(federation, model, build, hparams)
 
 

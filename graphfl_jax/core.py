@@ -102,7 +102,7 @@ class Algorithm:
     """A federated algorithm, told from the server's side and from one client's side.
 
     The server's functions never see examples; the client's are written for one client. Every
-    field is a pure function that may run inside ``jit``, ``vmap`` and ``scan``:
+    field but the last is a pure function that may run inside ``jit``, ``vmap`` and ``scan``:
 
     ``init(key, graph) -> server``
         What the server knows before the first round.
@@ -124,6 +124,9 @@ class Algorithm:
         message it was sent (scored as G) or its own upload (scored as L). Default: the model.
     ``personalize(message, client, examples, key) -> predictor``
         What the client finally uses (scored as P). Default: the message.
+    ``relational``
+        Whether the relations between clients play a part; if so, a federation without any is
+        refused. Default: they do not.
 
     A whole algorithm, in which each client uploads the mean of its targets and the server
     averages the means:
@@ -147,3 +150,4 @@ class Algorithm:
     enroll: Callable = _no_memory
     deploy: Callable = _the_model
     personalize: Callable = _as_sent
+    relational: bool = False

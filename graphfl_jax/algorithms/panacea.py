@@ -26,6 +26,7 @@ Departures:
   * Directed relations are made symmetric for BCE, since an inner product is symmetric.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -96,13 +97,11 @@ def panacea(
         hidden = generator.hidden(jax.lax.stop_gradient(weights), codes)
         return lambda_d * graph_loss(hidden, related[1])
 
-    return hyper_federation(
-        model,
-        train,
-        HyperNetwork(relate, init, encode, generator.decode, penalty),
-        server_optimizer=server_optimizer,
-        server_steps=server_steps,
+    hyper = HyperNetwork(relate, init, encode, generator.decode, penalty)
+    federation = hyper_federation(
+        model, train, hyper, server_optimizer=server_optimizer, server_steps=server_steps
     )
+    return dataclasses.replace(federation, relational=True)
 
 
 def panacea_mlp(
