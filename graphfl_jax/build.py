@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.data import DATASETS
+from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.local import sgd_trainer
@@ -35,6 +35,7 @@ COUNTS = (
     "eval_block",
     "algorithm.width",
     "algorithm.depth",
+    "data.neighbours",
 )
 
 
@@ -56,9 +57,11 @@ def load_federation(config: ConfigDict) -> Federation:
     """
     check_values(config)
     dataset = pick(DATASETS, config.data.name, "data.name")
+    relate = pick(GRAPHS, config.data.graph, "data.graph")
     root = config.data.root or str(default_root())
     fields = {**config.data, "root": root, "seed": config.seed}
-    return dataset(**arguments(dataset, fields))
+    federation = dataset(**arguments(dataset, fields))
+    return relate(federation, **arguments(relate, fields))
 
 
 def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
