@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
     config.eval_block = 512  # examples scored at once, per client; bounds memory
 
     config.data = ConfigDict()
-    config.data.name = "tpt48"  # fl60, fl60_paper_formula, tpt48
+    config.data.name = "tpt48"  # custom, fl60, fl60_paper_formula, tpt48
     config.data.source = "auto"  # real, file, generated or simulated; auto: what there is
     config.data.path = ""  # a data file; empty: looked for under data.root
     config.data.root = ""  # empty: $GRAPHFL_DATA, or the user's cache folder
@@ -45,6 +45,8 @@ def get_config() -> ConfigDict:
     config.data.protocol = "years"  # tpt48: years (1895-2019) or windows (2008-2019)
     config.data.generator_seed = 0  # of generated and simulated data
     config.data.val_fraction = 0.0  # of a client's examples, kept for choosing settings
+    config.data.graph = "own"  # knn: joined by what clients tell of their data (data/knn.py)
+    config.data.neighbours = 5  # knn: others that a client is joined to, at least
 
     config.novel_fraction = 0.0  # of the clients, who join only after training; 0 is nobody
     config.novel = ConfigDict()

@@ -41,6 +41,7 @@ def published(config: ConfigDict, results: dict) -> tuple[float, float] | None:
         results["dataset"]["source"] != "simulated"
         and config.data.val_fraction == 0
         and config.data.protocol == "years"
+        and config.data.graph == "own"
         and all(config[field] == value for field, value in protocol.items())
     )
     return PUBLISHED.get((results["variant"], results["dataset"]["name"])) if papers else None

@@ -22,7 +22,7 @@ from rich.table import Table
 
 from experiments.entry import FLAGS, configuration, launch, refuse
 from experiments.trials import run_trials
-from graphfl_jax.build import variant_of
+from graphfl_jax.build import load_federation, variant_of
 
 flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer("at_once", 32, "Runs in the device's memory at a time.", lower_bound=1)
@@ -33,7 +33,7 @@ PREFIX = "--grid.hparams."
 
 def main() -> int:
     config = configuration()
-    if config.data.val_fraction == 0:
+    if config.data.val_fraction == 0 and "val" not in load_federation(config).data.evals:
         raise ValueError("data.val_fraction=0 leaves nothing to choose by; set it to 0.1")
     if FLAGS.out and Path(FLAGS.out).exists():
         raise ValueError(f"out={FLAGS.out} exists; choose another --out")

@@ -17,7 +17,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.data import DATASETS
+from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.newcomers import hold_out
@@ -41,6 +41,7 @@ COUNTS = (
     "algorithm.sfl_layers",
     "algorithm.sfl_graph_steps",
     "tuning.steps",
+    "data.neighbours",
 )
 
 
@@ -66,9 +67,11 @@ def load_federation(config: ConfigDict) -> Federation:
     """
     check_values(config)
     dataset = pick(DATASETS, config.data.name, "data.name")
+    relate = pick(GRAPHS, config.data.graph, "data.graph")
     root = config.data.root or str(default_root())
     fields = {**config.data, "root": root, "seed": config.seed}
     federation = dataset(**arguments(dataset, fields))
+    federation = relate(federation, **arguments(relate, fields))
     if config.novel_fraction == 0:
         return federation
     return hold_out(
@@ -101,7 +104,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         )
     fields = {
         **config.model,
-        "inputs": federation.data.train.x.shape[-1],
+        "inputs": math.prod(federation.data.train.x.shape[2:]),
         "outputs": federation.outputs,
         "task": TASKS[federation.task],
     }
@@ -145,7 +148,14 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     if config.tuning.part:
         read.add("tuning_lr")
     hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
-    build(hparams)  # so that a factory refuses its settings here, and not inside a trace
+    # So that a factory refuses its settings here, and not inside a trace.
+    algorithm = build(hparams)
+    if algorithm.relational and not len(federation.data.graph.senders):
+        raise ValueError(
+            f"algorithm.name={config.algorithm.name!r} needs relations between clients, of "
+            f"which {federation.name} has none; add edges to the file, or set "
+            f"--config.data.graph=knn"
+        )
     return Experiment(federation, model, build, hparams)
 
 

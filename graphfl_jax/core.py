@@ -97,6 +97,10 @@ def _as_sent(message, client, examples, key):
     return message
 
 
+def _as_it_is(server, key):
+    return server
+
+
 def _nothing_new(server, newcomers, told, key):
     return server
 
@@ -106,10 +110,13 @@ class Algorithm:
     """A federated algorithm, told from the server's side and from one client's side.
 
     The server's functions never see examples; the client's are written for one client. Every
-    field is a pure function that may run inside ``jit``, ``vmap`` and ``scan``:
+    field but the last is a pure function that may run inside ``jit``, ``vmap`` and ``scan``:
 
     ``init(key, graph) -> server``
         What the server knows before the first round.
+    ``prepare(server, key) -> server``
+        The server as a round sees it, from its download to its aggregation; evaluations see the
+        server itself. Default: the same.
     ``download(server, i) -> message``
         What client i receives. Called inside the map over clients: what does not depend on
         ``i`` is computed once.
@@ -134,6 +141,9 @@ class Algorithm:
     ``adapt(server, cohort, uploads, key) -> server``
         What the server learns from newcomers alone, who have trained at home, while all that
         it shares between clients stays. Default: nothing.
+    ``relational``
+        Whether the relations between clients play a part; if so, a federation without any is
+        refused. Default: they do not.
 
     A whole algorithm, in which each client uploads the mean of its targets and the server
     averages the means:
@@ -154,8 +164,10 @@ class Algorithm:
     local: Callable
     aggregate: Callable
     predict: Callable
+    prepare: Callable = _as_it_is
     enroll: Callable = _no_memory
     deploy: Callable = _the_model
     personalize: Callable = _as_sent
     admit: Callable = _nothing_new
     adapt: Callable = _nothing_new
+    relational: bool = False

@@ -73,13 +73,14 @@ def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
 
 
 def play_round(algorithm: Algorithm, data, state: State, key: Array, *, cohort_size, mesh):
-    """Plays one round: draw, download, train locally, upload, aggregate.
+    """Plays one round: draw, prepare, download, train locally, upload, aggregate.
 
     Returns:
       The next state, and what every client of the cohort reported: a dictionary of [M].
     """
-    key_cohort, key_local, key_server = jax.random.split(key, 3)
+    key_cohort, key_prepare, key_local, key_server = jax.random.split(key, 4)
     cohort = draw_cohort(key_cohort, data.train.count, cohort_size)
+    state = state._replace(server=algorithm.prepare(state.server, key_prepare))
     clients, uploads, metrics = train_cohort(
         algorithm, data, state, cohort.ids, key_local, mesh=mesh
     )

@@ -13,6 +13,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.build import build_experiment, wanted
 from graphfl_jax.core import Examples
+from graphfl_jax.data import relations
 from graphfl_jax.data.newcomers import hold_out
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from tests.federations import renamed, small_config, two_clusters
@@ -192,6 +193,18 @@ def test_renaming_clients_renames_the_results(name):
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
     scores = program.evaluate(state, KEY, hparams, data)
     assert_equal(permute(scores), program.evaluate(other, KEY, hparams, other_data), atol=1e-5)
+
+
+def test_relations_play_a_part_where_it_is_said_so(name):
+    """Other relations, as many of them: the same loss to the bit, or another one."""
+    experiment, _, hparams = parts(name)
+    data = experiment.federation.data
+    pairs = [(i, (i + 1) % 7) for i in range(7)] + [(0, 3), (2, 5)]
+    other = data._replace(graph=relations.from_edges(7, pairs))
+    _, first, _ = play(name, 2)
+    _, second, _ = play(name, 2, data=other)
+    changed = float(first.metrics["loss"]) != float(second.metrics["loss"])
+    assert changed == experiment.build(hparams).relational
 
 
 def test_a_checkpoint_gives_the_state_back(name, tmp_path):

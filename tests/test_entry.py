@@ -1,6 +1,7 @@
 """The entry as a user starts it: what it leaves behind, and how it says no."""
 
 import concurrent.futures
+import io
 import json
 import os
 import re
@@ -19,7 +20,9 @@ from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.results import final_scores
 
 ROOT = Path(__file__).resolve().parent.parent
-FL60, TPT48 = f"--config={ROOT}/configs/fl60.py", f"--config={ROOT}/configs/tpt48.py"
+FL60, TPT48, CUSTOM = (
+    f"--config={ROOT}/configs/{name}.py" for name in ("fl60", "tpt48", "custom")
+)
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 SMALL = {
     "rounds": 4,
@@ -239,8 +242,28 @@ for i, words in enumerate(json.load(sys.stdin)):
 json.dump(status, sys.stdout)
 """
 
+
+def npz(**changes):
+    """A file of six clients with five examples each, as text; a change to None leaves out."""
+    arrays = {"x": np.ones((30, 2)), "y": np.arange(30) % 2, "client": np.repeat(range(6), 5)}
+    arrays = {name: array for name, array in (arrays | changes).items() if array is not None}
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue().decode("latin1")
+
+
 # What each folder holds before.
 FILES = {
+    "own.npz": npz(),
+    "torn.npz": npz()[:500],
+    "objects.npz": npz(client=np.array(["ann", "bob"] * 15, object)),
+    "lacking.npz": npz(client=None),
+    "typo.npz": npz(edge=[(0, 1)]),
+    "lengths.npz": npz(y=np.arange(29)),
+    "split.npz": npz(split=["train"] * 29 + ["tset"]),
+    "marked.npz": npz(split=["train", "test", "test", "train", "train"] * 6),
+    "stranger.npz": npz(edges=[(0, 1), (5, 6)]),
+    "itself.npz": npz(client=np.repeat(list("abcdef"), 5), edges=[("b", "b")]),
     "file": "",
     "run/config.json": "{}",
     "text.pkl": "no pickle\n",
@@ -249,6 +272,16 @@ FILES = {
     "short.txt": "0010021895" + "  44.00" * 12 + "\n",
     "broken.py": "def get_config(:",
 }
+
+
+def own(file, *settings):
+    """Flags that read one of the files with the defaults but for some settings."""
+    return [
+        CUSTOM,
+        f"--config.data.path={file}.npz",
+        *(f"--config.{word}" for word in settings),
+    ]
+
 
 # Flags, and what the line must say: the field or file, its value, and often the remedy.
 BAD = [
@@ -282,6 +315,27 @@ BAD = [
     ([TPT48, "--config.data.path=torn.txt"], "torn.txt, line 1 is not"),
     ([TPT48, "--config.data.path=short.txt"], "short.txt lacks .* Alabama 1896.*cut short"),
     ([TPT48, "--config.data.path=text.pkl"], "text.pkl, line 1 is not"),
+    ([CUSTOM], "data.path is empty; set --config.data.path"),
+    (own("nowhere"), "data.path='nowhere.npz' is no file"),
+    ([CUSTOM, "--config.data.path=text.pkl"], "text.pkl is no whole npz file.*np.savez"),
+    (own("torn"), "torn.npz is no whole npz file.*np.savez"),
+    (own("objects"), "objects.npz: the array 'client' .*strings and not as objects"),
+    (own("lacking"), "lacking.npz: there is no array 'client'; add it"),
+    (own("typo"), "typo.npz: the array 'edge' is unknown; choose from x, .*edges"),
+    (own("lengths"), r"lengths.npz: .*y has shape \(29,\) and x has \(30, 2\); give one"),
+    (own("split"), "split.npz: .*split has 'tset' at example 29; use train, val, test"),
+    (own("marked", "data.val_fraction=0.1"), "marked.npz: .*data.val_fraction=0.1 .*to 0"),
+    (own("stranger"), r"stranger.npz: .*number 1, \(5, 6\), names 6, who has no examples"),
+    (own("itself"), r"itself.npz: .*number 0, \('b', 'b'\), joins a client to itself"),
+    (
+        own("own"),
+        "algorithm.name='panacea' needs .* custom has none; .*--config.data.graph=knn",
+    ),
+    (own("own", "data.graph=near"), "data.graph='near' is unknown; choose from own, knn"),
+    (own("own", "data.graph=knn", "data.neighbours=0"), "data.neighbours=0 .*at least 1"),
+    (own("own", "data.graph=knn", "data.neighbours=6"), "data.neighbours=6 .*clients, 6; set"),
+    ([FL60, "--config.data.graph=knn", "--config.data.neighbours=60"], "neighbours=60 .*60"),
+    ([FL60, "--config.data.neighbours=few"], "config.data.neighbours=few"),
     ([FL60, "--out=file"], "out=file cannot be written; choose another"),
     ([FL60, "--out=file/below"], "out=file/below cannot be written; choose another"),
     ([FL60, "--out=run"], "out=run already holds a run; add --resume"),

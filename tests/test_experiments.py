@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from configs import fl60, tpt48
+from configs import custom, fl60, tpt48
 from experiments.bench import matmul_flops
 from experiments.published import published
 from experiments.trials import run_trials
@@ -21,13 +21,25 @@ from graphfl_jax.program import make_program
 from tests.federations import SMALL
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = [(file, method) for file in (fl60, tpt48) for method in file.METHODS]
+CONFIGS = [(file, method) for file in (custom, fl60, tpt48) for method in file.METHODS]
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A user's file, whose clients have validation examples."""
+    path = tmp_path_factory.mktemp("own") / "federation.npz"
+    x, client = np.random.default_rng(0).normal(size=(60, 2)), np.repeat(range(6), 10)
+    split = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
+    edges = [(i, i + 1) for i in range(5)]
+    np.savez(path, x=x, y=x[:, 0] > 0, client=client, split=split * 6, edges=edges)
+    return path
 
 
 @pytest.mark.parametrize("file, method", CONFIGS)
-def test_every_configuration_builds_the_method_of_its_name(file, method):
+def test_every_configuration_builds_the_method_of_its_name(file, method, own):
     config = file.get_config(method)
     config.data.source = "simulated" if config.data.name == "tpt48" else "generated"
+    config.data.path = str(own) if config.data.name == "custom" else ""
     experiment = build_experiment(config, load_federation(config))
     program = make_program(experiment.build, experiment.model, cohort_size=5)
     key, data = jax.random.key(0), experiment.federation.data
@@ -69,6 +81,17 @@ def test_trials_do_not_depend_on_how_many_run_at_once():
         np.testing.assert_allclose(a.scores["test"]["L"], b.scores["test"]["L"], atol=1e-5)
 
 
+def test_seeds_may_differ_in_the_number_of_their_relations():
+    config, edges = tiny(rounds=1), set()
+    config.update_from_flattened_dict({"algorithm.name": "fedavg", "data.graph": "knn"})
+    for config.seed in (0, 4):
+        edges.add(len(load_federation(config).data.graph.senders))
+    assert len(edges) == 2
+    trials, _ = run_trials(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
+    told = [(trial.hparams["client_lr"], trial.seed) for trial in trials]
+    assert told == [(0.1, 0), (0.1, 4), (0.02, 0), (0.02, 4)]
+
+
 def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
     config = tiny()
     config.algorithm.name = "fedavg"
@@ -86,7 +109,13 @@ def test_a_factory_that_wants_what_no_field_offers_is_named():
 
 @pytest.mark.parametrize(
     "field, value",
-    [("rounds", 799), ("cohort_size", 6), ("local_steps", 10), ("data.val_fraction", 0.1)],
+    [
+        ("rounds", 799),
+        ("cohort_size", 6),
+        ("local_steps", 10),
+        ("data.val_fraction", 0.1),
+        ("data.graph", "knn"),
+    ],
 )
 def test_published_numbers_stand_only_beside_the_papers_protocol(field, value):
     results = {"variant": "panacea", "dataset": {"name": "tpt48", "source": "real"}}
@@ -113,13 +142,13 @@ def test_matrix_products_are_counted_with_their_loops():
     assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
 
 
-def entry(name, *words, cwd):
+def entry(name, *words, cwd, file="fl60.py"):
     """Runs an entry as a user does, on tiny settings; its output and errors."""
     settings = [
         f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
         for field, value in SMALL.items()
     ]
-    command = [sys.executable, "-m", f"experiments.{name}", f"--config={ROOT}/configs/fl60.py"]
+    command = [sys.executable, "-m", f"experiments.{name}", f"--config={ROOT}/configs/{file}"]
     done = subprocess.run(
         [*command, *settings, "--config.rounds=3", *words],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -140,6 +169,13 @@ def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
     trials = [json.loads(line) for line in lines]
     assert [t["diverged"] for t in trials] == [False] * 4 + [True] * 2
     assert [t["scores"] is None for t in trials] == [t["diverged"] for t in trials]
+
+
+def test_a_sweep_takes_the_validation_examples_of_a_users_file(tmp_path, own):
+    words = [f"--config.data.path={own}", "--grid.hparams.client_lr=0.1"]
+    status, told, errors = entry("sweep", *words, cwd=tmp_path, file="custom.py:fedavg")
+    assert status == 0, errors
+    assert "1 points have a score" in told
 
 
 @pytest.mark.parametrize(

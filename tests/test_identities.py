@@ -251,7 +251,7 @@ def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
     constant = HyperNetwork(
         relate=lambda graph: (),
         init=lambda key, num_clients: MODEL.init(key),
-        encode=lambda theta, relations: jnp.zeros((7, 1)),
+        encode=lambda theta, relations, mask: jnp.zeros((7, 1)),
         decode=lambda theta, code: theta,
         penalty=lambda theta, codes, relations: jnp.float32(0.0),
     )

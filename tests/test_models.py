@@ -42,6 +42,16 @@ def test_a_model_is_its_head_after_its_body():
     )
 
 
+def test_examples_of_any_shape_are_flattened():
+    model = mlp(inputs=6, hidden=(4,), outputs=2, task=CLASSIFICATION)
+    params = model.init(jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (5, 6))
+    for shape in ((5, 2, 3), (5, 6, 1)):
+        np.testing.assert_array_equal(
+            model.apply(params, x.reshape(shape)), model.apply(params, x)
+        )
+
+
 def test_layers_start_uniform_within_one_over_root_fan_in():
     """Variance (1 / fan_in) / 3 for weights and biases alike; 4 standard errors of a mean."""
     fan_in, features = 50, 400

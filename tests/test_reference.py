@@ -322,7 +322,7 @@ def test_hypernetworks_descend_their_objective(factory, settings, reference):
                 w, frozen, targets, [0, 2], **{"generate": None, **reference}
             ),
         )
-    learned = algorithm.aggregate(server, cohort, uploads, KEY).weights
+    learned = algorithm.aggregate(algorithm.prepare(server, KEY), cohort, uploads, KEY).weights
     assert jax.tree.structure(learned) == jax.tree.structure(weights)
     for ours, theirs in zip(jax.tree.leaves(learned), jax.tree.leaves(weights), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)

@@ -69,6 +69,42 @@ def test_matrices_are_the_same_under_jit():
         np.testing.assert_allclose(traced, relations.propagation(graph, layer), rtol=1e-6)
 
 
+def test_nearest_joins_each_with_its_nearest_and_those_it_is_nearest_to():
+    """On a line at 0, 1, 3, 7: 0-1, 1-0, 3-1 and 7-3 are nearest."""
+    graph = relations.nearest([[0.0], [1.0], [3.0], [7.0]], 1)
+    joined = np.zeros((4, 4))
+    joined[[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]] = 1
+    np.testing.assert_array_equal(relations.dense(graph), joined)
+
+
+def test_of_equally_near_the_first_are_taken():
+    """Steps of 0.1 differ in their last bits: 0.3 - 0.2 < 0.2 - 0.1."""
+    line = 0.1 * np.arange(6)[:, None]
+    for points in (line, line @ np.array([[0.3, 0.7, 1.1]])):
+        graph = relations.nearest(points, 1)
+        pairs = {(i, j) for i, j in zip(graph.senders, graph.receivers, strict=True) if i < j}
+        assert pairs == {(i, i + 1) for i in range(5)}
+    same = relations.nearest(np.ones((4, 3)), 1)  # all at 0 from each other
+    np.testing.assert_array_equal(relations.adjacency(same)[0], [0, 1, 1, 1])
+    assert len(same.senders) == 6
+
+
+@pytest.mark.parametrize("neighbours", [0, 4, 5])
+def test_a_client_has_at_least_one_neighbour_and_not_itself(neighbours):
+    complete = relations.nearest(np.eye(4), 3)
+    np.testing.assert_array_equal(relations.dense(complete), 1 - np.eye(4))
+    with pytest.raises(ValueError, match=f"data.neighbours={neighbours} .*, 4; set"):
+        relations.nearest(np.eye(4), neighbours)
+
+
+def test_wrong_edges_call_clients_by_their_names():
+    names = ["ann", "bob", "eve"]
+    with pytest.raises(ValueError, match=r"number 1, \('bob', 'bob'\), joins"):
+        relations.from_edges(3, [(0, 2), (1, 1)], names=names)
+    with pytest.raises(ValueError, match=r"\('eve', 'ann'\), is given twice"):
+        relations.from_edges(3, [(0, 2), (2, 0)], names=names)
+
+
 @pytest.mark.parametrize(
     "edges, weights, named",
     [

@@ -5,7 +5,9 @@ cohort T trains them to theta~_i, and the server takes K_s steps on
 
     J(psi) = 1/|T| sum_{i in T} 1/2 ||theta~_i - theta_i(psi)||^2 + penalty(psi)
 
-with the targets theta~_i held fixed, so that the residual shrinks from step to step.
+with the targets theta~_i held fixed, so that the residual shrinks from step to step. What a
+network leaves out at random, in the manner of dropout, is left out of a whole round: of what is
+sent and of the steps towards what comes back. Models are evaluated with everything in place.
 
 A newcomer is admitted with an initial code in which nothing is trained, by ``novel.code``:
 
@@ -34,8 +36,8 @@ from graphfl_jax.local import Train
 CODES = ("random", "zero", "mean", "neighbours", "neighbour")
 
 
-def _as_they_are(weights, relations, key):
-    return weights
+def _no_mask(relations, key):
+    return ()
 
 
 class HyperNetwork(NamedTuple):
@@ -43,10 +45,10 @@ class HyperNetwork(NamedTuple):
 
     relate: Callable  # (graph) -> relations, what is kept of the graph; any tree
     init: Callable  # (key, num_clients) -> weights, with initial codes under "codes" [N, E0]
-    encode: Callable  # (weights, relations) -> codes [N, E]
+    encode: Callable  # (weights, relations, mask) -> codes [N, E]
     decode: Callable  # (weights, code [E]) -> the parameters of one client
     penalty: Callable  # (weights, codes [N, E], relations) -> scalar
-    blur: Callable = _as_they_are  # (weights, relations, key) -> weights, as a step sees them
+    mask: Callable = _no_mask  # (relations, key) -> what a round leaves out; () is nothing
 
 
 class HyperServer(NamedTuple):
@@ -55,6 +57,7 @@ class HyperServer(NamedTuple):
     weights: Any
     memory: Any  # of the optimiser
     relations: Any
+    mask: Any = ()  # what the round being played leaves out
 
 
 def hyper_federation(
@@ -92,8 +95,11 @@ def hyper_federation(
         weights = hyper.init(key, graph.nodes.shape[0])
         return HyperServer(weights, optimizer.init(weights), hyper.relate(graph))
 
+    def prepare(server, key):
+        return server._replace(mask=hyper.mask(server.relations, key))
+
     def download(server, i):
-        codes = hyper.encode(server.weights, server.relations)
+        codes = hyper.encode(server.weights, server.relations, server.mask)
         return hyper.decode(server.weights, codes[i])
 
     def local(theta, client, examples, key):
@@ -101,22 +107,21 @@ def hyper_federation(
         return client, theta, metrics
 
     def aggregate(server, cohort, uploads, key):
-        def objective(weights, key):
-            weights = hyper.blur(weights, server.relations, key)
-            codes = hyper.encode(weights, server.relations)
+        def objective(weights):
+            codes = hyper.encode(weights, server.relations, server.mask)
             sent = jax.vmap(hyper.decode, (None, 0))(weights, codes[cohort.ids])
             gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
             return gap + hyper.penalty(weights, codes, server.relations), gap
 
-        def step(carry, key):
+        def step(carry, _):
             weights, memory = carry
-            (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(weights, key)
+            (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(weights)
             # Of the gap the least value is known, 0, as an optimiser may ask of a value.
             updates, memory = optimizer.update(gradient, memory, weights, value=gap)
             return (optax.apply_updates(weights, updates), memory), None
 
         start = (server.weights, server.memory)
-        (weights, memory), _ = jax.lax.scan(step, start, jax.random.split(key, server_steps))
+        (weights, memory), _ = jax.lax.scan(step, start, length=server_steps)
         return HyperServer(weights, memory, server.relations)
 
     def admit(server, newcomers, graph, key):
@@ -137,7 +142,7 @@ def hyper_federation(
 
         def objective(own):
             weights = weights_with(own)
-            codes = hyper.encode(weights, server.relations)[cohort.ids]
+            codes = hyper.encode(weights, server.relations, ())[cohort.ids]
             sent = jax.vmap(hyper.decode, (None, 0))(weights, codes)
             return 0.5 * tree.sq_dist(uploads, sent)
 
@@ -153,6 +158,7 @@ def hyper_federation(
 
     return Algorithm(
         init=init,
+        prepare=prepare,
         download=download,
         local=local,
         aggregate=aggregate,

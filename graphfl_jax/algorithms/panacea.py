@@ -26,6 +26,7 @@ Departures:
   * Directed relations are made symmetric for BCE, since an inner product is symmetric.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -71,8 +72,8 @@ def panacea(
       width: of all hidden layers.
       depth: layers of the encoder, and of the generator.
       lambda_d: weight of the graph generator's loss; 0 leaves only the encoder.
-      code_dropout: probability with which a server step knows a client by its neighbours'
-        initial embeddings alone.
+      code_dropout: probability with which, in a round, a client's initial embedding is replaced
+        by the mean of its neighbours'.
 
     Raises:
       ValueError: an unknown layer, or an embedding or generator of no size.
@@ -96,29 +97,32 @@ def panacea(
             **generator.init(key_generator, width),
         }
 
-    def encode(weights, related):
-        return encoder.apply({"params": weights["encoder"]}, weights["codes"], related[0])
+    def mask(related, key):
+        neighbours = related[2]
+        forgotten = jax.random.bernoulli(key, code_dropout, (len(neighbours), 1))
+        return forgotten & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
+
+    def encode(weights, related, forgotten):
+        codes = weights["codes"]
+        if len(forgotten):
+            codes = jnp.where(forgotten, related[2] @ codes, codes)
+        return encoder.apply({"params": weights["encoder"]}, codes, related[0])
 
     def penalty(weights, codes, related):
         # M's weights are constants here, and only the encoder learns to tell clients apart.
         hidden = generator.hidden(jax.lax.stop_gradient(weights), codes)
         return lambda_d * graph_loss(hidden, related[1])
 
-    def blur(weights, related, key):
-        codes, neighbours = weights["codes"], related[2]
-        dropped = jax.random.bernoulli(key, code_dropout, (len(codes), 1))
-        dropped = dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
-        return weights | {"codes": jnp.where(dropped, neighbours @ codes, codes)}
-
-    return hyper_federation(
+    federation = hyper_federation(
         model,
         train,
-        HyperNetwork(relate, init, encode, generator.decode, penalty, blur),
+        HyperNetwork(relate, init, encode, generator.decode, penalty, mask),
         server_optimizer=server_optimizer,
         server_steps=server_steps,
         novel_optimizer=novel_optimizer,
         novel_code=novel_code,
     )
+    return dataclasses.replace(federation, relational=True)
 
 
 def panacea_mlp(
@@ -150,7 +154,7 @@ def panacea_mlp(
     hyper = HyperNetwork(
         relate=lambda graph: (),
         init=init,
-        encode=lambda weights, related: weights["codes"],
+        encode=lambda weights, related, mask: weights["codes"],
         decode=generator.decode,
         penalty=lambda weights, codes, related: jnp.float32(0.0),
     )

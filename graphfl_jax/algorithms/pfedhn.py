@@ -77,7 +77,7 @@ def pfedhn(
     hyper = HyperNetwork(
         relate=lambda graph: (),
         init=init,
-        encode=lambda weights, relations: weights["codes"],
+        encode=lambda weights, relations, mask: weights["codes"],
         decode=decode,
         penalty=lambda weights, codes, relations: jnp.float32(0.0),
     )

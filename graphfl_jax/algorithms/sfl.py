@@ -139,6 +139,7 @@ def sfl(
         personalize=lambda message, client, examples, key: message[0],
         admit=admit,
         adapt=adapt,
+        relational=True,
     )
 
 

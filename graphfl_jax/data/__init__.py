@@ -1,15 +1,20 @@
 """Data sets: each loader returns a `federation.Federation`, checked, split and in NumPy.
 
-A loader takes keywords only: `root` (the folder of the data), `source` (which of the forms the
-data exist in), `path` (one file instead of a look under `root`), `seed` and `val_fraction` (the
-split), `generator_seed` (what is drawn in generated or simulated data), and what its own
-docstring adds.
+A loader takes keywords only, of these what it needs: `root` (the folder of the data), `source`
+(which of the forms the data exist in), `path` (one file instead of a look under `root`), `seed`
+and `val_fraction` (the split), `generator_seed` (what is drawn in generated or simulated data),
+and what its own docstring adds. `GRAPHS` are rules that give a loaded federation its relations.
 """
 
-from graphfl_jax.data import fl60, tpt48
+from graphfl_jax.data import custom, fl60, knn, tpt48
+from graphfl_jax.data.custom import from_arrays
+
+__all__ = ["DATASETS", "GRAPHS", "from_arrays"]
 
 DATASETS = {
+    "custom": custom.custom,
     "fl60": fl60.fl60,
     "fl60_paper_formula": fl60.fl60_paper_formula,
     "tpt48": tpt48.tpt48,
 }
+GRAPHS = {"own": lambda federation: federation, "knn": knn.knn}

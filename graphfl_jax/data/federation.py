@@ -22,8 +22,8 @@ class Federation(NamedTuple):
     task: str  # "classification" or "regression"
     outputs: int  # numbers that a model predicts per example: classes, or flattened targets
     name: str
-    source: str  # "real", "generated" by its published law, or "simulated" in lieu of real data
-    sha256: str  # of all examples and the graph, before the split
+    source: str  # "real", "generated" by its law, "simulated" in lieu of real data, or "own"
+    sha256: str  # of all examples, the graph, and the split unless it is drawn by the seed
     clients: tuple[str, ...]  # names, those that train before the newcomers
     newcomers: int = 0  # clients that join after training
     everyone: FederatedData | None = None  # of all clients, newcomers last, where there are any
@@ -42,12 +42,14 @@ def federate(
     seed,
     outputs,
     test_fraction=0.2,
+    splits=None,
 ) -> Federation:
     """Checks the clients' examples, splits each client's at random, and stacks them.
 
     `x` and `y` hold one array per client, x[i] of shape [n_i, *features] and y[i] of shape
     [n_i] (labels) or [n_i, *targets]. Clients with fewer examples than the largest are padded
-    with zeros.
+    with zeros. `splits` replaces the random ones: per client a dictionary of the indices of its
+    examples in "train", "test" and, for all clients or none, "val".
     """
     clients = tuple(clients)
     if task not in TASKS:
@@ -58,12 +60,14 @@ def federate(
     y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
     _check_shapes(name, clients, x, y)
 
-    splits = [
-        partition.random_split(
-            len(rows), i, seed=seed, val_fraction=val_fraction, test_fraction=test_fraction
-        )
-        for i, rows in enumerate(x)
-    ]
+    sha256 = _digest([*x, *y, *_arrays(graph), *_indices(splits or ())])
+    if splits is None:
+        splits = [
+            partition.random_split(
+                len(rows), i, seed=seed, val_fraction=val_fraction, test_fraction=test_fraction
+            )
+            for i, rows in enumerate(x)
+        ]
     _check_sizes(name, clients, splits)
     stacked = {part: _stack(x, y, [split[part] for split in splits]) for part in splits[0]}
     train = stacked.pop("train")
@@ -73,8 +77,16 @@ def federate(
         outputs=outputs,
         name=name,
         source=source,
-        sha256=_digest(x, y, graph),
+        sha256=sha256,
         clients=clients,
+    )
+
+
+def with_graph(federation, graph) -> Federation:
+    """Replaces the relations of a federation; its hash is then of both."""
+    return federation._replace(
+        data=federation.data._replace(graph=graph),
+        sha256=_digest(_arrays(graph), before=federation.sha256),
     )
 
 
@@ -169,9 +181,17 @@ def _stack(x, y, chosen):
     return Examples(x=padded(x), y=padded(y), count=counts)
 
 
-def _digest(x, y, graph):
-    digest = hashlib.sha256()
-    for array in (*x, *y, graph.senders, graph.receivers, graph.edges, graph.n_node):
+def _arrays(graph):
+    return graph.senders, graph.receivers, graph.edges, graph.n_node
+
+
+def _indices(splits):
+    return [split[part] for split in splits for part in sorted(split)]
+
+
+def _digest(arrays, before=""):
+    digest = hashlib.sha256(before.encode())
+    for array in arrays:
         # Little-endian on every machine; the header keeps equal bytes of other shapes apart.
         array = np.asarray(array)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))

@@ -14,15 +14,18 @@ import numpy as np
 LAYERS = ("mean", "sage", "gcn")
 
 
-def from_edges(num_clients, edges, weights=None, *, directed=False) -> jraph.GraphsTuple:
+def from_edges(
+    num_clients, edges, weights=None, *, directed=False, names=None
+) -> jraph.GraphsTuple:
     """Builds the graph in which client j receives from client i for every edge (i, j).
 
     An undirected edge is given once, in either order, and stored in both directions with the
     same weight. `weights` holds one number per given edge; without it every weight is one.
+    Errors call clients by their `names`, or else by their indices.
     """
     if num_clients < 1:
         raise ValueError(f"num_clients={num_clients}: a graph needs at least one client.")
-    pairs, weights = _checked(num_clients, edges, weights, directed)
+    pairs, weights = _checked(num_clients, edges, weights, directed, names)
     if not directed:
         pairs = np.concatenate([pairs, pairs[:, ::-1]])
         weights = np.concatenate([weights, weights])
@@ -64,6 +67,30 @@ def padded(graph, n_edge) -> jraph.GraphsTuple:
         receivers=np.pad(graph.receivers, (0, added), constant_values=nobody),
         edges=np.pad(graph.edges, (0, added)),
     )
+
+
+def nearest(points, neighbours) -> jraph.GraphsTuple:
+    """Joins each of N clients to the `neighbours` others nearest to it among points [N, D].
+
+    The distance is Euclidean. An edge is undirected, and there where either client is among the
+    nearest of the other. Of equally near clients the first are taken; squares of distances
+    count as equal to ten digits of the largest square of a point, so that rounding decides
+    nothing.
+    """
+    points = np.asarray(points, np.float64)
+    n = len(points)
+    if not 1 <= neighbours < n:
+        raise ValueError(
+            f"data.neighbours={neighbours} must be at least 1 and less than the number of "
+            f"clients, {n}; set --config.data.neighbours."
+        )
+    squares = np.sum(points**2, axis=1)  # [N]
+    gaps = squares[:, None] + squares - 2 * points @ points.T  # [N, N]
+    gaps = np.round(gaps / (squares.max() or 1.0), 10)
+    np.fill_diagonal(gaps, np.inf)  # nobody is its own neighbour
+    found = np.argsort(gaps, axis=1, kind="stable")[:, :neighbours]
+    pairs = np.stack([np.repeat(np.arange(n), neighbours), found.ravel()], axis=1)
+    return from_edges(n, np.unique(np.sort(pairs, axis=1), axis=0))
 
 
 def num_clients(graph) -> int:
@@ -116,7 +143,7 @@ def propagation(graph, layer: str) -> jax.Array:
         return convolve(graph._replace(nodes=identity)).nodes
 
 
-def _checked(num_clients, edges, weights, directed):
+def _checked(num_clients, edges, weights, directed, names):
     """Returns edges [n, 2] int32 and weights [n] float32, or says which edge is wrong."""
     edges = edges if isinstance(edges, np.ndarray) else list(edges)
     pairs = np.asarray(edges) if len(edges) else np.zeros((0, 2), np.int32)
@@ -127,11 +154,12 @@ def _checked(num_clients, edges, weights, directed):
         )
     outside = ((pairs < 0) | (pairs >= num_clients)).any(axis=1)
     _refuse(pairs, outside, f"names a client outside 0 to {num_clients - 1}; correct it")
-    _refuse(pairs, pairs[:, 0] == pairs[:, 1], "joins a client to itself; leave it out")
+    named = pairs if names is None else np.asarray(names)[pairs]
+    _refuse(named, pairs[:, 0] == pairs[:, 1], "joins a client to itself; leave it out")
     canonical = pairs if directed else np.sort(pairs, axis=1)
     repeated = np.ones(len(pairs), bool)
     repeated[np.unique(canonical, axis=0, return_index=True)[1]] = False
-    _refuse(pairs, repeated, "is given twice; give it once")
+    _refuse(named, repeated, "is given twice; give it once")
 
     weights = np.ones(len(pairs)) if weights is None else np.asarray(weights)
     if weights.shape != (len(pairs),):
@@ -141,7 +169,7 @@ def _checked(num_clients, edges, weights, directed):
     with np.errstate(over="ignore"):  # a weight too large for float32 is refused just below
         weights = weights.astype(np.float32)
     wrong = ~(np.isfinite(weights) & (weights >= 0))
-    _refuse(pairs, wrong, "has a weight that is negative or not finite; correct it", weights)
+    _refuse(named, wrong, "has a weight that is negative or not finite; correct it", weights)
     return pairs.astype(np.int32), weights
 
 

@@ -24,6 +24,7 @@ class MLP(nn.Module):
 def mlp(*, inputs: int, hidden: tuple[int, ...], outputs: int, task: Task) -> ClientModel:
     """A client's perceptron: inputs - hidden - outputs, ReLU after every hidden layer.
 
+    `inputs` is the number of all features; examples of any shape are flattened to it.
     With ``hidden=(16, 16)`` it has 354 parameters on FL-60 (2 to 2) and 486 on TPT-48 (6 to 6).
 
     Raises:
@@ -42,7 +43,9 @@ def mlp(*, inputs: int, hidden: tuple[int, ...], outputs: int, task: Task) -> Cl
 
     return ClientModel(
         init=init,
-        body=lambda params, x: nn.relu(body.apply({"params": params}, x)),
+        body=lambda params, x: nn.relu(
+            body.apply({"params": params}, x.reshape(x.shape[0], inputs))
+        ),
         head=lambda params, features: head.apply({"params": params}, features),
         task=task,
     )
