@@ -10,6 +10,7 @@ from ml_collections import ConfigDict
 METHODS = {
     "panacea": {},
     "panacea-gn": {"hparams.lambda_d": 0.0},
+    "panacea-mean": {"algorithm.layer": "mean", "hparams.code_dropout": 0.0},
     "panacea-mlp": {"algorithm.name": "panacea_mlp"},
     "pfedhn": {
         "algorithm.name": "pfedhn",
@@ -19,6 +20,13 @@ METHODS = {
         "server_optimizer": "momentum",
     },
     "fedavg": {"algorithm.name": "fedavg"},
+    "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
+    "fedprox": {"algorithm.name": "fedprox"},
+    "perfedavg": {"algorithm.name": "perfedavg"},
+    "pfedme": {"algorithm.name": "pfedme"},
+    "ditto": {"algorithm.name": "ditto"},
+    "sfl": {"algorithm.name": "sfl"},
+    "sfl-star": {"algorithm.name": "sfl_star"},
     "local": {"algorithm.name": "local"},
 }
 
@@ -65,7 +73,7 @@ def get_config() -> ConfigDict:
 
     config.algorithm = ConfigDict()
     config.algorithm.name = "panacea"
-    config.algorithm.layer = "mean"  # Panacea's encoder: mean, sage, gcn
+    config.algorithm.layer = "sage"  # Panacea's encoder: sage, mean (the paper's), gcn
     config.algorithm.embedding_dim = 100  # of a client's code; pFedHN: 0 is 1 + N // 4
     config.algorithm.width = 100  # of a hypernetwork's hidden layers
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
@@ -83,7 +91,7 @@ def get_config() -> ConfigDict:
     config.hparams.client_lr = 0.1
     config.hparams.server_lr = 0.03
     config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
-    config.hparams.code_dropout = 0.0  # how often Panacea's server forgets a client's own code
+    config.hparams.code_dropout = 0.1  # of Panacea's clients, known by neighbours in a round
     config.hparams.mu = 0.1  # FedProx's pull towards the server's model; 0 is FedAvg
     config.hparams.ditto_lambda = 0.1  # pull of a personal model to the global one
     config.hparams.perfedavg_alpha = 0.01  # rate of the adaptation; client_lr is beta

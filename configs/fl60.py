@@ -18,6 +18,14 @@ METHODS = {
     "pfedhn": {"client_lr": 0.001, "server_lr": 0.01},
     "fedavg": {"client_lr": 0.1},
     "local": {"client_lr": 0.001},
+    "panacea-mean": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.3},
+    "fedavg-finetune": {"client_lr": 0.1, "tuning_lr": 0.1},
+    "fedprox": {"client_lr": 0.1},
+    "perfedavg": {"client_lr": 0.1},
+    "pfedme": {"client_lr": 0.03},
+    "ditto": {"client_lr": 0.1},
+    "sfl": {"client_lr": 0.1},
+    "sfl-star": {"client_lr": 0.1},
 }
 
 

@@ -2,9 +2,13 @@
 
 Prints rounds and client-steps per second, compile time and peak memory, and what share of the
 machine's own matrix-multiply peak the round's matrix products reach. Times are medians of
-repeats in one process, with the fastest and the slowest.
+repeats in one process, with the fastest and the slowest. With --methods=all, or a list, it
+compares methods on that configuration's data and sizes, each with its time per round and its
+ratio to FedAvg's.
 """
 
+import copy
+import functools
 import math
 import resource
 import statistics
@@ -18,37 +22,31 @@ from jax.extend import core as jex_core
 from rich.console import Console
 from rich.table import Table
 
+from configs import base
 from experiments.entry import FLAGS, configuration, launch
-from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
 from graphfl_jax.experiment import compile_experiment
 from graphfl_jax.program import play_round
 from graphfl_jax.results import environment
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
+flags.DEFINE_list("methods", [], "Methods of configs/base.py to compare; or all.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
 
 
 def main() -> int:
     config = configuration()
+    return compare(config, methods(FLAGS.methods)) if FLAGS.methods else measure(config)
+
+
+def measure(config) -> int:
+    """Prints what one configuration costs."""
     experiment = build_experiment(config, load_federation(config))
     compiled = compile_experiment(experiment, config)
     flops = round_flops(experiment, config, compiled.state)
     peak, peak_flops = matmul_peak()
-    state = compiled.state
-
-    def advance():
-        nonlocal state
-        state, _ = compiled.advance(state, jnp.int32(FLAGS.rounds_each))
-        return state
-
-    # Interleaved, so that a machine that slows down slows all of them down.
-    measured = {"round": advance, "evaluation": lambda: compiled.evaluate(state), "peak": peak}
-    times = {name: [] for name in measured}
-    for repeat in range(FLAGS.repeats + 1):
-        for name, function in measured.items():
-            took = seconds(function)
-            if repeat:  # the first one warms up
-                times[name].append(took)
+    scores = functools.partial(compiled.evaluate, jax.tree.map(jnp.copy, compiled.state))
+    times = interleaved({"round": _player(compiled), "evaluation": scores, "peak": peak})
     times["round"] = [took / FLAGS.rounds_each for took in times["round"]]
 
     table = Table(
@@ -72,6 +70,70 @@ def main() -> int:
         highlight=False,
     )
     return 0
+
+
+def methods(names: list[str]) -> list[str]:
+    """The methods of those names, FedAvg first; all of them for "all"."""
+    for name in names:
+        if name != "all":
+            pick(base.METHODS, name, "methods")
+    chosen = base.METHODS if "all" in names else names
+    return ["fedavg", *(name for name in chosen if name != "fedavg")]
+
+
+def compare(config, names: list[str]) -> int:
+    """Prints what methods cost with the data and the sizes of one configuration."""
+    federation = load_federation(config)
+    players, work = {}, {}
+    for name in names:
+        own = copy.deepcopy(config)
+        own.update_from_flattened_dict(base.METHODS[name])
+        experiment = build_experiment(own, federation)
+        compiled = compile_experiment(experiment, own)
+        players[name] = _player(compiled)
+        work[name] = round_flops(experiment, own, compiled.state)
+    times = interleaved(players)
+    table = Table(
+        title=f"ms per round on {config.data.name}, {environment()['device']}",
+        caption="ratios are to FedAvg: of the medians, and of the matrix products' operations",
+    )
+    for column in ("method", "median", "fastest", "slowest", "ratio", "MFLOP", "ratio"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for name in names:
+        median, *others = (1e3 * took / FLAGS.rounds_each for took in spread(times[name]))
+        ratio = statistics.median(times[name]) / statistics.median(times["fedavg"])
+        table.add_row(
+            name,
+            *(f"{took:.2f}" for took in (median, *others)),
+            f"{ratio:.2f}",
+            f"{work[name] / 1e6:,.0f}",
+            f"{work[name] / work['fedavg']:.2f}",
+        )
+    Console().print(table)
+    return 0
+
+
+def _player(compiled):
+    """A function that plays some rounds, each call from where the last one ended."""
+    state = compiled.state
+
+    def play():
+        nonlocal state
+        state, _ = compiled.advance(state, jnp.int32(FLAGS.rounds_each))
+        return state
+
+    return play
+
+
+def interleaved(measured: dict) -> dict[str, list[float]]:
+    """Times of all functions, one after the other, so that a slow spell slows all of them."""
+    times = {name: [] for name in measured}
+    for repeat in range(FLAGS.repeats + 1):
+        for name, function in measured.items():
+            took = seconds(function)
+            if repeat:  # the first one warms up
+                times[name].append(took)
+    return times
 
 
 def seconds(function) -> float:

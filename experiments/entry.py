@@ -8,6 +8,9 @@ from typing import NoReturn
 
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
+from rich import progress
+from rich.console import Console
+from rich.text import Text
 
 config_flags.DEFINE_config_file(
     "config", None, "Configuration file; --config.FIELD=VALUE sets one of its fields."
@@ -49,6 +52,36 @@ def refuse(message: str) -> NoReturn:
     """Prints an error as one line and exits with status 2."""
     print("error:", " ".join(message.split()), file=sys.stderr)
     sys.exit(2)
+
+
+class Rate(progress.ProgressColumn):
+    """Units per second of late, or per minute where they are slow."""
+
+    def __init__(self, unit: str):
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task):
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("compiling")
+        if speed < 1:
+            return Text(f"{60 * speed:,.1f} {self.unit}/min")
+        return Text(f"{speed:,.0f} {self.unit}/s")
+
+
+def progress_bar(unit: str = "rounds") -> progress.Progress:
+    """Progress, rate and remaining time on stderr; silent where that is no terminal."""
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        Rate(unit),
+        progress.TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
 
 
 def _parse(argv):

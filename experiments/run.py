@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 
 from absl import flags
-from rich import progress
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 import graphfl_jax
-from experiments.entry import FLAGS, configuration, launch
-from experiments.published import published
+from experiments.entry import FLAGS, configuration, launch, progress_bar
+from experiments.published import UNITS, Score, published
 from graphfl_jax.build import variant_of
 
 flags.DEFINE_string("out", None, "Folder for the results; by default a new one under runs/.")
@@ -47,7 +45,8 @@ def main() -> int:
             soft_wrap=True,
         )
         return 1
-    console.print(score_table(result.results, published(config, result.results)))
+    variant, source = result.results["variant"], result.results["dataset"]["source"]
+    console.print(score_table(result.results, published(config, variant, source)))
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -61,36 +60,14 @@ def fresh_folder(config) -> Path:
     return next(path for path in candidates if not path.exists())
 
 
-class Rate(progress.ProgressColumn):
-    """Rounds per second of late."""
-
-    def render(self, task):
-        speed = task.finished_speed or task.speed
-        return Text(f"{speed:,.0f} rounds/s" if speed else "compiling")
-
-
-def progress_bar() -> progress.Progress:
-    """Round, rate and remaining time on stderr; silent where that is no terminal."""
-    console = Console(stderr=True)
-    return progress.Progress(
-        progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
-        progress.MofNCompleteColumn(),
-        Rate(),
-        progress.TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-
-
-def score_table(results: dict, paper: tuple[float, float] | None) -> Table:
+def score_table(results: dict, paper: Score | None) -> Table:
     """Test scores of the final round at G, L and P, and the published one if it compares."""
     data, metric = results["dataset"], results["metric"]
     better = "higher" if results["higher_is_better"] else "lower"
     table = Table(
         title=f"{results['variant']} on {data['name']}, data: {data['source']}",
         caption=f"{better} is better; after round {results['rounds']}, test"
-        + (f"; published {paper[0]:.3g} ± {paper[1]:.2g}" if paper else ""),
+        + (f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}" if paper else ""),
     )
     table.add_column("scored at")
     for column in (metric, "sd over clients", "worst decile"):

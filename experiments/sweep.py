@@ -75,9 +75,14 @@ def _leaderboard(variant, names, trials, measured):
 
 
 def _short(trial):
-    """A trial as JSON holds it: means over clients."""
+    """A trial as JSON holds it: means over clients of the last round's scores."""
     means = jax.tree.map(lambda values: float(values.mean()), trial.scores)
-    return {**trial._asdict(), "scores": None if trial.diverged else means}
+    return {
+        "hparams": trial.hparams,
+        "seed": trial.seed,
+        "diverged": trial.diverged,
+        "scores": None if trial.diverged else means,
+    }
 
 
 def _take_grid(argv):

@@ -162,8 +162,10 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
 def variant_of(config: ConfigDict) -> str:
     """The name that a results table gives a configuration's method."""
     name = config.algorithm.name.replace("_", "-")
-    if name == "panacea" and config.hparams.lambda_d == 0:
-        name = "panacea-gn"
+    if name == "panacea" and config.algorithm.layer != "sage":
+        name += f"-{config.algorithm.layer}"
+    if config.algorithm.name == "panacea" and config.hparams.lambda_d == 0:
+        name += "-gn"
     tuned = {"": "", "whole": "-finetune", "head": "-finetune-head"}
     return name + tuned.get(config.tuning.part, "")
 

@@ -28,7 +28,7 @@ def row_line(row: dict, task: Task) -> str:
     line = {
         "round": int(row["round"]),
         "train": {name: float(value) for name, value in row["train"].items()},
-        **{split: _summaries(scores, task) for split, scores in row["scores"].items()},
+        **{split: summaries(scores, task) for split, scores in row["scores"].items()},
     }
     return json.dumps(line, allow_nan=False) + "\n"
 
@@ -45,9 +45,9 @@ def final_scores(rows: list[dict], task: Task) -> dict:
         chosen = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
         best = {
             "round": int(chosen["round"]),
-            **_summaries(chosen["scores"]["test"], task),
+            **summaries(chosen["scores"]["test"], task),
         }
-    return {"final": _summaries(rows[-1]["scores"]["test"], task), "best_val": best}
+    return {"final": summaries(rows[-1]["scores"]["test"], task), "best_val": best}
 
 
 def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
@@ -64,13 +64,14 @@ def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> 
     return {
         "clients": list(federation.clients[-federation.newcomers :]),
         "curve": [
-            {"rounds": played, **_summaries(after["test"], task)}
+            {"rounds": played, **summaries(after["test"], task)}
             for played, after in enumerate(scores)
         ],
     }
 
 
-def _summaries(scores, task):
+def summaries(scores: dict, task: Task) -> dict:
+    """`metrics.summary` of the clients' scores at G, L and P."""
     return {
         point: summary(scores[point], higher_is_better=task.higher_is_better)
         for point in POINTS

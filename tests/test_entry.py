@@ -123,7 +123,7 @@ def test_results_have_their_fields_and_no_others(good):
     }
     assert set(results["dataset"]) == {"name", "source", "sha256"}
     assert set(results["timing"]) == {
-        *("compile_s", "train_s", "evaluate_s", "client_steps_per_s")
+        *("compile_s", "train_s", "evaluate_s", "novel_s", "client_steps_per_s")
     }
     assert results["hparams"] == {"client_lr": 0.05}  # and none that FedAvg does not read
     assert (results["diverged"], results["novel"], results["rounds"]) == (
@@ -142,7 +142,7 @@ def test_scores_are_of_their_kind_and_sum_up_the_clients(good):
     assert (results["metric"], results["higher_is_better"]) == (metric, higher)
     assert set(results["scores"]["final"]) == {"G", "L", "P"}
     for scores in results["scores"]["final"].values():
-        assert set(scores) == {"mean", "std_clients", "worst_decile", "per_client"}
+        assert set(scores) == {"mean", "std_clients", "worst_decile", "jain", "per_client"}
         assert len(scores["per_client"]) == clients
         np.testing.assert_allclose(scores["mean"], np.mean(scores["per_client"]))
         np.testing.assert_allclose(scores["std_clients"], np.std(scores["per_client"]))
@@ -308,6 +308,18 @@ BAD = [
     ([FL60, "--config.hparams.client_lr=nan"], "hparams.client_lr=nan .*finite"),
     ([FL60, "--config.data.val_fraction=0.9"], r"val_fraction=0.9 .*set it in \[0, 0.8\)"),
     ([FL60, "--config.seed=-1"], "seed=-1 "),
+    ([FL60, "--config.novel_fraction=0.01"], "novel_fraction=0.01 makes 0 of the 60 clients"),
+    ([FL60, "--config.novel_fraction=1"], r"novel_fraction=1.0 makes 60 .*set it in \[0.0167"),
+    ([FL60, "--config.novel_fraction=0.95"], "cohort_size=5 exceeds the 3 clients that train"),
+    (
+        [FL60, "--config.novel_fraction=0.2", "--config.novel.graph=no"],
+        "novel.graph='no'.*tive",
+    ),
+    ([FL60, "--config.novel.code=no"], "novel.code='no' is unknown.*neighbours"),
+    ([FL60, "--config.novel.rounds=-1"], "novel.rounds=-1 is negative"),
+    ([FL60, "--config.tuning.part=tail"], "tuning.part='tail' is unknown.*whole, head"),
+    ([FL60, "--config.tuning.epochs=-1"], "tuning.epochs=-1 is negative"),
+    ([f"{FL60}:sfl", "--config.algorithm.sfl_rule=no"], "sfl_rule='no' is unknown.*as_rele"),
     ([FL60, "--config.data.source=real", "--data_root=none"], "none/dg60/toy_d60_spiral.pkl"),
     ([FL60, "--config.data.source=file", "--config.data.path=torn.pkl"], "torn.pkl .*whole"),
     ([FL60, "--config.data.source=file", "--config.data.path=text.pkl"], "text.pkl .*whole"),

@@ -14,7 +14,8 @@ import pytest
 import graphfl_jax
 from configs import custom, fl60, tpt48
 from experiments.bench import matmul_flops
-from experiments.published import published
+from experiments.cells import papers_config
+from experiments.published import PUBLISHED, published
 from experiments.trials import run_trials
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
@@ -57,19 +58,32 @@ def tiny(rounds=3):
 
 
 def test_a_trial_is_the_run_of_the_same_settings():
-    """Two seeds and two rates in one program, each against the single run's last round."""
+    """Two seeds and two rates in one program, each against the single run's last round.
+
+    With newcomers, whose relations number more or fewer by the seed.
+    """
     points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
-    trials, task = run_trials(tiny(), points, [0, 4])
+    settings = tiny()
+    settings.novel_fraction, settings.novel.rounds = 0.2, 2
+    trials, task = run_trials(settings, points, [0, 4])
     assert task.metric == "accuracy"
     assert [trial.seed for trial in trials] == [0, 4, 0, 4]
     for trial in (trials[1], trials[2]):
         config = tiny()
+        config.novel_fraction, config.novel.rounds = 0.2, 2
         config.seed = trial.seed
         config.hparams.client_lr = trial.hparams["client_lr"]
         alone = graphfl_jax.run(config)
         for split, scores in alone.rows[-1]["scores"].items():
             for point, expected in scores.items():
                 np.testing.assert_allclose(trial.scores[split][point], expected, atol=1e-5)
+        told = alone.results["novel"]["curve"]
+        assert [row["rounds"] for row in told] == [0, 1, 2]
+        for row, novel in zip(told, trial.novel, strict=True):
+            for point in "GLP":
+                expected = row[point]["per_client"]
+                assert len(expected) == 12  # a fifth of sixty
+                np.testing.assert_allclose(novel["test"][point], expected, atol=1e-5)
 
 
 def test_trials_do_not_depend_on_how_many_run_at_once():
@@ -115,16 +129,29 @@ def test_a_factory_that_wants_what_no_field_offers_is_named():
         ("local_steps", 10),
         ("data.val_fraction", 0.1),
         ("data.graph", "knn"),
+        ("novel_fraction", 0.2),
     ],
 )
 def test_published_numbers_stand_only_beside_the_papers_protocol(field, value):
-    results = {"variant": "panacea", "dataset": {"name": "tpt48", "source": "real"}}
     config = tpt48.get_config("panacea")
-    assert published(config, results) == (2.6e-3, 0.7e-3)
+    assert published(config, "panacea", "real") == (2.6, 0.7)
     config.update_from_flattened_dict({field: value})
-    assert published(config, results) is None
-    simulated = {"variant": "panacea", "dataset": {"name": "tpt48", "source": "simulated"}}
-    assert published(tpt48.get_config("panacea"), simulated) is None
+    assert published(config, "panacea", "real") is None
+    assert published(tpt48.get_config("panacea"), "panacea", "simulated") is None
+
+
+def test_published_newcomers_are_a_fifth():
+    config = tpt48.get_config("panacea")
+    assert published(config, "panacea", "real", "panacea_3") is None
+    config.novel_fraction = 0.2
+    assert published(config, "panacea", "real", "panacea_3") == (2.8, 0.9)
+
+
+def test_every_printed_row_is_a_method_of_its_data_set():
+    for rows in PUBLISHED.values():
+        for method, cells in rows.items():
+            for dataset in cells:
+                assert variant_of(papers_config(dataset, method, root=None)) == method
 
 
 def test_matrix_products_are_counted_with_their_loops():

@@ -13,6 +13,11 @@ constants in it, so that it trains the encoder only (eq. 8).
 Panacea-GN is ``lambda_d=0``; Panacea-MLP is `panacea_mlp`.
 
 Departures:
+  * The configurations take GraphSAGE for the encoder's layers, and a tenth of the clients of a
+    round, by chance, the mean of their neighbours' initial embeddings for their own. Trained
+    clients keep what the first gains over the paper's mean over neighbours and self, and
+    newcomers lose nothing (BUILD.md has the numbers). ``layer="mean", code_dropout=0`` is the
+    paper's.
   * Alg. 1 prints psi - alpha J^T (theta~ - theta), which climbs eq. (4); the sign is corrected.
   * theta~ stays fixed during the K_s steps while theta moves, as the text of eq. (4) says; the
     printed algorithm repeats one difference, which overshoots.

@@ -1,0 +1,154 @@
+"""The papers' figures, from the same runs as the tables.
+
+    python -m experiments.figures --figure=panacea_3a --data_root=DIR
+
+panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
+panacea_3f and panacea_3g: Panacea on TPT-48 with other numbers of local steps K_c, and of
+server steps K_s. Lines are means over clients and seeds at P, bands one standard deviation over
+seeds. Writes FIGURE.png, FIGURE.svg and, with the numbers that are drawn, FIGURE.json. Runs
+that are in the folder of --out already are not made again.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from absl import flags
+from matplotlib import pyplot
+from rich.console import Console
+
+from configs import base
+from experiments.cells import cells, papers_config
+from experiments.entry import FLAGS, launch, progress_bar
+from experiments.published import UNITS
+from graphfl_jax.build import pick
+from graphfl_jax.checkpoint import write_json
+
+
+class Curves(NamedTuple):
+    """Scores over rounds, a line for each method."""
+
+    dataset: str
+
+
+class Ablation(NamedTuple):
+    """The last score over values of a field, one line."""
+
+    dataset: str
+    method: str
+    field: str
+    values: tuple[int, ...]
+    label: str
+
+
+FIGURES = {
+    "panacea_3a": Curves("fl60"),
+    "panacea_3c": Curves("tpt48"),
+    "panacea_3f": Ablation(
+        "tpt48", "panacea", "local_steps", (1, 10, 25, 50, 100), "local steps $K_c$"
+    ),
+    "panacea_3g": Ablation(
+        "tpt48", "panacea", "server_steps", (1, 5, 10, 20), "server steps $K_s$"
+    ),
+}
+# Colours that stay apart for all eyes, then the same with other dashes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":")
+
+flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "The figure to draw.")
+flags.DEFINE_list("methods", [], "Lines of a figure over rounds; by default all methods.")
+flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_string("out", "runs/tables", "Folder of the runs and of the figure.")
+
+
+def main() -> int:
+    matplotlib.use("Agg")  # writes files, and needs no screen
+    figure = FIGURES[FLAGS.figure]
+    for method in FLAGS.methods:
+        pick(base.METHODS, method, "methods")
+    if FLAGS.methods and isinstance(figure, Ablation):
+        raise ValueError(f"methods={','.join(FLAGS.methods)}: {FLAGS.figure} has one line only")
+    out = Path(FLAGS.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out={out} is no folder; choose another --out")
+    if isinstance(figure, Curves):
+        lines, label = curves(figure, FLAGS.methods or list(base.METHODS), out), "round"
+    else:
+        lines, label = ablation(figure, out), figure.label
+    drawn = draw(lines, label)
+    for suffix in ("png", "svg"):
+        drawn.savefig(out / f"{FLAGS.figure}.{suffix}", dpi=150)
+    write_json(out / f"{FLAGS.figure}.json", lines)
+    console = Console()
+    for suffix in ("png", "svg", "json"):
+        console.print(f"{out}/{FLAGS.figure}.{suffix}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
+    """A line for each method: its name, the rounds, and per seed the scores at P."""
+    lines = []
+    with progress_bar("methods") as bar:
+        for method in bar.track(methods, description=FLAGS.figure):
+            config = papers_config(figure.dataset, method, root=FLAGS.data_root)
+            runs, _ = cells(config, list(range(FLAGS.seeds)), out / "cells")
+            alive = [run for run in runs if not run["diverged"]]
+            lines.append(
+                {
+                    "name": method
+                    + f" ({len(runs) - len(alive)} diverged)" * (len(alive) < len(runs)),
+                    "metric": runs[0]["metric"],
+                    "x": [row["round"] for row in alive[0]["curve"]] if alive else [],
+                    "seeds": [[row["P"] for row in run["curve"]] for run in alive],
+                }
+            )
+    return lines
+
+
+def ablation(figure: Ablation, out: Path) -> list[dict]:
+    """One line over the values of a field; a value at which a run diverged has no score."""
+    values, scores = [], []
+    with progress_bar("values") as bar:
+        for value in bar.track(figure.values, description=FLAGS.figure):
+            config = papers_config(figure.dataset, figure.method, root=FLAGS.data_root)
+            config[figure.field] = value
+            runs, _ = cells(config, list(range(FLAGS.seeds)), out / "cells")
+            metric = runs[0]["metric"]
+            if not any(run["diverged"] for run in runs):
+                values.append(value)
+                scores.append([run["scores"]["P"]["mean"] for run in runs])
+    by_seed = np.array(scores).T.tolist()
+    return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
+
+
+def draw(lines: list[dict], label: str):
+    """The figure of lines as `curves` and `ablation` make them."""
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    scale, unit = UNITS[lines[0]["metric"]]
+    last = []
+    for i, line in enumerate(lines):
+        if not line["seeds"]:
+            axes.plot([], [], label=line["name"])
+            continue
+        scores = scale * np.array(line["seeds"])  # [seeds, x]
+        mean, spread = scores.mean(axis=0), scores.std(axis=0)
+        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+        marker = {"marker": "o"} if len(lines) == 1 else {}
+        axes.plot(line["x"], mean, label=line["name"], **style, **marker)
+        axes.fill_between(
+            line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0
+        )
+        last.extend(mean[len(mean) // 4 :])
+    # The first rounds of the worst method would flatten everything else.
+    low, high = min(last), max(last)
+    margin = 0.08 * (high - low) or 0.5
+    axes.set_ylim(low - margin, high + margin)
+    axes.set(xlabel=label, ylabel=f"test {lines[0]['metric']} [{unit}]")
+    axes.grid(alpha=0.3)
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+if __name__ == "__main__":
+    launch(main)
