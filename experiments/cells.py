@@ -26,11 +26,22 @@ CONFIGS = {"fl60": fl60, "tpt48": tpt48}
 ELSEWHERE = ("data.root", "data.path", "data.download", "checkpoint_every")
 
 
-def papers_config(dataset: str, method: str, *, root: str | None) -> ConfigDict:
-    """A method's settings on a data set, which are real where the papers' are."""
+def papers_config(
+    dataset: str, method: str, *, root: str | None = None, rounds: int | None = None
+) -> ConfigDict:
+    """A method's settings on a data set, which is real where the papers' is.
+
+    Args:
+      dataset: a key of `CONFIGS`.
+      method: one of its methods.
+      root: the folder of data files, unless the default.
+      rounds: for a quick look.
+    """
     config = CONFIGS[dataset].get_config(method)
     if root is not None:
         config.data.root = root
+    if rounds is not None:
+        config.rounds = rounds
     if dataset == "tpt48":
         config.data.source = "real"
     return config

@@ -16,6 +16,7 @@ import matplotlib
 import numpy as np
 from absl import flags
 from matplotlib import pyplot
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from configs import base
@@ -59,6 +60,7 @@ DASHES = ("-", "--", ":")
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "The figure to draw.")
 flags.DEFINE_list("methods", [], "Lines of a figure over rounds; by default all methods.")
 flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer("rounds", None, "Fewer rounds, for a quick look.", lower_bound=1)
 flags.DEFINE_string("out", "runs/tables", "Folder of the runs and of the figure.")
 
 
@@ -86,12 +88,16 @@ def main() -> int:
     return 0
 
 
+def config_of(dataset: str, method: str) -> ConfigDict:
+    return papers_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+
+
 def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
     """A line for each method: its name, the rounds, and per seed the scores at P."""
     lines = []
     with progress_bar("methods") as bar:
         for method in bar.track(methods, description=FLAGS.figure):
-            config = papers_config(figure.dataset, method, root=FLAGS.data_root)
+            config = config_of(figure.dataset, method)
             runs, _ = cells(config, list(range(FLAGS.seeds)), out / "cells")
             alive = [run for run in runs if not run["diverged"]]
             lines.append(
@@ -111,7 +117,7 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
     values, scores = [], []
     with progress_bar("values") as bar:
         for value in bar.track(figure.values, description=FLAGS.figure):
-            config = papers_config(figure.dataset, figure.method, root=FLAGS.data_root)
+            config = config_of(figure.dataset, figure.method)
             config[figure.field] = value
             runs, _ = cells(config, list(range(FLAGS.seeds)), out / "cells")
             metric = runs[0]["metric"]

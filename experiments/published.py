@@ -43,6 +43,7 @@ PUBLISHED = {
         "sfl": _row(fl60=(73.3, 33.7), tpt48=(2.9, 1.0)),
         "pfedhn": _row(fl60=(84.4, 24.8), tpt48=(2.7, 1.1)),
         **_VARIANTS,
+        "local": {},  # which no paper printed
     },
     "panacea_3": {
         "fedavg": _row(fl60=(99.2, 2.9), tpt48=(2.8, 1.0)),

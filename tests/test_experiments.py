@@ -16,6 +16,7 @@ from configs import custom, fl60, tpt48
 from experiments.bench import matmul_flops
 from experiments.cells import papers_config
 from experiments.published import PUBLISHED, published
+from experiments.report import columns, lines, table_row
 from experiments.trials import run_trials
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
@@ -151,7 +152,7 @@ def test_every_printed_row_is_a_method_of_its_data_set():
     for rows in PUBLISHED.values():
         for method, cells in rows.items():
             for dataset in cells:
-                assert variant_of(papers_config(dataset, method, root=None)) == method
+                assert variant_of(papers_config(dataset, method)) == method
 
 
 def test_matrix_products_are_counted_with_their_loops():
@@ -169,21 +170,26 @@ def test_matrix_products_are_counted_with_their_loops():
     assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
 
 
-def entry(name, *words, cwd, file="fl60.py"):
-    """Runs an entry as a user does, on tiny settings; its output and errors."""
-    settings = [
-        f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for field, value in SMALL.items()
-    ]
-    command = [sys.executable, "-m", f"experiments.{name}", f"--config={ROOT}/configs/{file}"]
+def launched(name, *words, cwd):
+    """Runs an entry as a user does; its status, output and errors."""
     done = subprocess.run(
-        [*command, *settings, "--config.rounds=3", *words],
+        [sys.executable, "-m", f"experiments.{name}", *words],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         cwd=cwd,
         capture_output=True,
         text=True,
     )
     return done.returncode, done.stdout, done.stderr
+
+
+def entry(name, *words, cwd, file="fl60.py"):
+    """The same on tiny settings."""
+    settings = [
+        f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for field, value in SMALL.items()
+    ]
+    config = f"--config={ROOT}/configs/{file}"
+    return launched(name, config, *settings, "--config.rounds=3", *words, cwd=cwd)
 
 
 def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
@@ -224,3 +230,83 @@ def test_the_benchmark_prints_its_measures(tmp_path):
     assert status == 0, errors
     for measure in ("ms per round", "client-steps/s", "compile", "peak memory", "GFLOP/s"):
         assert measure in told
+
+
+def test_methods_are_compared_with_fedavg(tmp_path):
+    words = ["--repeats=1", "--rounds_each=2", "--methods=ditto,local"]
+    status, told, errors = entry("bench", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = [line.split("\u2502") for line in told.splitlines() if "\u2502" in line]
+    ratios = {row[1].strip(): (float(row[5]), float(row[7])) for row in rows}
+    assert list(ratios) == ["fedavg", "ditto", "local"]
+    assert ratios["fedavg"] == (1.0, 1.0)
+    # Of matrix products: two models of equal work, and the mean of uploads, which is small.
+    assert 1.9 < ratios["ditto"][1] < 2.0
+    assert 0.9 < ratios["local"][1] < 1.0
+
+
+def test_a_table_and_a_figure_share_their_runs(tmp_path):
+    """Newcomers too; the published numbers stay away from a run of two rounds."""
+    quick = ["--rounds=2", "--seeds=2", "--out=here"]
+    words = ["--table=panacea_3", "--datasets=fl60", "--methods=panacea", *quick]
+    status, told, errors = launched("tables", *words, cwd=tmp_path)
+    assert status == 0, errors
+    assert "2 runs made, 0 found" in told
+    row = json.loads((tmp_path / "here/panacea_3.json").read_text())[0]
+    assert (row["method"], row["seeds"], row["published"]) == ("panacea", 2, None)
+    assert len(row["adapted"]) == 6 and row["adapted"][0] == row["scores"]
+    scores = row["scores"]["P"]
+    np.testing.assert_allclose(scores["mean"], np.mean(scores["seeds"]))
+    np.testing.assert_allclose(scores["std_seeds"], np.std(scores["seeds"]))
+    drawn = (tmp_path / "here/panacea_3.md").read_text().splitlines()
+    assert len({line.count("|") for line in drawn}) == 1 and len(drawn) == 3
+    assert f"{scores['mean']:.2f}" in drawn[2].split(" | ")
+    status, told, _ = launched("tables", *words, cwd=tmp_path)
+    assert (status, "0 runs made, 2 found" in told) == (0, True)
+
+    words = ["--figure=panacea_3a", "--methods=fedavg,local", *quick]
+    status, told, errors = launched("figures", *words, cwd=tmp_path)
+    assert status == 0, errors
+    drawn = json.loads((tmp_path / "here/panacea_3a.json").read_text())
+    assert [(line["name"], line["x"], len(line["seeds"])) for line in drawn] == [
+        ("fedavg", [2], 2),
+        ("local", [2], 2),
+    ]
+    assert (tmp_path / "here/panacea_3a.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in (tmp_path / "here/panacea_3a.svg").read_text()
+    words = ["--table=panacea_2", "--datasets=fl60", "--methods=fedavg,local", *quick]
+    assert "0 runs made, 4 found" in launched("tables", *words, cwd=tmp_path)[1]
+
+
+@pytest.mark.parametrize(
+    "name, words, named",
+    [
+        ("tables", ["--table=panacea_9"], "panacea_9"),
+        ("tables", ["--datasets=mnist"], "datasets='mnist' is unknown"),
+        ("tables", ["--methods=fedsgd"], "methods='fedsgd' is unknown"),
+        ("tables", ["--datasets=tpt48", "--data_root=nowhere"], "no file nowhere/tpt48/"),
+        ("figures", ["--figure=panacea_3g", "--methods=fedavg"], "has one line only"),
+    ],
+)
+def test_tables_and_figures_refuse_what_they_cannot_make(tmp_path, name, words, named):
+    status, _, errors = launched(name, *words, cwd=tmp_path)
+    assert status == 2 and named in errors and errors.count("\n") == 1, errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_diverged_method_has_no_score_in_a_table():
+    runs = [
+        {
+            "metric": "mse",
+            "hparams": {},
+            "diverged": broken,
+            "scores": None,
+            "dataset": {"source": "real"},
+        }
+        for broken in (False, True, True)
+    ]
+    config = papers_config("tpt48", "fedavg")
+    row = table_row("panacea_2", config, runs)
+    line = lines("panacea_2", [row])[0]
+    assert line[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
+    assert len(line) == len(columns("panacea_2")) and line[-1] == "2.6\u00b10.9"

@@ -33,13 +33,14 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     """
     _check_https(url)
     destination = Path(destination)
-    destination.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, since a rename is atomic only within one file system.
     part = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response, part.open("wb") as file:
+        with urllib.request.urlopen(url, timeout=timeout) as response:
             _check_https(response.url)  # after redirections
-            _copy(response, file, url, max_bytes)
+            destination.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("wb") as file:
+                _copy(response, file, url, max_bytes)
         part.replace(destination)
     except http.client.HTTPException as error:
         # Raised for answers that break off or are not HTTP, and no OSError like the others.

@@ -1,0 +1,116 @@
+"""From the runs of a table to its rows, and from rows to text."""
+
+import numpy as np
+from rich import box
+from rich.table import Table
+
+from experiments.published import OUT_OF_REACH, UNITS, published
+from graphfl_jax.build import variant_of
+
+COMMON = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G", "L")
+ADAPTED = ("P adapted",)  # newcomers', after the last of their rounds
+
+
+def table_row(table: str, config, runs: list[dict]) -> dict:
+    """One row: scores in the unit of print, or how many runs diverged."""
+    variant = variant_of(config)
+    scale, unit = UNITS[runs[0]["metric"]]
+    paper = published(config, variant, runs[0]["dataset"]["source"], table)
+    row = {
+        "data": config.data.name,
+        "method": variant,
+        "unit": unit,
+        "seeds": len(runs),
+        "hparams": runs[0]["hparams"],
+        "diverged": sum(run["diverged"] for run in runs),
+        "published": paper and paper._asdict(),
+        "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
+        "scores": None,
+    }
+    if row["diverged"]:
+        return row
+    if table != "panacea_3":
+        return row | {"scores": _scores([run["scores"] for run in runs], scale)}
+    curves = [run["novel"]["curve"] for run in runs]
+    adapted = [_scores([curve[k] for curve in curves], scale) for k in range(len(curves[0]))]
+    return row | {"scores": adapted[0], "adapted": adapted}
+
+
+def _scores(summaries, scale):
+    """Of summaries at G, L and P, one per seed: means over seeds, and the spread over them."""
+    scores = {}
+    for point in ("G", "L", "P"):
+        own = {
+            name: np.array([summary[point][name] for summary in summaries])
+            for name in ("mean", "std_clients", "worst_decile", "jain")
+        }
+        scores[point] = {
+            "mean": scale * own["mean"].mean(),
+            "std_clients": scale * own["std_clients"].mean(),
+            "std_seeds": scale * own["mean"].std(),
+            "worst_decile": scale * own["worst_decile"].mean(),
+            "jain": own["jain"].mean(),
+            "seeds": (scale * own["mean"]).tolist(),
+        }
+    return scores
+
+
+def columns(table: str) -> tuple[str, ...]:
+    return (*COMMON, *(ADAPTED if table == "panacea_3" else ()), "published")
+
+
+def lines(table: str, rows: list[dict]) -> list[list[str]]:
+    """The rows as text, in the order of `columns`."""
+    text = []
+    for row in rows:
+        line = [row["data"], row["method"]]
+        if row["scores"] is None:
+            count = len(columns(table)) - len(line) - 2
+            line += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * count]
+        else:
+            own = row["scores"]["P"]
+            numbers = ("mean", "std_clients", "std_seeds", "worst_decile")
+            line += [f"{own[name]:.2f}" for name in numbers] + [f"{own['jain']:.3f}"]
+            line += [f"{row['scores'][point]['mean']:.2f}" for point in ("G", "L")]
+            if table == "panacea_3":
+                line.append(f"{row['adapted'][-1]['P']['mean']:.2f}")
+        paper = row["published"]
+        mark = "*" if row["out_of_reach"] else ""
+        line.append(f"{paper['mean']}±{paper['spread']}{mark}" if paper else "")
+        text.append(line)
+    return text
+
+
+def console_table(table: str, rows: list[dict]) -> Table:
+    drawn = Table(
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        title=f"{table}, {rows[0]['seeds']} seeds; {_units(rows)}",
+    )
+    for i, column in enumerate(columns(table)):
+        head = column.replace(" ", "\n")
+        drawn.add_column(head, justify="left" if i < 2 else "right", no_wrap=True)
+    for line, row in zip(lines(table, rows), rows, strict=True):
+        drawn.add_row(*line, end_section=row is rows[-1])
+    return drawn
+
+
+def markdown(table: str, rows: list[dict]) -> str:
+    """The table and its notes, for a README."""
+    head = columns(table)
+    all_lines = [head, ["---"] * len(head), *lines(table, rows)]
+    drawn = "".join(f"| {' | '.join(line)} |\n" for line in all_lines)
+    return drawn + "".join(f"\n{note}\n" for note in notes(rows))
+
+
+def notes(rows: list[dict]) -> list[str]:
+    """What is to be known of the printed scores that carry a mark."""
+    return [
+        f"* {row['method']} on {row['data']}: out of reach, {row['out_of_reach']}"
+        for row in rows
+        if row["out_of_reach"] and row["published"]
+    ]
+
+
+def _units(rows):
+    return ", ".join(sorted({f"{row['data']} in {row['unit']}" for row in rows}))
