@@ -15,6 +15,7 @@ import graphfl_jax
 from experiments.entry import FLAGS, configuration, launch, progress_bar
 from experiments.published import UNITS, Score, published
 from graphfl_jax.build import variant_of
+from graphfl_jax.results import POINTS
 
 flags.DEFINE_string("out", None, "Folder for the results; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Go on with the run in --out.")
@@ -47,6 +48,8 @@ def main() -> int:
         return 1
     variant, source = result.results["variant"], result.results["dataset"]["source"]
     console.print(score_table(result.results, published(config, variant, source)))
+    if result.results["novel"]:
+        console.print(novel_table(result.results))
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -80,10 +83,26 @@ def score_table(results: dict, paper: Score | None) -> Table:
     return table
 
 
+def novel_table(results: dict) -> Table:
+    """Test scores of the newcomers, from the moment they join on."""
+    novel = results["novel"]
+    table = Table(
+        title=f"{len(novel['clients'])} newcomers to {results['dataset']['name']}",
+        caption=f"{results['metric']}; rounds at home, with nothing else learned",
+    )
+    for column in ("rounds", *POINTS, "sd over clients at P", "worst decile at P"):
+        table.add_column(column, justify="right")
+    for row in novel["curve"]:
+        scores = [row[point]["mean"] for point in POINTS]
+        scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
+        table.add_row(str(row["rounds"]), *(f"{score:.4g}" for score in scores))
+    return table
+
+
 def footer(results: dict, out: Path) -> str:
     """Time, speed and traffic of a run, and where its results lie."""
     timing, traffic = results["timing"], results["communication"]
-    seconds = timing["compile_s"] + timing["train_s"] + timing["evaluate_s"]
+    seconds = sum(timing[f"{what}_s"] for what in ("compile", "train", "evaluate", "novel"))
     return (
         f"{seconds:.1f} s (compile {timing['compile_s']:.1f}, train {timing['train_s']:.1f}, "
         f"evaluate {timing['evaluate_s']:.1f}); "

@@ -45,6 +45,7 @@ COUNTS = (
 )
 
 
+SHARES = ("code_dropout", "sfl_share", "sfl_graph_share")  # of which none exceeds 1
 # Optimisers of the server's kind that a factory may want, and the rate of each.
 SERVER_OPTIMIZERS = {"server_optimizer": "server_lr", "novel_optimizer": "novel_lr"}
 
@@ -67,11 +68,20 @@ def load_federation(config: ConfigDict) -> Federation:
     """
     check_values(config)
     dataset = pick(DATASETS, config.data.name, "data.name")
-    relate = pick(GRAPHS, config.data.graph, "data.graph")
     root = config.data.root or str(default_root())
     fields = {**config.data, "root": root, "seed": config.seed}
-    federation = dataset(**arguments(dataset, fields))
-    federation = relate(federation, **arguments(relate, fields))
+    return arrange(config, dataset(**arguments(dataset, fields)))
+
+
+def arrange(config: ConfigDict, federation: Federation) -> Federation:
+    """Gives a federation the relations and the newcomers that a configuration asks for.
+
+    Raises:
+      ValueError: as `load_federation`.
+    """
+    check_values(config)
+    relate = pick(GRAPHS, config.data.graph, "data.graph")
+    federation = relate(federation, **arguments(relate, config.data))
     if config.novel_fraction == 0:
         return federation
     return hold_out(
@@ -213,4 +223,8 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"hparams.{name}={value} must be finite and not negative; "
                 f"set --config.hparams.{name} to 0 or more"
+            )
+        if name in SHARES and value > 1:
+            raise ValueError(
+                f"hparams.{name}={value} is a share; set --config.hparams.{name} in [0, 1]"
             )

@@ -12,8 +12,15 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import Experiment, build_experiment, load_federation, variant_of
+from graphfl_jax.build import (
+    Experiment,
+    arrange,
+    build_experiment,
+    load_federation,
+    variant_of,
+)
 from graphfl_jax.core import State
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from graphfl_jax.results import environment, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder
@@ -42,6 +49,7 @@ class Compiled(NamedTuple):
 
 def run(
     config: ConfigDict,
+    federation: Federation | None = None,
     *,
     out: str | os.PathLike | None = None,
     resume: bool = False,
@@ -51,6 +59,7 @@ def run(
 
     Args:
       config: as `configs.base` describes it.
+      federation: from `data.from_arrays`, in place of the one that `config.data` names.
       out: folder for config.json, metrics.jsonl, checkpoints and results.json; None writes
         nothing.
       resume: goes on from the newest whole checkpoint in `out`, bit for bit on the same device
@@ -64,7 +73,8 @@ def run(
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
     folder = None if out is None else RunFolder(out, config, resume=resume)
-    experiment = build_experiment(config, load_federation(config))
+    federation = load_federation(config) if federation is None else arrange(config, federation)
+    experiment = build_experiment(config, federation)
     task = experiment.model.task
     where = environment()
     compiled = compile_experiment(experiment, config)

@@ -291,6 +291,18 @@ def test_own_file_without_relations_trains(own, method, graph):
     assert len(results["scores"]["final"]["P"]["per_client"]) == 6
 
 
+def test_arrays_in_memory_train_as_their_file_does(own):
+    config = small("fedavg", own, **{"novel_fraction": 0.4})
+    from_file = graphfl_jax.run(config).results
+    with np.load(own) as arrays:
+        federation = from_arrays(**arrays)
+    config.data.path = ""
+    in_memory = graphfl_jax.run(config, federation).results
+    for field in ("dataset", "scores", "novel"):
+        assert in_memory[field] == from_file[field]
+    assert len(in_memory["novel"]["clients"]) == 2
+
+
 def test_relations_are_asked_for_where_they_play_a_part(own):
     with pytest.raises(ValueError, match="algorithm.name='panacea' needs .*data.graph=knn"):
         graphfl_jax.run(small("panacea", own))

@@ -315,6 +315,7 @@ BAD = [
         [FL60, "--config.novel_fraction=0.2", "--config.novel.graph=no"],
         "novel.graph='no'.*tive",
     ),
+    ([FL60, "--config.hparams.code_dropout=1.5"], r"code_dropout=1.5 is a share; .*\[0, 1\]"),
     ([FL60, "--config.novel.code=no"], "novel.code='no' is unknown.*neighbours"),
     ([FL60, "--config.novel.rounds=-1"], "novel.rounds=-1 is negative"),
     ([FL60, "--config.tuning.part=tail"], "tuning.part='tail' is unknown.*whole, head"),

@@ -127,3 +127,23 @@ def test_malformed_edges_are_refused(edges, weights, named):
 def test_unknown_layer_is_refused():
     with pytest.raises(ValueError, match="layer='gat'.*mean, sage, gcn"):
         relations.propagation(relations.from_edges(2, [(0, 1)]), "gat")
+
+
+def test_edges_that_pad_join_nobody():
+    graph = relations.from_edges(4, [(0, 1), (2, 1)], [0.5, 2.0])
+    longer = relations.padded(graph, 9)
+    assert len(longer.senders) == len(longer.receivers) == len(longer.edges) == 9
+    for of in (relations.dense, relations.adjacency):
+        np.testing.assert_array_equal(of(longer), of(graph))
+    for layer in relations.LAYERS:
+        np.testing.assert_array_equal(
+            relations.propagation(longer, layer), relations.propagation(graph, layer)
+        )
+
+
+def test_a_subgraph_keeps_weights_and_directions():
+    graph = relations.from_edges(4, [(0, 1), (2, 1), (3, 0)], [1.0, 2.0, 3.0], directed=True)
+    part = relations.subgraph(graph, [2, 0, 1])
+    expected = np.zeros((3, 3))
+    expected[2, 1], expected[2, 0] = 1.0, 2.0  # 0 -> 1 and 2 -> 1, renamed 1 -> 2 and 0 -> 2
+    np.testing.assert_array_equal(relations.dense(part), expected)
