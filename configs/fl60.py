@@ -14,18 +14,18 @@ from configs import base
 METHODS = {
     "panacea": {"client_lr": 0.03, "server_lr": 0.03, "lambda_d": 0.03},
     "panacea-gn": {"client_lr": 0.03, "server_lr": 0.03},
+    "panacea-mean": {"client_lr": 0.03, "server_lr": 0.03, "lambda_d": 0.03},
     "panacea-mlp": {"client_lr": 0.03, "server_lr": 0.03},
     "pfedhn": {"client_lr": 0.001, "server_lr": 0.01},
     "fedavg": {"client_lr": 0.1},
+    "fedavg-finetune": {"client_lr": 0.01, "tuning_lr": 0.01},
+    "fedprox": {"client_lr": 0.1, "mu": 0.001},
+    "perfedavg": {"client_lr": 0.003, "perfedavg_alpha": 0.03},
+    "pfedme": {"client_lr": 0.01, "pfedme_lr": 0.003},
+    "ditto": {"client_lr": 0.001, "ditto_lambda": 0.05},
+    "sfl": {"client_lr": 0.1, "sfl_lambda": 0.1},
+    "sfl-star": {"client_lr": 0.1, "sfl_lambda": 0.1},
     "local": {"client_lr": 0.001},
-    "panacea-mean": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.3},
-    "fedavg-finetune": {"client_lr": 0.1, "tuning_lr": 0.1},
-    "fedprox": {"client_lr": 0.1},
-    "perfedavg": {"client_lr": 0.1},
-    "pfedme": {"client_lr": 0.03},
-    "ditto": {"client_lr": 0.1},
-    "sfl": {"client_lr": 0.1},
-    "sfl-star": {"client_lr": 0.1},
 }
 
 

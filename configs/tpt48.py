@@ -12,20 +12,20 @@ from configs import base
 
 # Chosen on validation; BUILD.md tells how.
 METHODS = {
-    "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.3},
+    "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.1},
     "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
+    "panacea-mean": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.3},
     "panacea-mlp": {"client_lr": 0.1, "server_lr": 0.1},
     "pfedhn": {"client_lr": 0.03, "server_lr": 0.03},
     "fedavg": {"client_lr": 0.1},
-    "local": {"client_lr": 0.1},
-    "panacea-mean": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.3},
     "fedavg-finetune": {"client_lr": 0.1, "tuning_lr": 0.1},
-    "fedprox": {"client_lr": 0.1},
-    "perfedavg": {"client_lr": 0.1},
-    "pfedme": {"client_lr": 0.03},
-    "ditto": {"client_lr": 0.1},
-    "sfl": {"client_lr": 0.1},
-    "sfl-star": {"client_lr": 0.1},
+    "fedprox": {"client_lr": 0.03, "mu": 0.001},
+    "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
+    "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.1},
+    "ditto": {"client_lr": 0.1, "ditto_lambda": 0.1},
+    "sfl": {"client_lr": 0.1, "sfl_lambda": 0.1},
+    "sfl-star": {"client_lr": 0.1, "sfl_lambda": 0.1},
+    "local": {"client_lr": 0.1},
 }
 
 
