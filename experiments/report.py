@@ -82,16 +82,20 @@ def lines(table: str, rows: list[dict]) -> list[list[str]]:
 
 
 def console_table(table: str, rows: list[dict]) -> Table:
+    """The rows of one data set, narrow enough for eighty columns."""
+    first = rows[0]
     drawn = Table(
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
-        title=f"{table}, {rows[0]['seeds']} seeds; {_units(rows)}",
+        pad_edge=False,
+        show_edge=False,
+        title=f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds",
     )
-    for i, column in enumerate(columns(table)):
+    for column in columns(table)[1:]:
         head = column.replace(" ", "\n")
-        drawn.add_column(head, justify="left" if i < 2 else "right", no_wrap=True)
-    for line, row in zip(lines(table, rows), rows, strict=True):
-        drawn.add_row(*line, end_section=row is rows[-1])
+        drawn.add_column(head, justify="left" if column == "method" else "right", no_wrap=True)
+    for line in lines(table, rows):
+        drawn.add_row(*line[1:])
     return drawn
 
 
@@ -110,7 +114,3 @@ def notes(rows: list[dict]) -> list[str]:
         for row in rows
         if row["out_of_reach"] and row["published"]
     ]
-
-
-def _units(rows):
-    return ", ".join(sorted({f"{row['data']} in {row['unit']}" for row in rows}))

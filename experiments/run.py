@@ -88,7 +88,8 @@ def novel_table(results: dict) -> Table:
     novel = results["novel"]
     table = Table(
         title=f"{len(novel['clients'])} newcomers to {results['dataset']['name']}",
-        caption=f"{results['metric']}; rounds at home, with nothing else learned",
+        caption=f"{results['metric']}; rounds at home, with nothing else learned"
+        + (f"; diverged in round {novel['diverged_at']}" if novel["diverged_at"] >= 0 else ""),
     )
     for column in ("rounds", *POINTS, "sd over clients at P", "worst decile at P"):
         table.add_column(column, justify="right")

@@ -60,7 +60,8 @@ def main() -> int:
             bar.advance(task)
 
     console = Console()
-    console.print(console_table(FLAGS.table, rows))
+    for name in files:
+        console.print(console_table(FLAGS.table, [row for row in rows if row["data"] == name]))
     for note in notes(rows):
         console.print(note, soft_wrap=True)
     write_json(out / f"{FLAGS.table}.json", rows)

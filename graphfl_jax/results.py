@@ -58,16 +58,21 @@ def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> 
       scores: ``{split: {point: [newcomers]}}`` after 0, 1, ... rounds at home.
 
     Returns:
-      Their names, and for every number of rounds the summaries at G, L and P; the first,
-      before any round, is zero-shot at G.
+      ``clients``, their names; ``curve``, for every number of rounds the summaries at G, L and
+      P, of which the first, before any round, is zero-shot at G; and ``diverged_at``, the
+      number of rounds after which a score was not finite, where the curve ends, or -1.
     """
-    return {
+    told = {
         "clients": list(federation.clients[-federation.newcomers :]),
-        "curve": [
-            {"rounds": played, **summaries(after["test"], task)}
-            for played, after in enumerate(scores)
-        ],
+        "curve": [],
+        "diverged_at": -1,
     }
+    for played, after in enumerate(scores):
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after)):
+            told["diverged_at"] = played
+            break
+        told["curve"].append({"rounds": played, **summaries(after["test"], task)})
+    return told
 
 
 def summaries(scores: dict, task: Task) -> dict:

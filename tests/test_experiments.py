@@ -87,6 +87,17 @@ def test_a_trial_is_the_run_of_the_same_settings():
                 np.testing.assert_allclose(novel["test"][point], expected, atol=1e-5)
 
 
+def test_newcomers_who_diverge_are_told_and_have_no_score():
+    config = tiny()
+    config.novel_fraction, config.novel.rounds = 0.2, 3
+    config.server_optimizer, config.hparams.novel_lr = "sgd", 1e30
+    novel = graphfl_jax.run(config).results["novel"]
+    assert novel["diverged_at"] in (1, 2)
+    assert len(novel["curve"]) == novel["diverged_at"]
+    trials, _ = run_trials(config, [{}], [0])
+    assert trials[0].diverged
+
+
 def test_trials_do_not_depend_on_how_many_run_at_once():
     points = [{"client_lr": rate} for rate in (0.1, 0.05, 0.02)]
     together, _ = run_trials(tiny(), points, [0])
