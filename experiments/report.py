@@ -7,8 +7,7 @@ from rich.table import Table
 from experiments.published import OUT_OF_REACH, UNITS, published
 from graphfl_jax.build import variant_of
 
-COMMON = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G", "L")
-ADAPTED = ("P adapted",)  # newcomers', after the last of their rounds
+COMMON = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
 
 
 def table_row(table: str, config, runs: list[dict]) -> dict:
@@ -56,7 +55,8 @@ def _scores(summaries, scale):
 
 
 def columns(table: str) -> tuple[str, ...]:
-    return (*COMMON, *(ADAPTED if table == "panacea_3" else ()), "published")
+    """The heads of a table; newcomers are scored again after the last of their rounds."""
+    return (*COMMON, "P later" if table == "panacea_3" else "L", "published")
 
 
 def lines(table: str, rows: list[dict]) -> list[list[str]]:
@@ -71,9 +71,8 @@ def lines(table: str, rows: list[dict]) -> list[list[str]]:
             own = row["scores"]["P"]
             numbers = ("mean", "std_clients", "std_seeds", "worst_decile")
             line += [f"{own[name]:.2f}" for name in numbers] + [f"{own['jain']:.3f}"]
-            line += [f"{row['scores'][point]['mean']:.2f}" for point in ("G", "L")]
-            if table == "panacea_3":
-                line.append(f"{row['adapted'][-1]['P']['mean']:.2f}")
+            later = row["adapted"][-1]["P"] if table == "panacea_3" else row["scores"]["L"]
+            line += [f"{score['mean']:.2f}" for score in (row["scores"]["G"], later)]
         paper = row["published"]
         mark = "*" if row["out_of_reach"] else ""
         line.append(f"{paper['mean']}±{paper['spread']}{mark}" if paper else "")
