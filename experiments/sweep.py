@@ -4,8 +4,9 @@
         --grid.hparams.client_lr=0.01,0.03,0.1 --grid.hparams.server_lr=0.03,0.1 --seeds=2
 
 Validation decides: the leaderboard is sorted by its mean over clients and seeds at P, after the
-last round. Test scores stand apart and decide nothing. A run that diverged has no score; a
-point is scored only where all its seeds are.
+last round. Newcomers, if there are any, are scored on validation too, as they join and after
+their rounds at home. Test scores stand apart and decide nothing. A run that diverged has no
+score; a point is scored only where all its seeds are.
 """
 
 import itertools
@@ -62,16 +63,25 @@ def _leaderboard(variant, names, trials, measured):
     for _, group in itertools.groupby(trials, lambda trial: trial.hparams):
         own = list(group)
         if not any(trial.diverged for trial in own):
-            val, test = ([t.scores[s]["P"].mean() for t in own] for s in ("val", "test"))
-            points.append((np.mean(val), np.std(val), np.mean(test), own[0].hparams))
-    points.sort(key=lambda row: row[0], reverse=measured.higher_is_better)
+            points.append((own[0].hparams, _scores(own)))
+    points.sort(key=lambda row: row[1]["validation"], reverse=measured.higher_is_better)
     table = Table(title=f"{variant}, {measured.metric} at P: {len(points)} points have a score")
-    for column in (*names, "validation", "sd seeds", "test"):
+    for column in (*names, *(points[0][1] if points else ())):
         table.add_column(column, justify="right")
-    for val, spread, test, hparams in points[: FLAGS.top]:
+    for hparams, scores in points[: FLAGS.top]:
         numbers = [f"{hparams[name]:g}" for name in names]
-        table.add_row(*numbers, f"{val:.5g}", f"{spread:.2g}", f"{test:.5g}")
+        table.add_row(*numbers, *(f"{score:.4g}" for score in scores.values()))
     return table
+
+
+def _scores(trials):
+    """Means at P over clients and seeds, and those of newcomers as they join and at the end."""
+    val, test = ([t.scores[split]["P"].mean() for t in trials] for split in ("val", "test"))
+    scores = {"validation": np.mean(val), "sd seeds": np.std(val)}
+    if trials[0].novel:
+        for name, played in (("newcomers", 0), ("later", -1)):
+            scores[name] = np.mean([t.novel[played]["val"]["P"].mean() for t in trials])
+    return scores | {"test": np.mean(test)}
 
 
 def _short(trial):

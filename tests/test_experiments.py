@@ -206,9 +206,11 @@ def entry(name, *words, cwd, file="fl60.py"):
 def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
     grid = "--grid.hparams.client_lr=0.1,0.001,1e30"
     words = ["--config.data.val_fraction=0.1", grid, "--seeds=2", "--out=trials.jsonl"]
+    words += ["--config.novel_fraction=0.2", "--config.novel.rounds=1"]
     status, told, errors = entry("sweep", *words, cwd=tmp_path)
     assert status == 0, errors
     assert "2 points have a score" in told and "6 runs" in told and "2 diverged" in told
+    assert "newcomers" in told and "later" in told
     lines = (tmp_path / "trials.jsonl").read_text().splitlines()
     trials = [json.loads(line) for line in lines]
     assert [t["diverged"] for t in trials] == [False] * 4 + [True] * 2
