@@ -15,14 +15,13 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 from absl import flags
-from matplotlib import pyplot
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from configs import base
 from experiments.cells import cells, papers_config
+from experiments.charts import draw
 from experiments.entry import FLAGS, launch, progress_bar
-from experiments.published import UNITS
 from graphfl_jax.build import pick
 from graphfl_jax.checkpoint import write_json
 
@@ -53,10 +52,6 @@ FIGURES = {
         "tpt48", "panacea", "server_steps", (1, 5, 10, 20), "server steps $K_s$"
     ),
 }
-# Colours that stay apart for all eyes, then the same with other dashes.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-DASHES = ("-", "--", ":")
-
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "The figure to draw.")
 flags.DEFINE_list("methods", [], "Lines of a figure over rounds; by default all methods.")
 flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
@@ -126,34 +121,6 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
                 scores.append([run["scores"]["P"]["mean"] for run in runs])
     by_seed = np.array(scores).T.tolist()
     return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
-
-
-def draw(lines: list[dict], label: str):
-    """The figure of lines as `curves` and `ablation` make them."""
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
-    scale, unit = UNITS[lines[0]["metric"]]
-    last = []
-    for i, line in enumerate(lines):
-        if not line["seeds"]:
-            axes.plot([], [], label=line["name"])
-            continue
-        scores = scale * np.array(line["seeds"])  # [seeds, x]
-        mean, spread = scores.mean(axis=0), scores.std(axis=0)
-        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
-        marker = {"marker": "o"} if len(lines) == 1 else {}
-        axes.plot(line["x"], mean, label=line["name"], **style, **marker)
-        axes.fill_between(
-            line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.15, lw=0
-        )
-        last.extend(mean[len(mean) // 4 :])
-    # The first rounds of the worst method would flatten everything else.
-    low, high = min(last), max(last)
-    margin = 0.08 * (high - low) or 0.5
-    axes.set_ylim(low - margin, high + margin)
-    axes.set(xlabel=label, ylabel=f"test {lines[0]['metric']} [{unit}]")
-    axes.grid(alpha=0.3)
-    figure.legend(loc="outside right center", frameon=False, fontsize="small")
-    return figure
 
 
 if __name__ == "__main__":

@@ -172,6 +172,8 @@ def test_renaming_clients_renames_the_results(name):
     alike = [np.repeat(leaf[:, :1], leaf.shape[1], axis=1) for leaf in (train.x, train.y)]
     data = federation.data._replace(train=Examples(*alike, train.count))
     experiment, _, hparams = parts(name)
+    if "code_dropout" in hparams:  # whom it strikes is luck
+        hparams = hparams | {"code_dropout": jnp.float32(0.0)}
     program = make_program(experiment.build, experiment.model, cohort_size=7)
     order = np.array([4, 0, 6, 2, 5, 3, 1])
 

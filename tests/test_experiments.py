@@ -15,6 +15,7 @@ import graphfl_jax
 from configs import custom, fl60, tpt48
 from experiments.bench import matmul_flops
 from experiments.cells import papers_config
+from experiments.charts import draw
 from experiments.published import PUBLISHED, published
 from experiments.report import columns, lines, table_row
 from experiments.trials import run_trials
@@ -289,6 +290,18 @@ def test_a_table_and_a_figure_share_their_runs(tmp_path):
     assert "<svg" in (tmp_path / "here/panacea_3a.svg").read_text()
     words = ["--table=panacea_2", "--datasets=fl60", "--methods=fedavg,local", *quick]
     assert "0 runs made, 4 found" in launched("tables", *words, cwd=tmp_path)[1]
+
+
+def test_a_line_without_a_run_is_named_and_one_line_is_seen_whole():
+    line = {"name": "alive", "metric": "mse", "x": [1, 2], "seeds": [[0.3, 0.1], [0.5, 0.1]]}
+    lost = {"name": "lost (2 diverged)", "metric": "mse", "x": [], "seeds": []}
+    drawn = draw([line, lost], "round")
+    assert [text.get_text() for text in drawn.legends[0].get_texts()] == [
+        "alive",
+        "lost (2 diverged)",
+    ]
+    low, high = draw([line], "steps").axes[0].get_ylim()
+    assert low < 100 and high > 500  # from the mean less the spread to the mean and the spread
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,9 @@ def test_a_vector_is_shaped_as_parameters_without_loss():
 def test_pfedhns_embeddings_have_the_authors_size(num_clients, dim):
     """floor(1 + N / 4)."""
     model = mlp(inputs=2, hidden=(3,), outputs=2, task=CLASSIFICATION)
-    sizes = {"server_steps": 1, "embedding_dim": 0, "width": 5}
-    algorithm = pfedhn(model, None, server_optimizer=optax.identity(), **sizes)
+    sizes = {"server_steps": 1, "embedding_dim": 0, "width": 5, "novel_code": "random"}
+    rest = {f"{side}_optimizer": optax.identity() for side in ("server", "novel")}
+    algorithm = pfedhn(model, None, **rest, **sizes)
     server = algorithm.init(jax.random.key(0), relations.from_edges(num_clients, []))
     assert server.weights["codes"].shape == (num_clients, dim)
 

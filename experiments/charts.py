@@ -1,0 +1,50 @@
+"""Lines of scores as a drawing."""
+
+import numpy as np
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from experiments.published import UNITS
+
+# Colours that stay apart for all eyes, then the same with other dashes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":")
+
+
+def draw(lines: list[dict], label: str) -> Figure:
+    """Draws means over seeds, and a band of one standard deviation about them.
+
+    Args:
+      lines: of each its ``name``, ``metric``, the places ``x``, and the scores there of every
+        seed, ``seeds`` [seeds][x], empty where no run has a score.
+      label: of the places.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    scale, unit = UNITS[lines[0]["metric"]]
+    alone = len(lines) == 1
+    low, high = [], []
+    for i, line in enumerate(lines):
+        if not line["seeds"]:
+            axes.plot([], [], label=line["name"])
+            continue
+        scores = scale * np.array(line["seeds"])  # [seeds, x]
+        mean, spread = scores.mean(axis=0), scores.std(axis=0)
+        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+        axes.plot(line["x"], mean, label=line["name"], marker="o" if alone else None, **style)
+        axes.fill_between(
+            line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
+        )
+        # The first rounds of the worst method would flatten everything else.
+        seen = slice(0 if alone else len(mean) // 4, None)
+        low.extend((mean - spread)[seen] if alone else mean[seen])
+        high.extend((mean + spread)[seen] if alone else mean[seen])
+    if low:
+        margin = 0.08 * (max(high) - min(low)) or 0.5
+        axes.set_ylim(min(low) - margin, max(high) + margin)
+    axes.set(xlabel=label, ylabel=f"test {lines[0]['metric']} [{unit}]")
+    axes.grid(alpha=0.3)
+    if alone:
+        axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
+    else:
+        figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
