@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 import graphfl_jax
 from configs import fl60, tpt48
-from experiments.trials import Trial, run_trials
+from experiments.trials import Trial, run_trials, with_seed
 from graphfl_jax import checkpoint
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.core import Task
@@ -58,8 +58,7 @@ def cells(config: ConfigDict, seeds: list[int], folder: Path) -> tuple[list[dict
     """
     found, missing = {}, []
     for seed in seeds:
-        own = copy.deepcopy(config)
-        own.seed = seed
+        own = with_seed(config, seed)
         federation = load_federation(own)
         build_experiment(own, federation)  # refuses what does not fit before anything runs
         mark = _fingerprint(own, federation)

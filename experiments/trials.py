@@ -48,7 +48,7 @@ def run_trials(
     Returns:
       The trials, in the order of points, then seeds, and what their scores measure.
     """
-    federations = [load_federation(_with_seed(config, seed)) for seed in seeds]
+    federations = [load_federation(with_seed(config, seed)) for seed in seeds]
     experiment = build_experiment(config, federations[0])
     unread = sorted({name for point in points for name in point} - experiment.hparams.keys())
     if unread:
@@ -138,7 +138,8 @@ def _stacked(data):
     return jax.tree.map(lambda *leaves: np.stack(leaves), *data)
 
 
-def _with_seed(config, seed):
+def with_seed(config: ConfigDict, seed: int) -> ConfigDict:
+    """A copy of a configuration with another seed."""
     config = copy.deepcopy(config)
     config.seed = seed
     return config

@@ -113,15 +113,8 @@ def hyper_federation(
             gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
             return gap + hyper.penalty(weights, codes, server.relations), gap
 
-        def step(carry, _):
-            weights, memory = carry
-            (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(weights)
-            # Of the gap the least value is known, 0, as an optimiser may ask of a value.
-            updates, memory = optimizer.update(gradient, memory, weights, value=gap)
-            return (optax.apply_updates(weights, updates), memory), None
-
         start = (server.weights, server.memory)
-        (weights, memory), _ = jax.lax.scan(step, start, length=server_steps)
+        weights, memory = _descend(objective, start, optimizer, server_steps)
         return HyperServer(weights, memory, server.relations)
 
     def admit(server, newcomers, graph, key):
@@ -144,16 +137,11 @@ def hyper_federation(
             weights = weights_with(own)
             codes = hyper.encode(weights, server.relations, ())[cohort.ids]
             sent = jax.vmap(hyper.decode, (None, 0))(weights, codes)
-            return 0.5 * tree.sq_dist(uploads, sent)
-
-        def step(carry, _):
-            own, memory = carry
-            gap, gradient = jax.value_and_grad(objective)(own)
-            updates, memory = novel_optimizer.update(gradient, memory, own, value=gap)
-            return (optax.apply_updates(own, updates), memory), None
+            gap = 0.5 * tree.sq_dist(uploads, sent)
+            return gap, gap
 
         start = (server.weights["codes"][cohort.ids], server.memory)
-        (own, memory), _ = jax.lax.scan(step, start, length=server_steps)
+        own, memory = _descend(objective, start, novel_optimizer, server_steps)
         return HyperServer(weights_with(own), memory, server.relations)
 
     return Algorithm(
@@ -166,6 +154,20 @@ def hyper_federation(
         admit=admit,
         adapt=adapt,
     )
+
+
+def _descend(objective, start, optimizer, steps):
+    """Steps from (parameters, memory) on ``objective(parameters) -> (value, gap)``."""
+
+    def step(carry, _):
+        parameters, memory = carry
+        (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(parameters)
+        # Of the gap the least value is known, 0, as an optimiser may ask of a value.
+        updates, memory = optimizer.update(gradient, memory, parameters, value=gap)
+        return (optax.apply_updates(parameters, updates), memory), None
+
+    end, _ = jax.lax.scan(step, start, length=steps)
+    return end
 
 
 def _initial_codes(codes, newcomers, graph, scheme, key):
