@@ -43,6 +43,7 @@ def get_config() -> ConfigDict:
     config.local_steps = 50  # K_c, a client's gradient steps in a round
     config.server_steps = 10  # K_s, a hypernetwork server's optimiser steps in a round
     config.eval_block = 512  # examples scored at once, per client; bounds memory
+    config.eval_clients = 0  # clients evaluated at once, which bounds memory too; 0: all
 
     config.data = ConfigDict()
     config.data.name = "tpt48"  # custom, fl60, fl60_paper_formula, tpt48

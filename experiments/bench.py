@@ -163,7 +163,7 @@ def round_flops(experiment, config, state) -> int:
     """Operations in the matrix products of one round, counted in its trace."""
 
     def one_round(state, data, key):
-        algorithm = experiment.build(experiment.hparams)
+        algorithm = experiment.build(experiment.hparams, 0)
         return play_round(
             algorithm, data, state, key, cohort_size=config.cohort_size, mesh=None
         )

@@ -19,7 +19,7 @@ from experiments.trials import Trial, run_trials, with_seed
 from graphfl_jax import checkpoint
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.core import Task
-from graphfl_jax.results import environment, novel_scores, summaries
+from graphfl_jax.results import environment, errors_in_units, novel_scores, summaries
 
 CONFIGS = {"fl60": fl60, "tpt48": tpt48}
 # Fields that say where data lie or when a run is saved, and not what it computes.
@@ -53,8 +53,8 @@ def cells(config: ConfigDict, seeds: list[int], folder: Path) -> tuple[list[dict
     Returns:
       A dictionary per seed: ``fingerprint``, ``variant``, ``seed``, ``dataset``, ``metric``,
       ``higher_is_better``, ``hparams``, ``diverged``, ``scores`` (summaries at G, L and P; None
-      where it diverged), ``novel`` (as in results.json), ``curve`` (means over clients at
-      every evaluation), and where it was made; and how many of them were run now.
+      where it diverged), ``errors`` and ``novel`` (as in results.json), ``curve`` (means over
+      clients at every evaluation), and where it was made; and how many of them were run now.
     """
     found, missing = {}, []
     for seed in seeds:
@@ -78,7 +78,7 @@ def cells(config: ConfigDict, seeds: list[int], folder: Path) -> tuple[list[dict
 
 
 def _cell(config, trial: Trial, task: Task, federation, mark) -> dict:
-    scores = novel = None
+    scores = errors = novel = None
     curve = []
     if not trial.diverged:
         scores = summaries(trial.scores["test"], task)
@@ -86,6 +86,8 @@ def _cell(config, trial: Trial, task: Task, federation, mark) -> dict:
             {"round": played, **jax.tree.map(lambda s: float(s.mean()), told["test"])}
             for played, told in trial.curve
         ]
+        if task.sum_up:
+            errors = errors_in_units(federation, trial.tallies, task)
         if trial.novel:
             novel = novel_scores(federation, trial.novel, task)
     return {
@@ -95,6 +97,7 @@ def _cell(config, trial: Trial, task: Task, federation, mark) -> dict:
         "dataset": {
             "name": federation.name,
             "source": federation.source,
+            "extent": federation.extent,
             "sha256": federation.sha256,
         },
         "metric": task.metric,
@@ -102,6 +105,7 @@ def _cell(config, trial: Trial, task: Task, federation, mark) -> dict:
         "hparams": trial.hparams,
         "diverged": trial.diverged,
         "scores": scores,
+        "errors": errors,
         "novel": novel,
         "curve": curve,
         **environment(),

@@ -21,6 +21,7 @@ class Trial(NamedTuple):
     seed: int
     diverged: bool
     scores: dict  # {split: {"G" | "L" | "P": [N]}}; meaningless where diverged
+    tallies: dict  # of the test split, as `program.evaluate_clients` tells them
     novel: list[dict]  # the same of newcomers after 0, 1, ... rounds at home; [] without any
     curve: list[tuple[int, dict]]  # rounds played and scores then
 
@@ -70,19 +71,19 @@ def run_trials(
         for p, point in enumerate(part):
             for s, seed in enumerate(seeds):
                 own = jax.tree.map(lambda leaf: leaf[s, p], told)  # noqa: B023
-                broken, scores, novel = own
+                broken, scores, tallies, novel = own
                 finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(own))
                 diverged = bool(broken) or not finite
                 rows = list(zip(stops, scores, strict=True))
-                trials.append(Trial(point, seed, diverged, scores[-1], novel, rows))
+                trials.append(Trial(point, seed, diverged, scores[-1], tallies, novel, rows))
     return trials, experiment.model.task
 
 
 def _player(config, experiment, federations, seeds):
     """A function that plays seeds x points as one program, and scores them at some rounds.
 
-    It returns whether a run broke, scores at every stop, and newcomers' scores after every
-    round of theirs; every leaf is [seeds, points, ...].
+    It returns whether a run broke, scores at every stop, tallies at the last, and newcomers'
+    scores after every round of theirs; every leaf is [seeds, points, ...].
     """
     newcomers = federations[0].newcomers
     program = make_program(
@@ -90,6 +91,7 @@ def _player(config, experiment, federations, seeds):
         experiment.model,
         cohort_size=config.cohort_size,
         block=config.eval_block,
+        group=config.eval_clients,
         newcomers=newcomers,
     )
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
@@ -118,15 +120,16 @@ def _player(config, experiment, federations, seeds):
         for stop in stops:
             state, log = advance(state, *given, jnp.int32(stop - played))
             broken, played = broken | (log.diverged_at >= 0), stop
-            scores.append(jax.device_get(evaluate(state, *given)))
+            told, tallies = jax.device_get(evaluate(state, *given))
+            scores.append(told)
         if newcomers:
             given = (keys, hparams, _stacked([f.everyone for f in federations]))
             state = admit(state, *given)
             for adapted in range(config.novel.rounds + 1):
                 state = adapt(state, *given) if adapted else state
-                told = jax.device_get(evaluate(state, *given))
+                told, _ = jax.device_get(evaluate(state, *given))
                 novel.append(jax.tree.map(lambda leaf: leaf[..., -newcomers:], told))
-        return jax.device_get(broken), scores, novel
+        return jax.device_get(broken), scores, tallies, novel
 
     return play
 

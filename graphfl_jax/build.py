@@ -12,8 +12,10 @@ import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
+from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Algorithm, ClientModel
@@ -22,7 +24,7 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.newcomers import hold_out
 from graphfl_jax.local import epoch_trainer, sgd_trainer
-from graphfl_jax.metrics import TASKS
+from graphfl_jax.metrics import task_of
 from graphfl_jax.models import MODELS
 from graphfl_jax.optimizers import OPTIMIZERS
 
@@ -55,7 +57,7 @@ class Experiment(NamedTuple):
 
     federation: Federation
     model: ClientModel
-    build: Callable[[dict[str, Any]], Algorithm]  # hparams -> Algorithm, inside a trace or not
+    build: Callable[[dict[str, Any], Any], Algorithm]  # (hparams, rounds played) -> Algorithm
     hparams: dict[str, float]  # the floats that the algorithm reads, and no others
 
 
@@ -114,11 +116,14 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         )
     fields = {
         **config.model,
-        "inputs": math.prod(federation.data.train.x.shape[2:]),
+        "inputs": tree.take(federation.data.train, 0).rows(np.arange(1)).x.shape[1:],
         "outputs": federation.outputs,
-        "task": TASKS[federation.task],
+        "task": task_of(federation.task, federation.units),
     }
-    model = modeller(**arguments(modeller, fields))
+
+    def client_model(hparams, played):
+        offered = {**fields, **hparams, "played": played}
+        return modeller(**arguments(modeller, offered))
 
     def optimizer(side, hparams, rate):
         prefix = f"{side}_"
@@ -126,7 +131,8 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         factory = optimizers[side]
         return factory(**arguments(factory, own | {"lr": hparams[rate]}))
 
-    def build(hparams):
+    def build(hparams, played):
+        model = client_model(hparams, played)
         client_optimizer = optimizer("client", hparams, "client_lr")
         train = sgd_trainer(
             client_optimizer, steps=config.local_steps, batch_size=config.batch_size
@@ -150,7 +156,9 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             )
         return finetuned(algorithm, model, tune, tuning_part=config.tuning.part)
 
-    read = set(wanted(factory)) | {f"client_{name}" for name in wanted(optimizers["client"])}
+    read = {*wanted(factory), *wanted(modeller)} | {
+        f"client_{name}" for name in wanted(optimizers["client"])
+    }
     for name, rate in SERVER_OPTIMIZERS.items():
         if name in wanted(factory):
             own = {f"server_{field}" for field in wanted(optimizers["server"])}
@@ -159,14 +167,14 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         read.add("tuning_lr")
     hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
     # So that a factory refuses its settings here, and not inside a trace.
-    algorithm = build(hparams)
+    algorithm = build(hparams, 0)
     if algorithm.relational and not len(federation.data.graph.senders):
         raise ValueError(
             f"algorithm.name={config.algorithm.name!r} needs relations between clients, of "
             f"which {federation.name} has none; add edges to the file, or set "
             f"--config.data.graph=knn"
         )
-    return Experiment(federation, model, build, hparams)
+    return Experiment(federation, client_model(hparams, 0), build, hparams)
 
 
 def variant_of(config: ConfigDict) -> str:

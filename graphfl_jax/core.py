@@ -9,9 +9,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flax
 import jax
 import jax.numpy as jnp
 import jraph
+import numpy as np
 
 Array = jax.Array
 Params = Any  # a tree of arrays, {"body": ..., "head": ...}
@@ -28,13 +30,71 @@ class Examples(NamedTuple):
     y: Array  # [S, *targets]   or [N, S, *targets]
     count: Array  # [] int32    or [N] int32
 
+    @property
+    def size(self) -> int:
+        """S, for the examples of one client."""
+        return self.y.shape[0]
+
+    def rows(self, indices: Array) -> "Examples":
+        """The examples `indices` [B] of one client, all of them real."""
+        return Examples(self.x[indices], self.y[indices], _all_of(indices))
+
+
+@flax.struct.dataclass
+class Windows:
+    """Examples of one client, or of N clients stacked, that are windows over a series.
+
+    Example j is the steps j to j + past + future - 1, of which the last `future` are to be
+    forecast. Windows are cut out when they are asked for: written out, each step would be there
+    past + future times.
+    """
+
+    series: Array  # [T, F] or [N, T, F]; feature 0 is forecast, the others are known ahead
+    count: Array  # [] int32 or [N] int32, at most T - past - future + 1
+    past: int = flax.struct.field(pytree_node=False)
+    future: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def size(self) -> int:
+        """S, for the examples of one client."""
+        return self.series.shape[0] - self.past - self.future + 1
+
+    def rows(self, indices: Array) -> Examples:
+        """The windows `indices` [B] of one client.
+
+        Returns:
+          x [B, past + future, F], where feature 0 is 0 in the last `future` steps, and
+          y [B, future].
+        """
+        length = self.past + self.future
+        windows = self.series[indices[:, None] + np.arange(length)]
+        told = np.ones((length, windows.shape[-1]), np.float32)
+        told[self.past :, 0] = 0
+        return Examples(windows * told, windows[:, self.past :, 0], _all_of(indices))
+
+
+def _all_of(indices):
+    return jnp.int32(indices.shape[0])
+
 
 class FederatedData(NamedTuple):
     """Everything that N clients hold, and the relations between them."""
 
-    train: Examples
-    evals: dict[str, Examples]  # "test", and "val" where clients keep a validation split
+    train: Examples | Windows
+    evals: dict[
+        str, Examples | Windows
+    ]  # "test", and "val" where clients keep a validation split
     graph: jraph.GraphsTuple  # N nodes without features; edges [n_edge] float32 weights
+
+
+class Units(NamedTuple):
+    """How standardised targets are told in units of their own: mean + std * target."""
+
+    name: str  # "mph"
+    mean: float
+    std: float
+    step: float  # minutes from one target of an example to the next
+    missing: float  # the value in these units that stands for no reading
 
 
 class Task(NamedTuple):
@@ -44,6 +104,10 @@ class Task(NamedTuple):
     score: Callable[[Array, Array], Array]  # (outputs [B, O], y [B, ...]) -> [B], reported
     metric: str  # the name of the score: "accuracy", "mse"
     higher_is_better: bool
+    # What else is told of a trained model, if anything: what an example adds to it, (outputs,
+    # y) -> {name: [B, ...]}, and what the clients' means {name: [N, ...]} of that come to.
+    tally: Callable[[Array, Array], dict[str, Array]] | None = None
+    sum_up: Callable[[dict[str, np.ndarray]], dict] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,6 +122,10 @@ class ClientModel:
     body: Callable[[Any, Array], Array]  # (params["body"], x [B, *features]) -> [B, F]
     head: Callable[[Any, Array], Array]  # (params["head"], features [B, F]) -> [B, O]
     task: Task
+    # (params, batch) -> outputs [B, O] while training, where they are not `apply`'s
+    rehearse: Callable[[Params, Examples], Array] | None = None
+    # (params, a client's examples) -> params with which to predict on that client's data
+    settle: Callable[[Params, Any], Params] = lambda params, examples: params
 
     def apply(self, params: Params, x: Array) -> Array:
         """Predicts: outputs [B, O] for x [B, *features]."""
@@ -65,7 +133,11 @@ class ClientModel:
 
     def objective(self, params: Params, batch: Examples) -> Array:
         """Mean loss over the real rows of a batch: a float32 scalar."""
-        losses = self.task.loss(self.apply(params, batch.x), batch.y)  # [B]
+        if self.rehearse is None:
+            outputs = self.apply(params, batch.x)
+        else:
+            outputs = self.rehearse(params, batch)
+        losses = self.task.loss(outputs, batch.y)  # [B]
         real = (jnp.arange(losses.shape[0]) < batch.count).astype(losses.dtype)
         return jnp.sum(losses * real) / jnp.maximum(batch.count, 1).astype(losses.dtype)
 
@@ -89,11 +161,13 @@ def _no_memory(message, key):
     return ()
 
 
-def _the_model(model, client):
+def the_model(model, client):
+    """What a client predicts with, in methods that leave it at the model it holds."""
     return model
 
 
-def _as_sent(message, client, examples, key):
+def as_sent(message, client, examples, key):
+    """What a client finally uses, in methods that leave it at the message."""
     return message
 
 
@@ -166,8 +240,8 @@ class Algorithm:
     predict: Callable
     prepare: Callable = _as_it_is
     enroll: Callable = _no_memory
-    deploy: Callable = _the_model
-    personalize: Callable = _as_sent
+    deploy: Callable = the_model
+    personalize: Callable = as_sent
     admit: Callable = _nothing_new
     adapt: Callable = _nothing_new
     relational: bool = False

@@ -22,7 +22,7 @@ from graphfl_jax.build import (
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.program import client_mesh, make_program, message_bytes
-from graphfl_jax.results import environment, final_scores, novel_scores
+from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder
 
 
@@ -40,7 +40,7 @@ class Compiled(NamedTuple):
 
     state: State
     advance: Callable  # (state, rounds) -> (state, log); takes the state's buffers
-    evaluate: Callable  # (state) -> scores
+    evaluate: Callable  # (state) -> scores and tallies
     join: Callable  # (state) -> newcomers' scores after 0, 1, ... rounds at home, a generator
     down_bytes: int  # one client's message in a round
     up_bytes: int  # one client's upload in a round
@@ -88,16 +88,20 @@ def run(
             rows, seconds = folder.rows(found), found.notes["seconds"]
             state = jax.tree.map(_as_on_device, found.state, state)
     seconds["compile"] += compiled.seconds
-    state, diverged_at = _play(compiled, config, state, rows, seconds, folder, report)
+    state, tallies, diverged_at = _play(compiled, config, state, rows, seconds, folder, report)
 
-    scores = novel = None
+    scores = errors = novel = None
     if diverged_at < 0:
         scores = final_scores(rows, task)
+        if task.sum_up:
+            if tallies is None:  # nothing was left to play
+                _, tallies = jax.device_get(compiled.evaluate(state))
+            errors = errors_in_units(experiment.federation, tallies, task)
         if experiment.federation.newcomers:
             with _clock(seconds, "novel"):
                 novel = novel_scores(experiment.federation, compiled.join(state), task)
     results = _results(
-        config, experiment, compiled, scores, novel, seconds, int(state.round), where
+        config, experiment, compiled, (scores, errors, novel), seconds, int(state.round), where
     )
     if folder is not None:
         folder.finish(results)
@@ -105,18 +109,23 @@ def run(
 
 
 def _play(compiled, config, state, rows, seconds, folder, report):
-    """Plays and evaluates to the last round or to divergence; adds to `rows` and `seconds`."""
+    """Plays and evaluates to the last round or to divergence; adds to `rows` and `seconds`.
+
+    Returns:
+      The state, the tallies of the last evaluation (None without any), and `diverged_at`.
+    """
     played = saved = int(state.round)
+    tallies = None
     while played < config.rounds:
         step = min(config.eval_every - played % config.eval_every, config.rounds - played)
         with _clock(seconds, "train"):
             state, log = jax.block_until_ready(compiled.advance(state, jnp.int32(step)))
         with _clock(seconds, "evaluate"):
-            scores = jax.device_get(compiled.evaluate(state))
+            scores, tallies = jax.device_get(compiled.evaluate(state))
         played += step
         diverged_at = _diverged_at(log, scores, played)
         if diverged_at >= 0:
-            return state, diverged_at
+            return state, tallies, diverged_at
         train = jax.device_get(log.metrics)
         row = {"round": np.int32(played), "train": train, "scores": scores}
         rows.append(jax.tree.map(np.asarray, row))
@@ -126,11 +135,12 @@ def _play(compiled, config, state, rows, seconds, folder, report):
                 folder.save(state, rows, seconds)
                 saved = played
         report(played)
-    return state, -1
+    return state, tallies, -1
 
 
-def _results(config, experiment, compiled, scores, novel, seconds, played, where) -> dict:
-    """What results.json holds; `scores` is None where the run diverged."""
+def _results(config, experiment, compiled, told, seconds, played, where) -> dict:
+    """What results.json holds; the scores are None where the run diverged."""
+    scores, errors, novel = told
     federation, task = experiment.federation, experiment.model.task
     steps = played * config.cohort_size * config.local_steps
     return {
@@ -139,6 +149,7 @@ def _results(config, experiment, compiled, scores, novel, seconds, played, where
         "dataset": {
             "name": federation.name,
             "source": federation.source,
+            "extent": federation.extent,
             "sha256": federation.sha256,
         },
         "seed": config.seed,
@@ -148,6 +159,7 @@ def _results(config, experiment, compiled, scores, novel, seconds, played, where
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "scores": scores,
+        "errors": errors,
         "novel": novel,
         "timing": {
             **{f"{what}_s": spent for what, spent in seconds.items()},
@@ -167,6 +179,7 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
         experiment.model,
         cohort_size=config.cohort_size,
         block=config.eval_block,
+        group=config.eval_clients,
         mesh=mesh,
         newcomers=experiment.federation.newcomers,
     )
@@ -184,11 +197,11 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
         for played in range(config.novel.rounds + 1):
             if played:
                 state = program.adapt(state, *everyone)
-            scores = jax.device_get(program.evaluate(state, *everyone))
+            scores, _ = jax.device_get(program.evaluate(state, *everyone))
             newcomers = experiment.federation.newcomers
             yield jax.tree.map(lambda leaf: leaf[-newcomers:], scores)  # noqa: B023
 
-    down, up = message_bytes(experiment.build(hparams), state, experiment.federation.data)
+    down, up = message_bytes(experiment.build(hparams, 0), state, experiment.federation.data)
     return Compiled(
         state,
         lambda state, rounds: advance(state, *inputs, rounds),

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax.core import Array, Examples, Params
+from graphfl_jax.core import Array, Examples, Params, Windows
 
 Objective = Callable[[Params, Examples], Array]
-Train = Callable[[Objective, Params, Examples, Array], tuple[Params, dict[str, Array]]]
+Train = Callable[
+    [Objective, Params, Examples | Windows, Array], tuple[Params, dict[str, Array]]
+]
 
 
 def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
@@ -22,12 +24,6 @@ def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     indices = (uniform * count.astype(jnp.float32)).astype(jnp.int32)
     # Rounding can carry uniform * count up to count itself.
     return jnp.minimum(indices, count - 1)
-
-
-def batch_of(examples: Examples, indices: Array) -> Examples:
-    """The rows `indices` [B] of one client's examples, all of them real."""
-    count = jnp.int32(indices.shape[0])
-    return Examples(examples.x[indices], examples.y[indices], count)
 
 
 def sgd_trainer(
@@ -47,11 +43,14 @@ def sgd_trainer(
     def train(objective, params, examples, key):
         def step(carry, indices):
             params, memory = carry
-            batch = examples if batch_size is None else batch_of(examples, indices)
+            batch = everything if batch_size is None else examples.rows(indices)
             loss, gradient = jax.value_and_grad(objective)(params, batch)
             updates, memory = optimizer.update(gradient, memory, params, value=loss)
             return (optax.apply_updates(params, updates), memory), loss
 
+        if batch_size is None:
+            everything = examples.rows(jnp.arange(examples.size))
+            everything = everything._replace(count=examples.count)
         indices = draw_indices(key, (steps, batch_size or 0), examples.count)
         (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), indices)
         return params, {"loss": jnp.mean(losses)}
@@ -75,7 +74,7 @@ def epoch_trainer(
     optimizer = optax.with_extra_args_support(optimizer)
 
     def train(objective, params, examples, key):
-        size = examples.y.shape[0]
+        size = examples.size
         rows = min(batch_size, size)
         batches = -(-size // rows)
         real = jnp.arange(size) < examples.count
@@ -90,7 +89,7 @@ def epoch_trainer(
         def step(carry, part):
             indices, left = part
             params, memory = carry
-            batch = Examples(examples.x[indices], examples.y[indices], jnp.minimum(left, rows))
+            batch = examples.rows(indices)._replace(count=jnp.minimum(left, rows))
             loss, gradient = jax.value_and_grad(objective)(params, batch)
             updates, memory = optimizer.update(gradient, memory, params, value=loss)
             after = (optax.apply_updates(params, updates), memory)

@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from graphfl_jax.core import Task
+from graphfl_jax.core import Task, Units
 
 
 def _cross_entropy(outputs, y):
@@ -22,6 +22,60 @@ def _squared_error(outputs, y):
 CLASSIFICATION = Task(_cross_entropy, _correct, "accuracy", higher_is_better=True)
 REGRESSION = Task(_squared_error, _squared_error, "mse", higher_is_better=False)
 TASKS = {"classification": CLASSIFICATION, "regression": REGRESSION}
+HORIZONS = (15, 30, 60)  # minutes ahead
+
+
+def task_of(name: str, units: Units | None) -> Task:
+    """The task of that name, with errors in units of their own where targets have them.
+
+    After the last round, errors e of forecasts are summed up over all examples of all clients
+    at each of `HORIZONS`: ``mae``, the mean of |e|, ``rmse``, the root of the mean of e^2, in
+    the targets' units, and, over targets that are not missing, ``mae_seen``, ``rmse_seen`` and
+    ``mape_seen``, the mean of |e / target| in %.
+    """
+    task = TASKS[name]
+    if units is None:
+        return task
+    steps = np.array([round(minutes / units.step) - 1 for minutes in HORIZONS])
+    # As the loader standardised it, so that it is found again bit for bit.
+    missing = standardised(np.float32(units.missing), units)
+
+    def tally(outputs, y):
+        outputs, y = outputs[:, steps], y[:, steps]  # [B, horizons]
+        seen = (y != missing).astype(jnp.float32)
+        error = jnp.abs(outputs - y) * units.std
+        value = jnp.where(seen > 0, units.mean + units.std * y, 1.0)
+        return {
+            "abs": error,
+            "square": jnp.square(error),
+            "seen": seen,
+            "abs_seen": seen * error,
+            "square_seen": seen * jnp.square(error),
+            "share_seen": seen * error / value,
+        }
+
+    return task._replace(tally=tally, sum_up=_sum_up)
+
+
+def standardised(values: np.ndarray, units: Units) -> np.ndarray:
+    """Values in units, as targets: float32 of the same shape."""
+    return (values.astype(np.float32) - np.float32(units.mean)) / np.float32(units.std)
+
+
+def _sum_up(tallies):
+    """Errors by horizon from clients' means {name: [N, horizons]}, each client counting once."""
+    mean = {name: np.asarray(value, np.float64).mean(axis=0) for name, value in tallies.items()}
+    told = {
+        "mae": mean["abs"],
+        "rmse": np.sqrt(mean["square"]),
+        "mae_seen": mean["abs_seen"] / mean["seen"],
+        "rmse_seen": np.sqrt(mean["square_seen"] / mean["seen"]),
+        "mape_seen": 100 * mean["share_seen"] / mean["seen"],
+    }
+    return {
+        f"{minutes} min": {name: float(value[i]) for name, value in told.items()}
+        for i, minutes in enumerate(HORIZONS)
+    }
 
 
 def summary(per_client: np.ndarray, *, higher_is_better: bool) -> dict:

@@ -5,6 +5,7 @@ steps, the server's steps and every round between two evaluations are one XLA pr
 runs may be vmapped on top, over keys, hyperparameters and data.
 """
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +15,17 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, ClientModel, Cohort, Examples, State
+from graphfl_jax.core import (
+    Algorithm,
+    Array,
+    ClientModel,
+    Cohort,
+    Examples,
+    State,
+    Windows,
+    as_sent,
+    the_model,
+)
 
 
 class Log(NamedTuple):
@@ -29,7 +40,7 @@ class Program(NamedTuple):
 
     start: Callable  # (key, hparams, data) -> State
     advance: Callable  # (state, key, hparams, data, rounds) -> (State, Log); donates state
-    evaluate: Callable  # (state, key, hparams, data) -> {split: {"G" | "L" | "P": [N]}}
+    evaluate: Callable  # (state, key, hparams, data) -> scores and tallies: `evaluate_clients`
     admit: Callable  # (state, key, hparams, data of all) -> State with the newcomers
     adapt: Callable  # (state, key, hparams, data of all) -> State after their round at home
 
@@ -106,45 +117,62 @@ def train_cohort(algorithm: Algorithm, data, state: State, ids, key: Array, *, m
     return tree.put(state.clients, ids, trained), uploads, metrics
 
 
-def score_client(algorithm, model, predictor, examples: Examples, block: int) -> Array:
-    """One client's mean score over its real examples, `block` at a time: a scalar.
+def score_client(predict, score, examples: Examples | Windows, block: int):
+    """Means over one client's real examples of what `score` tells of each, `block` at a time.
 
     NaN where an output is not finite: an argmax over NaN logits would pass for a prediction.
+
+    Args:
+      predict: x [B, ...] -> outputs [B, O].
+      score: (outputs, y) -> a tree of [B, ...].
+
+    Returns:
+      The same tree of [...].
     """
-    size = examples.y.shape[0]
-    block = min(block, size)
-    blocks = -(-size // block)
-    padding = blocks * block - size
+    block = min(block, examples.size)
 
-    def in_blocks(leaf):
-        leaf = jnp.pad(leaf, [(0, padding)] + [(0, 0)] * (leaf.ndim - 1))
-        return leaf.reshape(blocks, block, *leaf.shape[1:])
-
-    def one_block(total, part):
-        x, y, real = part
-        outputs = algorithm.predict(predictor, x)
-        scores = model.task.score(outputs, y)  # [block]
+    def of_block(first):
+        indices = first + jnp.arange(block)
+        real = indices < examples.count
+        batch = examples.rows(jnp.minimum(indices, examples.size - 1))
+        outputs = predict(batch.x)
         finite = jnp.isfinite(outputs).reshape(block, -1).all(axis=1)
-        scores = jnp.where(finite, scores, jnp.nan)
-        return total + jnp.sum(jnp.where(real, scores, 0.0)), None
 
-    real = jnp.arange(size) < examples.count
-    parts = jax.tree.map(in_blocks, (examples.x, examples.y, real))
-    # A zero that varies over devices as the examples do.
-    zero = jnp.zeros_like(examples.count, jnp.float32)
-    total, _ = jax.lax.scan(one_block, zero, parts)
-    return total / examples.count.astype(jnp.float32)
+        def summed(scores):
+            scores = jnp.where(finite, jnp.moveaxis(scores, 0, -1), jnp.nan)
+            return jnp.sum(jnp.where(real, scores, 0.0), axis=-1)
+
+        return jax.tree.map(summed, score(outputs, batch.y))
+
+    sums = jax.lax.map(of_block, jnp.arange(0, examples.size, block))
+    count = examples.count.astype(jnp.float32)
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / count, sums)
 
 
-def evaluate_clients(algorithm, model, data, state: State, key: Array, *, block, mesh):
+def evaluate_clients(
+    algorithm: Algorithm, model, data, state: State, key: Array, *, block, group, mesh
+):
     """Scores every client on every evaluation split, at three points.
 
     G is the model as the server sends it, L the same after one round's local training, P the
     method's own predictor. The local training is thrown away.
 
+    Args:
+      block: examples scored at once, per client.
+      group: clients trained and scored at once; 0 is all.
+
     Returns:
-      ``{split: {"G": [N], "L": [N], "P": [N]}}``.
+      ``{split: {"G": [N], "L": [N], "P": [N]}}``, and of the test split the means of what the
+      model's task tallies, ``{"G" | "L" | "P": {name: [N, ...]}}``, {} if it tallies nothing.
     """
+    task = model.task
+
+    def score(split):
+        def told(outputs, y):
+            tally = task.tally(outputs, y) if task.tally and split == "test" else {}
+            return task.score(outputs, y), tally
+
+        return told
 
     def one_client(shared, i, rows):
         server, key = shared
@@ -155,45 +183,72 @@ def evaluate_clients(algorithm, model, data, state: State, key: Array, *, block,
         predictors = {
             "G": algorithm.deploy(message, client),
             "L": algorithm.deploy(upload, trained),
-            "P": algorithm.personalize(message, client, train, key_personal),
+        }
+        if not only_sends:
+            personal = algorithm.personalize(message, client, train, key_personal)
+            predictors["P"] = personal
+        settled = {
+            point: model.settle(predictor, train) for point, predictor in predictors.items()
         }
         return {
             split: {
-                point: score_client(algorithm, model, predictor, examples, block)
-                for point, predictor in predictors.items()
+                point: score_client(
+                    functools.partial(algorithm.predict, predictor),
+                    score(split),
+                    examples,
+                    block,
+                )
+                for point, predictor in settled.items()
             }
             for split, examples in evals.items()
         }
 
+    # P is then G, and need not be scored again.
+    only_sends = algorithm.personalize is as_sent and algorithm.deploy is the_model
     num_clients = data.train.count.shape[0]
-    ids = jnp.arange(num_clients, dtype=jnp.int32)
-    rows = (state.clients, data.train, data.evals)
+    size = min(group or num_clients, num_clients)
     if mesh is not None:
-        # The last client is scored again until the devices are full, and cut off below.
-        full = -(-num_clients // mesh.size) * mesh.size
-        ids = jnp.minimum(jnp.arange(full, dtype=jnp.int32), num_clients - 1)
-        rows = tree.take(rows, ids)
-    scores = map_clients(one_client, mesh)((state.server, key), ids, rows)
-    return jax.tree.map(lambda leaf: leaf[:num_clients], scores)
+        size = -(-size // mesh.size) * mesh.size
+    # The last client is scored again until the last group is full, and cut off below.
+    full = -(-num_clients // size) * size
+    ids = jnp.minimum(jnp.arange(full, dtype=jnp.int32), num_clients - 1)
+    everyone = (state.clients, data.train, data.evals)
+
+    def of_group(ids):
+        rows = everyone if size == num_clients else tree.take(everyone, ids)
+        return map_clients(one_client, mesh)((state.server, key), ids, rows)
+
+    told = jax.lax.map(of_group, ids.reshape(-1, size))
+    told = jax.tree.map(lambda leaf: leaf.reshape(full, *leaf.shape[2:])[:num_clients], told)
+    if only_sends:
+        told = {split: points | {"P": points["G"]} for split, points in told.items()}
+    scores = {
+        split: {point: pair[0] for point, pair in points.items()}
+        for split, points in told.items()
+    }
+    return scores, {point: pair[1] for point, pair in told["test"].items()}
 
 
 def make_program(
-    build: Callable[[dict], Algorithm],
+    build: Callable[[dict, Array], Algorithm],
     model: ClientModel,
     *,
     cohort_size: int,
     block: int = 512,
+    group: int = 0,
     mesh: Mesh | None = None,
     newcomers: int = 0,
 ) -> Program:
     """Compiles a federated algorithm.
 
     Args:
-      build: hparams -> Algorithm. Called inside the trace, with traced floats, so that a change
-        of a learning rate never recompiles and a grid of them is a vmap.
+      build: (hparams, rounds played) -> Algorithm. Called inside the trace, with traced
+        numbers, so that a change of a learning rate never recompiles and a grid of them is a
+        vmap.
       model: what the clients train; its task scores them.
       cohort_size: M, clients in a round.
       block: examples scored at once, per client.
+      group: clients evaluated at once; 0 is all.
       mesh: devices over which a cohort is split, from `client_mesh`.
       newcomers: clients that `admit` adds, the last of the data given to it.
     """
@@ -212,7 +267,7 @@ def make_program(
         return jax.vmap(enroll)(ids)
 
     def start(key, hparams, data):
-        algorithm = build(hparams)
+        algorithm = build(hparams, jnp.int32(0))
         key_server, key_clients = jax.random.split(streams(key)[0])
         server = algorithm.init(key_server, data.graph)
         ids = jnp.arange(data.train.count.shape[0], dtype=jnp.int32)
@@ -220,10 +275,10 @@ def make_program(
         return State(server, clients, jnp.int32(0))
 
     def advance(state, key, hparams, data, rounds):
-        algorithm = build(hparams)
         key_rounds = streams(key)[1]
 
         def one_round(state):
+            algorithm = build(hparams, state.round)
             key_round = jax.random.fold_in(key_rounds, state.round)
             state, metrics = play_round(
                 algorithm, data, state, key_round, cohort_size=cohort_size, mesh=mesh
@@ -248,10 +303,10 @@ def make_program(
         return state, Log(means, diverged_at)
 
     def evaluate(state, key, hparams, data):
-        algorithm = build(hparams)
+        algorithm = build(hparams, state.round)
         key_evaluation = jax.random.fold_in(streams(key)[2], state.round)
         return evaluate_clients(
-            algorithm, model, data, state, key_evaluation, block=block, mesh=mesh
+            algorithm, model, data, state, key_evaluation, block=block, group=group, mesh=mesh
         )
 
     def last_ids(data):
@@ -259,7 +314,7 @@ def make_program(
         return jnp.arange(total - newcomers, total, dtype=jnp.int32)
 
     def admit(state, key, hparams, data):
-        algorithm = build(hparams)
+        algorithm = build(hparams, state.round)
         key_server, key_clients = jax.random.split(streams(key)[3])
         ids = last_ids(data)
         server = algorithm.admit(state.server, ids, data.graph, key_server)
@@ -270,7 +325,7 @@ def make_program(
         return State(server, clients, state.round)
 
     def adapt(state, key, hparams, data):
-        algorithm = build(hparams)
+        algorithm = build(hparams, state.round)
         key_round = jax.random.fold_in(streams(key)[3], state.round)
         key_local, key_server = jax.random.split(key_round)
         ids = last_ids(data)

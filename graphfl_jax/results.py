@@ -75,6 +75,18 @@ def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> 
     return told
 
 
+def errors_in_units(federation: Federation, tallies: dict, task: Task) -> dict:
+    """What a task's tallies come to at G, L and P, and the units that they are in.
+
+    Args:
+      tallies: ``{point: {name: [N, ...]}}``.
+    """
+    return {
+        "units": federation.units.name,
+        **{point: task.sum_up(tallies[point]) for point in POINTS},
+    }
+
+
 def summaries(scores: dict, task: Task) -> dict:
     """`metrics.summary` of the clients' scores at G, L and P."""
     return {

@@ -55,7 +55,7 @@ def play(name, rounds, key=KEY, data=None, **changes):
     data = experiment.federation.data if data is None else data
     state = program.start(key, hparams, data)
     state, log = program.advance(state, key, hparams, data, jnp.int32(rounds))
-    return state, log, program.evaluate(state, key, hparams, data)
+    return state, log, program.evaluate(state, key, hparams, data)[0]
 
 
 def assert_equal(a, b, **tolerance):
@@ -87,12 +87,12 @@ def test_all_floats_are_read_and_no_others(name):
     assert set(hparams) <= set(wanted(ALGORITHMS[CASES[name]["algorithm__name"]])) | rates
     for missing in hparams:
         with pytest.raises((KeyError, ValueError)):
-            experiment.build({k: v for k, v in hparams.items() if k != missing})
+            experiment.build({k: v for k, v in hparams.items() if k != missing}, 0)
 
 
 def test_one_client_is_the_same_compiled_and_not(name):
     experiment, program, hparams = parts(name)
-    algorithm = experiment.build(hparams)
+    algorithm = experiment.build(hparams, 0)
     data = experiment.federation.data
     state = program.start(KEY, hparams, data)
 
@@ -124,9 +124,9 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(name):
     state = program.start(KEY, hparams, data)
     for rounds in (2, 1, 2):
         state, _ = program.advance(state, KEY, hparams, data, jnp.int32(rounds))
-        program.evaluate(state, KEY, hparams, data)
+        program.evaluate(state, KEY, hparams, data)[0]
     assert_equal(state, whole)
-    assert_equal(program.evaluate(state, KEY, hparams, data), scores)
+    assert_equal(program.evaluate(state, KEY, hparams, data)[0], scores)
 
 
 def test_a_sharded_round_is_the_unsharded_one(name):
@@ -137,7 +137,7 @@ def test_a_sharded_round_is_the_unsharded_one(name):
     sharded = make_program(experiment.build, experiment.model, cohort_size=4, mesh=mesh)
     state = sharded.start(KEY, hparams, data)
     state, log = sharded.advance(state, KEY, hparams, data, jnp.int32(1))
-    scores = sharded.evaluate(state, KEY, hparams, data)  # 7 clients on 4 devices
+    scores = sharded.evaluate(state, KEY, hparams, data)[0]  # 7 clients on 4 devices
     # One round: after twenty, a ReLU that flips makes 1e-7 into 1e-3.
     for ours, alone in zip((state, log, scores), play(name, 1), strict=True):
         assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)
@@ -152,7 +152,7 @@ def test_vmapped_runs_are_the_looped_ones(name):
     def run(key, hparams):
         state = program.start(key, hparams, data)
         state, _ = program.advance(state, key, hparams, data, jnp.int32(2))
-        return program.evaluate(state, key, hparams, data)
+        return program.evaluate(state, key, hparams, data)[0]
 
     together = jax.jit(jax.vmap(run))(keys, rates)
     for i in range(2):
@@ -174,10 +174,10 @@ def test_renaming_clients_renames_the_results(name):
     data = federation.data._replace(train=Examples(*alike, train.count))
     experiment, _, hparams = parts(name)
 
-    def without_luck(hparams):
+    def without_luck(hparams, played):
         """What a server draws for a round strikes clients by their number."""
         return dataclasses.replace(
-            experiment.build(hparams), prepare=lambda server, key: server
+            experiment.build(hparams, 0), prepare=lambda server, key: server
         )
 
     program = make_program(without_luck, experiment.model, cohort_size=7)
@@ -199,8 +199,9 @@ def test_renaming_clients_renames_the_results(name):
     state, _ = program.advance(start, KEY, hparams, data, jnp.int32(1))
     other, _ = program.advance(other_start, KEY, hparams, other_data, jnp.int32(1))
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
-    scores = program.evaluate(state, KEY, hparams, data)
-    assert_equal(permute(scores), program.evaluate(other, KEY, hparams, other_data), atol=1e-5)
+    scores, _ = program.evaluate(state, KEY, hparams, data)
+    others, _ = program.evaluate(other, KEY, hparams, other_data)
+    assert_equal(permute(scores), others, atol=1e-5)
 
 
 def test_relations_play_a_part_where_it_is_said_so(name):
@@ -212,7 +213,7 @@ def test_relations_play_a_part_where_it_is_said_so(name):
     _, first, _ = play(name, 2)
     _, second, _ = play(name, 2, data=other)
     changed = float(first.metrics["loss"]) != float(second.metrics["loss"])
-    assert changed == experiment.build(hparams).relational
+    assert changed == experiment.build(hparams, 0).relational
 
 
 def test_a_checkpoint_gives_the_state_back(name, tmp_path):
@@ -235,7 +236,7 @@ def test_newcomers_join_and_train_at_home(name, graph):
     federation = hold_out(two_clusters(), fraction=0.3, graph=graph, seed=0)
     config = small_config(**CASES[name], local_steps=40, hparams__client_lr=0.3)
     experiment = build_experiment(config, federation)
-    if graph == "transductive" and not experiment.build(experiment.hparams).relational:
+    if graph == "transductive" and not experiment.build(experiment.hparams, 0).relational:
         pytest.skip("relations play no part")
     program = make_program(
         experiment.build, experiment.model, cohort_size=config.cohort_size, newcomers=2
@@ -250,7 +251,7 @@ def test_newcomers_join_and_train_at_home(name, graph):
     for now in (joined, after):
         assert_equal(jax.tree.map(lambda leaf: leaf[:5], now.clients), known)
         assert all(len(leaf) == 7 for leaf in jax.tree.leaves(now.clients))
-    scores = program.evaluate(after, *given, federation.everyone)["test"]
+    scores = program.evaluate(after, *given, federation.everyone)[0]["test"]
     assert float(scores["L"][5:].min()) > 0.9
     assert all(np.isfinite(points).all() for points in scores.values())
 
@@ -266,7 +267,7 @@ def test_divergence_is_told_with_its_round(name):
 
 def test_messages_are_counted_from_what_is_sent(name):
     experiment, program, hparams = parts(name)
-    algorithm = experiment.build(hparams)
+    algorithm = experiment.build(hparams, 0)
     data = experiment.federation.data
     state = program.start(KEY, hparams, data)
     down, up = message_bytes(algorithm, state, data)

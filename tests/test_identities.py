@@ -30,7 +30,7 @@ from graphfl_jax.program import make_program
 from tests.federations import two_clusters
 
 KEY = jax.random.key(11)
-MODEL = mlp(inputs=2, hidden=(4,), outputs=2, task=CLASSIFICATION)
+MODEL = mlp(inputs=(2,), hidden=(4,), outputs=2, task=CLASSIFICATION)
 TRAIN = sgd_trainer(optax.sgd(0.2), steps=3, batch_size=5)
 NOVEL = {"novel_optimizer": optax.sgd(0.1), "novel_code": "random"}
 PANACEA = functools.partial(
@@ -48,10 +48,10 @@ SFL = {"sfl_layers": 2, "sfl_rule": "intended"}
 
 
 def play(algorithm, data, rounds=3, cohort_size=3):
-    program = make_program(lambda hparams: algorithm, MODEL, cohort_size=cohort_size)
+    program = make_program(lambda hparams, played: algorithm, MODEL, cohort_size=cohort_size)
     state = program.start(KEY, {}, data)
     state, _ = program.advance(state, KEY, {}, data, jnp.int32(rounds))
-    return state, program.evaluate(state, KEY, {}, data)
+    return state, program.evaluate(state, KEY, {}, data)[0]
 
 
 def assert_close(a, b, **tolerance):
@@ -62,11 +62,11 @@ def assert_close(a, b, **tolerance):
 def test_fedavg_of_one_client_is_local_training():
     data = two_clusters(num_clients=1).data
     base = fedavg(MODEL, TRAIN)
-    program = make_program(lambda hparams: base, MODEL, cohort_size=1)
+    program = make_program(lambda hparams, played: base, MODEL, cohort_size=1)
     together, _ = play(base, data, cohort_size=1)
 
     alone = local(MODEL, TRAIN)
-    lonely = make_program(lambda hparams: alone, MODEL, cohort_size=1)
+    lonely = make_program(lambda hparams, played: alone, MODEL, cohort_size=1)
     state = lonely.start(KEY, {}, data)
     first = program.start(KEY, {}, data).server
     state = state._replace(clients=jax.tree.map(lambda leaf: leaf[None], first))
@@ -143,7 +143,7 @@ def test_ditto_without_its_pull_trains_locally():
     data = same_batches()
     lonely = local(MODEL, TRAIN)
     first, _ = play(fedavg(MODEL, TRAIN), data, rounds=0)
-    program = make_program(lambda hparams: lonely, MODEL, cohort_size=3)
+    program = make_program(lambda hparams, played: lonely, MODEL, cohort_size=3)
     state = program.start(KEY, {}, data)
     everywhere = jax.tree.map(lambda leaf: jnp.stack([leaf] * 7), first.server)
     state, _ = program.advance(state._replace(clients=everywhere), KEY, {}, data, jnp.int32(3))

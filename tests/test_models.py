@@ -22,14 +22,14 @@ from graphfl_jax.models.mlp import mlp
     ],
 )
 def test_the_papers_perceptrons_have_their_sizes(inputs, outputs, task, size):
-    model = mlp(inputs=inputs, hidden=(16, 16), outputs=outputs, task=task)
+    model = mlp(inputs=(inputs,), hidden=(16, 16), outputs=outputs, task=task)
     assert size in (354, 486)
     assert flat_layout(model)[0] == size
 
 
 def test_a_model_is_its_head_after_its_body():
     """ReLU after both hidden layers, none after the last: written out in NumPy."""
-    model = mlp(inputs=3, hidden=(4, 5), outputs=2, task=CLASSIFICATION)
+    model = mlp(inputs=(3,), hidden=(4, 5), outputs=2, task=CLASSIFICATION)
     params = jax.device_get(model.init(jax.random.key(0)))
     x = np.random.default_rng(0).normal(size=(7, 3)).astype(np.float32)
     features = x
@@ -43,7 +43,7 @@ def test_a_model_is_its_head_after_its_body():
 
 
 def test_examples_of_any_shape_are_flattened():
-    model = mlp(inputs=6, hidden=(4,), outputs=2, task=CLASSIFICATION)
+    model = mlp(inputs=(6,), hidden=(4,), outputs=2, task=CLASSIFICATION)
     params = model.init(jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (5, 6))
     for shape in ((5, 2, 3), (5, 6, 1)):
@@ -65,7 +65,7 @@ def test_layers_start_uniform_within_one_over_root_fan_in():
 
 
 def test_a_vector_is_shaped_as_parameters_without_loss():
-    model = mlp(inputs=3, hidden=(4,), outputs=2, task=CLASSIFICATION)
+    model = mlp(inputs=(3,), hidden=(4,), outputs=2, task=CLASSIFICATION)
     size, unravel = flat_layout(model)
     params = unravel(jnp.arange(float(size)))
     shapes = jax.eval_shape(model.init, jax.random.key(0))
@@ -77,7 +77,7 @@ def test_a_vector_is_shaped_as_parameters_without_loss():
 @pytest.mark.parametrize("num_clients, dim", [(4, 2), (7, 2), (48, 13), (60, 16)])
 def test_pfedhns_embeddings_have_the_authors_size(num_clients, dim):
     """floor(1 + N / 4)."""
-    model = mlp(inputs=2, hidden=(3,), outputs=2, task=CLASSIFICATION)
+    model = mlp(inputs=(2,), hidden=(3,), outputs=2, task=CLASSIFICATION)
     sizes = {"server_steps": 1, "embedding_dim": 0, "width": 5, "novel_code": "random"}
     rest = {f"{side}_optimizer": optax.identity() for side in ("server", "novel")}
     algorithm = pfedhn(model, None, **rest, **sizes)
@@ -88,4 +88,4 @@ def test_pfedhns_embeddings_have_the_authors_size(num_clients, dim):
 @pytest.mark.parametrize("hidden", [(), (0,), (4, -1), ("4,a",)])
 def test_a_hidden_layer_of_no_width_is_refused(hidden):
     with pytest.raises(ValueError, match="model.hidden"):
-        mlp(inputs=2, hidden=hidden, outputs=2, task=CLASSIFICATION)
+        mlp(inputs=(2,), hidden=hidden, outputs=2, task=CLASSIFICATION)

@@ -1,6 +1,7 @@
 """The program: who is drawn, what is split over devices, how scores are counted."""
 
 import ast
+import functools
 import subprocess
 import sys
 from pathlib import Path
@@ -83,13 +84,12 @@ def test_pmap_over_the_same_function_gives_the_same_numbers():
     np.testing.assert_allclose(mapped, split, rtol=1e-6)
 
 
-MODEL = mlp(inputs=2, hidden=(4,), outputs=2, task=CLASSIFICATION)
+MODEL = mlp(inputs=(2,), hidden=(4,), outputs=2, task=CLASSIFICATION)
 
 
-class Applied:
-    """As much of an algorithm as scoring asks for."""
-
-    predict = staticmethod(MODEL.apply)
+def score(params, examples, block):
+    predict = functools.partial(MODEL.apply, params)
+    return score_client(predict, MODEL.task.score, examples, block)
 
 
 @pytest.mark.parametrize("block", [1, 5, 12, 14, 512])
@@ -99,18 +99,18 @@ def test_scores_do_not_depend_on_the_block(block):
     params = MODEL.init(jax.random.key(0))
     predicted = np.argmax(MODEL.apply(params, examples.x), -1)
     expected = np.mean(predicted[: examples.count] == examples.y[: examples.count])
-    score = score_client(Applied, MODEL, params, Examples(*map(jnp.asarray, examples)), block)
-    np.testing.assert_allclose(score, expected, rtol=1e-6)
+    found = score(params, Examples(*map(jnp.asarray, examples)), block)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
 def test_a_prediction_that_is_not_finite_has_no_score():
     examples = Examples(*map(jnp.asarray, tree.take(two_clusters().data.train, 0)))
     params = jax.tree.map(lambda leaf: leaf * jnp.nan, MODEL.init(jax.random.key(0)))
-    assert np.isnan(score_client(Applied, MODEL, params, examples, 512))
+    assert np.isnan(score(params, examples, 512))
 
 
 def test_the_objective_is_the_mean_over_real_rows():
-    model = mlp(inputs=1, hidden=(3,), outputs=1, task=REGRESSION)
+    model = mlp(inputs=(1,), hidden=(3,), outputs=1, task=REGRESSION)
     params = model.init(jax.random.key(0))
     x, y = jnp.arange(4.0)[:, None], jnp.arange(4.0)[:, None] * 3
     batch = Examples(x, y.at[3].set(1e6), jnp.int32(3))

@@ -57,14 +57,14 @@ def gradient_descent(w, i, steps=3, mu=0.0):
 
 def test_fedavg_is_the_mean_by_examples_of_gradient_descents():
     algorithm = fedavg(LINE, TRAIN)
-    program = make_program(lambda hparams: algorithm, LINE, cohort_size=3)
+    program = make_program(lambda hparams, played: algorithm, LINE, cohort_size=3)
     state = program.start(KEY, {}, data())
     w = float(state.server["head"][0])
     for _ in range(2):
         w = sum(COUNT[i] * gradient_descent(w, i) for i in range(3)) / COUNT.sum()
     state, _ = program.advance(state, KEY, {}, data(), jnp.int32(2))
     np.testing.assert_allclose(state.server["head"][0], w, rtol=1e-5)
-    scores = program.evaluate(state, KEY, {}, data())["test"]
+    scores = program.evaluate(state, KEY, {}, data())[0]["test"]
     real = np.arange(3) < COUNT[:, None]
     squares = lambda w: np.sum(real * (w * X - Y) ** 2, 1) / COUNT  # noqa: E731
     after = np.array([gradient_descent(w, i) for i in range(3)])
@@ -75,7 +75,7 @@ def test_fedavg_is_the_mean_by_examples_of_gradient_descents():
 
 def test_fedprox_descends_with_a_pull_back():
     algorithm = fedprox(LINE, TRAIN, mu=jnp.float32(0.8))
-    program = make_program(lambda hparams: algorithm, LINE, cohort_size=3)
+    program = make_program(lambda hparams, played: algorithm, LINE, cohort_size=3)
     state = program.start(KEY, {}, data())
     w = float(state.server["head"][0])
     w = sum(COUNT[i] * gradient_descent(w, i, mu=0.8) for i in range(3)) / COUNT.sum()
@@ -85,7 +85,7 @@ def test_fedprox_descends_with_a_pull_back():
 
 def test_local_is_gradient_descent_of_each_client_when_drawn():
     algorithm = local(LINE, TRAIN)
-    program = make_program(lambda hparams: algorithm, LINE, cohort_size=2)
+    program = make_program(lambda hparams, played: algorithm, LINE, cohort_size=2)
     state = program.start(KEY, {}, data())
     before = np.asarray(state.clients["head"][:, 0])
     after, _ = program.advance(state, KEY, {}, data(), jnp.int32(1))
@@ -110,11 +110,11 @@ def slope(w, i):
 
 def played(algorithm, rounds):
     """Start, state after some rounds with all clients, and scores."""
-    program = make_program(lambda hparams: algorithm, LINE, cohort_size=3)
+    program = make_program(lambda hparams, played: algorithm, LINE, cohort_size=3)
     start = float(program.start(KEY, {}, one_each()).server["head"][0])
     state = program.start(KEY, {}, one_each())
     state, _ = program.advance(state, KEY, {}, one_each(), jnp.int32(rounds))
-    return start, state, program.evaluate(state, KEY, {}, one_each())["test"]
+    return start, state, program.evaluate(state, KEY, {}, one_each())[0]["test"]
 
 
 def squares(w):
@@ -412,7 +412,7 @@ def test_sfl_smooths_over_relations_and_pulls_to_both(rule):
         sfl_share=jnp.float32(share),
     )
     path = one_each()._replace(graph=data(((0, 1), (1, 2))).graph)
-    program = make_program(lambda hparams: algorithm, LINE, cohort_size=3)
+    program = make_program(lambda hparams, played: algorithm, LINE, cohort_size=3)
     state = program.start(KEY, {}, path)
     v = np.asarray(state.server.uploads["head"][:, 0], np.float64)
     given = np.array([[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]])
@@ -426,7 +426,7 @@ def test_sfl_smooths_over_relations_and_pulls_to_both(rule):
             v = v - RATE * (np.array([slope(v[i], i) for i in range(3)]) + pull)
     state, _ = program.advance(state, KEY, {}, path, jnp.int32(2))
     np.testing.assert_allclose(state.server.uploads["head"][:, 0], v, rtol=1e-4)
-    scores = program.evaluate(state, KEY, {}, path)["test"]
+    scores = program.evaluate(state, KEY, {}, path)[0]["test"]
     np.testing.assert_allclose(scores["G"], squares(mixing @ v), rtol=1e-4)
     np.testing.assert_allclose(scores["P"], scores["G"])
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.local import Train, batch_of, draw_indices
+from graphfl_jax.local import Train, draw_indices
 
 HESSIANS = ("hf", "fd", "fo")
 DELTA = 1e-3  # of the authors' finite difference
@@ -77,7 +77,7 @@ def perfedavg(
 
     def local(w, client, examples, key):
         def meta_step(w, indices):
-            first, second, third = (batch_of(examples, rows) for rows in indices)
+            first, second, third = (examples.rows(rows) for rows in indices)
             loss, gradient = jax.value_and_grad(model.objective)(w, first)
             adapted = step_along(w, gradient, perfedavg_alpha)
             outer = jax.grad(model.objective)(adapted, second)
@@ -93,7 +93,7 @@ def perfedavg(
         return tree.mean(uploads, jnp.ones_like(cohort.weights))
 
     def personalize(w, client, examples, key):
-        batch = batch_of(examples, draw_indices(key, (batch_size,), examples.count))
+        batch = examples.rows(draw_indices(key, (batch_size,), examples.count))
         return step_along(w, jax.grad(model.objective)(w, batch), perfedavg_alpha)
 
     return dataclasses.replace(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.local import Train, batch_of, draw_indices
+from graphfl_jax.local import Train, draw_indices
 
 
 def pfedme(
@@ -55,7 +55,7 @@ def pfedme(
     def local(w, personal, examples, key):
         def one_batch(carry, indices):
             w_i, theta = carry
-            batch = batch_of(examples, indices)
+            batch = examples.rows(indices)
 
             def proximal(theta):
                 pull = 0.5 * pfedme_lambda * tree.sq_dist(theta, w_i)

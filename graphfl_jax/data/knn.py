@@ -11,6 +11,7 @@ that a run reports leaves them out.
 
 import numpy as np
 
+from graphfl_jax import tree
 from graphfl_jax.data import federation, relations
 
 # Data are float32: clients that differ by less than this share of a feature do not differ.
@@ -40,10 +41,9 @@ def statistics(loaded) -> np.ndarray:
     all clients is left out.
     """
     train = loaded.data.train
-    of_x, of_y = (
-        [rows[:count].reshape(count, -1) for rows, count in zip(part, train.count, strict=True)]
-        for part in (train.x, train.y)
-    )
+    rows = [tree.take(train, i).rows(np.arange(count)) for i, count in enumerate(train.count)]
+    of_x = [told.x.reshape(len(told.x), -1) for told in rows]
+    of_y = [told.y.reshape(len(told.y), -1) for told in rows]
     inputs = _moments(of_x)
     labelled = loaded.task == "classification"
     targets = _shares(of_y, loaded.outputs) if labelled else _moments(of_y)

@@ -4,7 +4,8 @@ import math
 
 import numpy as np
 
-from graphfl_jax.core import Examples, FederatedData
+from graphfl_jax import tree
+from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 
@@ -50,11 +51,8 @@ def hold_out(federation: Federation, *, fraction: float, graph: str, seed: int) 
 
 
 def _chosen(data, clients):
-    def rows(examples):
-        return Examples(*(leaf[clients] for leaf in examples))
-
     return FederatedData(
-        train=rows(data.train),
-        evals={name: rows(part) for name, part in data.evals.items()},
+        train=tree.take(data.train, clients),
+        evals=tree.take(data.evals, clients),
         graph=relations.subgraph(data.graph, clients),
     )
