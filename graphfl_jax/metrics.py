@@ -63,7 +63,7 @@ def standardised(values: np.ndarray, units: Units) -> np.ndarray:
 
 
 def _sum_up(tallies):
-    """Errors by horizon from clients' means {name: [N, horizons]}, each client counting once."""
+    """Errors by horizon from clients' means {name: [N, horizons]}, clients counting once."""
     mean = {name: np.asarray(value, np.float64).mean(axis=0) for name, value in tallies.items()}
     told = {
         "mae": mean["abs"],
