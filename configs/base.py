@@ -46,12 +46,15 @@ def get_config() -> ConfigDict:
     config.eval_clients = 0  # clients evaluated at once, which bounds memory too; 0: all
 
     config.data = ConfigDict()
-    config.data.name = "tpt48"  # custom, fl60, fl60_paper_formula, tpt48
+    config.data.name = "tpt48"  # custom, fl60, fl60_paper_formula, metr_la, pems_bay, tpt48
     config.data.source = "auto"  # real, file, generated or simulated; auto: what there is
     config.data.path = ""  # a data file; empty: looked for under data.root
     config.data.root = ""  # empty: $GRAPHFL_DATA, or the user's cache folder
     config.data.download = True  # whether a missing file may be fetched
     config.data.protocol = "years"  # tpt48: years (1895-2019) or windows (2008-2019)
+    config.data.roads = "auto"  # traffic: relations from the file of the matrix or distances
+    config.data.sensors = 0  # traffic: the first so many; 0: all
+    config.data.steps = 0  # traffic: the first so many, of five minutes; 0: all
     config.data.generator_seed = 0  # of generated and simulated data
     config.data.val_fraction = 0.0  # of a client's examples, kept for choosing settings
     config.data.graph = "own"  # knn: joined by what clients tell of their data (data/knn.py)
@@ -69,8 +72,8 @@ def get_config() -> ConfigDict:
     config.tuning.epochs = 0  # if not 0, so many passes over the examples in steps' place
 
     config.model = ConfigDict()
-    config.model.name = "mlp"
-    config.model.hidden = (16, 16)
+    config.model.name = "mlp"  # gru, gru_sampled: forecasters of series
+    config.model.hidden = (16, 16)  # widths; of a gru one, such as (100,)
 
     config.algorithm = ConfigDict()
     config.algorithm.name = "panacea"
@@ -103,6 +106,7 @@ def get_config() -> ConfigDict:
     config.hparams.sfl_share = 1.0  # what of a client's model is smoothed
     config.hparams.sfl_graph_share = 0.05  # what of SFL*'s relations is learned
     config.hparams.sfl_graph_lr = 0.01  # of the learner of relations
+    config.hparams.sampling_decay = 50.0  # gru_sampled: rounds in which the truth is read less
     config.hparams.tuning_lr = 0.1  # of fine-tuning
     config.hparams.novel_lr = 100.0  # of newcomers' codes, where a hypernetwork fits them
     # What the optimiser "momentum" adds; the values are pFedHN's.
@@ -121,3 +125,11 @@ def for_method(method: str, hparams: dict[str, float]) -> ConfigDict:
     config.update_from_flattened_dict(METHODS[method])
     config.hparams.update(hparams)
     return config
+
+
+def for_traffic(config: ConfigDict) -> None:
+    """Settings for forecasts of long series: the GRU, and evaluations that fit in memory."""
+    config.model.name = "gru"
+    config.model.hidden = (100,)
+    config.eval_every = 100
+    config.eval_clients = 20

@@ -6,7 +6,7 @@ and `val_fraction` (the split), `generator_seed` (what is drawn in generated or 
 and what its own docstring adds. `GRAPHS` are rules that give a loaded federation its relations.
 """
 
-from graphfl_jax.data import custom, fl60, knn, tpt48
+from graphfl_jax.data import custom, fl60, knn, tpt48, traffic
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
@@ -15,6 +15,8 @@ DATASETS = {
     "custom": custom.custom,
     "fl60": fl60.fl60,
     "fl60_paper_formula": fl60.fl60_paper_formula,
+    "metr_la": traffic.metr_la,
+    "pems_bay": traffic.pems_bay,
     "tpt48": tpt48.tpt48,
 }
 GRAPHS = {"own": lambda federation: federation, "knn": knn.knn}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphfl_jax.core import Examples, FederatedData, Units
+from graphfl_jax.core import Examples, FederatedData, Units, Windows
 from graphfl_jax.data import partition, relations
 
 TASKS = ("classification", "regression")
@@ -81,6 +81,47 @@ def federate(
         source=source,
         sha256=sha256,
         clients=clients,
+    )
+
+
+def federate_series(
+    clients, *, series, past, future, counts, graph, name, source, units, extent
+) -> Federation:
+    """Checks series of clients and splits their windows in the order of time.
+
+    Args:
+      clients: N names.
+      series: [N, T, F] float32; feature 0 is to be forecast from all.
+      past: steps of a window that are given.
+      future: steps that are to be forecast.
+      counts: windows in "train", "val" and "test", which follow each other. Where two meet,
+        windows of both hold the same past + future - 1 steps.
+      graph: the relations.
+      name: of the data set.
+      source: as in `Federation`.
+      units: of feature 0.
+      extent: as in `Federation`.
+    """
+    _check_lengths(name, clients, series, series, graph)
+    for client, rows in zip(clients, series, strict=True):
+        _finite(name, "series", client, rows)
+    order = [np.array(list(counts.values())), np.array([past, future])]
+    parts, begin = {}, 0
+    for part, count in counts.items():
+        end = begin + count + past + future - 1
+        own = np.full(len(clients), count, np.int32)
+        parts[part] = Windows(series[:, begin:end], own, past, future)
+        begin += count
+    return Federation(
+        data=FederatedData(train=parts.pop("train"), evals=parts, graph=graph),
+        task="regression",
+        outputs=future,
+        name=name,
+        source=source,
+        sha256=_digest([*series, *_arrays(graph), *order]),
+        clients=tuple(clients),
+        units=units,
+        extent=extent,
     )
 
 

@@ -1,5 +1,5 @@
 """Client models by name, one family per file."""
 
-from graphfl_jax.models import mlp
+from graphfl_jax.models import gru, mlp
 
-MODELS = {"mlp": mlp.mlp}
+MODELS = {"gru": gru.gru, "gru_sampled": gru.gru_sampled, "mlp": mlp.mlp}
