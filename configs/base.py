@@ -80,6 +80,8 @@ def get_config() -> ConfigDict:
     config.algorithm.layer = "sage"  # Panacea's encoder: sage, mean (the paper's), gcn
     config.algorithm.embedding_dim = 100  # of a client's code; pFedHN: 0 is 1 + N // 4
     config.algorithm.width = 100  # of a hypernetwork's hidden layers
+    config.algorithm.profile = "whole"  # what a hypernetwork generates: hypernets/output.py
+    config.algorithm.rank = 4  # of what the profile lowrank adds to kernels
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
     config.algorithm.perfedavg_hessian = "hf"  # exact; fd: finite difference; fo: none
     config.algorithm.pfedme_steps = 5  # K, steps of a personal model on each batch

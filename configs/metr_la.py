@@ -1,7 +1,7 @@
 """METR-LA: an hour of traffic speeds forecast from the hour before, one client per sensor.
 
-    python -m experiments.run --config=configs/metr_la.py
-    python -m experiments.run --config=configs/metr_la.py:fedavg
+python -m experiments.run --config=configs/metr_la.py
+python -m experiments.run --config=configs/metr_la.py:fedavg
 """
 
 from configs import base

@@ -1,7 +1,7 @@
 """PEMS-BAY: an hour of traffic speeds forecast from the hour before, one client per sensor.
 
-    python -m experiments.run --config=configs/pems_bay.py
-    python -m experiments.run --config=configs/pems_bay.py:fedavg
+python -m experiments.run --config=configs/pems_bay.py
+python -m experiments.run --config=configs/pems_bay.py:fedavg
 """
 
 from configs import base

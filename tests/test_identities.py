@@ -32,6 +32,7 @@ from tests.federations import two_clusters
 KEY = jax.random.key(11)
 MODEL = mlp(inputs=(2,), hidden=(4,), outputs=2, task=CLASSIFICATION)
 TRAIN = sgd_trainer(optax.sgd(0.2), steps=3, batch_size=5)
+WHOLE = {"profile": "whole", "rank": 1}
 NOVEL = {"novel_optimizer": optax.sgd(0.1), "novel_code": "random"}
 PANACEA = functools.partial(
     panacea,
@@ -41,6 +42,7 @@ PANACEA = functools.partial(
     embedding_dim=5,
     width=6,
     depth=3,
+    **WHOLE,
     code_dropout=jnp.float32(0.0),
     **NOVEL,
 )
@@ -345,6 +347,7 @@ def test_embeddings_of_clients_that_took_no_part_rest():
         server_steps=2,
         embedding_dim=3,
         width=6,
+        **WHOLE,
         **NOVEL,
     )
     server = algorithm.init(KEY, two_clusters().data.graph)

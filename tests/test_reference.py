@@ -213,12 +213,12 @@ def stacked(weights, x, last_relu=False):
 
 
 def generate_pfedhn(weights, related):
-    return stacked(weights["output"], stacked(weights["trunk"], weights["codes"]))
+    return stacked(weights["output"]["linear"], stacked(weights["trunk"], weights["codes"]))
 
 
 def generate_mlp(weights, related):
     hidden = stacked(weights["trunk"], weights["codes"])
-    return stacked(weights["output"], np.maximum(hidden, 0))
+    return stacked(weights["output"]["linear"], np.maximum(hidden, 0))
 
 
 def encode(weights, heard, sage, forget=False):
@@ -246,7 +246,7 @@ def objective(
         return 0.5 * np.mean(np.sum((targets - generate(weights, None)[ids]) ** 2, 1))
     codes = encode(weights, heard, sage, forget)
     hidden = stacked(weights["trunk"], codes)
-    sent = stacked(weights["output"], np.maximum(hidden, 0))
+    sent = stacked(weights["output"]["linear"], np.maximum(hidden, 0))
     fit = 0.5 * np.mean(np.sum((targets - sent[ids]) ** 2, 1))
     generator = stacked(frozen["trunk"], codes)
     edges = 1 / (1 + np.exp(-generator @ generator.T / generator.shape[1]))
@@ -275,7 +275,7 @@ def numerical_step(weights, rate, value):
     return jax.tree.unflatten(shape, moved)
 
 
-SIZES = {"embedding_dim": 2, "width": 3}
+SIZES = {"profile": "whole", "rank": 1, "embedding_dim": 2, "width": 3}
 NOVEL = {"novel_optimizer": optax.sgd(0.2), "novel_code": "neighbours"}
 MEAN = {"depth": 2, "layer": "mean", "code_dropout": 0.0}
 HEARD = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)  # the path 0 - 1 - 2
@@ -381,6 +381,8 @@ def test_codes_of_newcomers_by_every_scheme(scheme, expected):
         server_steps=1,
         embedding_dim=1,
         width=2,
+        profile="whole",
+        rank=1,
         **rule,
     )
     server = algorithm.init(KEY, relations.from_edges(3, [(0, 1)]))

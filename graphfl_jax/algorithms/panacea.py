@@ -42,7 +42,7 @@ import optax
 from graphfl_jax.algorithms.hyper import HyperNetwork, hyper_federation
 from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.data import relations
-from graphfl_jax.hypernets.layout import flat_layout
+from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
 from graphfl_jax.local import Train
 from graphfl_jax.models.mlp import MLP
@@ -60,6 +60,8 @@ def panacea(
     embedding_dim: int,
     width: int,
     depth: int,
+    profile: str,
+    rank: int,
     lambda_d: Array,
     code_dropout: Array,
 ) -> Algorithm:
@@ -76,6 +78,8 @@ def panacea(
       embedding_dim: size of a client's initial embedding.
       width: of all hidden layers.
       depth: layers of the encoder, and of the generator.
+      profile: which parameters are generated, and how, see `hypernets.output`.
+      rank: of what the profile "lowrank" adds to kernels.
       lambda_d: weight of the graph generator's loss; 0 leaves only the encoder.
       code_dropout: probability with which, in a round, a client's initial embedding is replaced
         by the mean of its neighbours'.
@@ -87,7 +91,14 @@ def panacea(
         choices = ", ".join(relations.LAYERS)
         raise ValueError(f"algorithm.layer={layer!r} is unknown; choose from {choices}")
     encoder = RelationGNN((width,) * depth, layer)
-    generator = _generator(model, embedding_dim=embedding_dim, width=width, depth=depth)
+    generator = _generator(
+        model,
+        embedding_dim=embedding_dim,
+        width=width,
+        depth=depth,
+        profile=profile,
+        rank=rank,
+    )
 
     def relate(graph):
         neighbours = relations.propagation(graph, "sage")
@@ -141,13 +152,22 @@ def panacea_mlp(
     embedding_dim: int,
     width: int,
     depth: int,
+    profile: str,
+    rank: int,
 ) -> Algorithm:
     """Builds Panacea-MLP, the ablation whose generator reads the initial embeddings.
 
     The arguments are `panacea`'s; there is no encoder and no graph generator, so the relations
     play no part.
     """
-    generator = _generator(model, embedding_dim=embedding_dim, width=width, depth=depth)
+    generator = _generator(
+        model,
+        embedding_dim=embedding_dim,
+        width=width,
+        depth=depth,
+        profile=profile,
+        rank=rank,
+    )
 
     def init(key, num_clients):
         key_codes, key_generator = jax.random.split(key)
@@ -182,21 +202,21 @@ class _Generator(NamedTuple):
     decode: Callable  # (weights, code [E]) -> the parameters of one client
 
 
-def _generator(model, *, embedding_dim, width, depth) -> _Generator:
+def _generator(model, *, embedding_dim, width, depth, profile, rank) -> _Generator:
     if embedding_dim < 1:
         raise ValueError(
             f"algorithm.embedding_dim={embedding_dim} must be at least 1; the paper takes 100"
         )
     if depth < 2:
         raise ValueError(f"algorithm.depth={depth} must be at least 2; the paper takes 3")
-    size, unravel = flat_layout(model)
-    trunk, output = MLP((width,) * (depth - 1)), MLP((size,))
+    trunk = MLP((width,) * (depth - 1))
+    output = output_layer(model, profile=profile, rank=rank)
 
     def init(key, code_size):
         key_trunk, key_output = jax.random.split(key)
         return {
             "trunk": trunk.init(key_trunk, jnp.zeros((code_size,)))["params"],
-            "output": output.init(key_output, jnp.zeros((width,)))["params"],
+            "output": output.init(key_output, width),
         }
 
     def hidden(weights, code):
@@ -204,7 +224,7 @@ def _generator(model, *, embedding_dim, width, depth) -> _Generator:
 
     def decode(weights, code):
         active = jax.nn.relu(hidden(weights, code))
-        return unravel(output.apply({"params": weights["output"]}, active))
+        return output.decode(weights["output"], active)
 
     return _Generator(init, hidden, decode)
 

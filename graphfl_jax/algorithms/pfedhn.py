@@ -22,7 +22,7 @@ import optax
 
 from graphfl_jax.algorithms.hyper import HyperNetwork, hyper_federation
 from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.hypernets.layout import flat_layout
+from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.local import Train
 from graphfl_jax.models.mlp import MLP
 
@@ -37,6 +37,8 @@ def pfedhn(
     novel_code: str,
     embedding_dim: int,
     width: int,
+    profile: str,
+    rank: int,
 ) -> Algorithm:
     """Builds pFedHN.
 
@@ -50,6 +52,8 @@ def pfedhn(
       novel_code: where newcomers' codes begin, see `hyper`.
       embedding_dim: size of a client's embedding; 0 takes the authors' floor(1 + N / 4).
       width: of the trunk's layers.
+      profile: which parameters are generated, and how, see `hypernets.output`.
+      rank: of what the profile "lowrank" adds to kernels.
 
     Raises:
       ValueError: a negative embedding_dim.
@@ -58,8 +62,8 @@ def pfedhn(
         raise ValueError(
             f"algorithm.embedding_dim={embedding_dim} must be at least 1, or 0 for 1 + N // 4"
         )
-    size, unravel = flat_layout(model)
-    trunk, output = MLP((width,) * 4), MLP((size,))
+    trunk = MLP((width,) * 4)
+    output = output_layer(model, profile=profile, rank=rank)
 
     def init(key, num_clients):
         key_codes, key_trunk, key_output = jax.random.split(key, 3)
@@ -67,12 +71,12 @@ def pfedhn(
         return {
             "codes": jax.random.normal(key_codes, (num_clients, dim)),
             "trunk": trunk.init(key_trunk, jnp.zeros((dim,)))["params"],
-            "output": output.init(key_output, jnp.zeros((width,)))["params"],
+            "output": output.init(key_output, width),
         }
 
     def decode(weights, code):
         hidden = trunk.apply({"params": weights["trunk"]}, code)
-        return unravel(output.apply({"params": weights["output"]}, hidden))
+        return output.decode(weights["output"], hidden)
 
     hyper = HyperNetwork(
         relate=lambda graph: (),

@@ -4,9 +4,10 @@ Li, Yu, Shahabi, Liu. Diffusion Convolutional Recurrent Neural Network: Data-Dri
 Forecasting. ICLR 2018. https://arxiv.org/abs/1707.01926. Loop detectors of Los Angeles County
 (207 sensors, March to June 2012) and of the Bay Area (325 sensors, January to June 2017) tell a
 mean speed every five minutes. An example is an hour of one sensor's speeds and times of day,
-and the next hour's speeds; of the T - 23 examples the first 70 % are for training, the last 20 %
-for test, and what is between for validation. Speeds are standardised by the mean and standard
-deviation of all sensors' training inputs, readings of 0, which stand for none, included.
+and the next hour's speeds; of the T - 23 examples the first 70 % are for training, the last
+20 % for test, and what is between for validation. Speeds are standardised by the mean and
+standard deviation of all sensors' training inputs, readings of 0, which stand for none,
+included.
 
 Relations are exp(-(d / sigma)^2) of the distance d by road from one sensor to another, sigma
 being the standard deviation of all distances; those under 0.1 are left out. They are directed.
@@ -185,8 +186,8 @@ def read_speeds(file) -> Speeds:
     except (OSError, KeyError, TypeError, ValueError) as error:
         why = " ".join(str(error).strip("\"'").split())
         raise ValueError(
-            f"{file} is not a frame of speeds that pandas wrote in fixed format ({why}); use the "
-            f"file named at {_FROM}."
+            f"{file} is not a frame of speeds that pandas wrote in fixed format ({why}); use "
+            f"the file named at {_FROM}."
         ) from error
     order = [items.index(column) for column in columns]
     return _checked(file, Speeds(columns, times.astype(np.int64), values[:, order].T))
@@ -250,8 +251,8 @@ def _find(official, folder, source, path):
     """The file of the series, or None where traffic is to be simulated."""
     if path and source == "simulated":
         raise ValueError(
-            f"{official.name}: data.path={str(path)!r} is not read with data.source='simulated'; "
-            "leave data.path empty or set data.source=real."
+            f"{official.name}: data.path={str(path)!r} is not read with "
+            "data.source='simulated'; leave data.path empty or set data.source=real."
         )
     file = Path(path) if path else folder / official.series
     if source == "simulated":

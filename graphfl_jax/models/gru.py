@@ -200,7 +200,7 @@ def gru_sampled(
 
 
 def _parts(features, hidden, future):
-    """What the decoder is given: h [B, H], the last value [B], what is known [B, future, F']."""
+    """What the decoder is given: h [B, H], the last value [B], and what is known [B, T, F']."""
     batch, size = features.shape
     known = features[:, hidden + 1 :].reshape(batch, future, (size - hidden - 1) // future)
     return features[:, :hidden], features[:, hidden], known
