@@ -67,10 +67,10 @@ class Windows:
           y [B, future].
         """
         length = self.past + self.future
-        windows = self.series[indices[:, None] + np.arange(length)]
+        windows = self.series[indices[:, None] + np.arange(length)[None]]
         told = np.ones((length, windows.shape[-1]), np.float32)
         told[self.past :, 0] = 0
-        return Examples(windows * told, windows[:, self.past :, 0], _all_of(indices))
+        return Examples(windows * told[None], windows[:, self.past :, 0], _all_of(indices))
 
 
 def _all_of(indices):

@@ -53,14 +53,14 @@ class Cell(nn.Module):
         }
 
 
-def from_inputs(cell: dict[str, Array], x: Array) -> Array:
-    """What the inputs [..., F] give to the gates [..., 3 H]."""
-    return x @ cell["input_kernel"] + cell["input_bias"]
+def from_inputs(cell: dict[str, Array], x: Array, first: int = 0) -> Array:
+    """What the inputs from `first` on, [T, B, F], give to the gates, [T, B, 3 H]."""
+    return x @ cell["input_kernel"][first:] + cell["input_bias"][None, None]
 
 
 def next_state(cell: dict[str, Array], h: Array, told: Array) -> Array:
     """One step: states [B, H] and what their inputs give to the gates [B, 3 H] -> [B, H]."""
-    recalled = h @ cell["hidden_kernel"] + cell["hidden_bias"]
+    recalled = h @ cell["hidden_kernel"] + cell["hidden_bias"][None]
     hidden = h.shape[-1]
     gates = jax.nn.sigmoid(told[:, : 2 * hidden] + recalled[:, : 2 * hidden])
     r, z = gates[:, :hidden], gates[:, hidden:]
@@ -96,15 +96,14 @@ class Decoder(nn.Module):
         cell = Cell(1 + known.shape[-1], self.hidden)()
         init = _uniform(self.hidden)
         kernel, bias = self.param("kernel", init, (self.hidden,)), self.param("bias", init, ())
-        own, others = cell["input_kernel"][0], cell["input_kernel"][1:]
-        told = jnp.swapaxes(known, 0, 1) @ others + cell["input_bias"]  # [T, B, 3 H]
+        told = from_inputs(cell, jnp.swapaxes(known, 0, 1), first=1)  # [T, B, 3 H]
 
         def step(carry, now):
             h, value = carry
             told, forced = now
             if forced is not None:
                 value = jnp.where(forced[1], forced[0], value)
-            h = next_state(cell, h, told + value[:, None] * own)
+            h = next_state(cell, h, told + value[:, None] * cell["input_kernel"][:1])
             value = h @ kernel + bias
             return (h, value), value
 

@@ -1,0 +1,76 @@
+"""Forecasts that need no federation, told in the same numbers as those that do.
+
+A mean squared error in standardised units says nothing by itself: speeds change little in a
+quarter of an hour, and repeating the last one forecasts well.
+"""
+
+import jax
+import numpy as np
+
+from graphfl_jax import tree
+from graphfl_jax.core import Task, Windows
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.metrics import summary
+
+
+def persistence(train: Windows, test: Windows) -> np.ndarray:
+    """The last value, for ever."""
+    return np.repeat(_past(test)[:, -1:], test.future, axis=1)
+
+
+def linear(train: Windows, test: Windows) -> np.ndarray:
+    """Least squares from the client's own past to each of its next steps."""
+    inputs, targets = _inputs(train), _targets(train)
+    coefficients, *_ = np.linalg.lstsq(inputs, targets, rcond=None)
+    return _inputs(test) @ coefficients
+
+
+FORECASTS = {"persistence": persistence, "linear regression": linear}
+
+
+def naive_rows(federation: Federation, task: Task) -> list[dict]:
+    """Scores and errors of `FORECASTS` on the test split, as of a run's predictor.
+
+    Returns:
+      Of each its ``method``, ``scores`` (a summary over clients), and ``errors`` by horizon.
+    """
+    data = federation.data
+    rows = []
+    for name, forecast in FORECASTS.items():
+        scores, tallies = [], []
+        for i in range(len(federation.clients)):
+            train, test = tree.take((data.train, data.evals["test"]), i)
+            outputs = forecast(train, test).astype(np.float32)
+            y = _targets(test)
+            scores.append(np.mean(task.score(outputs, y)))
+            tallied = task.tally(outputs, y)
+            tallies.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=0), tallied))
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *tallies)
+        rows.append(
+            {
+                "method": name,
+                "scores": summary(np.array(scores), higher_is_better=task.higher_is_better),
+                "errors": task.sum_up(stacked),
+            }
+        )
+    return rows
+
+
+def _rows(windows):
+    return windows.rows(np.arange(windows.count))
+
+
+def _past(windows):
+    return _rows(windows).x[:, : windows.past, 0]
+
+
+def _targets(windows):
+    return _rows(windows).y
+
+
+def _inputs(windows):
+    """Past values, where the day stands, and one: [S, past + 2 (F - 1) + 1]."""
+    x = _rows(windows).x
+    angle = 2 * np.pi * x[:, windows.past - 1, 1:]
+    one = np.ones((len(x), 1), np.float32)
+    return np.concatenate([x[:, : windows.past, 0], np.sin(angle), np.cos(angle), one], axis=1)
