@@ -1,4 +1,4 @@
-"""Lines of scores as a drawing."""
+"""Lines of scores, and histograms, as drawings."""
 
 import numpy as np
 from matplotlib import pyplot
@@ -47,4 +47,26 @@ def draw(lines: list[dict], label: str) -> Figure:
         axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
     else:
         figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def draw_histograms(lines: list[dict], unit: str) -> Figure:
+    """Draws a panel for each client, four in a row.
+
+    Args:
+      lines: of each its ``name``, the ``edges`` of bins [b + 1] and the ``shares`` in them [b].
+      unit: of the edges.
+    """
+    rows = -(-len(lines) // 4)
+    figure, panels = pyplot.subplots(
+        rows, 4, figsize=(7.2, 1.5 * rows), sharex=True, sharey=True, layout="constrained"
+    )
+    for axes in panels.flat[len(lines) :]:
+        axes.set_axis_off()
+    for line, axes in zip(lines, panels.flat, strict=False):
+        axes.stairs([100 * share for share in line["shares"]], line["edges"], fill=True)
+        axes.set_title(line["name"], fontsize="small")
+        axes.grid(alpha=0.3)
+    figure.supxlabel(unit)
+    figure.supylabel("% of readings")
     return figure

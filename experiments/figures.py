@@ -2,6 +2,7 @@
 
     python -m experiments.figures --figure=panacea_3a --data_root=DIR
 
+panacea_2: histograms of what 16 sensors of PEMS-BAY measured in the time that is for training.
 panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
 panacea_3f and panacea_3g: Panacea on TPT-48 with other numbers of local steps K_c, and of
 server steps K_s. Lines are means over clients and seeds at P, bands one standard deviation over
@@ -20,10 +21,17 @@ from rich.console import Console
 
 from configs import base
 from experiments.cells import cells, papers_config
-from experiments.charts import draw
+from experiments.charts import draw, draw_histograms
 from experiments.entry import FLAGS, launch, progress_bar
-from graphfl_jax.build import pick
+from graphfl_jax.build import load_federation, pick
 from graphfl_jax.checkpoint import write_json
+
+
+class Histograms(NamedTuple):
+    """How the values of clients are distributed, a panel for each of the first so many."""
+
+    dataset: str
+    clients: int
 
 
 class Curves(NamedTuple):
@@ -43,6 +51,7 @@ class Ablation(NamedTuple):
 
 
 FIGURES = {
+    "panacea_2": Histograms("pems_bay", 16),
     "panacea_3a": Curves("fl60"),
     "panacea_3c": Curves("tpt48"),
     "panacea_3f": Ablation(
@@ -64,16 +73,23 @@ def main() -> int:
     figure = FIGURES[FLAGS.figure]
     for method in FLAGS.methods:
         pick(base.METHODS, method, "methods")
-    if FLAGS.methods and isinstance(figure, Ablation):
-        raise ValueError(f"methods={','.join(FLAGS.methods)}: {FLAGS.figure} has one line only")
+    if FLAGS.methods and not isinstance(figure, Curves):
+        raise ValueError(
+            f"methods={','.join(FLAGS.methods)}: {FLAGS.figure} does not compare methods"
+        )
     out = Path(FLAGS.out)
     if out.exists() and not out.is_dir():
         raise ValueError(f"out={out} is no folder; choose another --out")
-    if isinstance(figure, Curves):
-        lines, label = curves(figure, FLAGS.methods or list(base.METHODS), out), "round"
+    if isinstance(figure, Histograms):
+        lines, unit = histograms(figure)
+        drawn = draw_histograms(lines, unit)
+    elif isinstance(figure, Curves):
+        lines = curves(figure, FLAGS.methods or list(base.METHODS), out)
+        drawn = draw(lines, "round")
     else:
-        lines, label = ablation(figure, out), figure.label
-    drawn = draw(lines, label)
+        lines = ablation(figure, out)
+        drawn = draw(lines, figure.label)
+    out.mkdir(parents=True, exist_ok=True)
     for suffix in ("png", "svg"):
         drawn.savefig(out / f"{FLAGS.figure}.{suffix}", dpi=150)
     write_json(out / f"{FLAGS.figure}.json", lines)
@@ -85,6 +101,19 @@ def main() -> int:
 
 def config_of(dataset: str, method: str) -> ConfigDict:
     return papers_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+
+
+def histograms(figure: Histograms) -> tuple[list[dict], str]:
+    """Of each client its name, the edges of bins, and the share of values in each; the unit."""
+    federation = load_federation(config_of(figure.dataset, "fedavg"))
+    units = federation.units
+    values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
+    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
+    lines = []
+    for name, own in zip(federation.clients, values, strict=False):
+        shares = np.histogram(own, edges)[0] / len(own)
+        lines.append({"name": name, "edges": edges.tolist(), "shares": shares.tolist()})
+    return lines, units.name
 
 
 def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:

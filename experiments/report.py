@@ -1,11 +1,13 @@
 """From the runs of a table to its rows, and from rows to text."""
 
+import jax
 import numpy as np
 from rich import box
 from rich.table import Table
 
 from experiments.published import OUT_OF_REACH, UNITS, published
 from graphfl_jax.build import variant_of
+from graphfl_jax.results import POINTS
 
 COMMON = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
 
@@ -14,7 +16,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     """One row: scores in the unit of print, or how many runs diverged."""
     variant = variant_of(config)
     scale, unit = UNITS[runs[0]["metric"]]
-    paper = published(config, variant, runs[0]["dataset"]["source"], table)
+    paper = published(config, variant, runs[0]["dataset"], table)
     row = {
         "data": config.data.name,
         "method": variant,
@@ -25,9 +27,19 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
         "published": paper and paper._asdict(),
         "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
         "scores": None,
+        "errors": None,
+        "extent": runs[0]["dataset"]["extent"],
     }
     if row["diverged"]:
         return row
+    if runs[0]["errors"]:
+        row["units"] = runs[0]["errors"]["units"]
+        row["errors"] = {
+            point: jax.tree.map(
+                lambda *seeds: float(np.mean(seeds)), *(run["errors"][point] for run in runs)
+            )
+            for point in POINTS
+        }
     if table != "panacea_3":
         return row | {"scores": _scores([run["scores"] for run in runs], scale)}
     curves = [run["novel"]["curve"] for run in runs]
@@ -35,10 +47,38 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     return row | {"scores": adapted[0], "adapted": adapted}
 
 
+def naive_row(dataset: str, told: dict, units: str) -> dict:
+    """A row of a forecast that needs no federation, as `naive.naive_rows` tells it."""
+    return {"data": dataset, "method": told["method"], "units": units} | {
+        "mse": told["scores"]["mean"],
+        "errors": {"P": told["errors"]},
+    }
+
+
+def error_cell(told: dict) -> str:
+    """MAE, RMSE and MAPE of one horizon, over targets that are not missing."""
+    return f"{told['mae_seen']:.2f} / {told['rmse_seen']:.2f} / {told['mape_seen']:.1f}"
+
+
+def error_lines(rows: list[dict]) -> list[list[str]]:
+    """Heads, and a line for each method at G and P, of errors at every horizon."""
+    ahead = list(rows[0]["errors"]["P"])
+    text = [["data", "method", "at", "MSE x 1e-3", *ahead]]
+    for row in rows:
+        for point in ("G", "P"):
+            told = row["errors"].get(point)
+            if told is None or (point == "G" and told == row["errors"]["P"]):
+                continue
+            mse = 1e3 * row["mse"] if "mse" in row else row["scores"][point]["mean"]
+            cells = [error_cell(told[horizon]) for horizon in ahead]
+            text.append([row["data"], row["method"], point, f"{mse:.1f}", *cells])
+    return text
+
+
 def _scores(summaries, scale):
     """Of summaries at G, L and P, one per seed: means over seeds, and the spread over them."""
     scores = {}
-    for point in ("G", "L", "P"):
+    for point in POINTS:
         own = {
             name: np.array([summary[point][name] for summary in summaries])
             for name in ("mean", "std_clients", "worst_decile", "jain")
@@ -98,17 +138,41 @@ def console_table(table: str, rows: list[dict]) -> Table:
     return drawn
 
 
+def error_table(rows: list[dict]) -> Table:
+    """The lines of `error_lines`."""
+    head, *body = error_lines(rows)
+    drawn = Table(
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        title=f"MAE / RMSE [{rows[0]['units']}] / MAPE [%], missing targets left out",
+    )
+    for column in head:
+        drawn.add_column(column, justify="left" if column in ("data", "method") else "right")
+    for line in body:
+        drawn.add_row(*line)
+    return drawn
+
+
 def markdown(table: str, rows: list[dict]) -> str:
     """The table and its notes, for a README."""
-    head = columns(table)
-    all_lines = [head, ["---"] * len(head), *lines(table, rows)]
-    drawn = "".join(f"| {' | '.join(line)} |\n" for line in all_lines)
-    return drawn + "".join(f"\n{note}\n" for note in notes(rows))
+    return markdown_table([list(columns(table)), *lines(table, rows)]) + "".join(
+        f"\n{note}\n" for note in notes(rows)
+    )
+
+
+def markdown_table(text: list[list[str]]) -> str:
+    """Lines of cells, of which the first are heads."""
+    head, *body = text
+    return "".join(f"| {' | '.join(line)} |\n" for line in [head, ["---"] * len(head), *body])
 
 
 def notes(rows: list[dict]) -> list[str]:
-    """What is to be known of the printed scores that carry a mark."""
-    return [
+    """What data a table is of, and what is to be known of printed scores with a mark."""
+    extents = {row["data"]: row["extent"] for row in rows if row["extent"]}
+    told = [f"{data}: {extent}; no printed score compares." for data, extent in extents.items()]
+    return told + [
         f"* {row['method']} on {row['data']}: out of reach, {row['out_of_reach']}"
         for row in rows
         if row["out_of_reach"] and row["published"]

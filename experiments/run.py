@@ -14,6 +14,7 @@ from rich.table import Table
 import graphfl_jax
 from experiments.entry import FLAGS, configuration, launch, progress_bar
 from experiments.published import UNITS, Score, published
+from experiments.report import error_cell
 from graphfl_jax.build import variant_of
 from graphfl_jax.results import POINTS
 
@@ -46,8 +47,10 @@ def main() -> int:
             soft_wrap=True,
         )
         return 1
-    variant, source = result.results["variant"], result.results["dataset"]["source"]
-    console.print(score_table(result.results, published(config, variant, source)))
+    variant, dataset = result.results["variant"], result.results["dataset"]
+    console.print(score_table(result.results, published(config, variant, dataset)))
+    if result.results["errors"]:
+        console.print(error_table(result.results["errors"]))
     if result.results["novel"]:
         console.print(novel_table(result.results))
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
@@ -68,7 +71,8 @@ def score_table(results: dict, paper: Score | None) -> Table:
     data, metric = results["dataset"], results["metric"]
     better = "higher" if results["higher_is_better"] else "lower"
     table = Table(
-        title=f"{results['variant']} on {data['name']}, data: {data['source']}",
+        title=f"{results['variant']} on {data['name']}, data: {data['source']}"
+        + (f"\n{data['extent']}" if data["extent"] else ""),
         caption=f"{better} is better; after round {results['rounds']}, test"
         + (f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}" if paper else ""),
     )
@@ -80,6 +84,20 @@ def score_table(results: dict, paper: Score | None) -> Table:
         scores = results["scores"]["final"][point]
         names = ("mean", "std_clients", "worst_decile")
         table.add_row(meaning, *(f"{scores[name]:.4g}" for name in names))
+    return table
+
+
+def error_table(errors: dict) -> Table:
+    """Errors of forecasts at G, L and P, over the targets that are not missing."""
+    table = Table(
+        title=f"MAE, RMSE [{errors['units']}] and MAPE [%] of forecasts",
+        caption="targets that are missing are left out; results.json has both",
+    )
+    table.add_column("scored at")
+    for ahead in errors["G"]:
+        table.add_column(ahead, justify="right")
+    for point in POINTS:
+        table.add_row(point, *(error_cell(told) for told in errors[point].values()))
     return table
 
 

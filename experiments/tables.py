@@ -8,7 +8,8 @@ every seed; panacea_4 compares Panacea with its parts. Each method is scored aft
 round, on test, at P, its own predictor. Settings are those of configs/, chosen on validation,
 and the split is the papers' 80/20. Runs that are in the folder of --out already are not made
 again. Two spreads stand apart: over clients (the mean over seeds of each run's), and over seeds
-(of each run's mean over clients).
+(of each run's mean over clients). Where targets have units, errors in them stand apart, beside
+those of forecasts that need no federation.
 """
 
 from pathlib import Path
@@ -19,15 +20,25 @@ from rich.console import Console
 
 from experiments.cells import CONFIGS, cells, papers_config
 from experiments.entry import FLAGS, launch, progress_bar
+from experiments.naive import naive_rows
 from experiments.published import PUBLISHED
-from experiments.report import console_table, markdown, notes, table_row
-from graphfl_jax.build import load_federation, pick
+from experiments.report import (
+    console_table,
+    error_lines,
+    error_table,
+    markdown,
+    markdown_table,
+    naive_row,
+    notes,
+    table_row,
+)
+from graphfl_jax.build import build_experiment, load_federation, pick
 from graphfl_jax.checkpoint import write_json, write_text
 
 NOVEL_ROUNDS = 5  # for which newcomers adapt in panacea_3
 
 flags.DEFINE_enum("table", "panacea_2", list(PUBLISHED), "The table to make.")
-flags.DEFINE_list("datasets", list(CONFIGS), "Files of configs/ to run.")
+flags.DEFINE_list("datasets", ["fl60", "tpt48"], f"Of {', '.join(CONFIGS)}.")
 flags.DEFINE_list("methods", [], "Methods of those files; by default the table's.")
 flags.DEFINE_integer("seeds", 5, "Runs of every method, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer("rounds", None, "Fewer rounds, for a quick look.", lower_bound=1)
@@ -44,8 +55,14 @@ def main() -> int:
     if out.exists() and not out.is_dir():
         raise ValueError(f"out={out} is no folder; choose another --out")
 
+    naive = []
     for name in files:  # a file that is missing is told now, not after an hour
-        load_federation(table_config(FLAGS.table, name, methods[0]))
+        config = table_config(FLAGS.table, name, methods[0])
+        federation = load_federation(config)
+        if federation.units and FLAGS.table != "panacea_3":
+            task = build_experiment(config, federation).model.task
+            told = naive_rows(federation, task)
+            naive += [naive_row(name, row, federation.units.name) for row in told]
 
     wanted = [(name, method) for name in files for method in methods]
     rows, made = [], 0
@@ -64,8 +81,13 @@ def main() -> int:
         console.print(console_table(FLAGS.table, [row for row in rows if row["data"] == name]))
     for note in notes(rows):
         console.print(note, soft_wrap=True)
-    write_json(out / f"{FLAGS.table}.json", rows)
-    write_text(out / f"{FLAGS.table}.md", markdown(FLAGS.table, rows))
+    written = markdown(FLAGS.table, rows)
+    forecasts = naive + [row for row in rows if row["scores"] and row["errors"]]
+    if naive:
+        console.print(error_table(forecasts))
+        written += "\n" + markdown_table(error_lines(forecasts))
+    write_json(out / f"{FLAGS.table}.json", rows + naive)
+    write_text(out / f"{FLAGS.table}.md", written)
     console.print(
         f"{made} runs made, {len(wanted) * FLAGS.seeds - made} found; "
         f"{out}/{FLAGS.table}.md and .json",

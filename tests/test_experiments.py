@@ -134,6 +134,11 @@ def test_a_factory_that_wants_what_no_field_offers_is_named():
         arguments(factory, {"mu": 0.1})
 
 
+REAL = {"source": "real", "extent": ""}
+SIMULATED = {"source": "simulated", "extent": ""}
+PART = {"source": "real", "extent": "a half"}
+
+
 @pytest.mark.parametrize(
     "field, value",
     [
@@ -147,17 +152,18 @@ def test_a_factory_that_wants_what_no_field_offers_is_named():
 )
 def test_published_numbers_stand_only_beside_the_papers_protocol(field, value):
     config = tpt48.get_config("panacea")
-    assert published(config, "panacea", "real") == (2.6, 0.7)
+    assert published(config, "panacea", REAL) == (2.6, 0.7)
     config.update_from_flattened_dict({field: value})
-    assert published(config, "panacea", "real") is None
-    assert published(tpt48.get_config("panacea"), "panacea", "simulated") is None
+    assert published(config, "panacea", REAL) is None
+    for dataset in (SIMULATED, PART):
+        assert published(tpt48.get_config("panacea"), "panacea", dataset) is None
 
 
 def test_published_newcomers_are_a_fifth():
     config = tpt48.get_config("panacea")
-    assert published(config, "panacea", "real", "panacea_3") is None
+    assert published(config, "panacea", REAL, "panacea_3") is None
     config.novel_fraction = 0.2
-    assert published(config, "panacea", "real", "panacea_3") == (2.8, 0.9)
+    assert published(config, "panacea", REAL, "panacea_3") == (2.8, 0.9)
 
 
 def test_every_printed_row_is_a_method_of_its_data_set():
