@@ -19,7 +19,7 @@ from graphfl_jax.data import drawn_cars, federation, photographs, relations
 YEARS = (2009, 2010, 2011, 2012, 2013, 2014)
 VIEWPOINTS = (1, 2, 3, 4, 5)  # front, front-side, side, rear-side, rear
 CLIENTS = tuple((year, viewpoint) for year in YEARS for viewpoint in VIEWPOINTS)
-TYPES = 4
+TYPES = drawn_cars.TYPES
 OFFICIAL = 24151  # images of the published list
 
 _LIST = "car-images.txt"

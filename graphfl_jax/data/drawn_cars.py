@@ -4,9 +4,9 @@ A car's type decides its style, an angle on a circle: a quarter of a turn from t
 twelfth further with every model year, a fiftieth with every viewpoint. The cosine of the angle
 lifts the roof. Its sine lengthens the tail; it broadens the roof and lifts the lamps in front,
 and does the reverse behind. So every viewpoint shows some of the style, and a type looks as the
-next one did three years before. Nothing else in a picture tells its year: one model cannot be
-right in all years, clients near each other have nearly the same one, and that of a client far
-away is wrong.
+next one did three years before. Nothing else in a picture tells its year. Over six years every
+style is that of two types, so that one model for all is right in half of the pictures at best;
+clients near each other have nearly the same model, and that of a client far away is wrong.
 """
 
 import numpy as np
