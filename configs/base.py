@@ -46,7 +46,8 @@ def get_config() -> ConfigDict:
     config.eval_clients = 0  # clients evaluated at once, which bounds memory too; 0: all
 
     config.data = ConfigDict()
-    config.data.name = "tpt48"  # custom, fl60, fl60_paper_formula, metr_la, pems_bay, tpt48
+    # compcars, custom, fl60, fl60_paper_formula, metr_la, pems_bay, tpt48
+    config.data.name = "tpt48"
     config.data.source = "auto"  # real, file, generated or simulated; auto: what there is
     config.data.path = ""  # a data file; empty: looked for under data.root
     config.data.root = ""  # empty: $GRAPHFL_DATA, or the user's cache folder
@@ -55,6 +56,8 @@ def get_config() -> ConfigDict:
     config.data.roads = "auto"  # traffic: relations from the file of the matrix or distances
     config.data.sensors = 0  # traffic: the first so many; 0: all
     config.data.steps = 0  # traffic: the first so many, of five minutes; 0: all
+    config.data.image_size = 64  # compcars: pixels along a side, to which images are squashed
+    config.data.car_relations = "nearby"  # compcars: nearby, adjacent, same, either
     config.data.generator_seed = 0  # of generated and simulated data
     config.data.val_fraction = 0.0  # of a client's examples, kept for choosing settings
     config.data.graph = "own"  # knn: joined by what clients tell of their data (data/knn.py)

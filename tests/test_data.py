@@ -18,6 +18,10 @@ FL60 = {
     "generator_seed": 0,
 }
 TPT48 = FL60 | {"protocol": "years", "download": False}
+SIMULATED = {
+    "compcars": FL60 | {"source": "simulated", "image_size": 16, "car_relations": "nearby"},
+    "tpt48": TPT48 | {"source": "simulated"},
+}
 
 
 def make(x, y, **changes):
@@ -125,7 +129,7 @@ def test_clients_that_do_not_fit_each_other_are_refused():
     "name", [n for n, f in DATASETS.items() if "generator_seed" in wanted(f)]
 )
 def test_generator_seed_repeats_and_matters(name):
-    settings = TPT48 | {"source": "simulated"} if name == "tpt48" else FL60
+    settings = SIMULATED.get(name, FL60)
     first, again, other = (
         DATASETS[name](**settings | {"generator_seed": generator_seed})
         for generator_seed in (1, 1, 2)

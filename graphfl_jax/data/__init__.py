@@ -6,12 +6,13 @@ and `val_fraction` (the split), `generator_seed` (what is drawn in generated or 
 and what its own docstring adds. `GRAPHS` are rules that give a loaded federation its relations.
 """
 
-from graphfl_jax.data import custom, fl60, knn, tpt48, traffic
+from graphfl_jax.data import compcars, custom, fl60, knn, tpt48, traffic
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
 
 DATASETS = {
+    "compcars": compcars.compcars,
     "custom": custom.custom,
     "fl60": fl60.fl60,
     "fl60_paper_formula": fl60.fl60_paper_formula,
