@@ -118,10 +118,10 @@ def test_results_have_their_fields_and_no_others(good):
     results = read(good[1])
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
-        *("higher_is_better", "scores", "novel", "timing", "communication"),
+        *("higher_is_better", "scores", "errors", "novel", "timing", "communication"),
         *("device", "versions", "git_commit"),
     }
-    assert set(results["dataset"]) == {"name", "source", "sha256"}
+    assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}
     assert set(results["timing"]) == {
         *("compile_s", "train_s", "evaluate_s", "novel_s", "client_steps_per_s")
     }

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from configs import custom, fl60, tpt48
+from configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
 from experiments.bench import matmul_flops
 from experiments.cells import papers_config
 from experiments.charts import draw
@@ -24,7 +24,11 @@ from graphfl_jax.program import make_program
 from tests.federations import SMALL
 
 ROOT = Path(__file__).parents[1]
-CONFIGS = [(file, method) for file in (custom, fl60, tpt48) for method in file.METHODS]
+CONFIGS = [
+    (file, method)
+    for file in (custom, fl60, tpt48, metr_la, pems_bay, compcars)
+    for method in file.METHODS
+] + [(compcars, "panacea-full")]
 
 
 @pytest.fixture(scope="module")
@@ -41,15 +45,20 @@ def own(tmp_path_factory):
 @pytest.mark.parametrize("file, method", CONFIGS)
 def test_every_configuration_builds_the_method_of_its_name(file, method, own):
     config = file.get_config(method)
-    config.data.source = "simulated" if config.data.name == "tpt48" else "generated"
+    config.data.source = "generated" if config.data.name == "fl60" else "simulated"
+    if config.model.name == "gru":
+        config.data.sensors, config.data.steps = 8, 300
+    if config.data.name == "compcars":
+        config.data.image_size = 8
     config.data.path = str(own) if config.data.name == "custom" else ""
     experiment = build_experiment(config, load_federation(config))
     program = make_program(experiment.build, experiment.model, cohort_size=5)
     key, data = jax.random.key(0), experiment.federation.data
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     state = jax.eval_shape(program.start, key, hparams, data)
-    scores = jax.eval_shape(program.evaluate, state, key, hparams, data)
-    assert variant_of(config) == method
+    scores, tallies = jax.eval_shape(program.evaluate, state, key, hparams, data)
+    assert variant_of(config) == method.removesuffix("-full")
+    assert bool(tallies["G"]) == (config.model.name == "gru")
     assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
 
 
