@@ -69,8 +69,11 @@ def get_config() -> ConfigDict:
     config.tuning.epochs = 0  # if not 0, so many passes over the examples in steps' place
 
     config.model = ConfigDict()
-    config.model.name = "mlp"
-    config.model.hidden = (16, 16)
+    config.model.name = "mlp"  # mlp, resnet18
+    config.model.hidden = (16, 16)  # mlp: units of its hidden layers
+    config.model.width = 64  # resnet18: channels of the first of its four stages
+    config.model.lowering = "patches"  # resnet18's convolutions: patches, grouped (layers.py)
+    config.model.weights = ""  # resnet18: a file to start from, .safetensors or .pth
 
     config.algorithm = ConfigDict()
     config.algorithm.name = "panacea"

@@ -1,5 +1,5 @@
 """Client models by name, one family per file."""
 
-from graphfl_jax.models import mlp
+from graphfl_jax.models import mlp, resnet
 
-MODELS = {"mlp": mlp.mlp}
+MODELS = {"mlp": mlp.mlp, "resnet18": resnet.resnet18}
