@@ -74,7 +74,7 @@ class Conv(nn.Module):
 class BatchNorm(nn.Module):
     """Batch normalisation of x [B, H, W, C] over B, H and W, without running averages.
 
-    By the mean and the biased variance of the first `count` rows, unless the collection
+    By the mean and the biased variance of the first `count` >= 1 rows, unless the collection
     "statistics" holds a mean and a variance [C] to use in their place. Where that collection is
     mutable, it is given the rows' mean and their unbiased variance, as in PyTorch's running
     averages.
@@ -90,7 +90,7 @@ class BatchNorm(nn.Module):
             variance = self.get_variable("statistics", "variance")
         else:
             real = (jnp.arange(x.shape[0]) < count).astype(x.dtype)[:, None, None, None]
-            numbers = (jnp.maximum(count, 1) * x.shape[1] * x.shape[2]).astype(x.dtype)
+            numbers = (count * x.shape[1] * x.shape[2]).astype(x.dtype)
             mean = jnp.sum(x * real, axis=(0, 1, 2)) / numbers
             squares = jnp.sum(jnp.square(x - per_channel(mean)) * real, axis=(0, 1, 2))
             variance = squares / numbers

@@ -138,7 +138,8 @@ def resnet18(
         return head.apply({"params": params}, x)
 
     def rehearse(params, batch):
-        return of_head(params["head"], features(params["body"], batch.x, batch.count))
+        count = jnp.maximum(batch.count, 1)  # of no rows there are no statistics
+        return of_head(params["head"], features(params["body"], batch.x, count))
 
     def settle(params, examples):
         size = min(SETTLE_EXAMPLES, examples.size)
