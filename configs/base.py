@@ -72,7 +72,8 @@ def get_config() -> ConfigDict:
     config.model.name = "mlp"  # mlp, resnet18
     config.model.hidden = (16, 16)  # mlp: units of its hidden layers
     config.model.width = 64  # resnet18: channels of the first of its four stages
-    config.model.lowering = "patches"  # resnet18's convolutions: patches, grouped (layers.py)
+    # resnet18, of convolutions (layers.py): patches, on a CPU the faster; grouped, XLA's own
+    config.model.lowering = "patches"
     config.model.weights = ""  # resnet18: a file to start from, .safetensors or .pth
 
     config.algorithm = ConfigDict()

@@ -81,7 +81,7 @@ def test_both_lowerings_are_the_convolution(size, stride):
     """Values and gradients, for one client and for three with kernels of their own."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(3, 2, 9, 8, 4)).astype(np.float32)
-    kernels = rng.normal(size=(3, size, size, 4, 5)).astype(np.float32)
+    kernels = rng.normal(size=(3, size, size, 4, 5)).astype(np.float32) / size
     weights = rng.normal(size=5).astype(np.float32)
     padding = size // 2
 
@@ -97,7 +97,7 @@ def test_both_lowerings_are_the_convolution(size, stride):
 
     told = {lowering: run(lowering) for lowering in LOWERINGS}
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3),
         told["patches"],
         told["grouped"],
     )
@@ -106,7 +106,7 @@ def test_both_lowerings_are_the_convolution(size, stride):
         expected = conv_in_numpy(
             x[i].transpose(0, 3, 1, 2), kernels[i].transpose(3, 2, 0, 1), stride, padding
         )
-        np.testing.assert_allclose(out, expected.transpose(0, 2, 3, 1), rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(out, expected.transpose(0, 2, 3, 1), rtol=1e-4, atol=1e-3)
 
 
 def test_a_convolution_of_size_one_is_a_matrix_product():
