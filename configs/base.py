@@ -75,8 +75,12 @@ def get_config() -> ConfigDict:
     config.tuning.epochs = 0  # if not 0, so many passes over the examples in steps' place
 
     config.model = ConfigDict()
-    config.model.name = "mlp"  # gru, gru_sampled: forecasters of series
-    config.model.hidden = (16, 16)  # widths; of a gru one, such as (100,)
+    config.model.name = "mlp"  # mlp; gru, gru_sampled: forecasters of series; resnet18
+    config.model.hidden = (16, 16)  # widths of hidden layers; of a gru one, such as (100,)
+    config.model.width = 64  # resnet18: channels of the first of its four stages
+    # resnet18, of convolutions (layers.py): patches, on a CPU the faster; grouped, XLA's own
+    config.model.lowering = "patches"
+    config.model.weights = ""  # resnet18: a file to start from, .safetensors or .pth
 
     config.algorithm = ConfigDict()
     config.algorithm.name = "panacea"

@@ -2,12 +2,13 @@
 
     python -m experiments.run --config=configs/compcars.py
     python -m experiments.run --config=configs/compcars.py:fedavg
-    python -m experiments.run --config=configs/compcars.py:panacea-full --config.model.weights=FILE
+    python -m experiments.run --config=configs/compcars.py:panacea-full \\
+        --config.model.weights=resnet18.safetensors
 
-Without photographs, cars are drawn; see the README. The first two are a small ResNet on pictures
-of 32 pixels in rounds of 10 steps, for a machine without an accelerator; METHOD-full is the
-papers' protocol, ResNet-18 on pictures of 224 pixels, all of which a hypernetwork generates in
-addition to pretrained weights, and takes a GPU of 80 GB.
+Without photographs, cars are drawn; see the README. The first two are a small ResNet on
+pictures of 32 pixels in rounds of 10 steps, for a machine without an accelerator; METHOD-full
+is the papers' protocol, ResNet-18 on pictures of 224 pixels, all of which a hypernetwork
+generates in addition to pretrained weights, and takes a GPU of 80 GB.
 """
 
 from configs import base
@@ -32,7 +33,7 @@ FULL = "-full"
 
 
 def get_config(method="panacea"):
-    """The configuration of one of METHODS, small, or as the papers have it if "-full" follows."""
+    """The configuration of one of METHODS: small, or the papers' if "-full" follows."""
     name = method.removesuffix(FULL)
     config = base.for_method(name, METHODS[name])
     config.data.name = "compcars"
