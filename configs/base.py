@@ -137,8 +137,14 @@ def for_method(method: str, hparams: dict[str, float]) -> ConfigDict:
 
 
 def for_traffic(config: ConfigDict) -> None:
-    """Settings for forecasts of long series: the GRU, and evaluations that fit in memory."""
+    """Settings for forecasts of long series: the GRU, and evaluations that fit in memory.
+
+    Adam on both sides: the gradient of twelve steps, each of which reads the last one's output,
+    explodes now and then, and plain SGD diverges at the rates at which it learns (BUILD.md).
+    """
     config.model.name = "gru"
     config.model.hidden = (100,)
     config.eval_every = 100
     config.eval_clients = 20
+    config.client_optimizer = "adam"
+    config.server_optimizer = "adam"

@@ -6,21 +6,22 @@ python -m experiments.run --config=configs/metr_la.py:fedavg
 
 from configs import base
 
+# Chosen on validation where BUILD.md says so; Per-FedAvg and pFedMe step by plain gradients.
 METHODS = {
-    "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.01},
-    "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
-    "panacea-mean": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.01},
-    "panacea-mlp": {"client_lr": 0.1, "server_lr": 0.1},
-    "pfedhn": {"client_lr": 0.01, "server_lr": 0.03},
-    "fedavg": {"client_lr": 0.1},
-    "fedavg-finetune": {"client_lr": 0.1, "tuning_lr": 0.1},
-    "fedprox": {"client_lr": 0.1, "mu": 0.001},
-    "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
-    "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.1},
-    "ditto": {"client_lr": 0.1, "ditto_lambda": 0.1},
-    "sfl": {"client_lr": 0.1, "sfl_lambda": 0.1},
-    "sfl-star": {"client_lr": 0.1, "sfl_lambda": 0.1},
-    "local": {"client_lr": 0.1},
+    "panacea": {"client_lr": 0.001, "server_lr": 0.0003, "lambda_d": 0.01},
+    "panacea-gn": {"client_lr": 0.001, "server_lr": 0.0003},
+    "panacea-mean": {"client_lr": 0.001, "server_lr": 0.0003, "lambda_d": 0.01},
+    "panacea-mlp": {"client_lr": 0.001, "server_lr": 0.0003},
+    "pfedhn": {"client_lr": 0.001, "server_lr": 0.003},
+    "fedavg": {"client_lr": 0.001},
+    "fedavg-finetune": {"client_lr": 0.001, "tuning_lr": 0.001},
+    "fedprox": {"client_lr": 0.001, "mu": 0.001},
+    "perfedavg": {"client_lr": 0.01, "perfedavg_alpha": 0.01},
+    "pfedme": {"client_lr": 0.01, "pfedme_lr": 0.01},
+    "ditto": {"client_lr": 0.001, "ditto_lambda": 0.1},
+    "sfl": {"client_lr": 0.001, "sfl_lambda": 0.1},
+    "sfl-star": {"client_lr": 0.001, "sfl_lambda": 0.1},
+    "local": {"client_lr": 0.001},
 }
 
 

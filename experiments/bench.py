@@ -1,10 +1,11 @@
 """Measures a configuration: ``python -m experiments.bench --config=configs/tpt48.py``.
 
 Prints rounds and client-steps per second, compile time and peak memory, and what share of the
-machine's own matrix-multiply peak the round's matrix products reach. Times are medians of
-repeats in one process, with the fastest and the slowest. With --methods=all, or a list, it
-compares methods on that configuration's data and sizes, each with its time per round and its
-ratio to FedAvg's.
+machine's own matrix-multiply peak the round's products reach, convolutions counted as such.
+Times are medians of repeats in one process, with the fastest and the slowest. With
+--methods=all, or a list, it compares methods on that configuration's data and sizes, each with
+its time per round and its ratio to FedAvg's; with --vary=model.lowering=patches,grouped, or
+another field, the values of that field.
 """
 
 import copy
@@ -31,12 +32,17 @@ from graphfl_jax.results import environment
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
 flags.DEFINE_list("methods", [], "Methods of configs/base.py to compare; or all.")
+flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
 
 
 def main() -> int:
     config = configuration()
-    return compare(config, methods(FLAGS.methods)) if FLAGS.methods else measure(config)
+    if FLAGS.methods and FLAGS.vary:
+        raise ValueError(f"vary={FLAGS.vary} and methods are two comparisons; leave one out")
+    if FLAGS.methods:
+        return compare(config, {name: base.METHODS[name] for name in methods(FLAGS.methods)})
+    return compare(config, values(config, FLAGS.vary)) if FLAGS.vary else measure(config)
 
 
 def measure(config) -> int:
@@ -65,7 +71,7 @@ def measure(config) -> int:
     console.print(table)
     console.print(
         f"compile {compiled.seconds:.1f} s, peak memory {peak_memory() / 2**20:,.0f} MiB\n"
-        f"matrix products: {flops / 1e6:.0f} MFLOP a round, {rate / 1e9:.0f} GFLOP/s, "
+        f"products: {flops / 1e6:.0f} MFLOP a round, {rate / 1e9:.0f} GFLOP/s, "
         f"{rate / best:.0%} of the {best / 1e9:.0f} GFLOP/s of a 1024 x 1024 float32 product",
         highlight=False,
     )
@@ -81,13 +87,26 @@ def methods(names: list[str]) -> list[str]:
     return ["fedavg", *(name for name in chosen if name != "fedavg")]
 
 
-def compare(config, names: list[str]) -> int:
-    """Prints what methods cost with the data and the sizes of one configuration."""
+def values(config, vary: str) -> dict[str, dict]:
+    """What "FIELD=VALUE,VALUE" changes, by the name of each change."""
+    field, _, told = vary.partition("=")
+    try:
+        kind = type(functools.reduce(lambda part, name: part[name], field.split("."), config))
+        return {f"{field}={value}": {field: kind(value)} for value in told.split(",")}
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"vary={vary} is not FIELD=VALUE,VALUE with a field of the configuration, values "
+            f"of its kind; give one such as model.lowering=patches,grouped"
+        ) from None
+
+
+def compare(config, changes: dict[str, dict]) -> int:
+    """Prints what a configuration costs with each of some changes, the first as the measure."""
     federation = load_federation(config)
     players, work = {}, {}
-    for name in names:
+    for name, change in changes.items():
         own = copy.deepcopy(config)
-        own.update_from_flattened_dict(base.METHODS[name])
+        own.update_from_flattened_dict(change)
         experiment = build_experiment(own, federation)
         compiled = compile_experiment(experiment, own)
         players[name] = _player(compiled)
@@ -95,19 +114,20 @@ def compare(config, names: list[str]) -> int:
     times = interleaved(players)
     table = Table(
         title=f"ms per round on {config.data.name}, {environment()['device']}",
-        caption="ratios are to FedAvg: of the medians, and of the matrix products' operations",
+        caption="ratios are to the first: of the medians, and of the products' operations",
     )
-    for column in ("method", "median", "fastest", "slowest", "ratio", "MFLOP", "ratio"):
-        table.add_column(column, justify="left" if column == "method" else "right")
-    for name in names:
+    for column in ("", "median", "fastest", "slowest", "ratio", "MFLOP", "ratio"):
+        table.add_column(column, justify="right" if column else "left")
+    first = next(iter(changes))
+    for name in changes:
         median, *others = (1e3 * took / FLAGS.rounds_each for took in spread(times[name]))
-        ratio = statistics.median(times[name]) / statistics.median(times["fedavg"])
+        ratio = statistics.median(times[name]) / statistics.median(times[first])
         table.add_row(
             name,
             *(f"{took:.2f}" for took in (median, *others)),
             f"{ratio:.2f}",
             f"{work[name] / 1e6:,.0f}",
-            f"{work[name] / work['fedavg']:.2f}",
+            f"{work[name] / work[first]:.2f}",
         )
     Console().print(table)
     return 0
@@ -160,7 +180,7 @@ def matmul_peak():
 
 
 def round_flops(experiment, config, state) -> int:
-    """Operations in the matrix products of one round, counted in its trace."""
+    """Operations in the products of one round, counted in its trace."""
 
     def one_round(state, data, key):
         algorithm = experiment.build(experiment.hparams, 0)
@@ -173,13 +193,18 @@ def round_flops(experiment, config, state) -> int:
 
 
 def matmul_flops(jaxpr: jex_core.Jaxpr) -> int:
-    """Operations in all matrix products of a trace, those in loops as often as they run."""
+    """Operations in all matrix products and convolutions of a trace, those in loops as often
+    as they run."""
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
             left, right = equation.invars[0].aval, equation.outvars[0].aval
             total += 2 * math.prod(left.shape[axis] for axis in contracted) * right.size
+        if equation.primitive.name == "conv_general_dilated":
+            kernel, right = equation.invars[1].aval, equation.outvars[0].aval
+            outputs = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
+            total += 2 * kernel.size // outputs * right.size
         inner = [
             part if isinstance(part, jex_core.Jaxpr) else part.jaxpr
             for part in equation.params.values()
