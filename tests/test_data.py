@@ -18,8 +18,14 @@ FL60 = {
     "generator_seed": 0,
 }
 TPT48 = FL60 | {"protocol": "years", "download": False}
+TRAFFIC = {
+    **{"root": "none", "source": "simulated", "path": "", "roads": "auto"},
+    **{"sensors": 5, "steps": 300},
+}
 SIMULATED = {
     "compcars": FL60 | {"source": "simulated", "image_size": 16, "car_relations": "nearby"},
+    "metr_la": TRAFFIC,
+    "pems_bay": TRAFFIC,
     "tpt48": TPT48 | {"source": "simulated"},
 }
 
