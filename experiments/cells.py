@@ -14,27 +14,39 @@ import jax
 from ml_collections import ConfigDict
 
 import graphfl_jax
-from configs import fl60, metr_la, pems_bay, tpt48
+from configs import compcars, fl60, metr_la, pems_bay, tpt48
 from experiments.trials import Trial, run_trials, with_seed
 from graphfl_jax import checkpoint
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.results import environment, errors_in_units, novel_scores, summaries
 
-CONFIGS = {"fl60": fl60, "tpt48": tpt48, "metr_la": metr_la, "pems_bay": pems_bay}
+CONFIGS = {
+    "fl60": fl60,
+    "tpt48": tpt48,
+    "metr_la": metr_la,
+    "pems_bay": pems_bay,
+    "compcars": compcars,
+}
 GENERATED = ("fl60",)  # data sets whose data are a law
 # Fields that say where data lie or when a run is saved, and not what it computes.
 ELSEWHERE = ("data.root", "data.path", "data.download", "checkpoint_every")
 
 
 def papers_config(
-    dataset: str, method: str, *, root: str | None = None, rounds: int | None = None
+    dataset: str,
+    method: str,
+    *,
+    source: str = "real",
+    root: str | None = None,
+    rounds: int | None = None,
 ) -> ConfigDict:
     """A method's settings on a data set, which is real where the papers' is.
 
     Args:
       dataset: a key of `CONFIGS`.
       method: one of its methods.
+      source: "simulated" where real data are not at hand.
       root: the folder of data files, unless the default.
       rounds: for a quick look.
     """
@@ -44,12 +56,20 @@ def papers_config(
     if rounds is not None:
         config.rounds = rounds
     if dataset not in GENERATED:
-        config.data.source = "real"
+        config.data.source = source
     return config
 
 
-def cells(config: ConfigDict, seeds: list[int], folder: Path) -> tuple[list[dict], int]:
+def cells(
+    config: ConfigDict, seeds: list[int], folder: Path, *, at_once: int = 0
+) -> tuple[list[dict], int]:
     """The runs of a configuration with some seeds, those made before read from `folder`.
+
+    Args:
+      config: of the runs.
+      seeds: of the runs.
+      folder: of their files.
+      at_once: seeds whose runs are one program; 0 is all.
 
     Returns:
       A dictionary per seed: ``fingerprint``, ``variant``, ``seed``, ``dataset``, ``metric``,
@@ -69,10 +89,11 @@ def cells(config: ConfigDict, seeds: list[int], folder: Path) -> tuple[list[dict
             missing.append((seed, path, mark, federation))
         else:
             found[seed] = cell
-    if missing:
-        trials, task = run_trials(config, [{}], [seed for seed, *_ in missing], curve=True)
+    size = at_once or max(1, len(missing))
+    for part in (missing[begin : begin + size] for begin in range(0, len(missing), size)):
+        trials, task = run_trials(config, [{}], [seed for seed, *_ in part], curve=True)
         folder.mkdir(parents=True, exist_ok=True)
-        for trial, (seed, path, mark, federation) in zip(trials, missing, strict=True):
+        for trial, (seed, path, mark, federation) in zip(trials, part, strict=True):
             found[seed] = _cell(config, trial, task, federation, mark)
             checkpoint.write_json(path, found[seed])
     return [found[seed] for seed in seeds], len(missing)

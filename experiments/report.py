@@ -28,6 +28,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
         "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
         "scores": None,
         "errors": None,
+        "source": runs[0]["dataset"]["source"],
         "extent": runs[0]["dataset"]["extent"],
     }
     if row["diverged"]:
@@ -170,8 +171,11 @@ def markdown_table(text: list[list[str]]) -> str:
 
 def notes(rows: list[dict]) -> list[str]:
     """What data a table is of, and what is to be known of printed scores with a mark."""
-    extents = {row["data"]: row["extent"] for row in rows if row["extent"]}
-    told = [f"{data}: {extent}; no printed score compares." for data, extent in extents.items()]
+    parts = {}
+    for row in rows:
+        if row["source"] == "simulated" or row["extent"]:
+            parts[row["data"]] = row["extent"] or "simulated"
+    told = [f"{data}: {part}; no printed score compares." for data, part in parts.items()]
     return told + [
         f"* {row['method']} on {row['data']}: out of reach, {row['out_of_reach']}"
         for row in rows

@@ -39,8 +39,15 @@ NOVEL_ROUNDS = 5  # for which newcomers adapt in panacea_3
 
 flags.DEFINE_enum("table", "panacea_2", list(PUBLISHED), "The table to make.")
 flags.DEFINE_list("datasets", ["fl60", "tpt48"], f"Of {', '.join(CONFIGS)}.")
+flags.DEFINE_enum("source", "real", ["real", "simulated"], "Of data that the papers measured.")
 flags.DEFINE_list("methods", [], "Methods of those files; by default the table's.")
 flags.DEFINE_integer("seeds", 5, "Runs of every method, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer(
+    "at_once",
+    0,
+    "Seeds whose runs are one program; 0: all. With 1, models that fill the machine are faster.",
+    lower_bound=0,
+)
 flags.DEFINE_integer("rounds", None, "Fewer rounds, for a quick look.", lower_bound=1)
 flags.DEFINE_string("out", "runs/tables", "Folder of the runs and of the table.")
 
@@ -71,7 +78,9 @@ def main() -> int:
         for name, method in wanted:
             bar.update(task, description=f"{method} on {name}")
             config = table_config(FLAGS.table, name, method)
-            runs, new = cells(config, list(range(FLAGS.seeds)), out / "cells")
+            runs, new = cells(
+                config, list(range(FLAGS.seeds)), out / "cells", at_once=FLAGS.at_once
+            )
             rows.append(table_row(FLAGS.table, config, runs))
             made += new
             bar.advance(task)
@@ -99,7 +108,9 @@ def main() -> int:
 
 def table_config(table: str, dataset: str, method: str) -> ConfigDict:
     """The configuration of a table's row."""
-    config = papers_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+    config = papers_config(
+        dataset, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
+    )
     if table == "panacea_3":
         config.novel_fraction = 0.2
         config.novel.rounds = NOVEL_ROUNDS

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 
 from graphfl_jax.core import Array, ClientModel, Examples, Task
 
-UNROLL = 4  # steps of time in one step of a loop; see BUILD.md
+UNROLL = 12  # steps of time in one step of a loop; see BUILD.md
 
 
 def _uniform(hidden):
