@@ -45,7 +45,7 @@ flags.DEFINE_integer("seeds", 5, "Runs of every method, with seeds 0, 1, ...", l
 flags.DEFINE_integer(
     "at_once",
     0,
-    "Seeds whose runs are one program; 0: all. With 1, models that fill the machine are faster.",
+    "Seeds whose runs are one program; 0: all. 1 is faster where a run fills the machine.",
     lower_bound=0,
 )
 flags.DEFINE_integer("rounds", None, "Fewer rounds, for a quick look.", lower_bound=1)
