@@ -220,7 +220,7 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"{field}={value} must be at least 1; set --config.{field}=1 or more"
             )
-    for field in ("novel.rounds", "tuning.epochs"):
+    for field in ("novel.rounds", "tuning.epochs", "eval_clients"):
         value = functools.reduce(getattr, field.split("."), config)
         if value < 0:
             raise ValueError(f"{field}={value} is negative; set --config.{field}=0 or more")

@@ -28,6 +28,9 @@ CASES = {name: {"algorithm__name": name} for name in sorted(ALGORITHMS)} | {
         "tuning__part": "head",
         "tuning__epochs": 2,
     },
+    "generated in full": {"algorithm__name": "panacea", "algorithm__profile": "full"},
+    "generated head": {"algorithm__name": "pfedhn", "algorithm__profile": "head"},
+    "generated at low rank": {"algorithm__name": "panacea", "algorithm__profile": "lowrank"},
 }
 
 
@@ -124,7 +127,7 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(name):
     state = program.start(KEY, hparams, data)
     for rounds in (2, 1, 2):
         state, _ = program.advance(state, KEY, hparams, data, jnp.int32(rounds))
-        program.evaluate(state, KEY, hparams, data)[0]
+        program.evaluate(state, KEY, hparams, data)
     assert_equal(state, whole)
     assert_equal(program.evaluate(state, KEY, hparams, data)[0], scores)
 
@@ -134,10 +137,13 @@ def test_a_sharded_round_is_the_unsharded_one(name):
     data = experiment.federation.data
     mesh = client_mesh(4)
     assert mesh.size == 4
-    sharded = make_program(experiment.build, experiment.model, cohort_size=4, mesh=mesh)
+    sharded = make_program(
+        experiment.build, experiment.model, cohort_size=4, mesh=mesh, group=3
+    )
     state = sharded.start(KEY, hparams, data)
     state, log = sharded.advance(state, KEY, hparams, data, jnp.int32(1))
-    scores = sharded.evaluate(state, KEY, hparams, data)[0]  # 7 clients on 4 devices
+    # Seven clients in groups of as many as there are devices.
+    scores = sharded.evaluate(state, KEY, hparams, data)[0]
     # One round: after twenty, a ReLU that flips makes 1e-7 into 1e-3.
     for ours, alone in zip((state, log, scores), play(name, 1), strict=True):
         assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)

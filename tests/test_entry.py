@@ -20,9 +20,13 @@ from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.results import final_scores
 
 ROOT = Path(__file__).resolve().parent.parent
-FL60, TPT48, CUSTOM = (
-    f"--config={ROOT}/configs/{name}.py" for name in ("fl60", "tpt48", "custom")
+FL60, TPT48, CUSTOM, PEMS, CARS = (
+    f"--config={ROOT}/configs/{name}.py"
+    for name in ("fl60", "tpt48", "custom", "pems_bay", "compcars")
 )
+ROADS = [PEMS, "--config.data.source=simulated", "--config.data.sensors=6"]
+ROADS += ["--config.data.steps=100"]
+DRAWN = [CARS, "--config.data.source=simulated", "--config.data.image_size=8"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 SMALL = {
     "rounds": 4,
@@ -267,6 +271,7 @@ FILES = {
     "file": "",
     "run/config.json": "{}",
     "text.pkl": "no pickle\n",
+    "no.safetensors": "no tensors\n",
     "torn.pkl": "\x80\x04\x95\x00\x00",
     "torn.txt": "0010021895  44.00  38.00  55.10\n",
     "short.txt": "0010021895" + "  44.00" * 12 + "\n",
@@ -328,6 +333,21 @@ BAD = [
     ([TPT48, "--config.data.path=torn.txt"], "torn.txt, line 1 is not"),
     ([TPT48, "--config.data.path=short.txt"], "short.txt lacks .* Alabama 1896.*cut short"),
     ([TPT48, "--config.data.path=text.pkl"], "text.pkl, line 1 is not"),
+    ([PEMS, "--config.data.path=nowhere.h5"], "pems-bay: no file nowhere.h5.*DCRNN"),
+    ([PEMS, "--config.data.path=text.pkl"], "text.pkl is not a frame of speeds.*fixed format"),
+    ([PEMS, "--config.data.sensors=-1"], "data.sensors=-1"),
+    ([*ROADS, "--config.data.steps=20"], "20 steps are too few: an example takes 24"),
+    ([*ROADS, "--config.model.hidden=(3,3)"], r"model.hidden=\(3, 3\).*one width"),
+    ([*ROADS, "--config.model.name=resnet18"], "takes images of shape"),
+    ([*ROADS, "--config.algorithm.profile=half"], "algorithm.profile='half'.*lowrank"),
+    ([FL60, "--config.model.name=gru"], "model.name=gru forecasts series"),
+    ([FL60, "--config.eval_clients=-1"], "eval_clients=-1 is negative"),
+    ([CARS, "--config.data.source=real", "--data_root=none"], "none/compcars/car-images.txt"),
+    ([*DRAWN, "--config.model.weights=no.pth"], "model.weights='no.pth' is no file"),
+    ([*DRAWN, "--config.model.weights=text.pkl"], "text.pkl' must end in .safetensors or"),
+    ([*DRAWN, "--config.model.weights=no.safetensors"], "not a whole .safetensors file"),
+    ([*DRAWN, "--config.model.lowering=fft"], "model.lowering='fft'.*patches, grouped"),
+    ([*DRAWN, "--config.data.car_relations=all"], "car_relations='all'.*nearby, adjacent"),
     ([CUSTOM], "data.path is empty; set --config.data.path"),
     (own("nowhere"), "data.path='nowhere.npz' is no file"),
     ([CUSTOM, "--config.data.path=text.pkl"], "text.pkl is no whole npz file.*np.savez"),

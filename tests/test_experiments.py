@@ -22,6 +22,7 @@ from experiments.trials import run_trials
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
 from tests.federations import SMALL
+from tests.test_traffic import write_matrix, write_series
 
 ROOT = Path(__file__).parents[1]
 CONFIGS = [
@@ -274,6 +275,57 @@ def test_methods_are_compared_with_fedavg(tmp_path):
     assert 0.9 < ratios["local"][1] < 1.0
 
 
+def test_values_of_a_field_are_compared_with_the_first(tmp_path):
+    words = ["--repeats=1", "--rounds_each=2", "--vary=server_steps=1,20"]
+    status, told, errors = entry("bench", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = [line.split("\u2502") for line in told.splitlines() if "\u2502" in line]
+    work = {row[1].strip(): float(row[7]) for row in rows}
+    assert list(work) == ["server_steps=1", "server_steps=20"]
+    assert 1 < work["server_steps=20"] < 20  # the clients' steps stay
+
+
+def test_convolutions_are_counted_as_the_products_that_they_are():
+    """A kernel of 3 x 3 x 2 inputs and 4 outputs at each of 5 x 7 places of 2 images; two
+    clients with kernels of their own make two groups, and twice the work."""
+
+    def convolve(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    x, kernel = jnp.zeros((2, 5, 7, 2)), jnp.zeros((3, 3, 2, 4))
+    once = 2 * (3 * 3 * 2) * 4 * (2 * 5 * 7)
+    assert matmul_flops(jax.make_jaxpr(convolve)(x, kernel).jaxpr) == once
+    both = jax.make_jaxpr(jax.vmap(convolve))(x[None].repeat(2, 0), kernel[None].repeat(2, 0))
+    assert matmul_flops(both.jaxpr) == 2 * once
+
+
+def test_a_table_of_traffic_stands_beside_forecasts_without_a_federation(tmp_path):
+    names = [f"40000{i}" for i in range(6)]
+    speeds = 40 + np.random.default_rng(0).uniform(0, 30, (100, 6))
+    write_series(tmp_path / "data/pems-bay/pems-bay.h5", speeds, names)
+    chain = np.eye(6) + np.eye(6, k=1)
+    write_matrix(tmp_path / "data/pems-bay/adj_mx_bay.pkl", names, chain)
+    common = ["--data_root=data", "--out=here"]
+    words = ["--datasets=pems_bay", "--methods=fedavg", "--rounds=1", "--seeds=1", *common]
+    status, told, errors = launched("tables", "--table=panacea_2", *words, cwd=tmp_path)
+    assert status == 0, errors
+    assert "pems_bay: 6 of 325 sensors, 100 of 52116 steps; no printed score compares." in told
+    rows = json.loads((tmp_path / "here/panacea_2.json").read_text())
+    assert [row["method"] for row in rows] == ["fedavg", "persistence", "linear regression"]
+    assert rows[0]["published"] is None
+    drawn = (tmp_path / "here/panacea_2.md").read_text()
+    mae = rows[1]["errors"]["P"]["15 min"]["mae_seen"]
+    assert f"| pems_bay | persistence | P | {1e3 * rows[1]['mse']:.1f} | {mae:.2f} / " in drawn
+
+    status, _, errors = launched("figures", "--figure=panacea_fig2", *common, cwd=tmp_path)
+    assert status == 0, errors
+    lines = json.loads((tmp_path / "here/panacea_fig2.json").read_text())
+    assert [line["name"] for line in lines] == names
+    np.testing.assert_allclose([sum(line["shares"]) for line in lines], 1)
+
+
 def test_a_table_and_a_figure_share_their_runs(tmp_path):
     """Newcomers too; the published numbers stay away from a run of two rounds."""
     quick = ["--rounds=2", "--seeds=2", "--out=here"]
@@ -326,7 +378,17 @@ def test_a_line_without_a_run_is_named_and_one_line_is_seen_whole():
         ("tables", ["--datasets=mnist"], "datasets='mnist' is unknown"),
         ("tables", ["--methods=fedsgd"], "methods='fedsgd' is unknown"),
         ("tables", ["--datasets=tpt48", "--data_root=nowhere"], "no file nowhere/tpt48/"),
-        ("figures", ["--figure=panacea_3g", "--methods=fedavg"], "has one line only"),
+        ("figures", ["--figure=panacea_3g", "--methods=fedavg"], "does not compare methods"),
+        (
+            "figures",
+            ["--figure=panacea_fig2", "--data_root=nowhere"],
+            "no file nowhere/pems-bay/",
+        ),
+        (
+            "bench",
+            [f"--config={ROOT}/configs/fl60.py", "--vary=model.size=1,2"],
+            "vary=model.si",
+        ),
     ],
 )
 def test_tables_and_figures_refuse_what_they_cannot_make(tmp_path, name, words, named):

@@ -12,11 +12,12 @@ from configs import base, metr_la, pems_bay
 from experiments.naive import naive_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.core import Units, Windows
+from graphfl_jax.core import Examples, Units, Windows
 from graphfl_jax.data import files, traffic
 from graphfl_jax.data.relations import dense
 from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.metrics import HORIZONS, standardised, task_of
+from graphfl_jax.program import make_program
 
 SENSORS = ["773869", "767541", "767542", "717447"]
 STEPS = 100
@@ -27,9 +28,9 @@ def speeds(steps=STEPS):
     return 40 + np.random.default_rng(0).uniform(0, 30, (steps, len(SENSORS))).round(1)
 
 
-def write_series(path, values, names=SENSORS, first=traffic.METR_LA.first):
-    """A frame as pandas writes it in fixed format."""
-    times = first + FIVE_MINUTES * np.arange(len(values), dtype=np.int64)
+def write_series(path, values, names=SENSORS):
+    """A frame as pandas writes it in fixed format, from midnight on."""
+    times = traffic.METR_LA.first + FIVE_MINUTES * np.arange(len(values), dtype=np.int64)
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as hdf:
         frame = hdf.create_group("df")
@@ -291,6 +292,54 @@ def test_a_run_tells_errors_in_units_and_resumes_to_the_same(root, tmp_path):
     assert 0 < errors["G"]["15 min"]["mae"] < 100
     again = graphfl_jax.run(config, out=out, resume=True).results
     assert again["errors"] == errors
+
+
+def written_out(windows):
+    """The same examples with every window in an array of its own."""
+    each = [
+        tree.take(windows, i).rows(np.arange(count)) for i, count in enumerate(windows.count)
+    ]
+    return Examples(*(np.stack([rows[k] for rows in each]) for k in (0, 1)), windows.count)
+
+
+@pytest.mark.parametrize("group", [0, 3])
+def test_windows_train_and_score_as_examples_that_are_written_out(root, group):
+    """All clients evaluated at once, or three at a time."""
+    config = metr_la.get_config("fedavg")
+    small = {"model.name": "mlp", "model.hidden": (4,), "client_optimizer": "sgd"}
+    small |= {"cohort_size": 2, "batch_size": 5, "local_steps": 3, "hparams.client_lr": 0.01}
+    config.update_from_flattened_dict(small)
+    loaded = load(root)
+    whole = loaded.data._replace(
+        train=written_out(loaded.data.train),
+        evals={part: written_out(own) for part, own in loaded.data.evals.items()},
+    )
+    experiment = build_experiment(config, loaded)
+    program = make_program(
+        experiment.build, experiment.model, cohort_size=2, block=4, group=group
+    )
+    key, hparams = jax.random.key(0), {"client_lr": jnp.float32(0.01)}
+    told = []
+    for data in (loaded.data, whole):
+        state = program.start(key, hparams, data)
+        state, log = program.advance(state, key, hparams, data, jnp.int32(3))
+        told.append((state, log, program.evaluate(state, key, hparams, data)))
+    for ours, theirs in zip(*map(jax.tree.leaves, told), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_newcomers_and_nearest_clients_are_found_among_series(root):
+    """Sensors 0 and 1 tell nearly the same, and so do 2 and 3."""
+    table = speeds()
+    table[:, 1], table[:, 3] = table[:, 0] + 0.1, table[:, 2] + 0.1
+    table[:, 2:] *= 0.5
+    write_series(root / "metr-la/metr-la.h5", table)
+    loaded = load(root, data__graph="knn", data__neighbours=1, novel_fraction=0.25)
+    assert loaded.newcomers == 1 and loaded.data.train.series.shape[0] == 3
+    near = dense(loaded.everyone.graph)
+    names = [int(SENSORS.index(client)) for client in loaded.clients]
+    joined = {frozenset((names[i], names[j])) for i, j in zip(*np.nonzero(near), strict=True)}
+    assert joined == {frozenset((0, 1)), frozenset((2, 3))}
 
 
 def test_a_straight_line_is_forecast_by_regression_and_not_by_persistence(tmp_path):

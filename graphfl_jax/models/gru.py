@@ -134,15 +134,15 @@ def gru(
     Raises:
       ValueError: other than one hidden layer, or examples that are no such series.
     """
-    if len(hidden) != 1 or not isinstance(hidden[0], int) or hidden[0] < 1:
-        raise ValueError(
-            f"model.hidden={hidden!r} must be one width for model.name=gru; "
-            f"set --config.model.hidden='(100,)'"
-        )
     if len(inputs) != 2 or inputs[0] <= outputs:
         raise ValueError(
             f"model.name=gru forecasts series, and examples of shape {inputs} with {outputs} "
             f"outputs are none; set --config.model.name=mlp"
+        )
+    if len(hidden) != 1 or not isinstance(hidden[0], int) or hidden[0] < 1:
+        raise ValueError(
+            f"model.hidden={hidden!r} must be one width for model.name=gru; "
+            f"set --config.model.hidden='(100,)'"
         )
     past, width = inputs[0] - outputs, hidden[0]
     encoder, decoder = Encoder(width), Decoder(width)
