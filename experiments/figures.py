@@ -2,7 +2,7 @@
 
     python -m experiments.figures --figure=panacea_3a --data_root=DIR
 
-panacea_fig2: histograms of what 16 sensors of PEMS-BAY measured in the time that is for training.
+panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, for training.
 panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
 panacea_3f and panacea_3g: Panacea on TPT-48 with other numbers of local steps K_c, and of
 server steps K_s. Lines are means over clients and seeds at P, bands one standard deviation over
