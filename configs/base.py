@@ -148,3 +148,4 @@ def for_traffic(config: ConfigDict) -> None:
     config.eval_clients = 20
     config.client_optimizer = "adam"
     config.server_optimizer = "adam"
+    config.hparams.novel_lr = 0.03  # of the same Adam
