@@ -13,7 +13,7 @@ from experiments.naive import naive_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.core import Examples, Units, Windows
-from graphfl_jax.data import files, traffic
+from graphfl_jax.data import files, roads, traffic
 from graphfl_jax.data.relations import dense
 from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.metrics import HORIZONS, standardised, task_of
@@ -223,8 +223,8 @@ def test_pems_bays_relations_are_those_of_its_distances():
     root = files.default_root() / "pems-bay"
     if not (root / "distances_bay_2017.csv").is_file():
         pytest.skip("no real data here")
-    named, weights = traffic.read_matrix(root / "adj_mx_bay.pkl")
-    also, rebuilt = traffic.read_distances(root / "distances_bay_2017.csv", named)
+    named, weights = roads.read_matrix(root / "adj_mx_bay.pkl")
+    also, rebuilt = roads.read_distances(root / "distances_bay_2017.csv", named)
     assert also == named and (weights > 0).sum() == 2369 + 325
     np.testing.assert_allclose(rebuilt, weights, atol=2e-7)
 

@@ -9,11 +9,9 @@ and the next hour's speeds; of the T - 23 examples the first 70 % are for traini
 standard deviation of all sensors' training inputs, readings of 0, which stand for none,
 included.
 
-Relations are exp(-(d / sigma)^2) of the distance d by road from one sensor to another, sigma
-being the standard deviation of all distances; those under 0.1 are left out. They are directed.
+Relations are those of `data.roads`.
 """
 
-import csv
 import warnings
 from pathlib import Path
 from typing import NamedTuple
@@ -22,16 +20,14 @@ import h5py
 import numpy as np
 
 from graphfl_jax.core import Units
-from graphfl_jax.data import federation, files, relations, simulated_traffic
+from graphfl_jax.data import federation, simulated_traffic
+from graphfl_jax.data.roads import FROM, RoadFiles, graph_of, relations_of, weights_of
 from graphfl_jax.metrics import standardised
 
 PAST = FUTURE = 12  # steps of an example that are given, and that are to be forecast
 STEP = 5  # minutes
 DAY = 24 * 60 * 60 * 10**9  # nanoseconds
-THRESHOLD = 0.1  # of the weight of a relation
 _SOURCES = ("auto", "real", "simulated")
-_ROADS = ("auto", "matrix", "distances")
-_FROM = "https://github.com/liyaguang/DCRNN"
 
 
 class Official(NamedTuple):
@@ -41,9 +37,7 @@ class Official(NamedTuple):
     series: str  # file
     sensors: int
     steps: int
-    matrix: str  # file of the weights of relations
-    distances: str  # file of the distances by road
-    listed: str  # file of the sensors' ids, where the distances have others too
+    roads: RoadFiles
     first: int  # time of the first step, in ns since 1970
 
 
@@ -52,9 +46,7 @@ METR_LA = Official(
     series="metr-la.h5",
     sensors=207,
     steps=34272,
-    matrix="adj_mx.pkl",
-    distances="distances_la_2012.csv",
-    listed="graph_sensor_ids.txt",
+    roads=RoadFiles("adj_mx.pkl", "distances_la_2012.csv", "graph_sensor_ids.txt"),
     first=1_330_560_000 * 10**9,  # 2012-03-01
 )
 PEMS_BAY = Official(
@@ -62,9 +54,7 @@ PEMS_BAY = Official(
     series="pems-bay.h5",
     sensors=325,
     steps=52116,
-    matrix="adj_mx_bay.pkl",
-    distances="distances_bay_2017.csv",
-    listed="graph_sensor_ids_bay.txt",
+    roads=RoadFiles("adj_mx_bay.pkl", "distances_bay_2017.csv", "graph_sensor_ids_bay.txt"),
     first=1_483_228_800 * 10**9,  # 2017-01-01
 )
 
@@ -108,11 +98,10 @@ def traffic(
       ValueError: a file does not hold what it should. One line with the file and the sensor.
     """
     name = official.name
-    for field, value, known in (("source", source, _SOURCES), ("roads", roads, _ROADS)):
-        if value not in known:
-            raise ValueError(
-                f"{name}: data.{field}={value!r} is not known; use one of {', '.join(known)}."
-            )
+    if source not in _SOURCES:
+        raise ValueError(
+            f"{name}: data.source={source!r} is not known; use one of {', '.join(_SOURCES)}."
+        )
     folder = Path(root) / name
     file = _find(official, folder, source, path)
     if file is None:
@@ -124,10 +113,13 @@ def traffic(
             step=STEP * 60 * 10**9,
         )
         speeds = Speeds(*drawn[:3])
-        graph = _graph(len(speeds.sensors), weights_of(drawn.distances))
+        graph = graph_of(weights_of(drawn.distances))
     else:
         speeds = _cut(file, read_speeds(file), sensors, steps)
-        graph = _relations(official, folder, roads, file, speeds.sensors)
+        whole = len(speeds.sensors) == official.sensors
+        graph = relations_of(
+            speeds.sensors, folder, official.roads, source=roads, series=file, whole=whole
+        )
     train, val, test = split_sizes(file or name, len(speeds.times))
     units = _units(speeds.values, train)
     clock = (speeds.times % DAY / DAY).astype(np.float32)
@@ -187,7 +179,7 @@ def read_speeds(file) -> Speeds:
         why = " ".join(str(error).strip("\"'").split())
         raise ValueError(
             f"{file} is not a frame of speeds that pandas wrote in fixed format ({why}); use "
-            f"the file named at {_FROM}."
+            f"the file named at {FROM}."
         ) from error
     order = [items.index(column) for column in columns]
     return _checked(file, Speeds(columns, times.astype(np.int64), values[:, order].T))
@@ -259,111 +251,8 @@ def _find(official, folder, source, path):
         return None
     if file.is_file():
         return file
-    absent = f"{official.name}: no file {file}; put it there from the links at {_FROM}"
+    absent = f"{official.name}: no file {file}; put it there from the links at {FROM}"
     if path or source == "real":
         raise FileNotFoundError(f"{absent}, or set data.source=simulated.")
     warnings.warn(f"{absent}. Until then traffic is simulated.", stacklevel=3)
     return None
-
-
-def _relations(official, folder, roads, file, sensors):
-    """The graph of the `sensors`, from the matrix or from the distances."""
-    matrix, distances = folder / official.matrix, folder / official.distances
-    if roads == "auto":
-        roads = "matrix" if matrix.is_file() or not distances.is_file() else "distances"
-    source = matrix if roads == "matrix" else distances
-    if not source.is_file():
-        raise FileNotFoundError(
-            f"{official.name}: no file {source}; put it there from {_FROM}, or set "
-            f"--config.data.roads to what there is."
-        )
-    if roads == "matrix":
-        named, weights = read_matrix(source)
-    else:
-        named, weights = read_distances(source, _listed(official, folder, sensors))
-    place = {sensor: i for i, sensor in enumerate(named)}
-    for sensor in sensors:
-        if sensor not in place:
-            raise ValueError(
-                f"{source} has no sensor {sensor}, which {file} has; use the files of one data "
-                f"set, or leave that sensor out."
-            )
-    chosen = [place[sensor] for sensor in sensors]
-    return _graph(len(sensors), weights[np.ix_(chosen, chosen)])
-
-
-def _graph(num_clients, weights):
-    """The second of two clients hears the first where weights[first, second] is not 0."""
-    weights = weights * (1 - np.eye(num_clients))
-    first, second = np.nonzero(weights)
-    edges = np.stack([first, second], axis=1)
-    return relations.from_edges(num_clients, edges, weights[first, second], directed=True)
-
-
-def read_matrix(file) -> tuple[list[str], np.ndarray]:
-    """Reads sensors and the weights [N, N] of their relations from DCRNN's pickle."""
-    loaded = files.load_pickle(file)
-    try:
-        ids, _, weights = loaded
-        named = [i.decode() if isinstance(i, bytes) else str(i) for i in ids]
-        weights = np.asarray(weights, np.float64)
-        if weights.shape != (len(named), len(named)) or not np.isfinite(weights).all():
-            raise ValueError
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"{file} does not hold sensors, their numbers and a square matrix of weights; "
-            f"replace it by the file at {_FROM}."
-        ) from None
-    return named, weights
-
-
-def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
-    """Reads distances by road, rows "from,to,metres", and weighs them.
-
-    Args:
-      file: the distances.
-      sensors: whose distances make sigma; None is all in the file.
-
-    Returns:
-      The sensors, and the weights [N, N] of what goes from one (row) to another (column).
-    """
-    rows = []
-    with Path(file).open(newline="", encoding="latin1") as text:
-        for number, row in enumerate(csv.reader(text), start=1):
-            try:
-                start, end, metres = row
-                rows.append((start.strip(), end.strip(), float(metres)))
-                if not 0 <= rows[-1][2] < np.inf:
-                    raise ValueError
-            except ValueError:
-                if number > 1:  # the first may be a heading
-                    raise ValueError(
-                        f"{file}, line {number} is not from,to,metres; use the file at {_FROM}."
-                    ) from None
-    named = sensors or list(dict.fromkeys(end for row in rows for end in row[:2]))
-    place = {sensor: i for i, sensor in enumerate(named)}
-    distances = np.full((len(named), len(named)), np.inf)
-    for start, end, metres in rows:
-        if start in place and end in place:
-            distances[place[start], place[end]] = metres
-    return named, weights_of(distances)
-
-
-def weights_of(distances) -> np.ndarray:
-    """Weights of relations from distances [N, N], infinite where no road is known."""
-    known = distances[np.isfinite(distances)]
-    sigma = known.std() if len(known) else 0.0
-    if sigma == 0:
-        raise ValueError("distances by road are all equal, or there are none; give others.")
-    weights = np.exp(-np.square(distances / sigma))
-    return np.where(weights < THRESHOLD, 0.0, weights)
-
-
-def _listed(official, folder, sensors):
-    """The sensors of the official data set, as far as anything tells them; None if nothing."""
-    if len(sensors) == official.sensors:
-        return sensors
-    file = folder / official.listed
-    if not file.is_file():
-        return None
-    return [sensor.strip() for sensor in file.read_text("latin1").replace("\n", ",").split(",")]
