@@ -3,6 +3,7 @@
 Whoever takes a step passes ``value``, of an objective whose least value is 0: some ask for it.
 """
 
+import jax
 import optax
 
 
@@ -33,7 +34,14 @@ def momentum(*, lr, momentum, weight_decay, clip) -> optax.GradientTransformatio
 
 def adam(*, lr) -> optax.GradientTransformation:
     """Adam with its usual decay rates."""
-    return optax.adam(lr)
+    optimizer = optax.adam(lr)
+
+    def update(gradient, memory, params=None):
+        # Optax raises its decay rates to an integer, which strict promotion refuses.
+        with jax.numpy_dtype_promotion("standard"):
+            return optimizer.update(gradient, memory, params)
+
+    return optax.GradientTransformation(optimizer.init, update)
 
 
 OPTIMIZERS = {"sgd": sgd, "polyak_sgd": polyak_sgd, "momentum": momentum, "adam": adam}

@@ -53,12 +53,14 @@ def test_every_configuration_builds_the_method_of_its_name(file, method, own):
         config.data.image_size = 8
     config.data.path = str(own) if config.data.name == "custom" else ""
     experiment = build_experiment(config, load_federation(config))
+    assert variant_of(config) == method.removesuffix("-full")
+    if config.model.name != "mlp" and method not in ("panacea", "perfedavg", "panacea-full"):
+        return  # the program of the others is the same but for sizes
     program = make_program(experiment.build, experiment.model, cohort_size=5)
     key, data = jax.random.key(0), experiment.federation.data
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     state = jax.eval_shape(program.start, key, hparams, data)
     scores, tallies = jax.eval_shape(program.evaluate, state, key, hparams, data)
-    assert variant_of(config) == method.removesuffix("-full")
     assert bool(tallies["G"]) == (config.model.name == "gru")
     assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
 
@@ -404,7 +406,8 @@ def test_a_diverged_method_has_no_score_in_a_table():
             "hparams": {},
             "diverged": broken,
             "scores": None,
-            "dataset": {"source": "real"},
+            "errors": None,
+            "dataset": REAL,
         }
         for broken in (False, True, True)
     ]
