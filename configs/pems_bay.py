@@ -6,7 +6,7 @@ python -m experiments.run --config=configs/pems_bay.py:fedavg
 
 from configs import base
 
-# Chosen on validation where BUILD.md says so; Per-FedAvg and pFedMe step by plain gradients.
+# Rates chosen on validation where BUILD.md says so; the rest are not searched.
 METHODS = {
     "panacea": {"client_lr": 0.001, "server_lr": 0.0003, "lambda_d": 0.01},
     "panacea-gn": {"client_lr": 0.001, "server_lr": 0.0003},
