@@ -58,13 +58,13 @@ def naive_row(dataset: str, told: dict, units: str) -> dict:
 
 def error_cell(told: dict) -> str:
     """MAE, RMSE and MAPE of one horizon, over targets that are not missing."""
-    return f"{told['mae_seen']:.2f} / {told['rmse_seen']:.2f} / {told['mape_seen']:.1f}"
+    return f"{told['mae_seen']:.2f}/{told['rmse_seen']:.2f}/{told['mape_seen']:.1f}"
 
 
 def error_lines(rows: list[dict]) -> list[list[str]]:
     """Heads, and a line for each method at G and P, of errors at every horizon."""
     ahead = list(rows[0]["errors"]["P"])
-    text = [["data", "method", "at", "MSE x 1e-3", *ahead]]
+    text = [["data", "method", "at", "1e-3 MSE", *ahead]]
     for row in rows:
         for point in ("G", "P"):
             told = row["errors"].get(point)
@@ -147,10 +147,11 @@ def error_table(rows: list[dict]) -> Table:
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        title=f"MAE / RMSE [{rows[0]['units']}] / MAPE [%], missing targets left out",
+        title=f"MAE/RMSE ({rows[0]['units']})/MAPE (%), missing targets left out",
     )
     for column in head:
-        drawn.add_column(column, justify="left" if column in ("data", "method") else "right")
+        justify = "left" if column in ("data", "method") else "right"
+        drawn.add_column(column, justify=justify, no_wrap=True)
     for line in body:
         drawn.add_row(*line)
     return drawn

@@ -90,7 +90,7 @@ def score_table(results: dict, paper: Score | None) -> Table:
 def error_table(errors: dict) -> Table:
     """Errors of forecasts at G, L and P, over the targets that are not missing."""
     table = Table(
-        title=f"MAE, RMSE [{errors['units']}] and MAPE [%] of forecasts",
+        title=f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts",
         caption="targets that are missing are left out; results.json has both",
     )
     table.add_column("scored at")

@@ -314,12 +314,13 @@ def test_a_table_of_traffic_stands_beside_forecasts_without_a_federation(tmp_pat
     status, told, errors = launched("tables", "--table=panacea_2", *words, cwd=tmp_path)
     assert status == 0, errors
     assert "pems_bay: 6 of 325 sensors, 100 of 52116 steps; no printed score compares." in told
+    assert "MAE/RMSE (mph)/MAPE (%)" in told and "linear regression" in told
     rows = json.loads((tmp_path / "here/panacea_2.json").read_text())
     assert [row["method"] for row in rows] == ["fedavg", "persistence", "linear regression"]
     assert rows[0]["published"] is None
     drawn = (tmp_path / "here/panacea_2.md").read_text()
     mae = rows[1]["errors"]["P"]["15 min"]["mae_seen"]
-    assert f"| pems_bay | persistence | P | {1e3 * rows[1]['mse']:.1f} | {mae:.2f} / " in drawn
+    assert f"| pems_bay | persistence | P | {1e3 * rows[1]['mse']:.1f} | {mae:.2f}/" in drawn
 
     status, _, errors = launched("figures", "--figure=panacea_fig2", *common, cwd=tmp_path)
     assert status == 0, errors
