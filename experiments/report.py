@@ -33,7 +33,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     }
     if row["diverged"]:
         return row
-    if runs[0]["errors"]:
+    if runs[0]["errors"] and table != "panacea_3":  # they are of clients that train
         row["units"] = runs[0]["errors"]["units"]
         row["errors"] = {
             point: jax.tree.map(
@@ -140,20 +140,21 @@ def console_table(table: str, rows: list[dict]) -> Table:
 
 
 def error_table(rows: list[dict]) -> Table:
-    """The lines of `error_lines`."""
+    """The lines of `error_lines` of one data set."""
     head, *body = error_lines(rows)
     drawn = Table(
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        title=f"MAE/RMSE ({rows[0]['units']})/MAPE (%), missing targets left out",
+        title=f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}",
+        caption="missing targets left out",
     )
-    for column in head:
-        justify = "left" if column in ("data", "method") else "right"
+    for column in head[1:]:
+        justify = "left" if column == "method" else "right"
         drawn.add_column(column, justify=justify, no_wrap=True)
     for line in body:
-        drawn.add_row(*line)
+        drawn.add_row(*line[1:])
     return drawn
 
 

@@ -68,8 +68,8 @@ def main() -> int:
         federation = load_federation(config)
         if federation.units and FLAGS.table != "panacea_3":
             task = build_experiment(config, federation).model.task
-            told = naive_rows(federation, task)
-            naive += [naive_row(name, row, federation.units.name) for row in told]
+            units = federation.units.name
+            naive += [naive_row(name, row, units) for row in naive_rows(federation, task)]
 
     wanted = [(name, method) for name in files for method in methods]
     rows, made = [], 0
@@ -91,10 +91,12 @@ def main() -> int:
     for note in notes(rows):
         console.print(note, soft_wrap=True)
     written = markdown(FLAGS.table, rows)
-    forecasts = naive + [row for row in rows if row["scores"] and row["errors"]]
-    if naive:
-        console.print(error_table(forecasts))
-        written += "\n" + markdown_table(error_lines(forecasts))
+    told = naive + [row for row in rows if row["errors"]]
+    for name in files:
+        forecasts = [row for row in told if row["data"] == name]
+        if forecasts:
+            console.print(error_table(forecasts))
+            written += "\n" + markdown_table(error_lines(forecasts))
     write_json(out / f"{FLAGS.table}.json", rows + naive)
     write_text(out / f"{FLAGS.table}.md", written)
     console.print(
