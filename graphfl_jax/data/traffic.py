@@ -121,11 +121,15 @@ def traffic(
             speeds.sensors, folder, official.roads, source=roads, series=file, whole=whole
         )
     train, val, test = split_sizes(file or name, len(speeds.times))
-    units = _units(speeds.values, train)
+    units = _units(file or name, speeds.values, train)
     clock = (speeds.times % DAY / DAY).astype(np.float32)
     speed = standardised(speeds.values, units)
     shape = (len(speeds.sensors), len(speeds.times))
-    whole = shape == (official.sensors, official.steps) or file is None
+    extent = ""
+    if file and shape != (official.sensors, official.steps):
+        extent = (
+            f"{shape[0]} of {official.sensors} sensors, {shape[1]} of {official.steps} steps"
+        )
     return federation.federate_series(
         speeds.sensors,
         series=np.stack([speed, np.broadcast_to(clock, shape)], axis=-1),
@@ -136,9 +140,7 @@ def traffic(
         name=official.name.replace("-", "_"),
         source="real" if file else "simulated",
         units=units,
-        extent=""
-        if whole
-        else f"{shape[0]} of {official.sensors} sensors, {shape[1]} of {official.steps} steps",
+        extent=extent,
     )
 
 
@@ -223,7 +225,7 @@ def _cut(file, speeds, sensors, steps):
     return _checked(file, cut)
 
 
-def _units(values, train):
+def _units(file, values, train):
     """Mean and standard deviation of all sensors' training inputs, [N, T] values.
 
     Overlapping inputs hold a step up to 12 times, and it counts as often.
@@ -235,7 +237,7 @@ def _units(values, train):
     mean = (told * times).sum() / total
     std = np.sqrt((np.square(told - mean) * times).sum() / total)
     if std == 0:
-        raise ValueError("all training speeds are equal; there is nothing to forecast.")
+        raise ValueError(f"{file}: all training speeds are equal; there is nothing to learn.")
     return Units("mph", float(np.float32(mean)), float(np.float32(std)), STEP, missing=0.0)
 
 
