@@ -124,31 +124,27 @@ def lines(table: str, rows: list[dict]) -> list[list[str]]:
 def console_table(table: str, rows: list[dict]) -> Table:
     """The rows of one data set, narrow enough for eighty columns."""
     first = rows[0]
-    drawn = Table(
-        box=box.SIMPLE,
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-        show_edge=False,
-        title=f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds",
-    )
-    for column in columns(table)[1:]:
-        head = column.replace(" ", "\n")
-        drawn.add_column(head, justify="left" if column == "method" else "right", no_wrap=True)
-    for line in lines(table, rows):
-        drawn.add_row(*line[1:])
-    return drawn
+    title = f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds"
+    heads = [column.replace(" ", "\n") for column in columns(table)]
+    return _narrow(title, [heads, *lines(table, rows)])
 
 
 def error_table(rows: list[dict]) -> Table:
     """The lines of `error_lines` of one data set."""
-    head, *body = error_lines(rows)
+    title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
+    return _narrow(title, error_lines(rows), caption="missing targets left out")
+
+
+def _narrow(title: str, text: list[list[str]], caption: str | None = None) -> Table:
+    """Lines of cells, of which the first are heads, without the first column, the data."""
+    head, *body = text
     drawn = Table(
         box=box.SIMPLE,
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        title=f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}",
-        caption="missing targets left out",
+        title=title,
+        caption=caption,
     )
     for column in head[1:]:
         justify = "left" if column == "method" else "right"
