@@ -222,4 +222,4 @@ def peak_memory() -> int:
 
 
 if __name__ == "__main__":
-    launch(main)
+    launch(main, keep_compiled=False)  # it tells what compiling takes

@@ -1,35 +1,50 @@
 """What every entry does alike: read flags, run, and say in one line what does not fit."""
 
+import os
 import re
 import sys
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
+import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 from rich import progress
 from rich.console import Console
 from rich.text import Text
 
+from graphfl_jax.data.files import cache_folder
+
 config_flags.DEFINE_config_file(
     "config", None, "Configuration file; --config.FIELD=VALUE sets one of its fields."
 )
 flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
+flags.DEFINE_string(
+    "compilation_cache",
+    None,
+    "Folder of compiled programs, by default in the user's cache folder; empty: keep none.",
+)
 flags.DEFINE_bool("debug", False, "Show the trace of an error.")
 FLAGS = flags.FLAGS
 
 
-def launch(main: Callable[[], int]) -> None:
+def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
     A flag, a field or a file that does not fit ends in one line on stderr and status 2.
+
+    Args:
+      keep_compiled: whether programs are kept for later processes, and theirs used.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax tells every step of a save
         try:
+            if keep_compiled:
+                _keep_compiled(FLAGS.compilation_cache)
             sys.exit(main())
         except (OSError, ValueError) as error:
             if FLAGS.debug:
@@ -82,6 +97,31 @@ def progress_bar(unit: str = "rounds") -> progress.Progress:
         console=console,
         disable=not console.is_terminal,
     )
+
+
+def _keep_compiled(folder: str | None) -> None:
+    """Lets JAX keep compiled programs in a folder, unless its own settings name one.
+
+    Such a program is code that a later process runs, so that nobody else may write there.
+    """
+    if folder == "" or (folder is None and jax.config.jax_compilation_cache_dir):
+        return
+    path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path.chmod(0o700)  # fails where the folder is another user's
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} cannot be written")
+    except OSError as error:
+        warnings.warn(
+            f"no compiled program is kept: {error}; set --compilation_cache to a folder of "
+            f"yours, or to nothing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
+    jax.config.update("jax_compilation_cache_dir", str(path))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def _parse(argv):

@@ -1,6 +1,7 @@
 """Strictness for all tests: no silent casts, no silent broadcasts, eight simulated devices."""
 
 import os
+import tempfile
 from pathlib import Path
 
 # Before JAX starts, for this process and for those that tests start. Tests compile far more
@@ -9,6 +10,8 @@ os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
+# What entries keep in the user's cache folder, tests' entries keep among themselves.
+os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="graphfl_jax-tests-")
 
 import jax
 import pytest

@@ -15,6 +15,11 @@ def default_root() -> Path:
     """Returns the folder of the data: ``GRAPHFL_DATA``, else one in the user's cache folder."""
     if root := os.environ.get("GRAPHFL_DATA"):
         return Path(root).expanduser()
+    return cache_folder()
+
+
+def cache_folder() -> Path:
+    """Returns the folder in the user's cache where this package keeps what it can make again."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "graphfl_jax"
 
