@@ -144,7 +144,7 @@ def for_traffic(config: ConfigDict) -> None:
     """
     config.model.name = "gru"
     config.model.hidden = (100,)
-    config.eval_every = 100
+    config.eval_every = 200
     config.eval_clients = 20
     config.client_optimizer = "adam"
     config.server_optimizer = "adam"

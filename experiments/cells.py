@@ -5,7 +5,6 @@ again only while all that it follows from is the same: the configuration, the da
 source of the package.
 """
 
-import copy
 import hashlib
 import json
 from pathlib import Path
@@ -15,11 +14,9 @@ from ml_collections import ConfigDict
 
 import graphfl_jax
 from configs import compcars, fl60, metr_la, pems_bay, tpt48
-from experiments.trials import Trial, run_trials, with_seed
+from experiments.trials import Trial, identity, run_trials, with_seed
 from graphfl_jax import checkpoint
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.core import Task
-from graphfl_jax.results import environment, errors_in_units, novel_scores, summaries
 
 CONFIGS = {
     "fl60": fl60,
@@ -29,8 +26,6 @@ CONFIGS = {
     "compcars": compcars,
 }
 GENERATED = ("fl60",)  # data sets whose data are a law
-# Fields that say where data lie or when a run is saved, and not what it computes.
-ELSEWHERE = ("data.root", "data.path", "data.download", "checkpoint_every")
 
 
 def papers_config(
@@ -72,12 +67,10 @@ def cells(
       at_once: seeds whose runs are one program; 0 is all.
 
     Returns:
-      A dictionary per seed: ``fingerprint``, ``variant``, ``seed``, ``dataset``, ``metric``,
-      ``higher_is_better``, ``hparams``, ``diverged``, ``scores`` (summaries at G, L and P; None
-      where it diverged), ``errors`` and ``novel`` (as in results.json), ``curve`` (means over
-      clients at every evaluation), and where it was made; and how many of them were run now.
+      Of every seed what results.json of a single run holds, with a ``fingerprint`` and the
+      ``curve``, means over clients at every evaluation; and how many were run now.
     """
-    found, missing = {}, []
+    found, missing = {}, {}
     for seed in seeds:
         own = with_seed(config, seed)
         federation = load_federation(own)
@@ -86,52 +79,22 @@ def cells(
         path = folder / f"{federation.name}-{variant_of(own)}-seed{seed}-{mark[:12]}.json"
         cell = _read(path, mark)
         if cell is None:
-            missing.append((seed, path, mark, federation))
+            missing[seed] = (path, mark)
         else:
             found[seed] = cell
-    size = at_once or max(1, len(missing))
-    for part in (missing[begin : begin + size] for begin in range(0, len(missing), size)):
-        trials, task = run_trials(config, [{}], [seed for seed, *_ in part], curve=True)
+    trials = [Trial({}, seed) for seed in missing]
+    for place, outcome in run_trials(config, trials, at_once=at_once or len(trials)):
         folder.mkdir(parents=True, exist_ok=True)
-        for trial, (seed, path, mark, federation) in zip(trials, part, strict=True):
-            found[seed] = _cell(config, trial, task, federation, mark)
-            checkpoint.write_json(path, found[seed])
-    return [found[seed] for seed in seeds], len(missing)
-
-
-def _cell(config, trial: Trial, task: Task, federation, mark) -> dict:
-    scores = errors = novel = None
-    curve = []
-    if not trial.diverged:
-        scores = summaries(trial.scores["test"], task)
+        path, mark = missing[trials[place].seed]
         curve = [
-            {"round": played, **jax.tree.map(lambda s: float(s.mean()), told["test"])}
-            for played, told in trial.curve
+            {"round": int(row["round"])}
+            | jax.tree.map(lambda scores: float(scores.mean()), row["scores"]["test"])
+            for row in outcome.rows
         ]
-        if task.sum_up:
-            errors = errors_in_units(federation, trial.tallies, task)
-        if trial.novel:
-            novel = novel_scores(federation, trial.novel, task)
-    return {
-        "fingerprint": mark,
-        "variant": variant_of(config),
-        "seed": trial.seed,
-        "dataset": {
-            "name": federation.name,
-            "source": federation.source,
-            "extent": federation.extent,
-            "sha256": federation.sha256,
-        },
-        "metric": task.metric,
-        "higher_is_better": task.higher_is_better,
-        "hparams": trial.hparams,
-        "diverged": trial.diverged,
-        "scores": scores,
-        "errors": errors,
-        "novel": novel,
-        "curve": curve,
-        **environment(),
-    }
+        cell = {"fingerprint": mark, **outcome.results, "curve": curve}
+        checkpoint.write_json(path, cell)
+        found[trials[place].seed] = cell
+    return [found[seed] for seed in seeds], len(missing)
 
 
 def _read(path, mark) -> dict | None:
@@ -144,15 +107,8 @@ def _read(path, mark) -> dict | None:
 
 
 def _fingerprint(config, federation) -> str:
-    fields = copy.deepcopy(config)
-    for field in ELSEWHERE:
-        *folders, name = field.split(".")
-        place = fields
-        for part in folders:
-            place = place[part]
-        place[name] = type(place[name])()
     package = Path(graphfl_jax.__file__).parent
-    digest = hashlib.sha256(json.dumps(fields.to_dict(), sort_keys=True).encode())
+    digest = hashlib.sha256(identity(config).encode())
     digest.update(federation.sha256.encode())
     for source in sorted(package.rglob("*.py")):
         digest.update(str(source.relative_to(package)).encode() + source.read_bytes())

@@ -147,7 +147,7 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
             metric = runs[0]["metric"]
             if not any(run["diverged"] for run in runs):
                 values.append(value)
-                scores.append([run["scores"]["P"]["mean"] for run in runs])
+                scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
     by_seed = np.array(scores).T.tolist()
     return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
 

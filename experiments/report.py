@@ -23,7 +23,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
         "unit": unit,
         "seeds": len(runs),
         "hparams": runs[0]["hparams"],
-        "diverged": sum(run["diverged"] for run in runs),
+        "diverged": sum(map(diverged, runs)),
         "published": paper and paper._asdict(),
         "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
         "scores": None,
@@ -42,10 +42,15 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
             for point in POINTS
         }
     if table != "panacea_3":
-        return row | {"scores": _scores([run["scores"] for run in runs], scale)}
+        return row | {"scores": _scores([run["scores"]["final"] for run in runs], scale)}
     curves = [run["novel"]["curve"] for run in runs]
     adapted = [_scores([curve[k] for curve in curves], scale) for k in range(len(curves[0]))]
     return row | {"scores": adapted[0], "adapted": adapted}
+
+
+def diverged(run: dict) -> bool:
+    """Whether a run lacks a score: of the clients that trained, or of newcomers."""
+    return run["diverged"] or (run["novel"] is not None and run["novel"]["diverged_at"] >= 0)
 
 
 def naive_row(dataset: str, told: dict, units: str) -> dict:

@@ -113,7 +113,6 @@ def table_config(table: str, dataset: str, method: str) -> ConfigDict:
     config = papers_config(
         dataset, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
     )
-    config.eval_every = config.rounds  # scores before the last round are not told
     if table == "panacea_3":
         config.novel_fraction = 0.2
         config.novel.rounds = NOVEL_ROUNDS

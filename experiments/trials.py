@@ -1,144 +1,343 @@
-"""Many runs of one configuration as one program: seeds and float hyperparameters, vmapped."""
+"""Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
 import copy
+import json
+import math
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
+from graphfl_jax import tree
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.core import Task
 from graphfl_jax.data import relations
-from graphfl_jax.program import make_program
+from graphfl_jax.experiment import clock, diverged_at, results_of
+from graphfl_jax.program import make_program, message_bytes
+from graphfl_jax.results import environment, novel_scores
+
+GROWTH = 8  # of a batch, from one that is tried to the next
+GAIN = 0.9  # of the time per run that a larger batch must not exceed
+MEMORY = 0.5  # of what is free, that a batch may take
+
+
+# Fields that say where data lie or when a run is saved, and not what it computes.
+ELSEWHERE = ("data.root", "data.path", "data.download", "checkpoint_every")
 
 
 class Trial(NamedTuple):
-    """One run, after its last round."""
+    """What one run has of its own."""
 
-    hparams: dict[str, float]  # all that the algorithm reads
-    seed: int
-    diverged: bool
-    scores: dict  # {split: {"G" | "L" | "P": [N]}}; meaningless where diverged
-    tallies: dict  # of the test split, as `program.evaluate_clients` tells them
-    novel: list[dict]  # the same of newcomers after 0, 1, ... rounds at home; [] without any
-    curve: list[tuple[int, dict]]  # rounds played and scores then
+    hparams: dict[str, float]  # values for fields of ``hparams``; the others stay as they are
+    seed: int  # of the split, the initial weights, the newcomers and all draws
+
+
+class Outcome(NamedTuple):
+    """What became of a trial."""
+
+    results: dict  # as results.json of a single run holds them; times are shares of a batch's
+    rows: list[dict]  # as `experiment.Result` has them
+
+
+class Played(NamedTuple):
+    """A batch of trials, and what it cost."""
+
+    outcomes: list[Outcome]
+    compiling: float  # seconds, also to begin
+    playing: float  # seconds
+    bytes: int  # of a device's memory that a run takes
 
 
 def run_trials(
     config: ConfigDict,
-    points: list[dict[str, float]],
-    seeds: list[int],
+    trials: list[Trial],
     *,
-    at_once: int = 32,
-    curve: bool = False,
-) -> tuple[list[Trial], Task]:
-    """Runs every point of a grid with every seed, and scores the final round.
-
-    A seed is of the split, the initial weights, the newcomers and all draws, as in a single
-    run.
+    at_once: int = 0,
+    report: Callable[[float], None] = lambda runs: None,
+) -> Iterator[tuple[int, Outcome]]:
+    """Runs trials in batches, each batch as one program split over the devices of this host.
 
     Args:
       config: the run that the trials vary.
-      points: values for fields of ``hparams``; what a point leaves out stays as in `config`.
-      seeds: one run of every point each.
-      at_once: runs that share the device's memory.
-      curve: whether to score every ``eval_every`` rounds too.
+      trials: in the order in which they are run.
+      at_once: runs in a batch at most; 0 finds a number that is fast and fits into memory.
+      report: called after every evaluation of a batch with the runs' worth that it played.
 
-    Returns:
-      The trials, in the order of points, then seeds, and what their scores measure.
+    Yields:
+      The place of a trial and its outcome, batch by batch.
+
+    Raises:
+      ValueError: a field or the data does not fit, or a trial has a float that the method does
+        not read; before anything runs.
     """
+    seeds = sorted({trial.seed for trial in trials})
     federations = [load_federation(with_seed(config, seed)) for seed in seeds]
     experiment = build_experiment(config, federations[0])
-    unread = sorted({name for point in points for name in point} - experiment.hparams.keys())
+    unread = sorted(
+        {name for trial in trials for name in trial.hparams} - set(experiment.hparams)
+    )
     if unread:
         raise ValueError(
             f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
             f"its floats are {', '.join(experiment.hparams)}"
         )
-    play = _player(config, experiment, federations, seeds)
-    stops = list(range(config.eval_every, config.rounds, config.eval_every)) if curve else []
-    stops.append(config.rounds)
-    full = [{**experiment.hparams, **point} for point in points]
-    size = max(1, at_once // len(seeds))
-    trials = []
-    for begin in range(0, len(full), size):
-        part = full[begin : begin + size]
-        # The last batch is filled up with its last point, so that one program serves all.
-        filled = part + part[-1:] * (min(size, len(full)) - len(part))
-        told = play(filled, stops)
-        for p, point in enumerate(part):
-            for s, seed in enumerate(seeds):
-                own = jax.tree.map(lambda leaf: leaf[s, p], told)  # noqa: B023
-                broken, scores, tallies, novel = own
-                finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(own))
-                diverged = bool(broken) or not finite
-                rows = list(zip(stops, scores, strict=True))
-                trials.append(Trial(point, seed, diverged, scores[-1], tallies, novel, rows))
-    return trials, experiment.model.task
+    player = _Player(config, experiment, dict(zip(seeds, federations, strict=True)))
+    return _batches(player, trials, at_once, report)
 
 
-def _player(config, experiment, federations, seeds):
-    """A function that plays seeds x points as one program, and scores them at some rounds.
+def _batches(player, trials, at_once, report):
+    tried, begin = [], 0
+    size = _even(len(trials), at_once) if at_once else 1
+    while begin < len(trials):
+        size = player.whole(size)
+        batch = trials[begin : begin + size]
+        new = size not in player.compiled
+        played = player.play(batch, size, report)
+        yield from enumerate(played.outcomes, begin)
+        begin += len(batch)
+        if at_once:
+            continue
+        if new:
+            tried.append((size, played.playing / size, played.compiling))
+        limit = int(MEMORY * free_memory() / played.bytes) * player.devices
+        size = next_size(tried, len(trials) - begin, max(1, limit))
 
-    It returns whether a run broke, scores at every stop, tallies at the last, and newcomers'
-    scores after every round of theirs; every leaf is [seeds, points, ...].
+
+def next_size(tried: list[tuple[int, float, float]], left: int, limit: int) -> int:
+    """How many runs the next batch should have.
+
+    Batches grow as long as that makes runs faster, fits into memory, and saves more than
+    compiling another program costs, if it were to halve the time of the runs that are left.
+
+    Args:
+      tried: of each size so far its runs, seconds per run, and seconds to compile it.
+      left: runs to come.
+      limit: runs that fit into memory.
     """
-    newcomers = federations[0].newcomers
-    program = make_program(
-        experiment.build,
-        experiment.model,
-        cohort_size=config.cohort_size,
-        block=config.eval_block,
-        group=config.eval_clients,
-        newcomers=newcomers,
-    )
-    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
-    data = _stacked([federation.data for federation in federations])
+    size, took, compiling = tried[-1]
+    if size > limit:
+        return limit
+    if len(tried) > 1 and took > GAIN * tried[-2][1]:
+        return tried[-2][0]
+    larger = min(GROWTH * size, limit)
+    if larger <= size or left <= size or left * took / 2 < compiling:
+        return size
+    return _even(left, larger)
 
-    def everywhere(function, *same):
-        """`function(state, key, hparams, data, ...)` for all seeds and points."""
-        over_points = jax.vmap(function, (0, None, 0, None, *same))
-        return jax.vmap(over_points, (0, 0, None, 0, *same))
 
-    begin = jax.jit(jax.vmap(jax.vmap(program.start, (None, 0, None)), (0, None, 0)))
-    advance = jax.jit(everywhere(program.advance, None), donate_argnums=0)
-    evaluate, admit, adapt = (
-        jax.jit(everywhere(function))
-        for function in (program.evaluate, program.admit, program.adapt)
-    )
+def _even(left: int, limit: int) -> int:
+    """The size of equal batches of at most `limit`, so that the last one is nearly full."""
+    return math.ceil(left / math.ceil(left / limit)) if left else limit
 
-    def play(points, stops):
+
+def free_memory() -> int:
+    """Bytes that every device of this host has left."""
+    devices = jax.local_devices()
+    told = [device.memory_stats() for device in devices]
+    if all(told):
+        return min(one["bytes_limit"] - one["bytes_in_use"] for one in told)
+    return psutil.virtual_memory().available // len(devices)  # they share the host's
+
+
+class _Compiled(NamedTuple):
+    """The program for batches of one size."""
+
+    advance: Callable
+    evaluate: Callable
+    bytes: int  # of a device's memory that a run takes
+    traffic: tuple[int, int]  # bytes down and up, of one client in a round
+
+
+class _Player:
+    """Plays batches of trials; keeps a program for every size of them."""
+
+    def __init__(self, config, experiment, federations):
+        self.config, self.experiment = config, experiment
+        self.federations = federations
+        self.seeds = list(federations)
+        self.newcomers = experiment.federation.newcomers
+        devices = jax.local_devices()
+        self.devices = len(devices)
+        self.mesh = None
+        if self.devices > 1:
+            auto = (AxisType.Auto,)
+            self.mesh = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
+        program = make_program(
+            experiment.build,
+            experiment.model,
+            cohort_size=config.cohort_size,
+            block=config.eval_block,
+            group=config.eval_clients,
+            newcomers=self.newcomers,
+        )
+        own = self._own_data
+        self.begin = self._everywhere(lambda run, data: program.start(*own(run, data)), 0, None)
+        self.advance = self._everywhere(
+            lambda state, run, data, rounds: program.advance(state, *own(run, data), rounds),
+            *(0, 0, None, None),
+            donate=0,
+        )
+        self.evaluate, self.admit, self.adapt = (
+            self._everywhere(
+                lambda state, run, data, verb=verb: verb(state, *own(run, data)), 0, 0, None
+            )
+            for verb in (program.evaluate, program.admit, program.adapt)
+        )
+        self.data = self._put(_stacked([one.data for one in federations.values()]), P())
+        self.compiled = {}
+        self.where = environment()
+
+    def _own_data(self, run, data):
+        """The key, floats and data of one run; of one seed, all runs share the data."""
+        key, hparams, which = run
+        return key, hparams, data if len(self.seeds) == 1 else tree.take(data, which)
+
+    def _everywhere(self, function, *axes, donate=()):
+        """`function` for all runs of a batch, split over the devices."""
+        many = jax.vmap(function, axes)
+        if self.mesh is not None:
+            many = jax.shard_map(
+                many,
+                mesh=self.mesh,
+                in_specs=tuple(P() if axis is None else P("runs") for axis in axes),
+                out_specs=P("runs"),
+                check_vma=False,  # runs have nothing in common, so that nothing is ever summed
+            )
+        return jax.jit(many, donate_argnums=donate)
+
+    def _put(self, leaves, spec):
+        where = None if self.mesh is None else NamedSharding(self.mesh, spec)
+        return jax.device_put(leaves, where)
+
+    def whole(self, size):
+        """The smallest number of runs, from `size` on, that the devices share evenly."""
+        return -(-size // self.devices) * self.devices
+
+    def play(self, batch, size, report) -> Played:
+        """Plays a batch, filled up to `size` with its last trial."""
+        filled = batch + batch[-1:] * (size - len(batch))
         hparams = {
-            k: jnp.array([point[k] for point in points], jnp.float32)
-            for k in experiment.hparams
+            name: jnp.array([one.hparams.get(name, value) for one in filled], jnp.float32)
+            for name, value in self.experiment.hparams.items()
         }
-        given = (keys, hparams, data)
-        state = begin(*given)
-        broken, played, scores, novel = False, 0, [], []
-        for stop in stops:
-            state, log = advance(state, *given, jnp.int32(stop - played))
-            broken, played = broken | (log.diverged_at >= 0), stop
-            told, tallies = jax.device_get(evaluate(state, *given))
-            scores.append(told)
-        if newcomers:
-            given = (keys, hparams, _stacked([f.everyone for f in federations]))
-            state = admit(state, *given)
-            for adapted in range(config.novel.rounds + 1):
-                state = adapt(state, *given) if adapted else state
-                told, _ = jax.device_get(evaluate(state, *given))
-                novel.append(jax.tree.map(lambda leaf: leaf[..., -newcomers:], told))
-        return jax.device_get(broken), scores, tallies, novel
+        keys = jnp.stack([jax.random.key(trial.seed) for trial in filled])
+        which = jnp.array([self.seeds.index(trial.seed) for trial in filled], jnp.int32)
+        run = self._put((keys, hparams, which), P("runs"))
+        seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "novel": 0.0}
+        with clock(seconds, "compile"):
+            state = jax.block_until_ready(self.begin(run, self.data))
+            if size not in self.compiled:
+                self.compiled[size] = self._compile(size, state, run)
+        program, config = self.compiled[size], self.config
 
-    return play
+        played, told = 0, []
+        while played < config.rounds:
+            step = min(config.eval_every, config.rounds - played)
+            with clock(seconds, "train"):
+                state, log = program.advance(state, run, self.data, jnp.int32(step))
+                log = jax.device_get(log)
+            with clock(seconds, "evaluate"):
+                scores, tallies = jax.device_get(program.evaluate(state, run, self.data))
+            played += step
+            told.append((played, log, scores))
+            report(len(batch) * step / config.rounds)
+        novel = []
+        if self.newcomers:
+            with clock(seconds, "novel"):
+                novel = self._join(state, run)
+        share = {what: spent / size for what, spent in seconds.items()}
+        outcomes = []
+        for i, trial in enumerate(batch):
+            own = jax.tree.map(lambda leaf: leaf[i], ([t[1:] for t in told], tallies, novel))  # noqa: B023
+            rounds = [stop for stop, *_ in told]
+            outcomes.append(self._outcome(trial, rounds, *own, share, program.traffic))
+        compiling = seconds.pop("compile")
+        return Played(outcomes, compiling, sum(seconds.values()), program.bytes)
+
+    def _compile(self, size, state, run):
+        advance = self.advance.lower(state, run, self.data, jnp.int32(1)).compile()
+        evaluate = self.evaluate.lower(state, run, self.data).compile()
+        held = max(_held(compiled) for compiled in (advance, evaluate))
+        algorithm = self.experiment.build(self.experiment.hparams, 0)
+        traffic = message_bytes(algorithm, tree.take(state, 0), self.experiment.federation.data)
+        return _Compiled(advance, evaluate, held * self.devices // size, traffic)
+
+    def _join(self, state, run):
+        """Scores of the newcomers after 0, 1, ... rounds at home, every leaf [runs, ...]."""
+        everyone = [one.everyone for one in self.federations.values()]
+        everyone = self._put(_stacked(everyone), P())
+        state = self.admit(state, run, everyone)
+        novel = []
+        for played in range(self.config.novel.rounds + 1):
+            state = self.adapt(state, run, everyone) if played else state
+            scores, _ = jax.device_get(self.evaluate(state, run, everyone))
+            novel.append(jax.tree.map(lambda leaf: leaf[..., -self.newcomers :], scores))
+        return novel
+
+    def _outcome(self, trial, rounds, told, tallies, novel, seconds, traffic) -> Outcome:
+        """What became of one run of a batch: the same as alone it would have told."""
+        config = with_seed(self.config, trial.seed)
+        config.hparams.update(trial.hparams)
+        experiment = self.experiment._replace(
+            federation=self.federations[trial.seed],
+            hparams={**self.experiment.hparams, **trial.hparams},
+        )
+        rows, broken = [], -1
+        for played, (log, scores) in zip(rounds, told, strict=True):
+            broken = diverged_at(log, scores, played)
+            if broken >= 0:
+                break
+            row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
+            rows.append(row)
+        if novel:
+            task = experiment.model.task
+            novel = novel_scores(experiment.federation, novel, task)
+        results = results_of(
+            config,
+            experiment,
+            rows,
+            tallies,
+            novel or None,
+            diverged=broken >= 0,
+            seconds=seconds,
+            played=played,
+            traffic=traffic,
+            where=self.where,
+        )
+        return Outcome(results, rows)
+
+
+def _held(compiled) -> int:
+    """Bytes of a device that a compiled program holds while it runs."""
+    told = compiled.memory_analysis()
+    given = told.argument_size_in_bytes + told.output_size_in_bytes
+    return given + told.temp_size_in_bytes - told.alias_size_in_bytes
 
 
 def _stacked(data):
-    """The data of several federations on a leading axis."""
+    """The data of several federations on a leading axis; of one, as they are."""
+    if len(data) == 1:
+        return data[0]
     edges = max(len(one.graph.senders) for one in data)
     data = [one._replace(graph=relations.padded(one.graph, edges)) for one in data]
     return jax.tree.map(lambda *leaves: np.stack(leaves), *data)
+
+
+def identity(config: ConfigDict) -> str:
+    """What a run follows from, but for the data: its fields, as JSON."""
+    fields = copy.deepcopy(config)
+    for field in ELSEWHERE:
+        *folders, name = field.split(".")
+        place = fields
+        for part in folders:
+            place = place[part]
+        place[name] = type(place[name])()
+    return json.dumps(fields.to_dict(), sort_keys=True)
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:

@@ -21,7 +21,7 @@ from graphfl_jax.build import (
 )
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.program import client_mesh, make_program, message_bytes
+from graphfl_jax.program import Log, client_mesh, make_program, message_bytes
 from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder
 
@@ -88,24 +88,30 @@ def run(
             rows, seconds = folder.rows(found), found.notes["seconds"]
             state = jax.tree.map(_as_on_device, found.state, state)
     seconds["compile"] += compiled.seconds
-    state, tallies, diverged_at = _play(compiled, config, state, rows, seconds, folder, report)
+    state, tallies, broken = _play(compiled, config, state, rows, seconds, folder, report)
 
-    scores = errors = novel = None
-    if diverged_at < 0:
-        scores = final_scores(rows, task)
-        if task.sum_up:
-            if tallies is None:  # nothing was left to play
-                _, tallies = jax.device_get(compiled.evaluate(state))
-            errors = errors_in_units(experiment.federation, tallies, task)
+    novel = None
+    if broken < 0:
+        if tallies is None:  # nothing was left to play
+            _, tallies = jax.device_get(compiled.evaluate(state))
         if experiment.federation.newcomers:
-            with _clock(seconds, "novel"):
+            with clock(seconds, "novel"):
                 novel = novel_scores(experiment.federation, compiled.join(state), task)
-    results = _results(
-        config, experiment, compiled, (scores, errors, novel), seconds, int(state.round), where
+    results = results_of(
+        config,
+        experiment,
+        rows,
+        tallies,
+        novel,
+        diverged=broken >= 0,
+        seconds=seconds,
+        played=int(state.round),
+        traffic=(compiled.down_bytes, compiled.up_bytes),
+        where=where,
     )
     if folder is not None:
         folder.finish(results)
-    return Result(results, rows, state, diverged_at)
+    return Result(results, rows, state, broken)
 
 
 def _play(compiled, config, state, rows, seconds, folder, report):
@@ -118,14 +124,14 @@ def _play(compiled, config, state, rows, seconds, folder, report):
     tallies = None
     while played < config.rounds:
         step = min(config.eval_every - played % config.eval_every, config.rounds - played)
-        with _clock(seconds, "train"):
+        with clock(seconds, "train"):
             state, log = jax.block_until_ready(compiled.advance(state, jnp.int32(step)))
-        with _clock(seconds, "evaluate"):
+        with clock(seconds, "evaluate"):
             scores, tallies = jax.device_get(compiled.evaluate(state))
         played += step
-        diverged_at = _diverged_at(log, scores, played)
-        if diverged_at >= 0:
-            return state, tallies, diverged_at
+        broken = diverged_at(log, scores, played)
+        if broken >= 0:
+            return state, tallies, broken
         train = jax.device_get(log.metrics)
         row = {"round": np.int32(played), "train": train, "scores": scores}
         rows.append(jax.tree.map(np.asarray, row))
@@ -138,10 +144,40 @@ def _play(compiled, config, state, rows, seconds, folder, report):
     return state, tallies, -1
 
 
-def _results(config, experiment, compiled, told, seconds, played, where) -> dict:
-    """What results.json holds; the scores are None where the run diverged."""
-    scores, errors, novel = told
+def results_of(
+    config: ConfigDict,
+    experiment: Experiment,
+    rows: list[dict],
+    tallies: dict,
+    novel: dict | None,
+    *,
+    diverged: bool,
+    seconds: dict[str, float],
+    played: int,
+    traffic: tuple[int, int],
+    where: dict,
+) -> dict:
+    """What results.json holds of a run; a run that diverged has no score.
+
+    Args:
+      config: of the run.
+      experiment: of the run.
+      rows: its evaluations, as `Result` has them.
+      tallies: of the last of them.
+      novel: as `results.novel_scores` tells it, if there are newcomers.
+      diverged: whether it did.
+      seconds: spent on ``compile``, ``train``, ``evaluate`` and ``novel``.
+      played: rounds.
+      traffic: bytes of one client's message and of its upload in a round.
+      where: it was made, as `results.environment` tells it.
+    """
     federation, task = experiment.federation, experiment.model.task
+    scores = errors = None
+    if not diverged:
+        scores = final_scores(rows, task)
+        if task.sum_up:
+            errors = errors_in_units(federation, tallies, task)
+    down, up = traffic
     steps = played * config.cohort_size * config.local_steps
     return {
         "algorithm": config.algorithm.name,
@@ -155,17 +191,17 @@ def _results(config, experiment, compiled, told, seconds, played, where) -> dict
         "seed": config.seed,
         "rounds": config.rounds,
         "hparams": experiment.hparams,
-        "diverged": scores is None,
+        "diverged": diverged,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "scores": scores,
         "errors": errors,
-        "novel": novel,
+        "novel": None if diverged else novel,
         "timing": {
             **{f"{what}_s": spent for what, spent in seconds.items()},
             "client_steps_per_s": steps / seconds["train"],
         },
-        "communication": {"up_bytes": compiled.up_bytes, "down_bytes": compiled.down_bytes},
+        "communication": {"up_bytes": up, "down_bytes": down},
         **where,
     }
 
@@ -214,7 +250,8 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
 
 
 @contextlib.contextmanager
-def _clock(seconds, what):
+def clock(seconds: dict[str, float], what: str):
+    """Adds the time of a block to ``seconds[what]``."""
     began = time.perf_counter()
     yield
     seconds[what] += time.perf_counter() - began
@@ -225,7 +262,7 @@ def _as_on_device(leaf, like):
     return jax.device_put(leaf, like.sharding)
 
 
-def _diverged_at(log, scores, played) -> int:
+def diverged_at(log: Log, scores: dict, played: int) -> int:
     """The first round that left something not finite, by training or by a score, or -1."""
     if int(log.diverged_at) >= 0:
         return int(log.diverged_at)

@@ -1,5 +1,7 @@
 """Configurations, and the programs around the main entry: sweep, tables, bench."""
 
+import copy
+import functools
 import json
 import os
 import subprocess
@@ -17,8 +19,8 @@ from experiments.bench import matmul_flops
 from experiments.cells import papers_config
 from experiments.charts import draw
 from experiments.published import PUBLISHED, published
-from experiments.report import columns, lines, table_row
-from experiments.trials import run_trials
+from experiments.report import columns, diverged, lines, table_row
+from experiments.trials import Trial, next_size, run_trials
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
 from tests.federations import SMALL
@@ -71,53 +73,90 @@ def tiny(rounds=3):
     return config
 
 
-def test_a_trial_is_the_run_of_the_same_settings():
-    """Two seeds and two rates in one program, each against the single run's last round.
+def outcomes(config, points, seeds, **options):
+    """Outcomes of points x seeds, in the order of points, then seeds."""
+    trials = [Trial(point, seed) for point in points for seed in seeds]
+    told = dict(run_trials(config, trials, **options))
+    assert sorted(told) == list(range(len(trials)))
+    return [told[place] for place in range(len(trials))]
 
-    With newcomers, whose relations number more or fewer by the seed.
+
+def without_times(results):
+    return {
+        k: v for k, v in results.items() if k not in ("timing", "scores", "novel", "errors")
+    }
+
+
+def test_a_trial_is_the_run_of_the_same_settings():
+    """Two seeds and two rates in one program, each against the single run, all that it tells.
+
+    With newcomers, whose relations number more or fewer by the seed, and on the eight simulated
+    devices, of which four get a copy of the last trial.
     """
     points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
     settings = tiny()
+    settings.eval_every = 2
     settings.novel_fraction, settings.novel.rounds = 0.2, 2
-    trials, task = run_trials(settings, points, [0, 4])
-    assert task.metric == "accuracy"
-    assert [trial.seed for trial in trials] == [0, 4, 0, 4]
-    for trial in (trials[1], trials[2]):
-        config = tiny()
-        config.novel_fraction, config.novel.rounds = 0.2, 2
-        config.seed = trial.seed
-        config.hparams.client_lr = trial.hparams["client_lr"]
+    told = outcomes(settings, points, [0, 4], at_once=4)
+    assert [outcome.results["seed"] for outcome in told] == [0, 4, 0, 4]
+    for results, rows in (told[1], told[2]):
+        config = copy.deepcopy(settings)
+        config.seed = results["seed"]
+        config.hparams.client_lr = results["hparams"]["client_lr"]
         alone = graphfl_jax.run(config)
-        for split, scores in alone.rows[-1]["scores"].items():
-            for point, expected in scores.items():
-                np.testing.assert_allclose(trial.scores[split][point], expected, atol=1e-5)
-        told = alone.results["novel"]["curve"]
-        assert [row["rounds"] for row in told] == [0, 1, 2]
-        for row, novel in zip(told, trial.novel, strict=True):
-            for point in "GLP":
-                expected = row[point]["per_client"]
-                assert len(expected) == 12  # a fifth of sixty
-                np.testing.assert_allclose(novel["test"][point], expected, atol=1e-5)
+        assert without_times(results) == without_times(alone.results)
+        assert [int(row["round"]) for row in rows] == [2, 3]
+        for row, expected in zip(rows, alone.rows, strict=True):
+            close = functools.partial(np.testing.assert_allclose, atol=1e-5)
+            jax.tree.map(close, row, expected)
+        for name in ("scores", "novel"):
+            jax.tree.map(
+                lambda a, b: (
+                    np.testing.assert_allclose(a, b, atol=1e-5)
+                    if isinstance(a, float)
+                    else None
+                ),
+                results[name],
+                alone.results[name],
+            )
+        assert [row["rounds"] for row in results["novel"]["curve"]] == [0, 1, 2]
+        assert len(results["novel"]["clients"]) == 12  # a fifth of sixty
+
+
+def test_a_trial_that_diverges_tells_the_same_as_alone():
+    config = tiny()
+    config.eval_every = 1
+    config.client_optimizer, config.server_optimizer = "sgd", "sgd"
+    config.hparams.client_lr = 1e30
+    (results, rows), (alive, _) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
+    alone = graphfl_jax.run(config)
+    assert without_times(results) == without_times(alone.results)
+    assert (results["diverged"], results["scores"]) == (True, None)
+    assert len(rows) == len(alone.rows) < 3
+    assert not alive["diverged"] and alive["scores"]["final"]["P"]["mean"] > 0
 
 
 def test_newcomers_who_diverge_are_told_and_have_no_score():
     config = tiny()
     config.novel_fraction, config.novel.rounds = 0.2, 3
     config.server_optimizer, config.hparams.novel_lr = "sgd", 1e30
-    novel = graphfl_jax.run(config).results["novel"]
-    assert novel["diverged_at"] in (1, 2)
-    assert len(novel["curve"]) == novel["diverged_at"]
-    trials, _ = run_trials(config, [{}], [0])
-    assert trials[0].diverged
+    alone = graphfl_jax.run(config).results
+    assert alone["novel"]["diverged_at"] in (1, 2)
+    assert len(alone["novel"]["curve"]) == alone["novel"]["diverged_at"]
+    results, _ = outcomes(config, [{}], [0])[0]
+    assert results["novel"]["diverged_at"] == alone["novel"]["diverged_at"]
+    assert diverged(results) and diverged(alone) and not results["diverged"]
 
 
 def test_trials_do_not_depend_on_how_many_run_at_once():
-    points = [{"client_lr": rate} for rate in (0.1, 0.05, 0.02)]
-    together, _ = run_trials(tiny(), points, [0])
-    in_twos, _ = run_trials(tiny(), points, [0], at_once=2)
-    for a, b in zip(together, in_twos, strict=True):
-        assert (a.hparams, a.seed) == (b.hparams, b.seed)
-        np.testing.assert_allclose(a.scores["test"]["L"], b.scores["test"]["L"], atol=1e-5)
+    points = [{"client_lr": rate} for rate in np.linspace(0.02, 0.1, 17)]
+    together = outcomes(tiny(), points, [0], at_once=17)
+    chosen = outcomes(tiny(), points, [0])
+    for a, b in zip(together, chosen, strict=True):
+        assert a.results["hparams"] == b.results["hparams"]
+        np.testing.assert_allclose(
+            a.rows[-1]["scores"]["test"]["L"], b.rows[-1]["scores"]["test"]["L"], atol=1e-5
+        )
 
 
 def test_seeds_may_differ_in_the_number_of_their_relations():
@@ -126,8 +165,8 @@ def test_seeds_may_differ_in_the_number_of_their_relations():
     for config.seed in (0, 4):
         edges.add(len(load_federation(config).data.graph.senders))
     assert len(edges) == 2
-    trials, _ = run_trials(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
-    told = [(trial.hparams["client_lr"], trial.seed) for trial in trials]
+    told = outcomes(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
+    told = [(one.results["hparams"]["client_lr"], one.results["seed"]) for one in told]
     assert told == [(0.1, 0), (0.1, 4), (0.02, 0), (0.02, 4)]
 
 
@@ -135,7 +174,25 @@ def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
     config = tiny()
     config.algorithm.name = "fedavg"
     with pytest.raises(ValueError, match="hparams.server_lr is not read by fedavg"):
-        run_trials(config, [{"server_lr": 0.1}], [0])
+        run_trials(config, [Trial({"server_lr": 0.1}, 0)])
+
+
+@pytest.mark.parametrize(
+    "tried, left, limit, size",
+    [
+        ([(1, 5.0, 4.0)], 90, 999, 8),  # 90 x 5 / 2 s to save, 4 to compile
+        ([(1, 5.0, 4.0)], 12, 999, 6),  # two equal batches
+        ([(1, 5.0, 4.0)], 0, 999, 1),
+        ([(1, 0.1, 4.0)], 70, 999, 1),  # 3.5 s at best to save, 4 to compile
+        ([(1, 5.0, 4.0)], 90, 5, 5),
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 999, 40),
+        ([(1, 5.0, 4.0), (8, 4.9, 4.0)], 80, 999, 1),  # eight at once gain nothing
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0), (40, 3.9, 4.0)], 40, 999, 8),
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 3, 3),  # memory that others took meanwhile
+    ],
+)
+def test_batches_grow_while_that_pays(tried, left, limit, size):
+    assert next_size(tried, left, limit) == size
 
 
 def test_a_factory_that_wants_what_no_field_offers_is_named():
@@ -408,6 +465,7 @@ def test_a_diverged_method_has_no_score_in_a_table():
             "diverged": broken,
             "scores": None,
             "errors": None,
+            "novel": None,
             "dataset": REAL,
         }
         for broken in (False, True, True)

@@ -19,7 +19,7 @@ def default_root() -> Path:
 
 
 def cache_folder() -> Path:
-    """Returns the folder in the user's cache where this package keeps what it can make again."""
+    """Returns the folder in the user's cache for what this package can make again."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "graphfl_jax"
 
