@@ -70,10 +70,10 @@ def cells(
       Of every seed what results.json of a single run holds, with a ``fingerprint`` and the
       ``curve``, means over clients at every evaluation; and how many were run now.
     """
-    found, missing = {}, {}
+    found, missing, federations = {}, {}, {}
     for seed in seeds:
         own = with_seed(config, seed)
-        federation = load_federation(own)
+        federation = federations[seed] = load_federation(own)
         build_experiment(own, federation)  # refuses what does not fit before anything runs
         mark = _fingerprint(own, federation)
         path = folder / f"{federation.name}-{variant_of(own)}-seed{seed}-{mark[:12]}.json"
@@ -83,7 +83,8 @@ def cells(
         else:
             found[seed] = cell
     trials = [Trial({}, seed) for seed in missing]
-    for place, outcome in run_trials(config, trials, at_once=at_once or len(trials)):
+    size = at_once or len(trials)
+    for place, outcome in run_trials(config, federations, trials, at_once=size):
         folder.mkdir(parents=True, exist_ok=True)
         path, mark = missing[trials[place].seed]
         curve = [

@@ -50,6 +50,45 @@ def draw(lines: list[dict], label: str) -> Figure:
     return figure
 
 
+def draw_search(board: dict) -> Figure:
+    """Draws validation scores over each field of a leaderboard, and a line through the best.
+
+    Args:
+      board: as `leaderboard.leaderboards` has it.
+    """
+    fields = board["fields"]
+    rows = -(-len(fields) // 3)
+    figure, panels = pyplot.subplots(
+        rows,
+        min(3, len(fields)),
+        figsize=(7.2, 2.6 * rows),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    scale, unit = UNITS[board["metric"]]
+    for axes in panels.flat[len(fields) :]:
+        axes.set_axis_off()
+    best = max if board["higher_is_better"] else min
+    for field, axes in zip(fields, panels.flat, strict=False):
+        scores = {}
+        for row in board["rows"]:
+            if field in row["point"]:
+                value = row["point"][field]
+                value = value if type(value) in (int, float) else str(value)
+                scores.setdefault(value, []).append(scale * row["validation"])
+        values = sorted(scores)
+        if values and not isinstance(values[0], str) and values[0] > 0:
+            axes.set_xscale("log")
+        for value in values:
+            axes.plot([value] * len(scores[value]), scores[value], "o", color=COLOURS[0], ms=3)
+        axes.plot(values, [best(scores[value]) for value in values], color=COLOURS[1])
+        axes.set_xlabel(field.removeprefix("hparams."))
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel(f"validation {board['metric']} [{unit}]")
+    return figure
+
+
 def draw_histograms(lines: list[dict], unit: str) -> Figure:
     """Draws a panel for each client, four in a row.
 

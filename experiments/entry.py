@@ -1,5 +1,7 @@
 """What every entry does alike: read flags, run, and say in one line what does not fit."""
 
+import functools
+import itertools
 import os
 import re
 import sys
@@ -61,6 +63,42 @@ def configuration() -> ConfigDict:
     if FLAGS.data_root is not None:
         FLAGS.config.data.root = FLAGS.data_root
     return FLAGS.config
+
+
+def kind_of(config: ConfigDict, field: str) -> type:
+    """The type of a field's values, by its dotted name.
+
+    Raises:
+      ValueError: there is no such field.
+    """
+    try:
+        return type(functools.reduce(lambda part, name: part[name], field.split("."), config))
+    except (KeyError, TypeError):
+        raise ValueError(_no_field(field)) from None
+
+
+def parsed(config: ConfigDict, field: str, text: str) -> bool | int | float | str:
+    """A value of a field, from a word of the command line.
+
+    Raises:
+      ValueError: there is no such field, or the word is no value of its kind.
+    """
+    kind = kind_of(config, field)
+    words = {"true": True, "false": False} if kind is bool else {}
+    try:
+        if kind not in (bool, int, float, str):
+            raise ValueError
+        return words[text.lower()] if words else kind(text)
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{field}={text} is not of its kind, {kind.__name__}; configs/base.py shows one"
+        ) from None
+
+
+def fresh_folder(name: str) -> Path:
+    """The first of runs/NAME, runs/NAME-2, ... that does not exist."""
+    numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
+    return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
 
 
 def refuse(message: str) -> NoReturn:
@@ -152,4 +190,8 @@ def _unknown_name(error, argv):
         return f"{name!r} is no method of the configuration file; METHODS in it lists them"
     close = re.search(r'Did you mean "(\w+)"', error)
     meant = f", perhaps {close[1]!r}" if close else ""
+    return _no_field(name, meant)
+
+
+def _no_field(name, meant=""):
     return f"the configuration has no field {name!r}{meant}; configs/base.py lists all fields"

@@ -4,7 +4,6 @@ Exit status: 0 when a valid result was written, 1 when the run diverged, 2 when 
 the data or the output folder does not fit.
 """
 
-import sys
 from pathlib import Path
 
 from absl import flags
@@ -12,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 import graphfl_jax
-from experiments.entry import FLAGS, configuration, launch, progress_bar
+from experiments.entry import FLAGS, configuration, fresh_folder, launch, progress_bar
 from experiments.published import UNITS, Score, published
 from experiments.report import error_cell
 from graphfl_jax.build import variant_of
@@ -26,7 +25,8 @@ def main() -> int:
     config = configuration()
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("--resume needs to know which run; add --out=DIR")
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(config)
+    name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
     with progress_bar() as bar:
         task = bar.add_task(variant_of(config), total=config.rounds)
         result = graphfl_jax.run(
@@ -55,15 +55,6 @@ def main() -> int:
         console.print(novel_table(result.results))
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
-
-
-def fresh_folder(config) -> Path:
-    """The first of runs/NAME, runs/NAME-2, ... that does not exist."""
-    name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
-    candidates = (
-        Path("runs") / (f"{name}-{i}" if i > 1 else name) for i in range(1, sys.maxsize)
-    )
-    return next(path for path in candidates if not path.exists())
 
 
 def score_table(results: dict, paper: Score | None) -> Table:

@@ -1,117 +1,126 @@
-"""Searches a grid of float hyperparameters, all runs of it as vmapped programs.
+"""Searches settings: every point of a grid, or random ones, each with several seeds.
 
     python -m experiments.sweep --config=configs/tpt48.py --config.data.val_fraction=0.1 \\
-        --grid.hparams.client_lr=0.01,0.03,0.1 --grid.hparams.server_lr=0.03,0.1 --seeds=2
+        --grid.algorithm=panacea,pfedhn --grid.hparams.client_lr=0.01,0.03,0.1 --seeds=2
+
+An axis is any field of the configuration, or ``algorithm`` for the methods of its file.
+``--samples=100`` draws points instead, with ``--uniform.FIELD=LOW,HIGH`` and
+``--loguniform.FIELD=LOW,HIGH`` beside values to choose from; ``--points=FILE.py`` takes them
+from the file's ``get_points()``. Trials that differ in floats and seeds are one program,
+vmapped, and split over the devices of this host, or over those of a Ray cluster.
 
 Validation decides: the leaderboard is sorted by its mean over clients and seeds at P, after the
 last round. Newcomers, if there are any, are scored on validation too, as they join and after
-their rounds at home. Test scores stand apart and decide nothing. A run that diverged has no
-score; a point is scored only where all its seeds are.
+their rounds at home. Test scores stand apart and decide nothing. A point is ranked only where
+none of its runs diverged.
+
+The folder of --out gets trials.jsonl, a line with the results of each run as it ends, and at
+the end leaderboard.json, leaderboard.md, and a plot of scores over each axis. With --resume,
+runs that trials.jsonl has are not made again.
 """
 
-import itertools
-import json
 import sys
 import time
 from pathlib import Path
 
-import jax
-import numpy as np
+import matplotlib
 from absl import flags
 from rich.console import Console
-from rich.table import Table
 
-from experiments.entry import FLAGS, configuration, launch, refuse
+from experiments import cluster
+from experiments.charts import draw_search
+from experiments.entry import FLAGS, configuration, fresh_folder, launch, progress_bar, refuse
+from experiments.leaderboard import leaderboards, markdown, ranked_table
+from experiments.ledger import Ledger
+from experiments.search import groups_of, points_of, points_of_file, take_axes
 from experiments.trials import run_trials
-from graphfl_jax.build import load_federation, variant_of
+from graphfl_jax.checkpoint import write_json, write_text
+
+MOST_GROUPS = 20  # of trials that differ in structure, without --yes
 
 flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
-flags.DEFINE_integer("at_once", 32, "Runs in the device's memory at a time.", lower_bound=1)
-flags.DEFINE_integer("top", 10, "Rows of the leaderboard.", lower_bound=1)
-flags.DEFINE_string("out", None, "File for the trials, one line of JSON each.")
-PREFIX = "--grid.hparams."
+flags.DEFINE_integer("samples", 0, "Random points in place of a grid.", lower_bound=0)
+flags.DEFINE_string("points", None, "Python file with get_points(), in place of a grid.")
+flags.DEFINE_integer(
+    "at_once", 0, "Runs in a program; 0 finds what is fast and fits into memory.", lower_bound=0
+)
+flags.DEFINE_integer("top", 10, "Rows of the leaderboard that are printed.", lower_bound=1)
+flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} groups to compile.")
+flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
+flags.DEFINE_bool("resume", False, "Go on with the sweep in --out.")
+flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where trials run.")
+flags.DEFINE_string("ray_address", "auto", "Of a running Ray cluster, HOST:PORT.")
 
 
 def main() -> int:
+    matplotlib.use("Agg")  # writes files, and needs no screen
     config = configuration()
-    if config.data.val_fraction == 0 and "val" not in load_federation(config).data.evals:
-        raise ValueError("data.val_fraction=0 leaves nothing to choose by; set it to 0.1")
-    if FLAGS.out and Path(FLAGS.out).exists():
-        raise ValueError(f"out={FLAGS.out} exists; choose another --out")
-    names = list(GRID)
-    points = [dict(zip(names, p, strict=True)) for p in itertools.product(*GRID.values())]
-    began = time.perf_counter()
-    trials, measured = run_trials(
-        config, points, list(range(FLAGS.seeds)), at_once=FLAGS.at_once
+    if FLAGS.resume and not FLAGS.out:
+        raise ValueError("--resume needs to know which sweep; add --out=DIR")
+    if FLAGS.points and (AXES or FLAGS.samples):
+        raise ValueError(f"points={FLAGS.points} and a grid are two searches; leave one out")
+    if not (FLAGS.points or AXES):
+        raise ValueError("nothing to search; add --grid.hparams.client_lr=0.03,0.1 or so")
+    points = (
+        points_of_file(FLAGS.points) if FLAGS.points else points_of(config, AXES, FLAGS.samples)
     )
+    most = len(points) if FLAGS.yes else MOST_GROUPS
+    groups = groups_of(points, list(range(FLAGS.seeds)), most=most)
+    if FLAGS.launcher == "ray":
+        cluster.connect(FLAGS.ray_address)
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{config.data.name}")
+
+    began = time.perf_counter()
+    with Ledger(out, groups, resume=FLAGS.resume) as ledger, progress_bar("runs") as bar:
+        total, found = len(ledger.planned), len(ledger.found)
+        task = bar.add_task("sweep", total=total, completed=found)
+        for group, place, outcome in outcomes(
+            ledger.unfinished(), lambda runs: bar.advance(task, runs)
+        ):
+            ledger.write(group, group.planned[place], outcome)
+        lines = ledger.lines()
     seconds = time.perf_counter() - began
 
-    if FLAGS.out:
-        with open(FLAGS.out, "w") as file:
-            file.writelines(json.dumps(_short(trial)) + "\n" for trial in trials)
     console = Console()
-    console.print(_leaderboard(variant_of(config), names, trials, measured))
-    diverged = [trial for trial in trials if trial.diverged]
-    console.print(f"{len(trials)} runs in {seconds:.0f} s; {len(diverged)} diverged")
-    for trial in diverged:
-        console.print(f"  diverged: seed {trial.seed}, {trial.hparams}", highlight=False)
+    boards = leaderboards(lines)
+    write_json(out / "leaderboard.json", boards)
+    write_text(
+        out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
+    )
+    for board in boards:
+        console.print(ranked_table(board, FLAGS.top))
+        for run in board["diverged"]:
+            console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
+        for suffix in ("png", "svg"):
+            draw_search(board).savefig(out / f"scores-{board['data']}.{suffix}", dpi=150)
+    diverged = sum(len(board["diverged"]) for board in boards)
+    console.print(
+        f"{total - found} runs in {seconds:.0f} s, {found} found; {diverged} diverged\n"
+        f"{out}/trials.jsonl, leaderboard.md and .json, scores-*.png and .svg",
+        highlight=False,
+        soft_wrap=True,
+    )
     return 0
 
 
-def _leaderboard(variant, names, trials, measured):
-    points = []
-    for _, group in itertools.groupby(trials, lambda trial: trial.hparams):
-        own = list(group)
-        if not any(trial.diverged for trial in own):
-            points.append((own[0].hparams, _scores(own)))
-    points.sort(key=lambda row: row[1]["validation"], reverse=measured.higher_is_better)
-    table = Table(title=f"{variant}, {measured.metric} at P: {len(points)} points have a score")
-    for column in (*names, *(points[0][1] if points else ())):
-        table.add_column(column, justify="right")
-    for hparams, scores in points[: FLAGS.top]:
-        numbers = [f"{hparams[name]:g}" for name in names]
-        table.add_row(*numbers, *(f"{score:.4g}" for score in scores.values()))
-    return table
-
-
-def _scores(trials):
-    """Means at P over clients and seeds, and those of newcomers as they join and at the end."""
-    val, test = ([t.scores[split]["P"].mean() for t in trials] for split in ("val", "test"))
-    scores = {"validation": np.mean(val), "sd seeds": np.std(val)}
-    if trials[0].novel:
-        for name, played in (("newcomers", 0), ("later", -1)):
-            scores[name] = np.mean([t.novel[played]["val"]["P"].mean() for t in trials])
-    return scores | {"test": np.mean(test)}
-
-
-def _short(trial):
-    """A trial as JSON holds it: means over clients of the last round's scores."""
-    means = jax.tree.map(lambda values: float(values.mean()), trial.scores)
-    return {
-        "hparams": trial.hparams,
-        "seed": trial.seed,
-        "diverged": trial.diverged,
-        "scores": None if trial.diverged else means,
-    }
-
-
-def _take_grid(argv):
-    """Splits --grid.hparams.NAME=a,b,... from the flags that absl knows."""
-    rest, grid = [], {}
-    for word in argv:
-        if not word.startswith("--grid."):
-            rest.append(word)
-            continue
-        name, _, values = word.removeprefix(PREFIX).partition("=")
-        try:
-            if not word.startswith(PREFIX):
-                raise ValueError
-            grid[name] = [float(value) for value in values.split(",")]
-        except ValueError:
-            refuse(f"{word!r} is no grid; write {PREFIX}NAME=0.1,0.2")
-    return rest, grid
+def outcomes(groups, report):
+    """Outcomes of all runs, as they end: the group, the place in it, what became of it."""
+    if FLAGS.launcher == "ray":
+        for ended in cluster.run_groups(groups, at_once=FLAGS.at_once):
+            report(1)
+            yield ended
+        return
+    for group in groups:
+        trials = [planned.trial for planned in group.planned]
+        for place, outcome in run_trials(
+            group.config, group.federations, trials, at_once=FLAGS.at_once, report=report
+        ):
+            yield group, place, outcome
 
 
 if __name__ == "__main__":
-    sys.argv, GRID = _take_grid(sys.argv)
+    try:
+        sys.argv, AXES = take_axes(sys.argv)
+    except ValueError as error:
+        refuse(str(error))
     launch(main)

@@ -15,8 +15,9 @@ from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from graphfl_jax import tree
-from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.build import build_experiment
 from graphfl_jax.data import relations
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.experiment import clock, diverged_at, results_of
 from graphfl_jax.program import make_program, message_bytes
 from graphfl_jax.results import environment, novel_scores
@@ -24,8 +25,6 @@ from graphfl_jax.results import environment, novel_scores
 GROWTH = 8  # of a batch, from one that is tried to the next
 GAIN = 0.9  # of the time per run that a larger batch must not exceed
 MEMORY = 0.5  # of what is free, that a batch may take
-
-
 # Fields that say where data lie or when a run is saved, and not what it computes.
 ELSEWHERE = ("data.root", "data.path", "data.download", "checkpoint_every")
 
@@ -42,6 +41,7 @@ class Outcome(NamedTuple):
 
     results: dict  # as results.json of a single run holds them; times are shares of a batch's
     rows: list[dict]  # as `experiment.Result` has them
+    novel: list[dict]  # newcomers' scores after 0, 1, ... rounds at home, {split: {point: [m]}}
 
 
 class Played(NamedTuple):
@@ -55,6 +55,7 @@ class Played(NamedTuple):
 
 def run_trials(
     config: ConfigDict,
+    federations: dict[int, Federation],
     trials: list[Trial],
     *,
     at_once: int = 0,
@@ -64,6 +65,7 @@ def run_trials(
 
     Args:
       config: the run that the trials vary.
+      federations: of every seed, as `load_federation` of `with_seed` gives it.
       trials: in the order in which they are run.
       at_once: runs in a batch at most; 0 finds a number that is fast and fits into memory.
       report: called after every evaluation of a batch with the runs' worth that it played.
@@ -75,9 +77,10 @@ def run_trials(
       ValueError: a field or the data does not fit, or a trial has a float that the method does
         not read; before anything runs.
     """
-    seeds = sorted({trial.seed for trial in trials})
-    federations = [load_federation(with_seed(config, seed)) for seed in seeds]
-    experiment = build_experiment(config, federations[0])
+    if not trials:
+        return iter(())
+    federations = {seed: federations[seed] for seed in sorted({one.seed for one in trials})}
+    experiment = build_experiment(config, next(iter(federations.values())))
     unread = sorted(
         {name for trial in trials for name in trial.hparams} - set(experiment.hparams)
     )
@@ -86,7 +89,7 @@ def run_trials(
             f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
             f"its floats are {', '.join(experiment.hparams)}"
         )
-    player = _Player(config, experiment, dict(zip(seeds, federations, strict=True)))
+    player = _Player(config, experiment, federations)
     return _batches(player, trials, at_once, report)
 
 
@@ -294,22 +297,22 @@ class _Player:
                 break
             row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
             rows.append(row)
+        joined = None
         if novel:
-            task = experiment.model.task
-            novel = novel_scores(experiment.federation, novel, task)
+            joined = novel_scores(experiment.federation, novel, experiment.model.task)
         results = results_of(
             config,
             experiment,
             rows,
             tallies,
-            novel or None,
+            joined,
             diverged=broken >= 0,
             seconds=seconds,
             played=played,
             traffic=traffic,
             where=self.where,
         )
-        return Outcome(results, rows)
+        return Outcome(results, rows, novel)
 
 
 def _held(compiled) -> int:

@@ -31,9 +31,7 @@ class RunFolder:
         self.path = Path(path)
         self.config = config
         self.resume = resume
-        existing = next(p for p in (self.path, *self.path.absolute().parents) if p.exists())
-        if not existing.is_dir() or not os.access(existing, os.W_OK):
-            raise ValueError(f"out={self.path} cannot be written; choose another --out")
+        check_folder(self.path)
         if "[" in str(self.path.absolute()):
             # Orbax takes it for a pattern, does not find its own files, and drops them.
             raise ValueError(
@@ -140,6 +138,17 @@ class RunFolder:
     def finish(self, results: dict) -> None:
         """Writes results.json: the run is complete."""
         checkpoint.write_json(self.path / "results.json", results)
+
+
+def check_folder(path: Path) -> None:
+    """Refuses a folder that cannot be written, or made; makes nothing.
+
+    Raises:
+      ValueError: so.
+    """
+    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ValueError(f"out={path} cannot be written; choose another --out")
 
 
 def _as_json(config):

@@ -20,7 +20,7 @@ from experiments.cells import papers_config
 from experiments.charts import draw
 from experiments.published import PUBLISHED, published
 from experiments.report import columns, diverged, lines, table_row
-from experiments.trials import Trial, next_size, run_trials
+from experiments.trials import Trial, next_size, run_trials, with_seed
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
 from tests.federations import SMALL
@@ -76,7 +76,8 @@ def tiny(rounds=3):
 def outcomes(config, points, seeds, **options):
     """Outcomes of points x seeds, in the order of points, then seeds."""
     trials = [Trial(point, seed) for point in points for seed in seeds]
-    told = dict(run_trials(config, trials, **options))
+    federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
+    told = dict(run_trials(config, federations, trials, **options))
     assert sorted(told) == list(range(len(trials)))
     return [told[place] for place in range(len(trials))]
 
@@ -99,7 +100,7 @@ def test_a_trial_is_the_run_of_the_same_settings():
     settings.novel_fraction, settings.novel.rounds = 0.2, 2
     told = outcomes(settings, points, [0, 4], at_once=4)
     assert [outcome.results["seed"] for outcome in told] == [0, 4, 0, 4]
-    for results, rows in (told[1], told[2]):
+    for results, rows, _ in (told[1], told[2]):
         config = copy.deepcopy(settings)
         config.seed = results["seed"]
         config.hparams.client_lr = results["hparams"]["client_lr"]
@@ -128,7 +129,7 @@ def test_a_trial_that_diverges_tells_the_same_as_alone():
     config.eval_every = 1
     config.client_optimizer, config.server_optimizer = "sgd", "sgd"
     config.hparams.client_lr = 1e30
-    (results, rows), (alive, _) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
+    (results, rows, _), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
     alone = graphfl_jax.run(config)
     assert without_times(results) == without_times(alone.results)
     assert (results["diverged"], results["scores"]) == (True, None)
@@ -143,7 +144,7 @@ def test_newcomers_who_diverge_are_told_and_have_no_score():
     alone = graphfl_jax.run(config).results
     assert alone["novel"]["diverged_at"] in (1, 2)
     assert len(alone["novel"]["curve"]) == alone["novel"]["diverged_at"]
-    results, _ = outcomes(config, [{}], [0])[0]
+    results = outcomes(config, [{}], [0])[0].results
     assert results["novel"]["diverged_at"] == alone["novel"]["diverged_at"]
     assert diverged(results) and diverged(alone) and not results["diverged"]
 
@@ -174,7 +175,7 @@ def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
     config = tiny()
     config.algorithm.name = "fedavg"
     with pytest.raises(ValueError, match="hparams.server_lr is not read by fedavg"):
-        run_trials(config, [Trial({"server_lr": 0.1}, 0)])
+        run_trials(config, {0: load_federation(config)}, [Trial({"server_lr": 0.1}, 0)])
 
 
 @pytest.mark.parametrize(
