@@ -1,5 +1,6 @@
 """Trials on a Ray cluster: each task a batch of runs that one program plays."""
 
+import socket
 from collections.abc import Iterator
 
 from ml_collections import ConfigDict
@@ -26,8 +27,11 @@ def connect(address: str) -> None:
             "launcher=ray needs Ray, which is not installed; run: pip install -e '.[ray]'"
         ) from None
     try:
-        ray.init(address=address, log_to_driver=False)
-    except (ConnectionError, OSError, RuntimeError, ValueError) as error:
+        if address != "auto":  # Ray itself would try for minutes
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(address=address, log_to_driver=False, logging_level="error")
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[0]
         raise ValueError(
             f"ray_address={address} does not answer ({why}); start one with: ray start --head"

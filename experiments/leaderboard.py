@@ -5,7 +5,7 @@ import json
 import numpy as np
 from rich.table import Table
 
-from experiments.report import diverged, markdown_table
+from experiments.report import diverged, markdown_table, narrow
 
 
 def leaderboards(lines: list[dict]) -> list[dict]:
@@ -89,13 +89,7 @@ def ranked_table(board: dict, top: int) -> Table:
     """The best points, for a console."""
     better = "higher" if board["higher_is_better"] else "lower"
     caption = f"by validation, {better} is better; test decides nothing"
-    head, *body = ranked_lines(board, top)
-    table = Table(title=title(board), caption=caption)
-    for column in head:
-        table.add_column(column, justify="right")
-    for line in body:
-        table.add_row(*line)
-    return table
+    return narrow(title(board), ranked_lines(board, top), caption)
 
 
 def markdown(board: dict, top: int) -> str:

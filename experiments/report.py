@@ -131,17 +131,22 @@ def console_table(table: str, rows: list[dict]) -> Table:
     first = rows[0]
     title = f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds"
     heads = [column.replace(" ", "\n") for column in columns(table)]
-    return _narrow(title, [heads, *lines(table, rows)])
+    return narrow(title, _without_data([heads, *lines(table, rows)]))
 
 
 def error_table(rows: list[dict]) -> Table:
     """The lines of `error_lines` of one data set."""
     title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
-    return _narrow(title, error_lines(rows), caption="missing targets left out")
+    return narrow(title, _without_data(error_lines(rows)), caption="missing targets left out")
 
 
-def _narrow(title: str, text: list[list[str]], caption: str | None = None) -> Table:
-    """Lines of cells, of which the first are heads, without the first column, the data."""
+def _without_data(text):
+    """Without the first column, which the title tells."""
+    return [line[1:] for line in text]
+
+
+def narrow(title: str, text: list[list[str]], caption: str | None = None) -> Table:
+    """Lines of cells, of which the first are heads."""
     head, *body = text
     drawn = Table(
         box=box.SIMPLE,
@@ -151,11 +156,11 @@ def _narrow(title: str, text: list[list[str]], caption: str | None = None) -> Ta
         title=title,
         caption=caption,
     )
-    for column in head[1:]:
-        justify = "left" if column == "method" else "right"
+    for column in head:
+        justify = "left" if column in ("method", "algorithm") else "right"
         drawn.add_column(column, justify=justify, no_wrap=True)
     for line in body:
-        drawn.add_row(*line[1:])
+        drawn.add_row(*line)
     return drawn
 
 

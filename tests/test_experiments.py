@@ -1,32 +1,23 @@
-"""Configurations, and the programs around the main entry: sweep, tables, bench."""
+"""Configurations, and the programs around the main entry: tables, figures, bench."""
 
-import copy
-import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import graphfl_jax
 from configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
 from experiments.bench import matmul_flops
 from experiments.cells import papers_config
 from experiments.charts import draw
 from experiments.published import PUBLISHED, published
-from experiments.report import columns, diverged, lines, table_row
-from experiments.trials import Trial, next_size, run_trials, with_seed
+from experiments.report import columns, lines, table_row
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
-from tests.federations import SMALL
+from tests.entries import ROOT, entry, launched
 from tests.test_traffic import write_matrix, write_series
 
-ROOT = Path(__file__).parents[1]
 CONFIGS = [
     (file, method)
     for file in (custom, fl60, tpt48, metr_la, pems_bay, compcars)
@@ -65,135 +56,6 @@ def test_every_configuration_builds_the_method_of_its_name(file, method, own):
     scores, tallies = jax.eval_shape(program.evaluate, state, key, hparams, data)
     assert bool(tallies["G"]) == (config.model.name == "gru")
     assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
-
-
-def tiny(rounds=3):
-    config = fl60.get_config("panacea")
-    config.update_from_flattened_dict(SMALL | {"rounds": rounds, "data.val_fraction": 0.1})
-    return config
-
-
-def outcomes(config, points, seeds, **options):
-    """Outcomes of points x seeds, in the order of points, then seeds."""
-    trials = [Trial(point, seed) for point in points for seed in seeds]
-    federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
-    told = dict(run_trials(config, federations, trials, **options))
-    assert sorted(told) == list(range(len(trials)))
-    return [told[place] for place in range(len(trials))]
-
-
-def without_times(results):
-    return {
-        k: v for k, v in results.items() if k not in ("timing", "scores", "novel", "errors")
-    }
-
-
-def test_a_trial_is_the_run_of_the_same_settings():
-    """Two seeds and two rates in one program, each against the single run, all that it tells.
-
-    With newcomers, whose relations number more or fewer by the seed, and on the eight simulated
-    devices, of which four get a copy of the last trial.
-    """
-    points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
-    settings = tiny()
-    settings.eval_every = 2
-    settings.novel_fraction, settings.novel.rounds = 0.2, 2
-    told = outcomes(settings, points, [0, 4], at_once=4)
-    assert [outcome.results["seed"] for outcome in told] == [0, 4, 0, 4]
-    for results, rows, _ in (told[1], told[2]):
-        config = copy.deepcopy(settings)
-        config.seed = results["seed"]
-        config.hparams.client_lr = results["hparams"]["client_lr"]
-        alone = graphfl_jax.run(config)
-        assert without_times(results) == without_times(alone.results)
-        assert [int(row["round"]) for row in rows] == [2, 3]
-        for row, expected in zip(rows, alone.rows, strict=True):
-            close = functools.partial(np.testing.assert_allclose, atol=1e-5)
-            jax.tree.map(close, row, expected)
-        for name in ("scores", "novel"):
-            jax.tree.map(
-                lambda a, b: (
-                    np.testing.assert_allclose(a, b, atol=1e-5)
-                    if isinstance(a, float)
-                    else None
-                ),
-                results[name],
-                alone.results[name],
-            )
-        assert [row["rounds"] for row in results["novel"]["curve"]] == [0, 1, 2]
-        assert len(results["novel"]["clients"]) == 12  # a fifth of sixty
-
-
-def test_a_trial_that_diverges_tells_the_same_as_alone():
-    config = tiny()
-    config.eval_every = 1
-    config.client_optimizer, config.server_optimizer = "sgd", "sgd"
-    config.hparams.client_lr = 1e30
-    (results, rows, _), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
-    alone = graphfl_jax.run(config)
-    assert without_times(results) == without_times(alone.results)
-    assert (results["diverged"], results["scores"]) == (True, None)
-    assert len(rows) == len(alone.rows) < 3
-    assert not alive["diverged"] and alive["scores"]["final"]["P"]["mean"] > 0
-
-
-def test_newcomers_who_diverge_are_told_and_have_no_score():
-    config = tiny()
-    config.novel_fraction, config.novel.rounds = 0.2, 3
-    config.server_optimizer, config.hparams.novel_lr = "sgd", 1e30
-    alone = graphfl_jax.run(config).results
-    assert alone["novel"]["diverged_at"] in (1, 2)
-    assert len(alone["novel"]["curve"]) == alone["novel"]["diverged_at"]
-    results = outcomes(config, [{}], [0])[0].results
-    assert results["novel"]["diverged_at"] == alone["novel"]["diverged_at"]
-    assert diverged(results) and diverged(alone) and not results["diverged"]
-
-
-def test_trials_do_not_depend_on_how_many_run_at_once():
-    points = [{"client_lr": rate} for rate in np.linspace(0.02, 0.1, 17)]
-    together = outcomes(tiny(), points, [0], at_once=17)
-    chosen = outcomes(tiny(), points, [0])
-    for a, b in zip(together, chosen, strict=True):
-        assert a.results["hparams"] == b.results["hparams"]
-        np.testing.assert_allclose(
-            a.rows[-1]["scores"]["test"]["L"], b.rows[-1]["scores"]["test"]["L"], atol=1e-5
-        )
-
-
-def test_seeds_may_differ_in_the_number_of_their_relations():
-    config, edges = tiny(rounds=1), set()
-    config.update_from_flattened_dict({"algorithm.name": "fedavg", "data.graph": "knn"})
-    for config.seed in (0, 4):
-        edges.add(len(load_federation(config).data.graph.senders))
-    assert len(edges) == 2
-    told = outcomes(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
-    told = [(one.results["hparams"]["client_lr"], one.results["seed"]) for one in told]
-    assert told == [(0.1, 0), (0.1, 4), (0.02, 0), (0.02, 4)]
-
-
-def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
-    config = tiny()
-    config.algorithm.name = "fedavg"
-    with pytest.raises(ValueError, match="hparams.server_lr is not read by fedavg"):
-        run_trials(config, {0: load_federation(config)}, [Trial({"server_lr": 0.1}, 0)])
-
-
-@pytest.mark.parametrize(
-    "tried, left, limit, size",
-    [
-        ([(1, 5.0, 4.0)], 90, 999, 8),  # 90 x 5 / 2 s to save, 4 to compile
-        ([(1, 5.0, 4.0)], 12, 999, 6),  # two equal batches
-        ([(1, 5.0, 4.0)], 0, 999, 1),
-        ([(1, 0.1, 4.0)], 70, 999, 1),  # 3.5 s at best to save, 4 to compile
-        ([(1, 5.0, 4.0)], 90, 5, 5),
-        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 999, 40),
-        ([(1, 5.0, 4.0), (8, 4.9, 4.0)], 80, 999, 1),  # eight at once gain nothing
-        ([(1, 5.0, 4.0), (8, 4.0, 4.0), (40, 3.9, 4.0)], 40, 999, 8),
-        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 3, 3),  # memory that others took meanwhile
-    ],
-)
-def test_batches_grow_while_that_pays(tried, left, limit, size):
-    assert next_size(tried, left, limit) == size
 
 
 def test_a_factory_that_wants_what_no_field_offers_is_named():
@@ -256,63 +118,6 @@ def test_matrix_products_are_counted_with_their_loops():
         return jax.lax.scan(lambda carry, _: (carry + (a @ b).sum(), None), 0.0, length=7)
 
     assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
-
-
-def launched(name, *words, cwd):
-    """Runs an entry as a user does; its status, output and errors."""
-    done = subprocess.run(
-        [sys.executable, "-m", f"experiments.{name}", *words],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, done.stdout, done.stderr
-
-
-def entry(name, *words, cwd, file="fl60.py"):
-    """The same on tiny settings."""
-    settings = [
-        f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for field, value in SMALL.items()
-    ]
-    config = f"--config={ROOT}/configs/{file}"
-    return launched(name, config, *settings, "--config.rounds=3", *words, cwd=cwd)
-
-
-def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
-    grid = "--grid.hparams.client_lr=0.1,0.001,1e30"
-    words = ["--config.data.val_fraction=0.1", grid, "--seeds=2", "--out=trials.jsonl"]
-    words += ["--config.novel_fraction=0.2", "--config.novel.rounds=1"]
-    status, told, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 0, errors
-    assert "2 points have a score" in told and "6 runs" in told and "2 diverged" in told
-    assert "newcomers" in told and "later" in told
-    lines = (tmp_path / "trials.jsonl").read_text().splitlines()
-    trials = [json.loads(line) for line in lines]
-    assert [t["diverged"] for t in trials] == [False] * 4 + [True] * 2
-    assert [t["scores"] is None for t in trials] == [t["diverged"] for t in trials]
-
-
-def test_a_sweep_takes_the_validation_examples_of_a_users_file(tmp_path, own):
-    words = [f"--config.data.path={own}", "--grid.hparams.client_lr=0.1"]
-    status, told, errors = entry("sweep", *words, cwd=tmp_path, file="custom.py:fedavg")
-    assert status == 0, errors
-    assert "1 points have a score" in told
-
-
-@pytest.mark.parametrize(
-    "words, named",
-    [
-        (["--grid.hparams.client_lr=0.1"], "data.val_fraction=0"),
-        (["--grid.hparams.client_lr=a,b"], "client_lr=a,b"),
-        (["--grid.rounds=1,2"], "--grid.hparams."),
-    ],
-)
-def test_a_sweep_refuses_what_is_no_grid(tmp_path, words, named):
-    status, _, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 2 and named in errors and errors.count("\n") == 1
-    assert not list(tmp_path.iterdir())
 
 
 def test_the_benchmark_prints_its_measures(tmp_path):

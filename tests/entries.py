@@ -1,0 +1,37 @@
+"""Entries started as a user starts them, on tiny settings."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.federations import SMALL
+
+ROOT = Path(__file__).parents[1]
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
+
+
+def small_words(file="fl60.py", rounds=3):
+    """Flags of a configuration at tiny sizes."""
+    settings = [
+        f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
+        for field, value in SMALL.items()
+    ]
+    return [f"--config={ROOT}/configs/{file}", *settings, f"--config.rounds={rounds}"]
+
+
+def command(name, *words):
+    return [sys.executable, "-m", f"experiments.{name}", *words]
+
+
+def launched(name, *words, cwd):
+    """Runs an entry to its end; its status, output and errors."""
+    done = subprocess.run(
+        command(name, *words), env=ENVIRONMENT, cwd=cwd, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+def entry(name, *words, cwd, file="fl60.py"):
+    """The same on tiny settings."""
+    return launched(name, *small_words(file), *words, cwd=cwd)
