@@ -77,21 +77,24 @@ def ranked_lines(board: dict, top: int) -> list[list[str]]:
     return text
 
 
-def title(board: dict) -> str:
+def _titles(board):
+    """What is ranked, and how."""
     seeds = board["runs"] // max(1, board["points"])
+    better = "higher" if board["higher_is_better"] else "lower"
     return (
-        f"{board['metric']} at P on {board['data']} ({board['source']}): "
-        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds"
+        f"{board['metric']} at P on {board['data']}, data: {board['source']}",
+        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; by validation, "
+        f"{better} is better; test decides nothing",
     )
 
 
 def ranked_table(board: dict, top: int) -> Table:
     """The best points, for a console."""
-    better = "higher" if board["higher_is_better"] else "lower"
-    caption = f"by validation, {better} is better; test decides nothing"
-    return narrow(title(board), ranked_lines(board, top), caption)
+    what, how = _titles(board)
+    return narrow(what, ranked_lines(board, top), how)
 
 
 def markdown(board: dict, top: int) -> str:
     """The best points, for a README."""
-    return f"{title(board)}\n\n" + markdown_table(ranked_lines(board, top))
+    what, how = _titles(board)
+    return f"{what}: {how}\n\n" + markdown_table(ranked_lines(board, top))

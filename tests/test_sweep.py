@@ -227,7 +227,7 @@ def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
     words += ["--config.novel_fraction=0.2", "--config.novel.rounds=1"]
     status, told, errors = entry("sweep", *words, cwd=tmp_path)
     assert status == 0, errors
-    assert "3 of 6 points ranked, 2 seeds" in told
+    assert "3 of 6 points ranked, 2 seeds" in " ".join(told.split())
     assert "12 runs in" in told and "6 diverged" in told
     assert "newcomers" in told and "later" in told
     lines = read(tmp_path / "here")
@@ -325,7 +325,7 @@ def test_a_sweep_takes_the_validation_examples_of_a_users_file(tmp_path, own):
     words = [f"--config.data.path={own}", "--grid.hparams.client_lr=0.1"]
     status, told, errors = entry("sweep", *words, cwd=tmp_path, file="custom.py:fedavg")
     assert status == 0, errors
-    assert "1 of 1 points ranked" in told.replace("\n", " ")
+    assert "1 of 1 points ranked" in " ".join(told.split())
     assert len(read(tmp_path / "runs/sweep-custom")) == 1
 
 
