@@ -1,7 +1,9 @@
 """Trials on a Ray cluster: each task a batch of runs that one program plays."""
 
+import os
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 from ml_collections import ConfigDict
 
@@ -30,7 +32,12 @@ def connect(address: str) -> None:
         if address != "auto":  # Ray itself would try for minutes
             host, _, port = address.removeprefix("ray://").rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
-        ray.init(address=address, log_to_driver=False, logging_level="error")
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="error",
+            runtime_env={"env_vars": {"PYTHONPATH": _import_path()}},
+        )
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[0]
         raise ValueError(
@@ -69,6 +76,12 @@ def run_groups(groups: list[Group], *, at_once: int) -> Iterator[tuple[Group, in
         group, begin = pending.pop(ended)
         for place, outcome in ray.get(ended):
             yield group, begin + place, outcome
+
+
+def _import_path():
+    """Where nodes that share this host's files find this package, installed or not."""
+    here = str(Path(__file__).resolve().parents[1])
+    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
 
 
 def _run_part(config: ConfigDict, trials: list[Trial], at_once: int):

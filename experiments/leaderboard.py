@@ -83,8 +83,8 @@ def _titles(board):
     better = "higher" if board["higher_is_better"] else "lower"
     return (
         f"{board['metric']} at P on {board['data']}, data: {board['source']}",
-        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; by validation, "
-        f"{better} is better; test decides nothing",
+        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; by "
+        f"validation, {better} is better; test decides nothing",
     )
 
 
