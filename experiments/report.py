@@ -131,7 +131,10 @@ def console_table(table: str, rows: list[dict]) -> Table:
     first = rows[0]
     title = f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds"
     heads = [column.replace(" ", "\n") for column in columns(table)]
-    return narrow(title, _without_data([heads, *lines(table, rows)]))
+    text = _without_data([heads, *lines(table, rows)])
+    if not any(row["published"] for row in rows):
+        text = [line[:-1] for line in text]
+    return narrow(title, text)
 
 
 def error_table(rows: list[dict]) -> Table:
