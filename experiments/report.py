@@ -126,17 +126,24 @@ def console_table(table: str, rows: list[dict]) -> Table:
     first = rows[0]
     title = f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds"
     heads = [column.replace(" ", "\n") for column in columns(table)]
-    return _narrow(title, [heads, *lines(table, rows)])
+    return narrow(title, [line[1:] for line in (heads, *lines(table, rows))])
 
 
 def error_table(rows: list[dict]) -> Table:
     """The lines of `error_lines` of one data set."""
     title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
-    return _narrow(title, error_lines(rows), caption="missing targets left out")
+    text = [line[1:] for line in error_lines(rows)]
+    return narrow(title, text, caption="missing targets left out")
 
 
-def _narrow(title: str, text: list[list[str]], caption: str | None = None) -> Table:
-    """Lines of cells, of which the first are heads, without the first column, the data."""
+def narrow(
+    title: str,
+    text: list[list[str]],
+    *,
+    left: tuple[str, ...] = ("method",),
+    caption: str | None = None,
+) -> Table:
+    """Lines of cells, of which the first are heads; the columns of `left` begin on the left."""
     head, *body = text
     drawn = Table(
         box=box.SIMPLE,
@@ -146,11 +153,11 @@ def _narrow(title: str, text: list[list[str]], caption: str | None = None) -> Ta
         title=title,
         caption=caption,
     )
-    for column in head[1:]:
-        justify = "left" if column == "method" else "right"
+    for column in head:
+        justify = "left" if column in left else "right"
         drawn.add_column(column, justify=justify, no_wrap=True)
     for line in body:
-        drawn.add_row(*line[1:])
+        drawn.add_row(*line)
     return drawn
 
 
