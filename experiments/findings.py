@@ -97,7 +97,8 @@ def _about_printed(rows, method, regime):
     parts = [f"holds for {_listed(right)}"] if right else []
     if wrong:
         fails = "not" if right else "does not hold"
-        parts.append(f"{fails} for {_listed(wrong)}, where it is {DERIVED[regime, method]}")
+        told = "holds" if all(row["closed_form_holds"] for row in wrong) else "fails too"
+        parts.append(f"{fails} for {_listed(wrong)}, where {DERIVED[regime, method]} {told}")
     return f"{STATED[method]} ({NAMES[method]}), {regime}: {'; '.join(parts)}."
 
 
@@ -153,7 +154,8 @@ def _listed(rows):
 
 
 def _number(value):
-    return f"{value:.2f}" if value < 1e6 else f"{value:.3g}"
+    short = 0.1 <= value < 1e6 or value < 1e-9
+    return f"{value:.2f}" if short else f"{value:.2g}"
 
 
 def _answer(holds):

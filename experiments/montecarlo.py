@@ -43,7 +43,7 @@ def simulate(
 def _risks(keys, graph, wish, benign, *, params, code, steps):
     """The risk of every draw: [draws, regimes, methods]."""
     n = graph.shape[0]
-    train = functools.partial(_descend, steps=steps) if steps else _fit
+    train = functools.partial(descend, steps=steps) if steps else fit
 
     def one_draw(key):
         key_generator, key_wish, key_start = jax.random.split(key, 3)
@@ -61,20 +61,27 @@ def _risks(keys, graph, wish, benign, *, params, code, steps):
     return jax.lax.map(one_draw, keys, batch_size=128)
 
 
-def _fit(generator, start, graph, models, benign):
-    """The codes nearest to `start` whose benign models are nearest to those wanted."""
+def fit(generator, start, graph, models, benign):
+    """The codes nearest to `start` whose benign models are nearest to those wanted.
+
+    `benign` [1, n] is 1 for a client that gives gradients and 0 for one that is attacked.
+    """
     apart = (models - generator @ start @ graph) * benign  # [d, n]
     wanted = jnp.linalg.lstsq(generator, apart)[0]  # [k, n], of what V G lacks
     return start + jnp.linalg.lstsq((graph * benign).T, wanted.T, rcond=RANK)[0].T
 
 
-def _descend(generator, start, graph, models, benign, *, steps):
-    """The codes after gradient steps on the benign clients' losses."""
+def descend(generator, start, graph, models, benign, *, steps):
+    """The codes [k, n] after gradient steps on the benign clients' losses."""
+    heard = graph * benign
+    # What the generator cannot give is a constant in the loss.
+    given, generator = jnp.linalg.qr(generator)
+    wanted = given.T @ models * benign  # [k, n]
 
     def loss(codes):
-        return jnp.sum(((generator @ codes @ graph - models) * benign) ** 2) / 2
+        return jnp.sum((generator @ codes @ heard - wanted) ** 2) / 2
 
-    norms = jnp.linalg.norm(generator, 2) * jnp.linalg.norm(graph * benign, 2)
+    norms = jnp.linalg.norm(generator, 2) * jnp.linalg.norm(heard, 2)
     rate = 1 / jnp.maximum(norms, RANK) ** 2
     return jax.lax.fori_loop(0, steps, lambda _, v: v - rate * jax.grad(loss)(v), start)
 
