@@ -109,3 +109,61 @@ def draw_histograms(lines: list[dict], unit: str) -> Figure:
     figure.supxlabel(unit)
     figure.supylabel("% of readings")
     return figure
+
+
+def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
+    """Draws risks over the share of attacked clients: a row for each graph.
+
+    Args:
+      curves: of each its ``graph``, ``regime``, ``shares``, and for every method what there is
+        of risks there: ``closed_form``, ``printed``, ``mean`` and ``half_width``.
+      methods: what each is called.
+    """
+    graphs, regimes = (
+        list(dict.fromkeys(c[name] for c in curves)) for name in ("graph", "regime")
+    )
+    figure, panels = pyplot.subplots(
+        len(graphs),
+        len(regimes),
+        figsize=(7.2, 1 + 1.4 * len(graphs)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for curve in curves:
+        row, column = graphs.index(curve["graph"]), regimes.index(curve["regime"])
+        axes = panels[row, column]
+        for colour, (method, name) in zip(COLOURS, methods.items(), strict=False):
+            axes.plot(curve["shares"], curve["closed_form"][method], color=colour, label=name)
+            axes.plot(
+                curve["shares"],
+                curve["printed"][method],
+                ":",
+                color=colour,
+                label=f"{name}, printed",
+            )
+            axes.errorbar(
+                curve["shares"],
+                curve["mean"][method],
+                curve["half_width"][method],
+                fmt="o",
+                ms=3,
+                color=colour,
+                label=f"{name}, trained",
+            )
+        axes.grid(alpha=0.3)
+        if row == 0:
+            axes.set_title(curve["regime"], fontsize="small")
+        if column == 0:
+            axes.set_ylabel(curve["graph"], fontsize="small")
+    # Risks grow a thousandfold where relations are wrong, and are zero in a clique.
+    panels[0, 0].set_yscale("symlog", linthresh=10)
+    panels[0, 0].set_ylim(bottom=0)
+    figure.supxlabel("share of attacked clients")
+    figure.supylabel("risk")
+    handles, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside upper center", ncols=3, frameon=False, fontsize="small"
+    )
+    return figure

@@ -91,7 +91,7 @@ def _titles(board):
 def ranked_table(board: dict, top: int) -> Table:
     """The best points, for a console."""
     what, how = _titles(board)
-    return narrow(what, ranked_lines(board, top), how)
+    return narrow(what, ranked_lines(board, top), left=("algorithm",), caption=how)
 
 
 def markdown(board: dict, top: int) -> str:

@@ -140,7 +140,8 @@ def console_table(table: str, rows: list[dict]) -> Table:
 def error_table(rows: list[dict]) -> Table:
     """The lines of `error_lines` of one data set."""
     title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
-    return narrow(title, _without_data(error_lines(rows)), caption="missing targets left out")
+    text = _without_data(error_lines(rows))
+    return narrow(title, text, caption="missing targets left out")
 
 
 def _without_data(text):
@@ -148,8 +149,14 @@ def _without_data(text):
     return [line[1:] for line in text]
 
 
-def narrow(title: str, text: list[list[str]], caption: str | None = None) -> Table:
-    """Lines of cells, of which the first are heads."""
+def narrow(
+    title: str,
+    text: list[list[str]],
+    *,
+    left: tuple[str, ...] = ("method",),
+    caption: str | None = None,
+) -> Table:
+    """Lines of cells, of which the first are heads; the columns of `left` begin on the left."""
     head, *body = text
     drawn = Table(
         box=box.SIMPLE,
@@ -160,7 +167,7 @@ def narrow(title: str, text: list[list[str]], caption: str | None = None) -> Tab
         caption=caption,
     )
     for column in head:
-        justify = "left" if column in ("method", "algorithm") else "right"
+        justify = "left" if column in left else "right"
         drawn.add_column(column, justify=justify, no_wrap=True)
     for line in body:
         drawn.add_row(*line)
