@@ -277,6 +277,7 @@ def make_program(
     def advance(state, key, hparams, data, rounds):
         key_rounds = streams(key)[1]
 
+        @jax.jit  # so that it is traced once, for its shapes and for the loop
         def one_round(state):
             algorithm = build(hparams, state.round)
             key_round = jax.random.fold_in(key_rounds, state.round)
