@@ -6,25 +6,28 @@ Times are medians of repeats in one process, with the fastest and the slowest. W
 --methods=all, or a list, it compares methods on that configuration's data and sizes, each with
 its time per round and its ratio to FedAvg's; with --vary=model.lowering=patches,grouped, or
 another field, the values of that field.
+
+--against=torch plays the same rounds in PyTorch, verified, beside these (`against.py`), and
+--scaling=clients, =runs or =devices times rounds over the number of those (`scaling.py`); both
+write JSON and a drawing into the folder of --out.
 """
 
 import copy
 import functools
 import math
-import resource
 import statistics
-import sys
-import time
+from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 from absl import flags
 from jax.extend import core as jex_core
 from rich.console import Console
 from rich.table import Table
 
 from configs import base
+from experiments import against, scaling
 from experiments.entry import FLAGS, configuration, launch
+from experiments.measuring import interleaved, peak_memory, player, spread
 from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
 from graphfl_jax.experiment import compile_experiment
 from graphfl_jax.program import play_round
@@ -34,15 +37,36 @@ flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_
 flags.DEFINE_list("methods", [], "Methods of configs/base.py to compare; or all.")
 flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
+flags.DEFINE_enum("against", None, ["torch"], "Another library to compare with.")
+flags.DEFINE_list("variants", list(against.VARIANTS), "How the other library is used.")
+flags.DEFINE_integer("threads", None, "PyTorch's threads, else its default.", lower_bound=1)
+flags.DEFINE_enum("scaling", None, list(scaling.SCALINGS), "What to time rounds over.")
+flags.DEFINE_list("sizes", [], "Numbers of what --scaling names, in place of its own.")
+flags.DEFINE_string("out", "runs/bench", "Folder of what --against and --scaling write.")
+
+COMPARISONS = ("methods", "vary", "against", "scaling")
 
 
 def main() -> int:
     config = configuration()
-    if FLAGS.methods and FLAGS.vary:
-        raise ValueError(f"vary={FLAGS.vary} and methods are two comparisons; leave one out")
+    chosen = [name for name in COMPARISONS if FLAGS[name].value]
+    if len(chosen) > 1:
+        raise ValueError(f"{' and '.join(chosen)} are two comparisons; leave one out")
+    out = Path(FLAGS.out)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"out={out} is no folder; choose another --out")
+    repeated = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each}
     if FLAGS.methods:
         return compare(config, {name: base.METHODS[name] for name in methods(FLAGS.methods)})
-    return compare(config, values(config, FLAGS.vary)) if FLAGS.vary else measure(config)
+    if FLAGS.vary:
+        return compare(config, values(config, FLAGS.vary))
+    if FLAGS.against:
+        return against.against_torch(
+            config, FLAGS.variants, threads=FLAGS.threads, **repeated, out=out
+        )
+    if FLAGS.scaling:
+        return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **repeated, out=out)
+    return measure(config)
 
 
 def measure(config) -> int:
@@ -51,8 +75,11 @@ def measure(config) -> int:
     compiled = compile_experiment(experiment, config)
     flops = round_flops(experiment, config, compiled.state)
     peak, peak_flops = matmul_peak()
-    scores = functools.partial(compiled.evaluate, jax.tree.map(jnp.copy, compiled.state))
-    times = interleaved({"round": _player(compiled), "evaluation": scores, "peak": peak})
+    scores = functools.partial(compiled.evaluate, compiled.state)
+    times = interleaved(
+        {"round": player(compiled, FLAGS.rounds_each), "evaluation": scores, "peak": peak},
+        FLAGS.repeats,
+    )
     times["round"] = [took / FLAGS.rounds_each for took in times["round"]]
 
     table = Table(
@@ -109,9 +136,9 @@ def compare(config, changes: dict[str, dict]) -> int:
         own.update_from_flattened_dict(change)
         experiment = build_experiment(own, federation)
         compiled = compile_experiment(experiment, own)
-        players[name] = _player(compiled)
+        players[name] = player(compiled, FLAGS.rounds_each)
         work[name] = round_flops(experiment, own, compiled.state)
-    times = interleaved(players)
+    times = interleaved(players, FLAGS.repeats)
     table = Table(
         title=f"ms per round on {config.data.name}, {environment()['device']}",
         caption="ratios are to the first: of the medians, and of the products' operations",
@@ -131,40 +158,6 @@ def compare(config, changes: dict[str, dict]) -> int:
         )
     Console().print(table)
     return 0
-
-
-def _player(compiled):
-    """A function that plays some rounds, each call from where the last one ended."""
-    state = compiled.state
-
-    def play():
-        nonlocal state
-        state, _ = compiled.advance(state, jnp.int32(FLAGS.rounds_each))
-        return state
-
-    return play
-
-
-def interleaved(measured: dict) -> dict[str, list[float]]:
-    """Times of all functions, one after the other, so that a slow spell slows all of them."""
-    times = {name: [] for name in measured}
-    for repeat in range(FLAGS.repeats + 1):
-        for name, function in measured.items():
-            took = seconds(function)
-            if repeat:  # the first one warms up
-                times[name].append(took)
-    return times
-
-
-def seconds(function) -> float:
-    """Wall-clock time of a call, to the end of its computation."""
-    began = time.perf_counter()
-    jax.block_until_ready(function())
-    return time.perf_counter() - began
-
-
-def spread(times: list[float]) -> tuple[float, float, float]:
-    return statistics.median(times), min(times), max(times)
 
 
 def matmul_peak():
@@ -213,12 +206,6 @@ def matmul_flops(jaxpr: jex_core.Jaxpr) -> int:
         times = equation.params.get("length", 1)  # of a scan
         total += times * sum(matmul_flops(part) for part in inner)
     return total
-
-
-def peak_memory() -> int:
-    """Largest resident size of this process so far, in bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Lines of scores, and histograms, as drawings."""
+"""Lines of scores, histograms, rates and powers, as drawings."""
 
 import numpy as np
 from matplotlib import pyplot
@@ -166,4 +166,62 @@ def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
     figure.legend(
         handles, names, loc="outside upper center", ncols=3, frameon=False, fontsize="small"
     )
+    return figure
+
+
+def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
+    """Draws rounds per second as bars, the first as the measure of the others.
+
+    Args:
+      times: of each bar its name, and the median, fastest and slowest seconds per round.
+      title: of the drawing.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
+    first, *_ = next(iter(times.values()))
+    for i, (median, fastest, slowest) in enumerate(times.values()):
+        rate = 1 / median
+        reach = [[rate - 1 / slowest], [1 / fastest - rate]]
+        axes.barh(i, rate, color=COLOURS[min(i, 1)])
+        axes.errorbar(rate, i, xerr=reach, color=COLOURS[-1], capsize=3)
+        ratio = f", {median / first:.1f} times as long a round" if i else ""
+        axes.annotate(
+            f"{rate:.3g}/s{ratio}",
+            (1 / fastest, i),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(range(len(times)), list(times))
+    axes.set(xlabel="rounds per second", title=title)
+    axes.set_xlim(0, 1.45 / min(fastest for _, fastest, _ in times.values()))
+    axes.invert_yaxis()
+    return figure
+
+
+def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], title: str):
+    """Draws times over sizes, both on logarithmic axes, with the power that is fitted.
+
+    Args:
+      sizes: the places.
+      times: at each the median, fastest and slowest.
+      fit: has `factor` and `exponent` of a power, and the `sizes` that it is fitted to.
+      labels: of the two axes.
+      title: of the drawing.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    median, fastest, slowest = np.array(times).T
+    reach = [median - fastest, slowest - median]
+    axes.errorbar(sizes, median, yerr=reach, marker="o", capsize=3, color=COLOURS[0])
+    if fit is not None:
+        fitted = np.array(fit.sizes, float)
+        axes.plot(
+            fitted,
+            fit.factor * fitted**fit.exponent,
+            color=COLOURS[1],
+            linestyle=DASHES[1],
+            label=f"exponent {fit.exponent:.2f}",
+        )
+        axes.legend(frameon=False)
+    axes.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1], title=title)
+    axes.grid(alpha=0.3, which="both")
     return figure

@@ -45,9 +45,10 @@ class Program(NamedTuple):
     adapt: Callable  # (state, key, hparams, data of all) -> State after their round at home
 
 
-def client_mesh(cohort_size: int) -> Mesh | None:
-    """A mesh over the most local devices that divide the cohort; None if that is one."""
-    devices = jax.local_devices()
+def client_mesh(cohort_size: int, devices: list[jax.Device] | None = None) -> Mesh | None:
+    """A mesh over the most local devices, or of those given, that divide the cohort; None if
+    that is one."""
+    devices = devices or jax.local_devices()
     size = max(n for n in range(1, len(devices) + 1) if cohort_size % n == 0)
     if size == 1:
         return None
