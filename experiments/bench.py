@@ -5,7 +5,8 @@ machine's own matrix-multiply peak the round's products reach, convolutions coun
 Times are medians of repeats in one process, with the fastest and the slowest. With
 --methods=all, or a list, it compares methods on that configuration's data and sizes, each with
 its time per round and its ratio to FedAvg's; with --vary=model.lowering=patches,grouped, or
-another field, the values of that field.
+another field, the values of that field. With --distributed, as `experiments.run` has it, all
+processes take part and the first prints.
 """
 
 import copy
@@ -24,9 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 from configs import base
+from experiments.distributed import joined
 from experiments.entry import FLAGS, configuration, launch
 from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
 from graphfl_jax.experiment import compile_experiment
+from graphfl_jax.processes import is_first, together
 from graphfl_jax.program import play_round
 from graphfl_jax.results import environment
 
@@ -40,14 +43,16 @@ def main() -> int:
     config = configuration()
     if FLAGS.methods and FLAGS.vary:
         raise ValueError(f"vary={FLAGS.vary} and methods are two comparisons; leave one out")
+    changes = values(config, FLAGS.vary) if FLAGS.vary else {}
     if FLAGS.methods:
-        return compare(config, {name: base.METHODS[name] for name in methods(FLAGS.methods)})
-    return compare(config, values(config, FLAGS.vary)) if FLAGS.vary else measure(config)
+        changes = {name: base.METHODS[name] for name in methods(FLAGS.methods)}
+    with joined():
+        return compare(config, changes) if changes else measure(config)
 
 
 def measure(config) -> int:
     """Prints what one configuration costs."""
-    experiment = build_experiment(config, load_federation(config))
+    experiment = together(lambda: build_experiment(config, load_federation(config)))
     compiled = compile_experiment(experiment, config)
     flops = round_flops(experiment, config, compiled.state)
     peak, peak_flops = matmul_peak()
@@ -67,7 +72,7 @@ def measure(config) -> int:
         table.add_row(name, *(f"{count / took:,.0f}" for took in spread(times["round"])))
     rate = flops / statistics.median(times["round"])
     best = peak_flops / min(times["peak"])
-    console = Console()
+    console = Console(quiet=not is_first())
     console.print(table)
     console.print(
         f"compile {compiled.seconds:.1f} s, peak memory {peak_memory() / 2**20:,.0f} MiB\n"
@@ -102,12 +107,12 @@ def values(config, vary: str) -> dict[str, dict]:
 
 def compare(config, changes: dict[str, dict]) -> int:
     """Prints what a configuration costs with each of some changes, the first as the measure."""
-    federation = load_federation(config)
+    federation = together(load_federation, config)
     players, work = {}, {}
     for name, change in changes.items():
         own = copy.deepcopy(config)
         own.update_from_flattened_dict(change)
-        experiment = build_experiment(own, federation)
+        experiment = together(build_experiment, own, federation)
         compiled = compile_experiment(experiment, own)
         players[name] = _player(compiled)
         work[name] = round_flops(experiment, own, compiled.state)
@@ -129,7 +134,7 @@ def compare(config, changes: dict[str, dict]) -> int:
             f"{work[name] / 1e6:,.0f}",
             f"{work[name] / work[first]:.2f}",
         )
-    Console().print(table)
+    Console(quiet=not is_first()).print(table)
     return 0
 
 

@@ -14,7 +14,8 @@ from graphfl_jax.core import State, Task
 from graphfl_jax.results import row_line
 
 # What may differ on resume: it changes where and how long a run is, not what it computes.
-FREE_ON_RESUME = {"rounds", "checkpoint_every", "data.path", "data.root", "data.download"}
+PATHS = {"data.path", "data.root", "data.download"}
+FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
 FILES = ("config.json", "metrics.jsonl", "results.json", "checkpoints")
 
 
@@ -140,6 +141,12 @@ class RunFolder:
     def finish(self, results: dict) -> None:
         """Writes results.json: the run is complete."""
         checkpoint.write_json(self.path / "results.json", results)
+
+
+def identifies(config: ConfigDict) -> str:
+    """What a run computes with, as text: its configuration without paths."""
+    fields = _flat(_as_json(config))
+    return json.dumps({name: fields[name] for name in sorted(fields.keys() - PATHS)})
 
 
 def _as_json(config):
