@@ -40,6 +40,7 @@ def joined() -> Iterator[None]:
     if not is_first():
         warnings.simplefilter("ignore")
     try:
+        _check_devices()
         yield
     except Agreed:
         if is_first():
@@ -48,7 +49,11 @@ def joined() -> Iterator[None]:
     except (OSError, ValueError, RuntimeError) as error:
         if FLAGS.debug:
             traceback.print_exc()
-        _leave(f"process {jax.process_index()} failed alone, or lost another: {error}", 3)
+        _leave(
+            f"process {jax.process_index()} failed alone or lost another ({error}); "
+            f"start all of them again, with --resume",
+            3,
+        )
     except BaseException:
         traceback.print_exc()
         _leave("", 3)
@@ -80,7 +85,7 @@ def _join():
     """Joins, or exits with status 2: JAX itself would abort the process."""
     if FLAGS.process_id == 0:
         _check_port(int(FLAGS.coordinator.rpartition(":")[2]))
-    where = FLAGS.coordinator or "found by the cluster"
+    where = FLAGS.coordinator or "the cluster's"
     late = threading.Timer(
         FLAGS.join_timeout,
         _leave,
@@ -122,6 +127,14 @@ def _check_port(port):
         raise ValueError(
             f"coordinator={FLAGS.coordinator}: {error.strerror}; choose another port"
         ) from error
+
+
+def _check_devices():
+    counts = [len(jax.local_devices(process_index=i)) for i in range(jax.process_count())]
+    if len(set(counts)) > 1:
+        raise Agreed(
+            f"the processes have {', '.join(map(str, counts))} devices; give all as many"
+        )
 
 
 def _divert_stdout():

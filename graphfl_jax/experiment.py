@@ -26,7 +26,7 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.processes import check_alike, is_first, together
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
-from graphfl_jax.runs import RunFolder, identifies
+from graphfl_jax.runs import RunFolder, without_paths
 
 
 class Result(NamedTuple):
@@ -90,7 +90,7 @@ def run(
     where = environment()
     check_alike(
         {
-            "configuration": identifies(config),
+            "configuration": without_paths(config),
             "data": experiment.federation.sha256,
             "versions": json.dumps(where["versions"]),
         }

@@ -68,9 +68,9 @@ def client_mesh(cohort_size: int) -> Mesh | None:
         )
     if size < len(devices):
         warnings.warn(
-            f"cohort_size={cohort_size} does not divide over {len(devices)} devices: {size} "
-            f"of them train; set --config.cohort_size to a multiple of {len(devices)} to use "
-            f"them all",
+            f"cohort_size={cohort_size} does not divide over {len(devices)} devices, of which "
+            f"only {size} will train; set --config.cohort_size to a multiple of {len(devices)} "
+            f"to use all",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -143,8 +143,8 @@ class RunFolder:
         checkpoint.write_json(self.path / "results.json", results)
 
 
-def identifies(config: ConfigDict) -> str:
-    """What a run computes with, as text: its configuration without paths."""
+def without_paths(config: ConfigDict) -> str:
+    """A configuration as text, without what may differ from host to host."""
     fields = _flat(_as_json(config))
     return json.dumps({name: fields[name] for name in sorted(fields.keys() - PATHS)})
 
