@@ -5,7 +5,8 @@ machine's own matrix-multiply peak the round's products reach, convolutions coun
 Times are medians of repeats in one process, with the fastest and the slowest. With
 --methods=all, or a list, it compares methods on that configuration's data and sizes, each with
 its time per round and its ratio to FedAvg's; with --vary=model.lowering=patches,grouped, or
-another field, the values of that field.
+another field, the values of that field. With --distributed, as `experiments.run` has it, all
+processes take part and the first prints.
 
 --against=torch plays the same rounds in PyTorch, verified, beside these (`against.py`), and
 --scaling=clients, =runs or =devices times rounds over the number of those (`scaling.py`); both
@@ -26,10 +27,12 @@ from rich.table import Table
 
 from configs import base
 from experiments import against, scaling
+from experiments.distributed import joined
 from experiments.entry import FLAGS, configuration, launch
 from experiments.measuring import interleaved, peak_memory, player, spread
 from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
 from graphfl_jax.experiment import compile_experiment
+from graphfl_jax.processes import is_first, together
 from graphfl_jax.program import play_round
 from graphfl_jax.results import environment
 
@@ -56,22 +59,25 @@ def main() -> int:
     if out.exists() and not out.is_dir():
         raise ValueError(f"out={out} is no folder; choose another --out")
     repeated = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each}
-    if FLAGS.methods:
-        return compare(config, {name: base.METHODS[name] for name in methods(FLAGS.methods)})
-    if FLAGS.vary:
-        return compare(config, values(config, FLAGS.vary))
+    alone = FLAGS.against or FLAGS.scaling
+    if alone and FLAGS.distributed:
+        raise ValueError(f"distributed=True measures rounds alone; leave --{chosen[0]} out")
     if FLAGS.against:
         return against.against_torch(
             config, FLAGS.variants, threads=FLAGS.threads, **repeated, out=out
         )
     if FLAGS.scaling:
         return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **repeated, out=out)
-    return measure(config)
+    changes = values(config, FLAGS.vary) if FLAGS.vary else {}
+    if FLAGS.methods:
+        changes = {name: base.METHODS[name] for name in methods(FLAGS.methods)}
+    with joined():
+        return compare(config, changes) if changes else measure(config)
 
 
 def measure(config) -> int:
     """Prints what one configuration costs."""
-    experiment = build_experiment(config, load_federation(config))
+    experiment = together(lambda: build_experiment(config, load_federation(config)))
     compiled = compile_experiment(experiment, config)
     flops = round_flops(experiment, config, compiled.state)
     peak, peak_flops = matmul_peak()
@@ -94,7 +100,7 @@ def measure(config) -> int:
         table.add_row(name, *(f"{count / took:,.0f}" for took in spread(times["round"])))
     rate = flops / statistics.median(times["round"])
     best = peak_flops / min(times["peak"])
-    console = Console()
+    console = Console(quiet=not is_first())
     console.print(table)
     console.print(
         f"compile {compiled.seconds:.1f} s, peak memory {peak_memory() / 2**20:,.0f} MiB\n"
@@ -129,12 +135,12 @@ def values(config, vary: str) -> dict[str, dict]:
 
 def compare(config, changes: dict[str, dict]) -> int:
     """Prints what a configuration costs with each of some changes, the first as the measure."""
-    federation = load_federation(config)
+    federation = together(load_federation, config)
     players, work = {}, {}
     for name, change in changes.items():
         own = copy.deepcopy(config)
         own.update_from_flattened_dict(change)
-        experiment = build_experiment(own, federation)
+        experiment = together(build_experiment, own, federation)
         compiled = compile_experiment(experiment, own)
         players[name] = player(compiled, FLAGS.rounds_each)
         work[name] = round_flops(experiment, own, compiled.state)
@@ -156,7 +162,7 @@ def compare(config, changes: dict[str, dict]) -> int:
             f"{work[name] / 1e6:,.0f}",
             f"{work[name] / work[first]:.2f}",
         )
-    Console().print(table)
+    Console(quiet=not is_first()).print(table)
     return 0
 
 

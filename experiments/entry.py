@@ -103,8 +103,13 @@ def fresh_folder(name: str) -> Path:
 
 def refuse(message: str) -> NoReturn:
     """Prints an error as one line and exits with status 2."""
-    print("error:", " ".join(message.split()), file=sys.stderr)
+    complain(message)
     sys.exit(2)
+
+
+def complain(message: str) -> None:
+    """Prints an error as one line."""
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 class Rate(progress.ProgressColumn):
@@ -123,7 +128,7 @@ class Rate(progress.ProgressColumn):
         return Text(f"{speed:,.0f} {self.unit}/s")
 
 
-def progress_bar(unit: str = "rounds") -> progress.Progress:
+def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
     """Progress, rate and remaining time on stderr; silent where that is no terminal."""
     console = Console(stderr=True)
     return progress.Progress(
@@ -133,7 +138,7 @@ def progress_bar(unit: str = "rounds") -> progress.Progress:
         Rate(unit),
         progress.TimeRemainingColumn(),
         console=console,
-        disable=not console.is_terminal,
+        disable=not (shown and console.is_terminal),
     )
 
 

@@ -1,7 +1,8 @@
 """Runs one federation: ``python -m experiments.run --config=configs/tpt48.py``.
 
 Exit status: 0 when a valid result was written, 1 when the run diverged, 2 when a flag, a field,
-the data or the output folder does not fit.
+the data or the output folder does not fit. Of several processes (--distributed) the first alone
+writes and prints, and all exit with one status; 3 where a process failed alone or lost another.
 """
 
 from pathlib import Path
@@ -11,10 +12,12 @@ from rich.console import Console
 from rich.table import Table
 
 import graphfl_jax
+from experiments.distributed import joined
 from experiments.entry import FLAGS, configuration, fresh_folder, launch, progress_bar
 from experiments.published import UNITS, Score, published
 from experiments.report import error_cell
 from graphfl_jax.build import variant_of
+from graphfl_jax.processes import is_first
 from graphfl_jax.results import POINTS
 
 flags.DEFINE_string("out", None, "Folder for the results; by default a new one under runs/.")
@@ -25,9 +28,15 @@ def main() -> int:
     config = configuration()
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("--resume needs to know which run; add --out=DIR")
+    with joined():
+        return play(config)
+
+
+def play(config) -> int:
+    """Runs the federation and prints what came of it."""
     name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
-    with progress_bar() as bar:
+    with progress_bar(shown=is_first()) as bar:
         task = bar.add_task(variant_of(config), total=config.rounds)
         result = graphfl_jax.run(
             config,
@@ -35,7 +44,7 @@ def main() -> int:
             resume=FLAGS.resume,
             report=lambda played: bar.update(task, completed=played),
         )
-    console = Console()
+    console = Console(quiet=not is_first())
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
         kept = any(out.glob("checkpoints/*.json"))

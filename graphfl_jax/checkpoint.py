@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+import orbax.checkpoint as orbax
 from orbax.checkpoint import v1 as ocp
 
+from graphfl_jax import processes
 from graphfl_jax.core import State
 
 KEPT = 3  # so that a damaged newest leaves two behind it
@@ -38,10 +40,8 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     target = folder / name
     if target.exists():  # torn, or damaged: a good one would have been resumed from
         shutil.rmtree(target)
-    leaves = jax.tree.leaves(jax.device_get(checkpoint.state))
-    # Without those of size zero, which Orbax refuses; `latest` makes them anew.
-    numbered = {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves) if leaf.size}
-    ocp.save(target.absolute(), {"state": numbered, "history": checkpoint.history})
+    leaves = _numbered(jax.device_get(checkpoint.state))
+    _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
     body = {
         "leaves": _describe(checkpoint.state),
         "files": _digests(target),
@@ -81,15 +81,19 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
                 f"{folder / name} holds another state than this configuration makes; "
                 f"resume with the version of graphfl_jax that wrote it, or choose another --out"
             )
-        loaded = ocp.load((folder / name).absolute())
-        shapes, structure = jax.tree.flatten(template)
-        leaves = [
-            loaded["state"][f"{i:05d}"] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
-            for i, leaf in enumerate(shapes)
-        ]
-        state = jax.tree.unflatten(structure, leaves)
+        loaded = _read((folder / name).absolute())
+        state = _restored(loaded["state"], template)
         return Checkpoint(state, loaded["history"], body["notes"])
     return None
+
+
+def from_first(found: Checkpoint | None, template: State) -> Checkpoint | None:
+    """What the first of several processes found, on all of them."""
+    packed = None
+    if found is not None:
+        packed = found._asdict() | {"state": _numbered(found.state)}
+    told = processes.from_first(packed)
+    return told and Checkpoint(**told | {"state": _restored(told["state"], template)})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -105,6 +109,43 @@ def write_text(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, path)
+
+
+def _numbered(state: State) -> dict[str, np.ndarray]:
+    """A state's leaves but those of size zero, which Orbax refuses."""
+    leaves = jax.tree.leaves(state)
+    return {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves) if leaf.size}
+
+
+def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
+    """A state from what `_numbered` told of it; leaves of size zero are made anew."""
+    shapes, structure = jax.tree.flatten(template)
+    leaves = [
+        numbered[f"{i:05d}"] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(shapes)
+    ]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _write(target: Path, arrays: dict) -> None:
+    """Writes a folder of arrays from this process alone."""
+    if not processes.several():
+        ocp.save(target, arrays)
+        return
+    # `ocp.save` has all processes compare their paths, whatever its options say (0.12.8), and
+    # the others are not here. Orbax's older interface heeds the same option.
+    alone = orbax.options.MultiprocessingOptions(active_processes={0})
+    handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    with orbax.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
+        checkpointer.save(target, arrays)
+
+
+def _read(target: Path) -> dict:
+    """Reads, from this process alone, what `_write` wrote."""
+    context = ocp.Context()
+    context.multiprocessing.active_processes = {0}
+    with context:
+        return ocp.load(target)
 
 
 def _fault(folder: Path, name: str) -> str:

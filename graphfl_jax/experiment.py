@@ -1,6 +1,7 @@
 """One run from configuration to results, in memory or in a folder."""
 
 import contextlib
+import json
 import os
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from graphfl_jax import checkpoint
 from graphfl_jax.build import (
     Experiment,
     arrange,
@@ -21,9 +23,10 @@ from graphfl_jax.build import (
 )
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.processes import check_alike, is_first, together
 from graphfl_jax.program import Log, client_mesh, make_program, message_bytes
 from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
-from graphfl_jax.runs import RunFolder
+from graphfl_jax.runs import RunFolder, without_paths
 
 
 class Result(NamedTuple):
@@ -57,6 +60,9 @@ def run(
 ) -> Result:
     """Runs the federation that a configuration describes.
 
+    Where `jax.distributed` has joined several processes, all must call this alike. A cohort is
+    split over the devices of all, and the first process alone reads and writes `out`.
+
     Args:
       config: as `configs.base` describes it.
       federation: from `data.from_arrays`, in place of the one that `config.data` names.
@@ -72,21 +78,34 @@ def run(
     """
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
-    folder = None if out is None else RunFolder(out, config, resume=resume)
-    federation = load_federation(config) if federation is None else arrange(config, federation)
-    experiment = build_experiment(config, federation)
+
+    def prepare():
+        kept = out is not None and is_first()
+        folder = RunFolder(out, config, resume=resume) if kept else None
+        found = load_federation(config) if federation is None else arrange(config, federation)
+        return folder, build_experiment(config, found)
+
+    folder, experiment = together(prepare)
     task = experiment.model.task
     where = environment()
+    check_alike(
+        {
+            "configuration": without_paths(config),
+            "data": experiment.federation.sha256,
+            "versions": json.dumps(where["versions"]),
+        }
+    )
     compiled = compile_experiment(experiment, config)
 
     state, rows = compiled.state, []
     seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "novel": 0.0}
-    if folder is not None:
-        identity = {"data": experiment.federation.sha256, **where}
-        found = folder.begin(state, task, identity)
-        if found is not None:
-            rows, seconds = folder.rows(found), found.notes["seconds"]
-            state = jax.tree.map(_as_on_device, found.state, state)
+    identity = {"data": experiment.federation.sha256, **where}
+    found = together(lambda: folder and folder.begin(state, task, identity))
+    if resume:
+        found = checkpoint.from_first(found, state)
+    if found is not None:
+        rows, seconds = RunFolder.rows(found), found.notes["seconds"]
+        state = jax.tree.map(lambda leaf, like: _on(like.sharding, leaf), found.state, state)
     seconds["compile"] += compiled.seconds
     state, tallies, broken = _play(compiled, config, state, rows, seconds, folder, report)
 
@@ -109,8 +128,7 @@ def run(
         traffic=(compiled.down_bytes, compiled.up_bytes),
         where=where,
     )
-    if folder is not None:
-        folder.finish(results)
+    together(lambda: folder and folder.finish(results))
     return Result(results, rows, state, broken)
 
 
@@ -135,13 +153,19 @@ def _play(compiled, config, state, rows, seconds, folder, report):
         train = jax.device_get(log.metrics)
         row = {"round": np.int32(played), "train": train, "scores": scores}
         rows.append(jax.tree.map(np.asarray, row))
-        if folder is not None:
-            folder.append(rows[-1])
-            if played == config.rounds or played - saved >= config.checkpoint_every:
-                folder.save(state, rows, seconds)
-                saved = played
+        due = played == config.rounds or played - saved >= config.checkpoint_every
+        together(_write, folder, state, rows, seconds, due)
+        saved = played if due else saved
         report(played)
     return state, tallies, -1
+
+
+def _write(folder, state, rows, seconds, due):
+    """Writes the last of `rows`, and a checkpoint where one is due."""
+    if folder is not None:
+        folder.append(rows[-1])
+        if due:
+            folder.save(state, rows, seconds)
 
 
 def results_of(
@@ -207,9 +231,9 @@ def results_of(
 
 
 def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
-    """Compiles an experiment for the devices of this host, and makes its first state."""
+    """Compiles an experiment for the devices of all processes, and makes its first state."""
     began = time.perf_counter()
-    mesh = client_mesh(config.cohort_size)
+    mesh = together(client_mesh, config.cohort_size)
     program = make_program(
         experiment.build,
         experiment.model,
@@ -221,14 +245,15 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
     )
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-    settings = jax.device_put((jax.random.key(config.seed), hparams), everywhere)
-    inputs = (*settings, jax.device_put(experiment.federation.data, everywhere))
+    key = jax.jit(jax.random.key, static_argnums=0, out_shardings=everywhere)(config.seed)
+    settings = (key, _on(everywhere, hparams))
+    inputs = (*settings, _on(everywhere, experiment.federation.data))
     state = jax.block_until_ready(program.start(*inputs))
     advance = program.advance.lower(state, *inputs, jnp.int32(1)).compile()
     evaluate = program.evaluate.lower(state, *inputs).compile()
 
     def join(state):
-        everyone = (*settings, jax.device_put(experiment.federation.everyone, everywhere))
+        everyone = (*settings, _on(everywhere, experiment.federation.everyone))
         state = program.admit(state, *everyone)
         for played in range(config.novel.rounds + 1):
             if played:
@@ -257,9 +282,16 @@ def clock(seconds: dict[str, float], what: str):
     seconds[what] += time.perf_counter() - began
 
 
-def _as_on_device(leaf, like):
-    """A restored leaf where the program expects it."""
-    return jax.device_put(leaf, like.sharding)
+def _on(sharding, values):
+    """Values that all processes have, on the devices of a sharding that splits none of them."""
+    if sharding is None or sharding.is_fully_addressable:
+        return jax.device_put(values, sharding)
+
+    def place(leaf):
+        leaf = np.asarray(leaf)
+        return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf)
+
+    return jax.tree.map(place, values)
 
 
 def diverged_at(log: Log, scores: dict, played: int) -> int:

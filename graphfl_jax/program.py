@@ -6,6 +6,8 @@ runs may be vmapped on top, over keys, hyperparameters and data.
 """
 
 import functools
+import itertools
+import warnings
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -46,13 +48,41 @@ class Program(NamedTuple):
 
 
 def client_mesh(cohort_size: int, devices: list[jax.Device] | None = None) -> Mesh | None:
-    """A mesh over the most local devices, or of those given, that divide the cohort; None if
-    that is one."""
-    devices = devices or jax.local_devices()
-    size = max(n for n in range(1, len(devices) + 1) if cohort_size % n == 0)
+    """A mesh over the most devices that divide the cohort; None if that is one.
+
+    Of several processes each has devices in it, since a computation needs all processes. Warns
+    of devices that are left out.
+
+    Args:
+      cohort_size: clients in a round.
+      devices: all that may be used, of this process; by default those of all processes.
+
+    Raises:
+      ValueError: no mesh over all processes divides the cohort.
+    """
+    processes = jax.process_count()
+    if devices is None:
+        own = [jax.local_devices(process_index=i) for i in range(processes)]
+        devices = [device for turn in itertools.zip_longest(*own) for device in turn if device]
+    sizes = range(processes, len(devices) + 1)
+    size = max((n for n in sizes if cohort_size % n == 0), default=0)
+    if not size:
+        raise ValueError(
+            f"cohort_size={cohort_size} does not divide over {processes} processes; "
+            f"set --config.cohort_size to a multiple of {processes}, or start fewer processes"
+        )
+    if size < len(devices):
+        warnings.warn(
+            f"cohort_size={cohort_size} does not divide over {len(devices)} devices, of which "
+            f"only {size} will train; set --config.cohort_size to a multiple of {len(devices)} "
+            f"to use all",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if size == 1:
         return None
-    return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=devices[:size])
+    chosen = sorted(devices[:size], key=lambda device: device.process_index)
+    return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=chosen)
 
 
 def map_clients(one_client: Callable, mesh: Mesh | None) -> Callable:

@@ -100,9 +100,10 @@ def environment() -> dict:
     versions = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
     for package in PACKAGES:
         versions[package] = importlib.metadata.version(package)
-    devices = jax.local_devices()
+    devices, processes = jax.devices(), jax.process_count()
+    where = f" of {processes} processes" if processes > 1 else ""
     return {
-        "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}",
+        "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}{where}",
         "versions": versions,
         "git_commit": _git_commit(),
     }

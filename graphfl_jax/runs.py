@@ -14,7 +14,8 @@ from graphfl_jax.core import State, Task
 from graphfl_jax.results import row_line
 
 # What may differ on resume: it changes where and how long a run is, not what it computes.
-FREE_ON_RESUME = {"rounds", "checkpoint_every", "data.path", "data.root", "data.download"}
+PATHS = {"data.path", "data.root", "data.download"}
+FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
 FILES = ("config.json", "metrics.jsonl", "results.json", "checkpoints")
 
 
@@ -149,6 +150,12 @@ def check_folder(path: Path) -> None:
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"out={path} cannot be written; choose another --out")
+
+
+def without_paths(config: ConfigDict) -> str:
+    """A configuration as text, without what may differ from host to host."""
+    fields = _flat(_as_json(config))
+    return json.dumps({name: fields[name] for name in sorted(fields.keys() - PATHS)})
 
 
 def _as_json(config):

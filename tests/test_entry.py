@@ -32,7 +32,7 @@ SMALL = {
     "rounds": 4,
     "eval_every": 2,
     "local_steps": 2,
-    "cohort_size": 4,
+    "cohort_size": 8,
     "batch_size": 8,
     "hparams.client_lr": 0.05,
     "data.download": False,

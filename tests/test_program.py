@@ -142,7 +142,7 @@ def test_trees_of_clients_are_taken_put_and_averaged():
 # Who may import whom: a layer imports layers above it in this list, and itself.
 LAYERS = [
     {"core"},
-    {"tree", "local", "metrics", "optimizers"},
+    {"tree", "local", "metrics", "optimizers", "processes"},
     {"program", "models", "data"},
     {"hypernets"},
     {"algorithms"},

@@ -1,0 +1,359 @@
+"""One federation over several devices and processes: the same numbers, and one end for all."""
+
+import json
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from absl.testing import flagsaver
+
+import graphfl_jax
+from configs import fl60
+from graphfl_jax import experiment
+from graphfl_jax.program import client_mesh
+from tests.federations import small_config, two_clusters
+
+ROOT = Path(__file__).resolve().parent.parent
+METHODS = ("panacea", "ditto", "sfl")
+SMALL = {
+    "rounds": 4,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+    "cohort_size": 4,
+    "local_steps": 2,
+    "batch_size": 4,
+}
+FLAGS = [f"--config={ROOT}/configs/fl60.py:ditto"]
+FLAGS += [f"--config.{field}={value}" for field, value in SMALL.items()]
+# One round of each method by the Python interface, and all that comes of it into a file.
+WORKER = """
+import sys, jax, numpy as np
+where, folder, process = sys.argv[1:]
+jax.config.update("jax_enable_preemption_service", False)  # whose handler swallows SIGTERM
+jax.distributed.initialize(where, 2, int(process))
+from tests import test_distributed
+for method in test_distributed.METHODS:
+    told = test_distributed.one_round(method)
+    np.savez(f"{folder}/{method}-{process}.npz", *told)
+"""
+
+
+def environment(devices):
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    flags += " --xla_backend_optimization_level=0"
+    return os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
+
+
+def coordinator():
+    with socket.create_server(("localhost", 0)) as server:
+        return f"localhost:{server.getsockname()[1]}"
+
+
+def begin(*command, devices=1, **changes):
+    return subprocess.Popen(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env=environment(devices) | changes,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ends(processes, timeout=200):
+    """Status, standard output and errors of each; those that hang are killed."""
+    try:
+        # In turn: what they print fits into the pipes.
+        return [
+            (*process.communicate(timeout=timeout), process.returncode) for process in processes
+        ]
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def entry(*flags, **changes):
+    return begin("-m", "experiments.run", *FLAGS, *flags, **changes)
+
+
+def member(process, where, *flags):
+    joins = ["--distributed", f"--coordinator={where}", "--num_processes=2"]
+    return entry(*joins, f"--process_id={process}", *flags)
+
+
+# ----------------------------------------------------------------------------- devices
+
+
+def test_devices_left_out_are_told_of():
+    with pytest.warns(RuntimeWarning, match="cohort_size=5 .* 8 devices, .* only 5 .*multiple"):
+        assert client_mesh(5).size == 5
+    with warnings.catch_warnings(action="error"):
+        assert client_mesh(16).size == 8
+
+
+@pytest.mark.parametrize("cohort_size, size", [(8, 8), (4, 4), (5, 5), (3, 3), (2, 2)])
+def test_a_mesh_has_devices_of_every_process(monkeypatch, cohort_size, size):
+    """Eight devices as if they were of two processes."""
+    halves = jax.devices()[:4], jax.devices()[4:]
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "local_devices", lambda process_index: halves[process_index])
+    mesh = client_mesh(cohort_size)
+    assert mesh.size == size
+    shares = [sum(device in half for device in mesh.devices) for half in halves]
+    assert max(shares) - min(shares) == size % 2
+
+
+def test_a_cohort_that_cannot_reach_every_process_is_refused(monkeypatch):
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "local_devices", lambda process_index: jax.devices()[:1])
+    with pytest.raises(ValueError, match=r"cohort_size=5 .* 2 processes; set .*multiple of 2"):
+        client_mesh(5)
+
+
+def one_round(method):
+    """Leaves of the state and of the scores after a round of a tiny federation."""
+    config = small_config(algorithm__name=method, rounds=1)
+    result = graphfl_jax.run(config, two_clusters())
+    return [np.asarray(leaf) for leaf in jax.tree.leaves((result.state, result.rows))]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """A round of each method on one device."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "client_mesh", lambda cohort_size: None)
+        return {method: one_round(method) for method in METHODS}
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    """The folder in which two processes of two devices each left a round of each method."""
+    folder, where = tmp_path_factory.mktemp("rounds"), coordinator()
+    members = [begin("-c", WORKER, where, str(folder), str(i), devices=2) for i in range(2)]
+    for _, errors, status in ends(members):
+        assert status == 0, errors
+    return folder
+
+
+def assert_close(ours, theirs):
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert a.dtype == b.dtype
+        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_four_devices_compute_what_one_does(alone, method):
+    with pytest.warns(RuntimeWarning, match="only 4 will train"):
+        assert_close(one_round(method), alone[method])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_two_processes_compute_what_one_device_does(alone, two_processes, method):
+    for process in range(2):
+        told = np.load(two_processes / f"{method}-{process}.npz")
+        assert_close([told[name] for name in told.files], alone[method])
+
+
+# ------------------------------------------------------------------------------- entry
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory):
+    """Two rounds by the entry, as two processes that name different folders, and both ends."""
+    folder, where = tmp_path_factory.mktemp("entry"), coordinator()
+    names = ("first", "second")
+    members = [
+        member(i, where, "--config.rounds=2", f"--out={folder / name}")
+        for i, name in enumerate(names)
+    ]
+    return folder / "first", ends(members)
+
+
+def test_the_first_process_alone_writes_and_prints(started):
+    out, ((table, _, status), other) = started
+    assert status == 0
+    assert "ditto on fl60" in table and "Gloo" not in table
+    assert other == ("", "", 0)
+    files = {path.name for path in out.iterdir()}
+    assert files == {"config.json", "metrics.jsonl", "results.json", "checkpoints"}
+    saved = {path.name for path in (out / "checkpoints").iterdir()}
+    assert saved == {"00000002", "00000002.json"}
+    assert not (out.parent / "second").exists()
+    told = json.loads((out / "results.json").read_text())
+    assert told["device"] == "2 x cpu: cpu of 2 processes"
+
+
+def test_processes_of_a_cluster_go_on_with_a_run(started, tmp_path):
+    """Found by SLURM's variables; the whole run is, to the bit, that of two devices here."""
+    out, _ = started
+    port = int(coordinator().rpartition(":")[2])
+    slurm = {
+        "SLURM_JOB_ID": "1",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+    members = [
+        entry(
+            *("--distributed", f"--out={out}", "--resume"),
+            **slurm,
+            SLURM_PROCID=str(i),
+            SLURM_LOCALID=str(i),
+        )
+        for i in range(2)
+    ]
+    whole = tmp_path / "whole"
+    config = fl60.get_config("ditto")
+    config.update_from_flattened_dict(SMALL)
+    two = jax.make_mesh(
+        (2,), ("clients",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(experiment, "client_mesh", lambda cohort_size: two)
+        graphfl_jax.run(config, out=whole)
+    for _, errors, status in ends(members):
+        assert status == 0, errors
+    name = "metrics.jsonl"
+    assert (out / name).read_text().count("\n") == 2
+    assert (out / name).read_bytes() == (whole / name).read_bytes()
+    assert json.loads((out / "results.json").read_text())["rounds"] == 4
+
+
+JOIN = ["--distributed", "--coordinator=localhost:1"]
+REFUSED = [
+    (["--distributed", "--num_processes=2"], "num_processes=2 needs --coordinator too; give"),
+    ([*JOIN, "--num_processes=2"], "coordinator=localhost:1 needs --process_id too; give all"),
+    (["--num_processes=2"], "num_processes=2 needs --distributed; add it"),
+    (
+        [*JOIN, "--num_processes=2", "--process_id=2"],
+        "process_id=2 is not below num_processes=2; set --process_id in 0 to 1",
+    ),
+    (
+        [*JOIN, "--num_processes=0", "--process_id=0"],
+        "flag --num_processes=0: 0 is not a positive",
+    ),
+    (
+        ["--distributed", "--coordinator=host", "--num_processes=2", "--process_id=1"],
+        "coordinator=host is not HOST:PORT; give both",
+    ),
+    (
+        ["--distributed", "--coordinator=:TAKEN", "--num_processes=2", "--process_id=0"],
+        "coordinator=.*in use.*; choose another port",
+    ),
+]
+
+
+@pytest.mark.parametrize("flags, says", REFUSED)
+def test_flags_that_fit_nothing_are_refused_in_one_line(flags, says, monkeypatch, capsys):
+    from experiments.distributed import joined  # absl's flags, for these tests alone
+    from experiments.entry import launch
+
+    def main():
+        with joined():
+            raise AssertionError("it has joined")
+
+    with flagsaver.flagsaver(), socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = [flag.replace(":TAKEN", f"localhost:{port}") for flag in flags]
+        monkeypatch.setattr(sys, "argv", ["run", *flags])
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back after
+        with pytest.raises(SystemExit) as left:
+            launch(main)
+    assert left.value.code == 2
+    assert re.fullmatch(f"error: .*{says}.*\n", capsys.readouterr().err)
+
+
+def test_who_finds_nobody_says_so_in_one_line(tmp_path):
+    lonely = [f"--out={tmp_path}/out", "--num_processes=2", "--process_id=1"]
+    members = [
+        entry(*JOIN, *lonely, "--join_timeout=1"),
+        entry("--distributed", lonely[0]),
+    ]
+    says = (
+        "coordinator=localhost:1: after 1 s not all processes are there; start each with",
+        "distributed=True finds no cluster .*; add --coordinator=HOST:PORT --num_processes=N",
+    )
+    for (printed, errors, status), what in zip(ends(members), says, strict=True):
+        assert (status, printed) == (2, "")
+        assert re.fullmatch(f"error: {what}.*\n", errors), errors
+    assert list(tmp_path.iterdir()) == []
+
+
+UNLIKE = {
+    "another seed": (
+        ["--config.seed=1"],
+        "process 1 and process 0 differ in their configuration",
+    ),
+    "a missing file": (["--data_root=nowhere"], "process 1: fl60: no file nowhere/"),
+}
+
+
+@pytest.fixture(scope="module")
+def unlike(tmp_path_factory):
+    """Pairs of which the second process is given something else."""
+    folder = tmp_path_factory.mktemp("unlike")
+    (folder / "dg60").mkdir()
+    arrays = {
+        "data": np.random.default_rng(0).normal(size=(6000, 2)),
+        "label": np.tile([0, 1], 3000),
+        "domain": np.repeat(np.arange(60), 100),
+        "A": np.ones((60, 60)) - np.eye(60),
+    }
+    (folder / "dg60" / "toy_d60_spiral.pkl").write_bytes(pickle.dumps(arrays))
+    same = [f"--out={folder}/out", "--config.data.source=file", f"--data_root={folder}"]
+    pairs = []
+    for flags, _ in UNLIKE.values():
+        where = coordinator()
+        pairs += [member(0, where, *same), member(1, where, *same, *flags)]
+    told = ends(pairs)
+    assert not (folder / "out").exists()
+    return dict(zip(UNLIKE, zip(told[::2], told[1::2], strict=True), strict=True))
+
+
+@pytest.mark.parametrize("name", UNLIKE)
+def test_what_ends_one_process_ends_all_in_one_line_of_the_first(unlike, name):
+    (printed, errors, status), other = unlike[name]
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(f"error: .*{UNLIKE[name][1]}.*\n", errors), errors
+    assert other == ("", "", 2)
+
+
+# Processes that join as the entry does, and then wait for one another for ever.
+WAITING = """
+import sys
+from experiments.distributed import joined
+from experiments.entry import launch
+from graphfl_jax.processes import together
+
+def main():
+    with joined():
+        while True:
+            together(lambda: print("here", flush=True))
+
+launch(main)
+"""
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_the_other(lost):
+    """At once, and not as if all were well: JAX aborts what has lost the coordinator."""
+    where = coordinator()
+    joins = ["--distributed", f"--coordinator={where}", "--num_processes=2"]
+    members = [begin("-c", WAITING, *joins, f"--process_id={i}") for i in range(2)]
+    assert members[lost].stdout.readline() == "here\n"
+    members[lost].kill()
+    other, _ = ends([members[1 - lost], members[lost]], timeout=60)
+    _, errors, status = other
+    assert status in (3, -signal.SIGABRT)
+    if lost == 1:
+        assert re.fullmatch("error: process 0 .* lost another .*--resume\n", errors), errors
