@@ -37,10 +37,10 @@ def joined() -> Iterator[None]:
         yield
         return
     _join()
-    if not is_first():
-        warnings.simplefilter("ignore")
     try:
         _check_devices()
+        if not is_first():
+            warnings.simplefilter("ignore")
         yield
     except Agreed:
         if is_first():

@@ -23,7 +23,7 @@ from graphfl_jax.build import (
 )
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.processes import check_alike, is_first, together
+from graphfl_jax.processes import check_alike, is_first, together, wait_for_all
 from graphfl_jax.program import Log, client_mesh, make_program, message_bytes
 from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder, without_paths
@@ -263,6 +263,7 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
             yield jax.tree.map(lambda leaf: leaf[-newcomers:], scores)  # noqa: B023
 
     down, up = message_bytes(experiment.build(hparams, 0), state, experiment.federation.data)
+    wait_for_all()  # compiling takes some longer than the 30 s in which a mesh must meet
     return Compiled(
         state,
         lambda state, rounds: advance(state, *inputs, rounds),

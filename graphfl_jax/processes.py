@@ -6,6 +6,7 @@ above all and writing the folder of a run, which the first process does alone, i
 `together`. In a process by itself, nothing here does anything.
 """
 
+import functools
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,7 @@ def together(function: Callable, *args: Any) -> Any:
     """
     if not several():
         return function(*args)
+    _meet()
     value, error = None, None
     try:
         value = function(*args)
@@ -51,6 +53,21 @@ def together(function: Callable, *args: Any) -> Any:
         if text:
             raise Agreed(f"process {i}: {text}" if i else text) from error
     return value
+
+
+def wait_for_all() -> None:
+    """Returns once every process has come here."""
+    together(lambda: None)
+
+
+@functools.cache
+def _meet():
+    """Connects the processes, while they are at one place of the code.
+
+    Gloo, which connects CPUs, gives a circle of devices 30 s to come together for the first
+    time. After that they wait for one another as long as it takes.
+    """
+    _told_by_all("")
 
 
 def check_alike(facts: dict[str, str]) -> None:

@@ -12,14 +12,17 @@ import warnings
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from absl.testing import flagsaver
+from jax.sharding import NamedSharding, PartitionSpec
 
 import graphfl_jax
 from configs import fl60
 from graphfl_jax import experiment
-from graphfl_jax.program import client_mesh
+from graphfl_jax.build import build_experiment
+from graphfl_jax.program import client_mesh, make_program
 from tests.federations import small_config, two_clusters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -132,6 +135,24 @@ def alone():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(experiment, "client_mesh", lambda cohort_size: None)
         return {method: one_round(method) for method in METHODS}
+
+
+def test_devices_speak_once_a_round():
+    """Panacea's server, of several steps, is whole on every device: only rows are gathered."""
+    config = small_config(algorithm__name="panacea")
+    built = build_experiment(config, two_clusters())
+    mesh = client_mesh(4)
+    program = make_program(built.build, built.model, cohort_size=4, mesh=mesh)
+    hparams = {name: jnp.float32(value) for name, value in built.hparams.items()}
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    given = (jax.random.key(0), hparams, built.federation.data)
+    given = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), given
+    )
+    state = jax.eval_shape(program.start, *given)
+    text = program.advance.lower(state, *given, jnp.int32(1)).compile().as_text()
+    words = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
+    assert re.findall(rf" ({words})(?:-start)?\(", text) == ["all-gather"]
 
 
 @pytest.fixture(scope="module")
