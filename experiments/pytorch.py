@@ -24,6 +24,13 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from experiments.pytorch_modules import (
+    Forecaster,
+    Hypernetwork,
+    OpenForecaster,
+    perceptron,
+    tensor,
+)
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Windows
 from graphfl_jax.data import relations
@@ -37,140 +44,6 @@ class Draws(NamedTuple):
     ids: Tensor  # [M] the cohort, ascending
     indices: Tensor  # [M, K_c, B] examples of each client's steps
     forgotten: Tensor  # [N, 1] bool, whose code the round takes from its neighbours
-
-
-class Forecaster(nn.Module):
-    """A GRU as encoder, a GRU cell as decoder that reads its own forecasts."""
-
-    def __init__(self, features: int, future: int, hidden: int):
-        super().__init__()
-        self.future = future
-        self.encoder = nn.GRU(features, hidden, batch_first=True)
-        self.decoder = nn.GRUCell(features, hidden)
-        self.readout = nn.Linear(hidden, 1)
-
-    def forward(self, x):
-        past = x.shape[1] - self.future
-        _, last = self.encoder(x[:, :past])
-        return self.forecast(x, last[0])
-
-    def forecast(self, x, h):
-        """Forecasts [B, future] of x [B, past + future, F], from the encoder's state [B, H]."""
-        past = x.shape[1] - self.future
-        value, values = x[:, past - 1, :1], []
-        for known in x[:, past:, 1:].unbind(1):
-            h = self.decoder(torch.cat([value, known], dim=1), h)
-            value = self.readout(h)
-            values.append(value)
-        return torch.cat(values, dim=1)
-
-
-class Cell(nn.Module):
-    """nn.GRUCell written out, with its parameters: torch.compile refuses nn.GRU, and vmap of
-    a module that holds one has no rule for its backward."""
-
-    def __init__(self, features: int, hidden: int):
-        super().__init__()
-        self.weight_ih = nn.Parameter(torch.empty(3 * hidden, features))
-        self.weight_hh = nn.Parameter(torch.empty(3 * hidden, hidden))
-        self.bias_ih = nn.Parameter(torch.empty(3 * hidden))
-        self.bias_hh = nn.Parameter(torch.empty(3 * hidden))
-
-    def told(self, x):
-        """What inputs [..., F] give to the gates [..., 3 H]."""
-        return F.linear(x, self.weight_ih, self.bias_ih)
-
-    def following(self, told, h):
-        recalled = F.linear(h, self.weight_hh, self.bias_hh)
-        told_gates, told_new = told.tensor_split([2 * h.shape[-1]], dim=-1)
-        recalled_gates, recalled_new = recalled.tensor_split([2 * h.shape[-1]], dim=-1)
-        r, z = torch.sigmoid(told_gates + recalled_gates).chunk(2, dim=-1)
-        new = torch.tanh(told_new + r * recalled_new)
-        return new + z * (h - new)
-
-    def forward(self, x, h):
-        return self.following(self.told(x), h)
-
-
-class OpenForecaster(Forecaster):
-    """`Forecaster` of written out cells; the same parameters in the same order."""
-
-    def __init__(self, features: int, future: int, hidden: int):
-        super().__init__(features, future, hidden)
-        self.encoder, self.decoder = Cell(features, hidden), Cell(features, hidden)
-
-    def forward(self, x):
-        told = self.encoder.told(x[:, : x.shape[1] - self.future])
-        h = torch.zeros_like(told[:, 0, : told.shape[-1] // 3])
-        for now in told.unbind(1):
-            h = self.encoder.following(now, h)
-        return self.forecast(x, h)
-
-
-def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
-    """Linear layers with ReLU between them."""
-    layers = []
-    for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True):
-        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-class Sage(nn.Module):
-    """A layer of GraphSAGE with the mean over neighbours."""
-
-    def __init__(self, fan_in: int, fan_out: int):
-        super().__init__()
-        self.neighbours = nn.Linear(fan_in, fan_out)
-        self.own = nn.Linear(fan_in, fan_out, bias=False)
-
-    def forward(self, codes, propagation):
-        return self.neighbours(propagation @ codes) + self.own(codes)
-
-
-class Hypernetwork(nn.Module):
-    """Panacea's server: a graph encoder over all clients' codes, and a generator of models."""
-
-    def __init__(self, graph, size: int, *, embedding_dim, width, depth, lambda_d):
-        super().__init__()
-        self.propagation = _tensor(relations.propagation(graph, "sage"))  # [N, N]
-        self.adjacency = adjacency = _tensor(relations.adjacency(graph))  # [N, N]
-        self.others = 1 - torch.eye(len(adjacency))
-        self.lambda_d = lambda_d
-        self.codes = nn.Parameter(torch.randn(len(adjacency), embedding_dim))
-        widths = (embedding_dim, *[width] * depth)
-        self.encoder = nn.ModuleList(map(Sage, widths[:-1], widths[1:]))
-        self.trunk = perceptron((width,) * depth)
-        self.output = nn.Linear(width, size)
-
-    def encode(self, forgotten):
-        codes = torch.where(forgotten, self.propagation @ self.codes, self.codes)
-        for i, layer in enumerate(self.encoder):
-            codes = layer(F.relu(codes) if i else codes, self.propagation)
-        return codes
-
-    def generate(self, codes):
-        return self.output(F.relu(self.trunk(codes)))
-
-    def penalty(self, codes):
-        """The graph generator's loss, to which the trunk's weights are constants."""
-        hidden = codes
-        for layer in self.trunk:
-            if isinstance(layer, nn.Linear):
-                hidden = F.linear(hidden, layer.weight.detach(), layer.bias.detach())
-            else:
-                hidden = layer(hidden)
-        logits = hidden @ hidden.T / hidden.shape[1]
-        losses = F.binary_cross_entropy_with_logits(
-            logits, self.adjacency, weight=self.others, reduction="sum"
-        )
-        return losses / (len(codes) * (len(codes) - 1))
-
-    def forward(self, draws: Draws, uploads):
-        """The objective, and the part of it whose least value is 0."""
-        codes = self.encode(draws.forgotten)
-        gap = 0.5 * (uploads - self.generate(codes[draws.ids])).square().sum() / len(uploads)
-        penalty = self.lambda_d * self.penalty(codes) if self.lambda_d else 0.0
-        return gap + penalty, gap
 
 
 class PolyakSGD(torch.optim.Optimizer):
@@ -210,10 +83,10 @@ class Clients:
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
         federation = experiment.federation
         train = federation.data.train
-        self.counts = _tensor(train.count).long()
+        self.counts = tensor(train.count).long()
         self.loss = F.mse_loss
         if isinstance(train, Windows):
-            self.series = _tensor(train.series)
+            self.series = tensor(train.series)
             self.window = torch.arange(train.past + train.future)
             self.past, features = train.past, train.series.shape[2]
             self.told = torch.ones(train.past + train.future, features)
@@ -221,7 +94,7 @@ class Clients:
             inputs = (train.past + train.future, features)
         else:
             self.series, inputs = None, train.x.shape[2:]
-            self.x, self.y = _tensor(train.x), _tensor(train.y)
+            self.x, self.y = tensor(train.x), tensor(train.y)
             if federation.task == "classification":
                 self.y, self.loss = self.y.long(), F.cross_entropy
         if config.model.name == "gru":
@@ -375,7 +248,7 @@ class Player:
             compiled = "compile" in variant
             self.server = PanaceaServer(self.clients, experiment, config, compiled)
         graph = experiment.federation.data.graph
-        heard = _tensor(relations.propagation(graph, "sage")).sum(dim=1, keepdim=True)
+        heard = tensor(relations.propagation(graph, "sage")).sum(dim=1, keepdim=True)
         self.related = heard > 0
 
     def play(self, draws: Draws) -> Tensor:
@@ -396,7 +269,7 @@ class Player:
 
     def start(self, weights: dict[str, np.ndarray]) -> None:
         """Goes to the first round, in which the server knows `weights`."""
-        self.server.start({name: _tensor(leaf) for name, leaf in weights.items()})
+        self.server.start({name: tensor(leaf) for name, leaf in weights.items()})
 
     def weights(self) -> dict[str, np.ndarray]:
         """What the server knows now."""
@@ -411,13 +284,9 @@ def environment() -> dict:
 
 def drawn(ids, indices, forgotten) -> Draws:
     """Draws from arrays."""
-    return Draws(_tensor(ids).long(), _tensor(indices).long(), _tensor(forgotten).bool())
+    return Draws(tensor(ids).long(), tensor(indices).long(), tensor(forgotten).bool())
 
 
 def _compiled(function):
     # A lambda, since torch.compile does not look into the wrappers of torch.func themselves.
     return torch.compile(lambda *given: function(*given), fullgraph=True)
-
-
-def _tensor(array) -> Tensor:
-    return torch.from_numpy(np.array(array))
