@@ -105,14 +105,15 @@ def test_functions_are_timed_in_turn_after_a_warm_up():
 
 
 def test_a_cost_tells_the_memory_of_its_own_block():
-    bytearray(2**27)  # a peak before, which does not count
+    """The kernel counts pages by the thread and in batches: 4 MiB may be missing."""
+    bytearray(2**28)  # a peak before, which does not count
     with cost() as spent:
-        kept = np.ones(2**24, np.uint8)  # 16 MiB
+        kept = np.ones(2**26, np.uint8)  # 64 MiB
     told = spent()
     assert told.seconds > 0 and kept[0]
     if told.memory is None:
         pytest.skip("this system tells no peak of a process")
-    assert 2**24 <= told.memory < 2**26
+    assert 2**26 - 2**22 <= told.memory < 2**27
 
 
 def test_a_scaling_leaves_a_table_numbers_and_a_drawing(tmp_path):
