@@ -89,7 +89,7 @@ def run_trials(
             f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
             f"its floats are {', '.join(experiment.hparams)}"
         )
-    player = _Player(config, experiment, federations)
+    player = _Player(config, experiment, federations, jax.local_devices()[: len(trials)])
     return _batches(player, trials, at_once, report)
 
 
@@ -159,12 +159,11 @@ class _Compiled(NamedTuple):
 class _Player:
     """Plays batches of trials; keeps a program for every size of them."""
 
-    def __init__(self, config, experiment, federations):
+    def __init__(self, config, experiment, federations, devices):
         self.config, self.experiment = config, experiment
         self.federations = federations
         self.seeds = list(federations)
         self.newcomers = experiment.federation.newcomers
-        devices = jax.local_devices()
         self.devices = len(devices)
         self.mesh = None
         if self.devices > 1:

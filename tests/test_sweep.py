@@ -48,8 +48,8 @@ def without_times(results):
 def test_a_trial_is_the_run_of_the_same_settings():
     """Two seeds and two rates in one program, each against the single run, all that it tells.
 
-    With newcomers, whose relations number more or fewer by the seed, and on the eight simulated
-    devices, of which four get a copy of the last trial.
+    With newcomers, whose relations number more or fewer by the seed, and on four of the
+    simulated devices.
     """
     points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
     settings = tiny()
