@@ -19,7 +19,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.experiment import clock, diverged_at, results_of
-from graphfl_jax.program import make_program, message_bytes
+from graphfl_jax.program import make_program, message_bytes, play_rounds
 from graphfl_jax.results import environment, novel_scores
 
 GROWTH = 8  # of a batch, from one that is tried to the next
@@ -241,8 +241,11 @@ class _Player:
         while played < config.rounds:
             step = min(config.eval_every, config.rounds - played)
             with clock(seconds, "train"):
-                state, log = program.advance(state, run, self.data, jnp.int32(step))
-                log = jax.device_get(log)
+                state, log = play_rounds(
+                    lambda state, rounds: program.advance(state, run, self.data, rounds),
+                    state,
+                    step,
+                )
             with clock(seconds, "evaluate"):
                 scores, tallies = jax.device_get(program.evaluate(state, run, self.data))
             played += step

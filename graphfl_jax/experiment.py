@@ -24,7 +24,7 @@ from graphfl_jax.build import (
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.processes import check_alike, is_first, together, wait_for_all
-from graphfl_jax.program import Log, client_mesh, make_program, message_bytes
+from graphfl_jax.program import Log, client_mesh, make_program, message_bytes, play_rounds
 from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder, without_paths
 
@@ -143,15 +143,14 @@ def _play(compiled, config, state, rows, seconds, folder, report):
     while played < config.rounds:
         step = min(config.eval_every - played % config.eval_every, config.rounds - played)
         with clock(seconds, "train"):
-            state, log = jax.block_until_ready(compiled.advance(state, jnp.int32(step)))
+            state, log = jax.block_until_ready(play_rounds(compiled.advance, state, step))
         with clock(seconds, "evaluate"):
             scores, tallies = jax.device_get(compiled.evaluate(state))
         played += step
         broken = diverged_at(log, scores, played)
         if broken >= 0:
             return state, tallies, broken
-        train = jax.device_get(log.metrics)
-        row = {"round": np.int32(played), "train": train, "scores": scores}
+        row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
         rows.append(jax.tree.map(np.asarray, row))
         due = played == config.rounds or played - saved >= config.checkpoint_every
         together(_write, folder, state, rows, seconds, due)

@@ -16,7 +16,15 @@ from graphfl_jax import local, tree
 from graphfl_jax.core import Examples, State
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import client_mesh, draw_cohort, map_clients, score_client
+from graphfl_jax.program import (
+    AT_ONCE,
+    Log,
+    client_mesh,
+    draw_cohort,
+    map_clients,
+    play_rounds,
+    score_client,
+)
 from tests.federations import two_clusters
 
 REPOSITORY = Path(__file__).parents[1]
@@ -194,3 +202,20 @@ def test_algorithms_use_one_another_only_whole():
 def test_the_package_needs_neither_experiments_nor_configurations():
     code = "import sys, graphfl_jax; assert not {'experiments', 'configs'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
+
+
+def test_many_rounds_are_played_in_portions_and_told_as_one():
+    counts, first_broken = [], np.array([7, -1, 44])
+
+    def advance(state, rounds):
+        counts.append(int(rounds))
+        played = state + np.arange(int(rounds))  # the rounds of this portion
+        inside = (first_broken >= state) & (first_broken <= played[-1])
+        log = Log({"loss": np.float32(played.mean())}, np.where(inside, first_broken, -1))
+        return state + len(played), log
+
+    state, log = play_rounds(advance, 0, 2 * AT_ONCE + 5)
+
+    assert state == 45 and counts == [20, 20, 5]
+    np.testing.assert_allclose(log.metrics["loss"], np.arange(45).mean(), rtol=1e-6)
+    np.testing.assert_array_equal(log.diverged_at, first_broken)
