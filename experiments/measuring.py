@@ -16,8 +16,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
-from graphfl_jax.experiment import Compiled
-from graphfl_jax.program import make_program
+from graphfl_jax.experiment import Compiled, program_of
 
 
 def interleaved(measured: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
@@ -94,9 +93,7 @@ def compile_rounds(
 ) -> Rounds:
     """Compiles rounds for a mesh of devices; `runs` of them at once, with seeds of their own,
     if that is not 0."""
-    program = make_program(
-        experiment.build, experiment.model, cohort_size=config.cohort_size, mesh=mesh
-    )
+    program = program_of(experiment, config, mesh)
     key = jax.random.key(config.seed)
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     start, advance = program.start, program.advance

@@ -18,8 +18,8 @@ from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.experiment import clock, diverged_at, results_of
-from graphfl_jax.program import make_program, message_bytes, play_rounds
+from graphfl_jax.experiment import clock, diverged_at, program_of, results_of
+from graphfl_jax.program import message_bytes, play_rounds
 from graphfl_jax.results import environment, novel_scores
 
 GROWTH = 8  # of a batch, from one that is tried to the next
@@ -169,14 +169,7 @@ class _Player:
         if self.devices > 1:
             auto = (AxisType.Auto,)
             self.mesh = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
-        program = make_program(
-            experiment.build,
-            experiment.model,
-            cohort_size=config.cohort_size,
-            block=config.eval_block,
-            group=config.eval_clients,
-            newcomers=self.newcomers,
-        )
+        program = program_of(experiment, config)
         own = self._own_data
         self.begin = self._everywhere(lambda run, data: program.start(*own(run, data)), 0, None)
         self.advance = self._everywhere(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from graphfl_jax import checkpoint
@@ -24,7 +24,14 @@ from graphfl_jax.build import (
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.processes import check_alike, is_first, together, wait_for_all
-from graphfl_jax.program import Log, client_mesh, make_program, message_bytes, play_rounds
+from graphfl_jax.program import (
+    Log,
+    Program,
+    client_mesh,
+    make_program,
+    message_bytes,
+    play_rounds,
+)
 from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
 from graphfl_jax.runs import RunFolder, without_paths
 
@@ -229,11 +236,9 @@ def results_of(
     }
 
 
-def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
-    """Compiles an experiment for the devices of all processes, and makes its first state."""
-    began = time.perf_counter()
-    mesh = together(client_mesh, config.cohort_size)
-    program = make_program(
+def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None) -> Program:
+    """The program of an experiment at a configuration's sizes."""
+    return make_program(
         experiment.build,
         experiment.model,
         cohort_size=config.cohort_size,
@@ -242,6 +247,13 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
         mesh=mesh,
         newcomers=experiment.federation.newcomers,
     )
+
+
+def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
+    """Compiles an experiment for the devices of all processes, and makes its first state."""
+    began = time.perf_counter()
+    mesh = together(client_mesh, config.cohort_size)
+    program = program_of(experiment, config, mesh)
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
     key = jax.jit(jax.random.key, static_argnums=0, out_shardings=everywhere)(config.seed)

@@ -32,6 +32,28 @@ def launched(name, *words, cwd):
     return done.returncode, done.stdout, done.stderr
 
 
+def shrunk(name, *words, cwd, file):
+    """As `launched`, with the settings of one of configs/ at tiny sizes."""
+    script = f"""
+import sys
+from configs import {file} as file
+from tests.federations import SMALL
+whole = file.get_config
+def tiny(*method):
+    config = whole(*method)
+    config.update_from_flattened_dict(SMALL)
+    return config
+file.get_config = tiny
+from experiments import {name}, entry
+sys.argv = {["experiments." + name, *words]!r}
+entry.launch({name}.main)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, cwd=cwd, capture_output=True, text=True
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
 def entry(name, *words, cwd, file="fl60.py"):
     """The same on tiny settings."""
     return launched(name, *small_words(file), *words, cwd=cwd)

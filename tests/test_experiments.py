@@ -15,7 +15,7 @@ from experiments.published import PUBLISHED, published
 from experiments.report import columns, lines, table_row
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
-from tests.entries import ROOT, entry, launched
+from tests.entries import ROOT, entry, launched, shrunk
 from tests.test_traffic import write_matrix, write_series
 
 CONFIGS = [
@@ -174,7 +174,8 @@ def test_a_table_of_traffic_stands_beside_forecasts_without_a_federation(tmp_pat
     write_matrix(tmp_path / "data/pems-bay/adj_mx_bay.pkl", names, chain)
     common = ["--data_root=data", "--out=here"]
     words = ["--datasets=pems_bay", "--methods=fedavg", "--rounds=1", "--seeds=1", *common]
-    status, told, errors = launched("tables", "--table=panacea_2", *words, cwd=tmp_path)
+    words = ["--table=panacea_2", *words]
+    status, told, errors = shrunk("tables", *words, cwd=tmp_path, file="pems_bay")
     assert status == 0, errors
     assert "pems_bay: 6 of 325 sensors, 100 of 52116 steps; no printed score compares." in told
     assert "MAE/RMSE (mph)/MAPE (%)" in told and "linear regression" in told
@@ -196,7 +197,7 @@ def test_a_table_and_a_figure_share_their_runs(tmp_path):
     """Newcomers too; the published numbers stay away from a run of two rounds."""
     quick = ["--rounds=2", "--seeds=2", "--out=here"]
     words = ["--table=panacea_3", "--datasets=fl60", "--methods=panacea", *quick]
-    status, told, errors = launched("tables", *words, cwd=tmp_path)
+    status, told, errors = shrunk("tables", *words, cwd=tmp_path, file="fl60")
     assert status == 0, errors
     assert "2 runs made, 0 found" in told
     row = json.loads((tmp_path / "here/panacea_3.json").read_text())[0]
@@ -208,11 +209,11 @@ def test_a_table_and_a_figure_share_their_runs(tmp_path):
     drawn = (tmp_path / "here/panacea_3.md").read_text().splitlines()
     assert len({line.count("|") for line in drawn}) == 1 and len(drawn) == 3
     assert f"{scores['mean']:.2f}" in drawn[2].split(" | ")
-    status, told, _ = launched("tables", *words, cwd=tmp_path)
+    status, told, _ = shrunk("tables", *words, cwd=tmp_path, file="fl60")
     assert (status, "0 runs made, 2 found" in told) == (0, True)
 
     words = ["--figure=panacea_3a", "--methods=fedavg,local", *quick]
-    status, told, errors = launched("figures", *words, cwd=tmp_path)
+    status, told, errors = shrunk("figures", *words, cwd=tmp_path, file="fl60")
     assert status == 0, errors
     drawn = json.loads((tmp_path / "here/panacea_3a.json").read_text())
     assert [(line["name"], line["x"], len(line["seeds"])) for line in drawn] == [
@@ -222,7 +223,7 @@ def test_a_table_and_a_figure_share_their_runs(tmp_path):
     assert (tmp_path / "here/panacea_3a.png").read_bytes()[:4] == b"\x89PNG"
     assert "<svg" in (tmp_path / "here/panacea_3a.svg").read_text()
     words = ["--table=panacea_2", "--datasets=fl60", "--methods=fedavg,local", *quick]
-    assert "0 runs made, 4 found" in launched("tables", *words, cwd=tmp_path)[1]
+    assert "0 runs made, 4 found" in shrunk("tables", *words, cwd=tmp_path, file="fl60")[1]
 
 
 def test_a_line_without_a_run_is_named_and_one_line_is_seen_whole():
