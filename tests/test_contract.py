@@ -12,10 +12,12 @@ import pytest
 from graphfl_jax import checkpoint, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.attacks import ATTACKS, attacked, with_ranks
 from graphfl_jax.build import build_experiment, wanted
 from graphfl_jax.core import Examples
 from graphfl_jax.data import relations
 from graphfl_jax.data.newcomers import hold_out
+from graphfl_jax.defences import CENTRES, DEFENCES, defended
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from tests.federations import renamed, small_config, two_clusters
 
@@ -28,6 +30,12 @@ CASES = {name: {"algorithm__name": name} for name in sorted(ALGORITHMS)} | {
         "tuning__part": "head",
         "tuning__epochs": 2,
     },
+    "simply tuned": {
+        "algorithm__name": "ditto",
+        "tuning__part": "new_head",
+        "tuning__steps": 3,
+    },
+    "defended": {"algorithm__name": "panacea", "defence__name": "clip"},
     "generated in full": {"algorithm__name": "panacea", "algorithm__profile": "full"},
     "generated head": {"algorithm__name": "pfedhn", "algorithm__profile": "head"},
     "generated at low rank": {"algorithm__name": "panacea", "algorithm__profile": "lowrank"},
@@ -70,7 +78,7 @@ def assert_equal(a, b, **tolerance):
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("factory", [*ALGORITHMS.values(), finetuned])
+@pytest.mark.parametrize("factory", [*ALGORITHMS.values(), finetuned, attacked, defended])
 def test_docstring_says_what_departs_from_the_paper(factory):
     assert "\nDepartures:" in sys.modules[factory.__module__].__doc__
 
@@ -85,7 +93,9 @@ def test_a_round_keeps_the_shape_of_the_state(name):
 
 def test_all_floats_are_read_and_no_others(name):
     experiment, _, hparams = parts(name)
-    rates = {f"{side}_lr" for side in ("client", "server", "novel", "tuning")}
+    rates = {f"{side}_lr" for side in ("client", "server", "novel", "tuning")} | {
+        "defence_norm"
+    }
     assert "client_lr" in hparams
     assert set(hparams) <= set(wanted(ALGORITHMS[CASES[name]["algorithm__name"]])) | rates
     for missing in hparams:
@@ -280,3 +290,97 @@ def test_messages_are_counted_from_what_is_sent(name):
     sent = jax.tree.leaves(algorithm.download(state.server, 0))
     assert down == sum(leaf.nbytes for leaf in sent)
     assert up in (0, 4 * 27)  # nothing, or one model of 2 * 5 + 5 + 5 * 2 + 2 floats
+
+
+# ------------------------------------------------------------------------ attacks and defences
+
+
+def besieged(images=False, **changes):
+    """Program, floats and data of a tiny federation with its attackers."""
+    config = small_config(**changes)
+    federation = two_clusters()
+    if config.attack.name == "backdoor" or images:
+        rows = federation.data.train
+        shape = (*rows.y.shape, 4, 4, 3)
+        x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
+        pictures = {"test": Examples(x, rows.y, rows.count)}
+        data = federation.data._replace(train=pictures["test"], evals=pictures)
+        federation = federation._replace(data=data)
+    if config.attack.name:
+        federation = with_ranks(federation, clients=(), seed=0)
+    experiment = build_experiment(config, federation)
+    program = make_program(experiment.build, experiment.model, cohort_size=config.cohort_size)
+    return program, floats(experiment.hparams), federation.data
+
+
+def after_two(program, hparams, data):
+    state = program.start(KEY, hparams, data)
+    return program.advance(state, KEY, hparams, data, jnp.int32(2))
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_ratio_of_none_is_no_attack_bit_for_bit_and_recompiles_nothing(attack):
+    with jax.numpy_dtype_promotion("standard"):  # a perceptron casts bytes without a word
+        check_ratios(attack)
+
+
+def check_ratios(attack):
+    program, hparams, data = besieged(algorithm__name="fedavg", attack__name=attack)
+    assert float(hparams["attack_ratio"]) == 0.0
+    none = after_two(program, hparams, data)
+    if attack != "backdoor":  # whose images the cached program does not know
+        assert_equal(none, play("fedavg", 2)[:2])
+    else:
+        honest, own, _ = besieged(algorithm__name="fedavg", images=True)
+        assert_equal(none, after_two(honest, own, data))
+    half = after_two(program, hparams | {"attack_ratio": jnp.float32(0.5)}, data)
+    assert program.advance._cache_size() == 1
+    assert int(half[1].diverged_at) == -1
+    first, second = (
+        tree.as_matrix(jax.tree.map(lambda leaf: leaf[None], one[0].server))[0]
+        for one in (none, half)
+    )
+    assert not np.array_equal(first, second)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_poison_of_lambda_minus_one_is_an_honest_run(algorithm):
+    """To the bit; with another lambda it is not, but where nothing is sent."""
+    program, hparams, data = besieged(algorithm__name=algorithm, attack__name="poisoning")
+    hparams |= {"attack_ratio": jnp.float32(0.5), "attack_lambda": jnp.float32(-1.0)}
+    honest, log, _ = play(algorithm, 2)
+    assert_equal(after_two(program, hparams, data), (honest, log))
+    poisoned, _ = after_two(program, hparams | {"attack_lambda": jnp.float32(0.5)}, data)
+    leaves = (jax.tree.leaves(each.server) for each in (poisoned, honest))
+    same = all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True))
+    assert same == (algorithm == "local")
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_who_does_not_train_uploads_what_the_algorithm_says(algorithm):
+    experiment, program, hparams = parts(algorithm)
+    method = experiment.build(hparams | {"client_lr": jnp.float32(0.0)}, 0)
+    data = experiment.federation.data
+    state = play(algorithm, 2)[0]
+
+    def both(state):
+        message = method.download(state.server, 1)
+        client, examples = tree.take((state.clients, data.train), 1)
+        return method.local(message, client, examples, KEY)[1], method.untrained(message)
+
+    uploaded, untrained = jax.jit(both)(state)
+    assert_equal(uploaded, untrained)
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "pfedhn"])
+@pytest.mark.parametrize("defence", DEFENCES)
+def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, algorithm):
+    changes = {"defence__name": defence, "defence__attackers": 0, "attack__name": "sign_flip"}
+    if algorithm == "pfedhn" and defence in CENTRES:
+        with pytest.raises(ValueError, match=f"defence.name={defence!r} "):
+            besieged(algorithm__name=algorithm, **changes)
+        return
+    program, hparams, data = besieged(algorithm__name=algorithm, **changes)
+    before = jax.eval_shape(program.start, KEY, hparams, data)
+    after, _ = jax.eval_shape(program.advance, before, KEY, hparams, data, jnp.int32(1))
+    assert before == after
