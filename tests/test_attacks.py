@@ -384,3 +384,24 @@ def test_what_means_nothing_is_refused(algorithm, changes, says):
     config = small_config(algorithm__name=algorithm, **changes)
     with pytest.raises(ValueError, match=says):
         build_experiment(config, two_clusters())
+
+
+def test_simple_tuning_starts_a_head_afresh_on_the_body_as_it_was():
+    """Of nine clients no two heads are alike, and none is larger than 1 / sqrt(fan_in)."""
+    config = small_config(algorithm__name="fedavg", tuning__part="new_head")
+    experiment = build_experiment(config, two_clusters())
+    resting = experiment.build(experiment.hparams | {"tuning_lr": 0.0}, 0)
+    tuned = experiment.build(experiment.hparams, 0)
+    w = resting.init(KEY, experiment.federation.data.graph)
+    w["head"] = jax.tree.map(lambda leaf: leaf + 100.0, w["head"])
+    own = Examples(*(jnp.asarray(leaf[0]) for leaf in experiment.federation.data.train))
+    keys = jax.random.split(KEY, 9)
+    heads = []
+    for algorithm in (resting, tuned):
+        after = jax.vmap(lambda key: algorithm.personalize(w, (), own, key))(keys)  # noqa: B023
+        for leaf, before in zip(*map(jax.tree.leaves, (after["body"], w["body"])), strict=True):
+            np.testing.assert_array_equal(leaf, np.broadcast_to(before, leaf.shape))
+        heads.append(np.asarray(tree.as_matrix(after["head"])[0]))
+    drawn, trained = heads
+    assert np.abs(drawn).max() <= 5**-0.5 and len(np.unique(drawn, axis=0)) == 9
+    assert np.all(np.abs(trained - drawn).max(axis=1) > 1e-3)

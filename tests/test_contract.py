@@ -12,9 +12,9 @@ import pytest
 from graphfl_jax import checkpoint, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
-from graphfl_jax.attacks import ATTACKS, attacked, with_ranks
+from graphfl_jax.attacks import ATTACKS, UPLOAD_ATTACKS, attacked, with_ranks
 from graphfl_jax.build import build_experiment, wanted
-from graphfl_jax.core import Examples
+from graphfl_jax.core import Cohort, Examples
 from graphfl_jax.data import relations
 from graphfl_jax.data.newcomers import hold_out
 from graphfl_jax.defences import CENTRES, DEFENCES, defended
@@ -30,12 +30,6 @@ CASES = {name: {"algorithm__name": name} for name in sorted(ALGORITHMS)} | {
         "tuning__part": "head",
         "tuning__epochs": 2,
     },
-    "simply tuned": {
-        "algorithm__name": "ditto",
-        "tuning__part": "new_head",
-        "tuning__steps": 3,
-    },
-    "defended": {"algorithm__name": "panacea", "defence__name": "clip"},
     "generated in full": {"algorithm__name": "panacea", "algorithm__profile": "full"},
     "generated head": {"algorithm__name": "pfedhn", "algorithm__profile": "head"},
     "generated at low rank": {"algorithm__name": "panacea", "algorithm__profile": "lowrank"},
@@ -296,80 +290,113 @@ def test_messages_are_counted_from_what_is_sent(name):
 
 
 def besieged(images=False, **changes):
-    """Program, floats and data of a tiny federation with its attackers."""
+    """Experiment and data of a tiny federation with its attackers."""
     config = small_config(**changes)
     federation = two_clusters()
-    if config.attack.name == "backdoor" or images:
-        rows = federation.data.train
-        shape = (*rows.y.shape, 4, 4, 3)
-        x = np.random.default_rng(0).integers(0, 256, shape).astype(np.uint8)
-        pictures = {"test": Examples(x, rows.y, rows.count)}
-        data = federation.data._replace(train=pictures["test"], evals=pictures)
+    if images:
+        own = federation.data.train
+        rng = np.random.default_rng(0)
+        x = rng.integers(0, 256, (*own.y.shape, 4, 4, 3)).astype(np.uint8)
+        examples = Examples(x, own.y, own.count)
+        data = federation.data._replace(train=examples, evals={"test": examples})
         federation = federation._replace(data=data)
-    if config.attack.name:
-        federation = with_ranks(federation, clients=(), seed=0)
-    experiment = build_experiment(config, federation)
-    program = make_program(experiment.build, experiment.model, cohort_size=config.cohort_size)
-    return program, floats(experiment.hparams), federation.data
+    federation = with_ranks(federation, clients=(), seed=0)
+    return build_experiment(config, federation), federation.data
 
 
-def after_two(program, hparams, data):
+def after_a_round(experiment, data, mesh=None, **values):
+    """The state; `values` are floats in place of those of the configuration."""
+    program = make_program(experiment.build, experiment.model, cohort_size=4, mesh=mesh)
+    hparams = floats(experiment.hparams | values)
     state = program.start(KEY, hparams, data)
-    return program.advance(state, KEY, hparams, data, jnp.int32(2))
+    return program.advance(state, KEY, hparams, data, jnp.int32(1))[0]
+
+
+def learned(algorithm, experiment, data, **values):
+    """What a server makes of uploads that chance wrote, of seven clients."""
+    method = experiment.build(floats(experiment.hparams | values), 0)
+    server = play(algorithm, 1)[0].server
+    cohort = Cohort(jnp.arange(7), jnp.arange(1.0, 8.0), jnp.asarray(data.rank))
+
+    @jax.jit
+    def aggregate(server):
+        def upload(i):
+            sent = method.untrained(method.download(server, i))
+            keys = iter(jax.random.split(jax.random.fold_in(KEY, i), 99))
+            return jax.tree.map(lambda x: x + jax.random.normal(next(keys), x.shape), sent)
+
+        return method.aggregate(server, cohort, jax.vmap(upload)(cohort.ids), KEY)
+
+    return aggregate(server)
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_a_ratio_of_none_is_no_attack_bit_for_bit_and_recompiles_nothing(attack):
-    with jax.numpy_dtype_promotion("standard"):  # a perceptron casts bytes without a word
-        check_ratios(attack)
-
-
-def check_ratios(attack):
-    program, hparams, data = besieged(algorithm__name="fedavg", attack__name=attack)
-    assert float(hparams["attack_ratio"]) == 0.0
-    none = after_two(program, hparams, data)
-    if attack != "backdoor":  # whose images the cached program does not know
-        assert_equal(none, play("fedavg", 2)[:2])
-    else:
-        honest, own, _ = besieged(algorithm__name="fedavg", images=True)
-        assert_equal(none, after_two(honest, own, data))
-    half = after_two(program, hparams | {"attack_ratio": jnp.float32(0.5)}, data)
-    assert program.advance._cache_size() == 1
-    assert int(half[1].diverged_at) == -1
-    first, second = (
-        tree.as_matrix(jax.tree.map(lambda leaf: leaf[None], one[0].server))[0]
-        for one in (none, half)
+def test_a_ratio_of_none_is_no_attack_bit_for_bit(attack):
+    experiment, data = besieged(
+        attack == "backdoor", algorithm__name="fedavg", attack__name=attack
     )
-    assert not np.array_equal(first, second)
+    assert experiment.hparams["attack_ratio"] == 0.0
+    if attack in UPLOAD_ATTACKS:
+        honest, _ = besieged(algorithm__name="fedavg")
+        same, other = (
+            learned("fedavg", experiment, data, attack_ratio=ratio) for ratio in (0.0, 0.5)
+        )
+        assert_equal(same, learned("fedavg", honest, data))
+        assert any(jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), same, other)))
+        return
+    same, other = (
+        experiment.build(experiment.hparams | {"attack_ratio": ratio}, 0).tamper(data, KEY)
+        for ratio in (0.0, 0.5)
+    )
+    assert_equal(same.train, data.train)
+    assert_equal(same.evals["test"], data.evals["test"])
+    assert not np.array_equal(other.train.y, data.train.y)
+
+
+@pytest.mark.parametrize(
+    "algorithm, attack", [("fedavg", "poisoning"), ("panacea", "label_flip")]
+)
+def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(algorithm, attack):
+    experiment, data = besieged(algorithm__name=algorithm, attack__name=attack)
+    assert_equal(after_a_round(experiment, data), play(algorithm, 1)[0])
+
+
+def test_a_sharded_round_with_attackers_is_the_unsharded_one():
+    experiment, data = besieged(algorithm__name="pfedhn", attack__name="alie")
+    alone, split = (
+        after_a_round(experiment, data, mesh, attack_ratio=0.5)
+        for mesh in (None, client_mesh(4))
+    )
+    assert_equal(jax.device_get(split), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
-def test_poison_of_lambda_minus_one_is_an_honest_run(algorithm):
-    """To the bit; with another lambda it is not, but where nothing is sent."""
-    program, hparams, data = besieged(algorithm__name=algorithm, attack__name="poisoning")
-    hparams |= {"attack_ratio": jnp.float32(0.5), "attack_lambda": jnp.float32(-1.0)}
-    honest, log, _ = play(algorithm, 2)
-    assert_equal(after_two(program, hparams, data), (honest, log))
-    poisoned, _ = after_two(program, hparams | {"attack_lambda": jnp.float32(0.5)}, data)
-    leaves = (jax.tree.leaves(each.server) for each in (poisoned, honest))
-    same = all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True))
-    assert same == (algorithm == "local")
+def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(algorithm):
+    """With another lambda it is not, but where nothing is sent."""
+    experiment, data = besieged(algorithm__name=algorithm, attack__name="poisoning")
+    honest, _ = besieged(algorithm__name=algorithm)
+    expected = learned(algorithm, honest, data)
+    recovered, poisoned = (
+        learned(algorithm, experiment, data, attack_ratio=0.5, attack_lambda=value)
+        for value in (-1.0, 0.5)
+    )
+    assert_equal(recovered, expected)
+    leaves = zip(*map(jax.tree.leaves, (poisoned, expected)), strict=True)
+    assert all(np.array_equal(a, b) for a, b in leaves) == (algorithm == "local")
 
 
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_who_does_not_train_uploads_what_the_algorithm_says(algorithm):
-    experiment, program, hparams = parts(algorithm)
+    experiment, _, hparams = parts(algorithm)
     method = experiment.build(hparams | {"client_lr": jnp.float32(0.0)}, 0)
-    data = experiment.federation.data
-    state = play(algorithm, 2)[0]
 
-    def both(state):
+    @jax.jit
+    def both(state, data):
         message = method.download(state.server, 1)
         client, examples = tree.take((state.clients, data.train), 1)
         return method.local(message, client, examples, KEY)[1], method.untrained(message)
 
-    uploaded, untrained = jax.jit(both)(state)
-    assert_equal(uploaded, untrained)
+    assert_equal(*both(play(algorithm, 2)[0], experiment.federation.data))
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "pfedhn"])
@@ -380,7 +407,9 @@ def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, algorithm
         with pytest.raises(ValueError, match=f"defence.name={defence!r} "):
             besieged(algorithm__name=algorithm, **changes)
         return
-    program, hparams, data = besieged(algorithm__name=algorithm, **changes)
+    experiment, data = besieged(algorithm__name=algorithm, **changes)
+    program = make_program(experiment.build, experiment.model, cohort_size=4)
+    hparams = floats(experiment.hparams)
     before = jax.eval_shape(program.start, KEY, hparams, data)
     after, _ = jax.eval_shape(program.advance, before, KEY, hparams, data, jnp.int32(1))
     assert before == after
