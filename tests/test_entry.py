@@ -334,7 +334,7 @@ BAD = [
     ([*FLIP, "--config.hparams.attack_ratio=1.5"], r"attack_ratio=1.5 is a share; .*\[0, 1\]"),
     ([*FLIP, "--config.hparams.attack_ratio=-0.1"], "attack_ratio=-0.1 must .*not negative"),
     ([*FLIP, "--config.attack.clients=60"], "attack.clients has 60, who.*0 to 59"),
-    ([*FLIP, "--config.attack.clients=Ann,Bob"], "attack.clients has 'Ann', who.*fl60"),
+    ([*FLIP, "--config.attack.clients=('Ann','Bo')"], "attack.clients has 'Ann', who.*fl60"),
     (
         [*FLIP, "--config.attack.clients=3", "--config.hparams.attack_ratio=0.1"],
         "attack.clients=3 and hparams.attack_ratio=0.1 both say",

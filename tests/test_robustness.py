@@ -87,7 +87,8 @@ def test_the_entry_leaves_tables_and_makes_no_run_twice(tmp_path):
     words = ["--methods=fedavg", "--attacks=sign_flip", "--ratios=0.5", "--seeds=2"]
     status, told, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
-    assert "4 runs made, 0 found" in told and "sign_flip: what honest clients lost" in told
+    assert "4 runs made, 0 found" in told
+    assert "sign_flip: what honest clients lost" in (tmp_path / "out/robustness.md").read_text()
     left = {path.name for path in (tmp_path / "out").iterdir()}
     assert left == {
         "cells",
@@ -101,12 +102,8 @@ def test_the_entry_leaves_tables_and_makes_no_run_twice(tmp_path):
     assert json.loads((tmp_path / "out/robustness.json").read_text()) == before
 
 
-@pytest.mark.parametrize(
-    "words, says",
-    [(["--attacks=gas"], "attacks='gas' is unknown"), (["--ratios=2"], "ratios=2 must be")],
-)
-def test_bad_input_is_refused_in_one_line(words, says, tmp_path):
-    status, told, errors = entry("robustness", *words, cwd=tmp_path)
+def test_an_attack_that_is_none_is_refused_in_one_line(tmp_path):
+    status, told, errors = entry("robustness", "--attacks=gas", cwd=tmp_path)
     assert (status, told, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("error: ") and says in errors
+    assert errors.startswith("error: attacks='gas' is unknown; choose from label_flip")
     assert not any(tmp_path.iterdir())
