@@ -78,7 +78,7 @@ def get_config() -> ConfigDict:
     # label_flip, label_flip_wrong, backdoor: of data; poisoning, sign_flip, noise, alie, ipm,
     # min_max: of uploads; empty is none
     config.attack.name = ""
-    config.attack.clients = ()  # who attacks: (3, 7), ("Iowa", "Ohio"); empty: drawn by the seed
+    config.attack.clients = ()  # who attacks: 3,7 or 'Iowa','Ohio'; empty: drawn by the seed
     config.attack.target = 1  # backdoor: the label that a trigger is to mean
     config.attack.trigger_size = 0  # backdoor: pixels along its side; 0: as large as images
 

@@ -143,10 +143,10 @@ def row(runs: list[dict], clean: list[dict]) -> dict:
         "metric": metric,
         "unit": unit,
         "attackers": len(runs[0]["attack"]["ids"]),
-        "diverged": sum(map(diverged, runs + clean)),
+        "diverged": sum(map(diverged, runs)),
         "points": None,
     }
-    if told["diverged"] or any(run["attack"]["benign"] is None for run in runs):
+    if any(map(diverged, runs + clean)) or any(not run["attack"]["benign"] for run in runs):
         return told
     sign = scale if runs[0]["higher_is_better"] else -scale
     told["points"] = {}
@@ -224,7 +224,7 @@ def grid(rows: list[dict], name: str) -> list[list[str]]:
 
 def cell(one: dict, name: str) -> str:
     if one["diverged"]:
-        return "diverged"
+        return f"{one['diverged']} diverged"
     if one["points"] is None or name not in one["points"]["P"]:
         return ""
     told = one["points"]["P"][name]

@@ -45,8 +45,6 @@ from graphfl_jax.core import Algorithm, Array, Examples, Windows
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.updates import with_updates
 
-Updates = Array  # [M, d], of a cohort
-
 
 class DataAttack(NamedTuple):
     """What one client's data become."""
@@ -58,7 +56,7 @@ class DataAttack(NamedTuple):
 
 def label_flip(*, train: Examples | Windows, classes: int) -> DataAttack:
     """Builds the flip to any class; of a regression, 0 `classes`, targets change places."""
-    _check_targets(train)
+    _check_targets("label_flip", train)
 
     def spoil(examples, key):
         if classes:
@@ -77,7 +75,7 @@ def label_flip_wrong(*, train: Examples | Windows, classes: int) -> DataAttack:
     Raises:
       ValueError: there are no classes.
     """
-    _check_targets(train)
+    _check_targets("label_flip_wrong", train)
     if not classes:
         raise ValueError(
             "attack.name='label_flip_wrong' needs classes, of which a regression has none; set "
@@ -310,11 +308,11 @@ def with_ranks(federation: Federation, *, clients: tuple, seed: int) -> Federati
     return federation._replace(data=data, everyone=everyone)
 
 
-def _check_targets(train):
+def _check_targets(name, train):
     if isinstance(train, Windows):
         raise ValueError(
-            "attack.name: labels cannot be flipped where targets are steps of the series that "
-            "inputs are; set --config.attack.name=poisoning or another attack on uploads"
+            f"attack.name={name!r} cannot change targets that are steps of the series which "
+            f"inputs are; set --config.attack.name=poisoning or another attack on uploads"
         )
 
 

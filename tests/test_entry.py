@@ -343,7 +343,10 @@ BAD = [
     ([FL60, "--config.attack.clients=3"], "attack.clients=3 without an attack"),
     ([FL60, "--config.attack.name=backdoor"], "backdoor' needs images .*not; take compcars"),
     ([TPT48, "--config.attack.name=label_flip_wrong"], "needs classes, .*label_flip"),
-    ([*ROADS, "--config.attack.name=label_flip"], "cannot be flipped .*name=poisoning"),
+    (
+        [*ROADS, "--config.attack.name=label_flip"],
+        "label_flip' cannot change targets .*name=poisoning",
+    ),
     ([*BACKDOOR, "--config.attack.trigger_size=9"], "trigger_size=9 .*8 x 8; .*in .0, 8"),
     ([*BACKDOOR, "--config.attack.target=4"], r"attack.target=4 is no label; .*\[0, 3\]"),
     ([FL60, "--config.defence.name=wall"], "defence.name='wall' is unknown; .*clip.*krum"),

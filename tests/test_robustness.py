@@ -72,8 +72,8 @@ def test_methods_are_compared_seed_by_seed_with_the_first():
     assert "alie: what the others lost more than first, accuracy at P, %" in tables
     assert "alie: success at P, % of honest clients' triggered images" in tables
     assert all(text[0] == ["method", "0.3"] for text in tables.values())
-    rows[0] |= {"points": None, "diverged": 1}
-    assert dict(tables_of(rows))["alie: accuracy at P, %, of all clients"][1][1] == "diverged"
+    rows[0] |= {"points": None, "diverged": 2}
+    assert dict(tables_of(rows))["alie: accuracy at P, %, of all clients"][1][1] == "2 diverged"
 
 
 @pytest.mark.parametrize("words", [["0", "1.5"], ["-0.1"], ["half"], ["nan"]])
