@@ -54,7 +54,7 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
     """Draws scores of honest clients at P over shares of malicious ones: a panel an attack.
 
     Args:
-      rows: as `robustness.main` makes them; a line is left out where a method diverged.
+      rows: as `robustness.main` makes them; a line has a gap where a run diverged.
       title: of the drawing.
     """
     attacks, methods = (
@@ -65,15 +65,11 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
     )
     for attack, axes in zip(attacks, panels[0], strict=True):
         for i, method in enumerate(methods):
-            own = [
-                (row["ratio"], row["points"]["P"]["benign"])
-                for row in rows
-                if (row["attack"], row["method"]) == (attack, method) and row["points"]
-            ]
-            places = [100 * ratio for ratio, _ in own]
-            mean, half = (
-                np.array([score[name] or 0.0 for _, score in own]) for name in ("mean", "half")
-            )
+            own = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+            places = [100 * row["ratio"] for row in own]
+            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in own]
+            mean = np.array([score.get("mean", np.nan) for score in scores])
+            half = np.array([score.get("half") or 0.0 for score in scores])
             style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
             label = method if attack == attacks[0] else None
             axes.plot(places, mean, label=label, marker="o", ms=3, **style)
