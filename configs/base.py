@@ -70,9 +70,22 @@ def get_config() -> ConfigDict:
     config.novel.graph = "inductive"  # transductive: training knows newcomers' relations
 
     config.tuning = ConfigDict()  # of any method's predictor, before it is scored at P
-    config.tuning.part = ""  # whole or head; empty is no fine-tuning
+    config.tuning.part = ""  # whole, head, new_head (Simple-Tuning); empty is no fine-tuning
     config.tuning.steps = 50  # of batch_size examples, drawn with replacement
     config.tuning.epochs = 0  # if not 0, so many passes over the examples in steps' place
+
+    config.attack = ConfigDict()  # see attacks.py; the share of attackers is a float, below
+    # label_flip, label_flip_wrong, backdoor: of data; poisoning, sign_flip, noise, alie, ipm,
+    # min_max: of uploads; empty is none
+    config.attack.name = ""
+    config.attack.clients = ()  # who attacks: 3,7 or 'Iowa','Ohio'; empty: drawn by the seed
+    config.attack.target = 1  # backdoor: the label that a trigger is to mean
+    config.attack.trigger_size = 0  # backdoor: pixels along its side; 0: as large as images
+
+    config.defence = ConfigDict()  # see defences.py
+    # clip, median, trimmed_mean, krum, multi_krum, geometric_median; empty is none
+    config.defence.name = ""
+    config.defence.attackers = 1  # in a cohort, that trimmed_mean and krum allow for
 
     config.model = ConfigDict()
     config.model.name = "mlp"  # mlp; gru, gru_sampled: forecasters of series; resnet18
@@ -117,6 +130,14 @@ def get_config() -> ConfigDict:
     config.hparams.sfl_graph_lr = 0.01  # of the learner of relations
     config.hparams.sampling_decay = 50.0  # gru_sampled: rounds in which the truth is read less
     config.hparams.tuning_lr = 0.1  # of fine-tuning
+    config.hparams.attack_ratio = 0.0  # of the clients that train, who are malicious
+    config.hparams.attack_lambda = 0.5  # poisoning: upload of -lambda times an update
+    config.hparams.attack_sigma = 3.0  # noise: its size, in that of an update
+    config.hparams.attack_z = 1.5  # alie: standard deviations from the mean
+    config.hparams.attack_epsilon = 0.5  # ipm: upload of -epsilon times the mean update
+    config.hparams.attack_alpha = 0.2  # backdoor: opacity of the trigger
+    config.hparams.attack_share = 0.5  # backdoor: of an attacker's images, with the trigger
+    config.hparams.defence_norm = 1.0  # clip: largest norm, in the median of the cohort's
     config.hparams.novel_lr = 100.0  # of newcomers' codes, where a hypernetwork fits them
     # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9

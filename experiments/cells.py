@@ -7,6 +7,7 @@ source of the package.
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import jax
@@ -56,7 +57,12 @@ def papers_config(
 
 
 def cells(
-    config: ConfigDict, seeds: list[int], folder: Path, *, at_once: int = 0
+    config: ConfigDict,
+    seeds: list[int],
+    folder: Path,
+    *,
+    points: Sequence[dict[str, float]] = ({},),
+    at_once: int = 0,
 ) -> tuple[list[dict], int]:
     """The runs of a configuration with some seeds, those made before read from `folder`.
 
@@ -64,29 +70,30 @@ def cells(
       config: of the runs.
       seeds: of the runs.
       folder: of their files.
-      at_once: seeds whose runs are one program; 0 is all.
+      points: floats of ``hparams``, with each of which every seed is run.
+      at_once: runs that are one program; 0 is all.
 
     Returns:
-      Of every seed what results.json of a single run holds, with a ``fingerprint`` and the
-      ``curve``, means over clients at every evaluation; and how many were run now.
+      Of every point, and of each its seeds, what results.json of a single run holds, with a
+      ``fingerprint`` and the ``curve``, means over clients at every evaluation; and how many
+      were run now.
     """
-    found, missing, federations = {}, {}, {}
-    for seed in seeds:
-        own = with_seed(config, seed)
-        federation = federations[seed] = load_federation(own)
+    federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
+    found, missing = [], {}
+    for trial in [Trial(point, seed) for point in points for seed in seeds]:
+        own, federation = with_seed(config, trial.seed), federations[trial.seed]
+        own.hparams.update(trial.hparams)
         build_experiment(own, federation)  # refuses what does not fit before anything runs
         mark = _fingerprint(own, federation)
-        path = folder / f"{federation.name}-{variant_of(own)}-seed{seed}-{mark[:12]}.json"
-        cell = _read(path, mark)
-        if cell is None:
-            missing[seed] = (path, mark)
-        else:
-            found[seed] = cell
-    trials = [Trial({}, seed) for seed in missing]
+        name = f"{federation.name}-{variant_of(own)}-seed{trial.seed}-{mark[:12]}.json"
+        found.append(_read(folder / name, mark))
+        if found[-1] is None:
+            missing[len(found) - 1] = (trial, folder / name, mark)
+    places, trials = list(missing), [trial for trial, *_ in missing.values()]
     size = at_once or len(trials)
     for place, outcome in run_trials(config, federations, trials, at_once=size):
         folder.mkdir(parents=True, exist_ok=True)
-        path, mark = missing[trials[place].seed]
+        _, path, mark = missing[places[place]]
         curve = [
             {"round": int(row["round"])}
             | jax.tree.map(lambda scores: float(scores.mean()), row["scores"]["test"])
@@ -94,8 +101,8 @@ def cells(
         ]
         cell = {"fingerprint": mark, **outcome.results, "curve": curve}
         checkpoint.write_json(path, cell)
-        found[trials[place].seed] = cell
-    return [found[seed] for seed in seeds], len(missing)
+        found[places[place]] = cell
+    return found, len(missing)
 
 
 def _read(path, mark) -> dict | None:

@@ -50,6 +50,40 @@ def draw(lines: list[dict], label: str) -> Figure:
     return figure
 
 
+def draw_robustness(rows: list[dict], title: str) -> Figure:
+    """Draws scores of honest clients at P over shares of malicious ones: a panel an attack.
+
+    Args:
+      rows: as `robustness.main` makes them; a line has a gap where a run diverged.
+      title: of the drawing.
+    """
+    attacks, methods = (
+        list(dict.fromkeys(row[name] for row in rows)) for name in ("attack", "method")
+    )
+    figure, panels = pyplot.subplots(
+        1, len(attacks), figsize=(7.2, 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for attack, axes in zip(attacks, panels[0], strict=True):
+        for i, method in enumerate(methods):
+            own = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+            places = [100 * row["ratio"] for row in own]
+            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in own]
+            mean = np.array([score.get("mean", np.nan) for score in scores])
+            half = np.array([score.get("half") or 0.0 for score in scores])
+            style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+            label = method if attack == attacks[0] else None
+            axes.plot(places, mean, label=label, marker="o", ms=3, **style)
+            axes.fill_between(
+                places, mean - half, mean + half, color=style["color"], alpha=0.1, lw=0
+            )
+        axes.set(title=attack, xlabel="malicious clients [%]")
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of honest clients [{rows[0]['unit']}]")
+    figure.suptitle(title, fontsize="medium")
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
 def draw_search(board: dict) -> Figure:
     """Draws validation scores over each field of a leaderboard, and a line through the best.
 

@@ -62,6 +62,8 @@ def play(config) -> int:
         console.print(error_table(result.results["errors"]))
     if result.results["novel"]:
         console.print(novel_table(result.results))
+    if result.results["attack"]:
+        console.print(attack_table(result.results))
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
 
@@ -115,6 +117,28 @@ def novel_table(results: dict) -> Table:
         scores = [row[point]["mean"] for point in POINTS]
         scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
         table.add_row(str(row["rounds"]), *(f"{score:.4g}" for score in scores))
+    return table
+
+
+def attack_table(results: dict) -> Table:
+    """Test scores of the honest clients, and how often a trigger had its effect on them."""
+    attack, everyone = results["attack"], results["scores"]["final"]
+    defence = f" against {results['defence']}" if results["defence"] else ""
+    table = Table(
+        title=f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients",
+        caption=f"{results['metric']}; results.json names them",
+    )
+    columns = {"of all clients": {point: everyone[point]["mean"] for point in POINTS}}
+    if attack["benign"]:
+        benign = {point: attack["benign"][point]["mean"] for point in POINTS}
+        columns["of honest clients"] = benign
+    if attack["success"]:
+        columns["success"] = attack["success"]
+    table.add_column("scored at")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for point in POINTS:
+        table.add_row(point, *(f"{scores[point]:.4g}" for scores in columns.values()))
     return table
 
 

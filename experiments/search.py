@@ -203,8 +203,8 @@ def groups_of(points: list[Point], seeds: list[int], *, most: int) -> list[Group
 
 def _load(config, loaded):
     """The federation of a configuration, loaded once for all methods."""
-    told = (config.data.to_dict(), config.novel.to_dict(), config.novel_fraction, config.seed)
-    mark = json.dumps(told)
+    parts = (config[name].to_dict() for name in ("data", "novel", "attack"))
+    mark = json.dumps([*parts, config.novel_fraction, config.seed])
     if mark not in loaded:
         loaded[mark] = load_federation(config)
     return loaded[mark]

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax import tree
+from graphfl_jax import attacks, defences, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Algorithm, ClientModel
@@ -47,7 +47,12 @@ COUNTS = (
 )
 
 
-SHARES = ("code_dropout", "sfl_share", "sfl_graph_share")  # of which none exceeds 1
+# Of which none exceeds 1.
+SHARES = (
+    *("code_dropout", "sfl_share", "sfl_graph_share"),
+    *("attack_ratio", "attack_alpha", "attack_share"),
+)
+SIGNED = ("attack_lambda",)  # which may be negative
 # Optimisers of the server's kind that a factory may want, and the rate of each.
 SERVER_OPTIMIZERS = {"server_optimizer": "server_lr", "novel_optimizer": "novel_lr"}
 
@@ -76,7 +81,7 @@ def load_federation(config: ConfigDict) -> Federation:
 
 
 def arrange(config: ConfigDict, federation: Federation) -> Federation:
-    """Gives a federation the relations and the newcomers that a configuration asks for.
+    """Gives a federation the relations, newcomers and attackers that are asked for.
 
     Raises:
       ValueError: as `load_federation`.
@@ -84,14 +89,18 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
     check_values(config)
     relate = pick(GRAPHS, config.data.graph, "data.graph")
     federation = relate(federation, **arguments(relate, config.data))
-    if config.novel_fraction == 0:
-        return federation
-    return hold_out(
-        federation,
-        fraction=config.novel_fraction,
-        graph=config.novel.graph,
-        seed=config.seed,
-    )
+    if config.novel_fraction:
+        federation = hold_out(
+            federation,
+            fraction=config.novel_fraction,
+            graph=config.novel.graph,
+            seed=config.seed,
+        )
+    if config.attack.name:
+        federation = attacks.with_ranks(
+            federation, clients=config.attack.clients, seed=config.seed
+        )
+    return federation
 
 
 def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
@@ -107,6 +116,10 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         side: pick(OPTIMIZERS, config[f"{side}_optimizer"], f"{side}_optimizer")
         for side in ("client", "server")
     }
+    attack, defence = (
+        pick(choices, config[part].name, f"{part}.name") if config[part].name else None
+        for part, choices in (("attack", attacks.ATTACKS), ("defence", defences.DEFENCES))
+    )
 
     num_clients = len(federation.clients) - federation.newcomers
     if config.cohort_size > num_clients:
@@ -144,8 +157,11 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             if name in wanted(factory):
                 offered[name] = optimizer("server", hparams, rate)
         algorithm = factory(model, train, **arguments(factory, offered))
-        if not config.tuning.part:
-            return algorithm
+        if config.tuning.part:
+            algorithm = tuned(algorithm, model, hparams)
+        return besieged(algorithm, hparams)
+
+    def tuned(algorithm, model, hparams):
         tuning_optimizer = optimizer("client", hparams, "tuning_lr")
         tune = sgd_trainer(
             tuning_optimizer, steps=config.tuning.steps, batch_size=config.batch_size
@@ -156,6 +172,20 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             )
         return finetuned(algorithm, model, tune, tuning_part=config.tuning.part)
 
+    def besieged(algorithm, hparams):
+        """The method with attackers and a defence, if there are any: the wire leads by both."""
+        if defence:
+            made = defence(**arguments(defence, {**config.defence, **hparams}))
+            algorithm = defences.defended(algorithm, config.defence.name, made)
+        if attack:
+            classes = federation.outputs if federation.task == "classification" else 0
+            told = {"train": federation.data.train, "classes": classes}
+            made = attack(**arguments(attack, {**config.attack, **told, **hparams}))
+            algorithm = attacks.attacked(
+                algorithm, made, ratio=hparams["attack_ratio"], num_clients=num_clients
+            )
+        return algorithm
+
     read = {*wanted(factory), *wanted(modeller)} | {
         f"client_{name}" for name in wanted(optimizers["client"])
     }
@@ -165,9 +195,21 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             read |= own - {"server_lr"} | {rate}
     if config.tuning.part:
         read.add("tuning_lr")
+    if defence:
+        read |= {*wanted(defence)}
+    if attack:
+        read |= {*wanted(attack), "attack_ratio"}
     hparams = {k: float(v) for k, v in sorted(config.hparams.items()) if k in read}
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = build(hparams, 0)
+    if defence:
+        defences.check_bearable(
+            algorithm,
+            config.defence.name,
+            federation.data.graph,
+            attackers=config.defence.attackers,
+            cohort_size=config.cohort_size,
+        )
     if algorithm.relational and not len(federation.data.graph.senders):
         raise ValueError(
             f"algorithm.name={config.algorithm.name!r} needs relations between clients, of "
@@ -184,7 +226,12 @@ def variant_of(config: ConfigDict) -> str:
         name += f"-{config.algorithm.layer}"
     if config.algorithm.name == "panacea" and config.hparams.lambda_d == 0:
         name += "-gn"
-    tuned = {"": "", "whole": "-finetune", "head": "-finetune-head"}
+    tuned = {
+        "": "",
+        "whole": "-finetune",
+        "head": "-finetune-head",
+        "new_head": "-simple-tuning",
+    }
     return name + tuned.get(config.tuning.part, "")
 
 
@@ -220,14 +267,14 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"{field}={value} must be at least 1; set --config.{field}=1 or more"
             )
-    for field in ("novel.rounds", "tuning.epochs", "eval_clients"):
+    for field in ("novel.rounds", "tuning.epochs", "eval_clients", "defence.attackers"):
         value = functools.reduce(getattr, field.split("."), config)
         if value < 0:
             raise ValueError(f"{field}={value} is negative; set --config.{field}=0 or more")
     if not 0 <= config.seed < 2**32:
         raise ValueError(f"seed={config.seed} must be in [0, 2**32); set --config.seed=0 or so")
     for name, value in config.hparams.items():
-        if not math.isfinite(value) or value < 0:
+        if not math.isfinite(value) or (value < 0 and name not in SIGNED):
             raise ValueError(
                 f"hparams.{name}={value} must be finite and not negative; "
                 f"set --config.hparams.{name} to 0 or more"
@@ -236,3 +283,18 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"hparams.{name}={value} is a share; set --config.hparams.{name} in [0, 1]"
             )
+    named = [str(client) for client in config.attack.clients]
+    ratio = config.hparams.attack_ratio
+    if not config.attack.name and (named or ratio):
+        given = (
+            f"attack.clients={','.join(named)}" if named else f"hparams.attack_ratio={ratio}"
+        )
+        raise ValueError(
+            f"{given} without an attack; set --config.attack.name to one of "
+            f"{', '.join(attacks.ATTACKS)}"
+        )
+    if named and ratio:
+        raise ValueError(
+            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both say who "
+            f"attacks; leave one out"
+        )

@@ -85,6 +85,7 @@ class FederatedData(NamedTuple):
         str, Examples | Windows
     ]  # "test", and "val" where clients keep a validation split
     graph: jraph.GraphsTuple  # N nodes without features; edges [n_edge] float32 weights
+    rank: Array | None = None  # [N] int32, in which order clients turn malicious (`attacks`)
 
 
 class Units(NamedTuple):
@@ -147,6 +148,7 @@ class Cohort(NamedTuple):
 
     ids: Array  # [M] int32, ascending
     weights: Array  # [M] float32, training examples of each
+    rank: Array | None = None  # [M] int32 of `FederatedData`, which no server goes by
 
 
 class State(NamedTuple):
@@ -171,8 +173,12 @@ def as_sent(message, client, examples, key):
     return message
 
 
-def _as_it_is(server, key):
-    return server
+def _as_it_is(whole, key):
+    return whole
+
+
+def _the_message(message):
+    return message
 
 
 def _nothing_new(server, newcomers, told, key):
@@ -184,7 +190,8 @@ class Algorithm:
     """A federated algorithm, told from the server's side and from one client's side.
 
     The server's functions never see examples; the client's are written for one client. Every
-    field but the last is a pure function that may run inside ``jit``, ``vmap`` and ``scan``:
+    field but the last two is a pure function that may run inside ``jit``, ``vmap`` and
+    ``scan``:
 
     ``init(key, graph) -> server``
         What the server knows before the first round.
@@ -215,6 +222,14 @@ class Algorithm:
     ``adapt(server, cohort, uploads, key) -> server``
         What the server learns from newcomers alone, who have trained at home, while all that
         it shares between clients stays. Default: nothing.
+    ``untrained(message) -> upload``
+        What a client would upload if it had not trained. The difference is its update, of which
+        attacks and defences are functions. Default: the message.
+    ``tamper(data, key) -> data``
+        The federation's data as malicious clients have made them, with the same key throughout
+        a run. Default: as they are.
+    ``averages``
+        Whether the server makes one model of the uploads, their mean. Default: it does not.
     ``relational``
         Whether the relations between clients play a part; if so, a federation without any is
         refused. Default: they do not.
@@ -244,4 +259,7 @@ class Algorithm:
     personalize: Callable = as_sent
     admit: Callable = _nothing_new
     adapt: Callable = _nothing_new
+    untrained: Callable = _the_message
+    tamper: Callable = _as_it_is
+    averages: bool = False
     relational: bool = False

@@ -32,7 +32,13 @@ from graphfl_jax.program import (
     message_bytes,
     play_rounds,
 )
-from graphfl_jax.results import environment, errors_in_units, final_scores, novel_scores
+from graphfl_jax.results import (
+    attack_told,
+    environment,
+    errors_in_units,
+    final_scores,
+    novel_scores,
+)
 from graphfl_jax.runs import RunFolder, without_paths
 
 
@@ -202,7 +208,12 @@ def results_of(
       where: it was made, as `results.environment` tells it.
     """
     federation, task = experiment.federation, experiment.model.task
-    scores = errors = None
+    scores = errors = attack = None
+    if config.attack.name:
+        attack = attack_told(
+            *(config.attack.name, config.attack.target, federation),
+            *(experiment.hparams["attack_ratio"], [] if diverged else rows, task),
+        )
     if not diverged:
         scores = final_scores(rows, task)
         if task.sum_up:
@@ -227,6 +238,8 @@ def results_of(
         "scores": scores,
         "errors": errors,
         "novel": None if diverged else novel,
+        "attack": attack,
+        "defence": config.defence.name or None,
         "timing": {
             **{f"{what}_s": spent for what, spent in seconds.items()},
             "client_steps_per_s": steps / seconds["train"],

@@ -141,12 +141,12 @@ def gathered(rows, mesh: Mesh | None):
     return jax.tree.unflatten(structure, told)
 
 
-def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
+def draw_cohort(key: Array, counts: Array, size: int, rank: Array | None = None) -> Cohort:
     """Draws `size` of the N clients without replacement, all equally likely."""
     ids = jax.random.permutation(key, counts.shape[0])[:size]
     # Ascending, so that a cohort is gathered and summed in one order however it was drawn.
     ids = jnp.sort(ids).astype(jnp.int32)
-    return Cohort(ids, counts[ids].astype(jnp.float32))
+    return Cohort(ids, counts[ids].astype(jnp.float32), None if rank is None else rank[ids])
 
 
 def play_round(algorithm: Algorithm, data, state: State, key: Array, *, cohort_size, mesh):
@@ -156,7 +156,8 @@ def play_round(algorithm: Algorithm, data, state: State, key: Array, *, cohort_s
       The next state, and what every client of the cohort reported: a dictionary of [M].
     """
     key_cohort, key_prepare, key_local, key_server = jax.random.split(key, 4)
-    cohort = unsplit(draw_cohort(key_cohort, data.train.count, cohort_size), mesh)
+    cohort = draw_cohort(key_cohort, data.train.count, cohort_size, data.rank)
+    cohort = unsplit(cohort, mesh)
     state = state._replace(server=algorithm.prepare(state.server, key_prepare))
     clients, uploads, metrics = train_cohort(
         algorithm, data, state, cohort.ids, key_local, mesh=mesh
@@ -239,7 +240,7 @@ def score_client(predict, score, examples: Examples | Windows, block: int):
         return jax.tree.map(summed, score(outputs, batch.y))
 
     sums = jax.lax.map(of_block, jnp.arange(0, examples.size, block))
-    count = examples.count.astype(jnp.float32)
+    count = jnp.maximum(examples.count, 1).astype(jnp.float32)
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / count, sums)
 
 
@@ -348,8 +349,8 @@ def make_program(
     """
 
     def streams(key):
-        """Independent keys for a run's start, rounds, evaluations and newcomers."""
-        return jax.random.split(key, 4)
+        """Independent keys for a run's start, rounds, evaluations, newcomers and attackers."""
+        return jax.random.split(key, 5)
 
     def enrolled(algorithm, server, ids, key):
         """The memories of clients `ids` once they have received their first message."""
@@ -370,6 +371,7 @@ def make_program(
 
     def advance(state, key, hparams, data, rounds):
         key_rounds = streams(key)[1]
+        data = build(hparams, state.round).tamper(data, streams(key)[4])
 
         @jax.jit  # so that it is traced once, for its shapes and for the loop
         def one_round(state):
@@ -399,6 +401,7 @@ def make_program(
 
     def evaluate(state, key, hparams, data):
         algorithm = build(hparams, state.round)
+        data = algorithm.tamper(data, streams(key)[4])
         key_evaluation = jax.random.fold_in(streams(key)[2], state.round)
         return evaluate_clients(
             algorithm, model, data, state, key_evaluation, block=block, group=group, mesh=mesh

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 import graphfl_jax
+from graphfl_jax.attacks import malicious
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import summary
@@ -72,6 +74,52 @@ def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> 
             told["diverged_at"] = played
             break
         told["curve"].append({"rounds": played, **summaries(after["test"], task)})
+    return told
+
+
+def attack_told(
+    name: str, target: int, federation: Federation, ratio: float, rows: list[dict], task: Task
+) -> dict:
+    """Who attacked a run, and what that came to after the last round.
+
+    Args:
+      name: of the attack.
+      target: the label that a trigger is to mean, if there are triggers.
+      federation: of the run.
+      ratio: of malicious clients, as the run was given it.
+      rows: as for `final_scores`; none of a run that diverged.
+
+    Returns:
+      ``name``; ``malicious``, the names of those who are, ``ids``, their numbers, and
+      ``ratio``, their share; ``benign``, the test scores of all others at G, L and P; and
+      ``success``, the share of triggered images that these take for the target, as means over
+      clients at G, L and P, None without triggers.
+    """
+    training = len(federation.clients) - federation.newcomers
+    rank = np.asarray(federation.data.rank)
+    others = ~np.asarray(malicious(rank, jnp.float32(ratio), training))
+    ids = np.flatnonzero(~others).tolist()
+    told = {
+        "name": name,
+        "ratio": len(ids) / training,
+        "malicious": [federation.clients[i] for i in ids],
+        "ids": ids,
+        "benign": None,
+        "success": None,
+    }
+    if not (rows and others.any()):
+        return told
+    final = rows[-1]["scores"]
+    own = {point: np.asarray(final["test"][point])[others] for point in POINTS}
+    told["benign"] = summaries(own, task)
+    if "triggered" in final:
+        test = federation.data.evals["test"]
+        fooled = (np.arange(test.y.shape[1]) < test.count[:, None]) & (test.y != target)
+        others &= fooled.any(axis=1)  # whose images are not all of the target anyway
+        told["success"] = {
+            point: float(np.mean(np.asarray(final["triggered"][point])[others]))
+            for point in POINTS
+        }
     return told
 
 

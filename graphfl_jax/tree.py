@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 
 def take(rows, ids):
@@ -24,6 +25,21 @@ def sq_dist(a, b):
     """Squared Euclidean distance between two trees: a scalar."""
     squares = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y)), a, b)
     return sum(jax.tree.leaves(squares))
+
+
+def as_matrix(rows):
+    """Rows [M, ...] as a matrix [M, d], and the function that makes such a matrix rows."""
+    _, back = ravel_pytree(take(rows, 0))
+    return jax.vmap(lambda row: ravel_pytree(row)[0])(rows), jax.vmap(back)
+
+
+def sq_dists(matrix):
+    """Squared Euclidean distances between the rows of a matrix: [M, d] -> [M, M]."""
+
+    def to_all(row):  # one at a time, so that nothing is [M, M, d]
+        return jnp.sum(jnp.square(matrix - row[None]), axis=1)
+
+    return jax.lax.map(to_all, matrix)
 
 
 def all_finite(tree):

@@ -12,10 +12,12 @@ import pytest
 from graphfl_jax import checkpoint, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.attacks import ATTACKS, UPLOAD_ATTACKS, attacked, with_ranks
 from graphfl_jax.build import build_experiment, wanted
-from graphfl_jax.core import Examples
+from graphfl_jax.core import Cohort, Examples
 from graphfl_jax.data import relations
 from graphfl_jax.data.newcomers import hold_out
+from graphfl_jax.defences import CENTRES, DEFENCES, defended
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from tests.federations import renamed, small_config, two_clusters
 
@@ -70,7 +72,7 @@ def assert_equal(a, b, **tolerance):
             np.testing.assert_array_equal(x, y)
 
 
-@pytest.mark.parametrize("factory", [*ALGORITHMS.values(), finetuned])
+@pytest.mark.parametrize("factory", [*ALGORITHMS.values(), finetuned, attacked, defended])
 def test_docstring_says_what_departs_from_the_paper(factory):
     assert "\nDepartures:" in sys.modules[factory.__module__].__doc__
 
@@ -85,7 +87,9 @@ def test_a_round_keeps_the_shape_of_the_state(name):
 
 def test_all_floats_are_read_and_no_others(name):
     experiment, _, hparams = parts(name)
-    rates = {f"{side}_lr" for side in ("client", "server", "novel", "tuning")}
+    rates = {f"{side}_lr" for side in ("client", "server", "novel", "tuning")} | {
+        "defence_norm"
+    }
     assert "client_lr" in hparams
     assert set(hparams) <= set(wanted(ALGORITHMS[CASES[name]["algorithm__name"]])) | rates
     for missing in hparams:
@@ -280,3 +284,132 @@ def test_messages_are_counted_from_what_is_sent(name):
     sent = jax.tree.leaves(algorithm.download(state.server, 0))
     assert down == sum(leaf.nbytes for leaf in sent)
     assert up in (0, 4 * 27)  # nothing, or one model of 2 * 5 + 5 + 5 * 2 + 2 floats
+
+
+# ------------------------------------------------------------------------ attacks and defences
+
+
+def besieged(images=False, **changes):
+    """Experiment and data of a tiny federation with its attackers."""
+    config = small_config(**changes)
+    federation = two_clusters()
+    if images:
+        own = federation.data.train
+        rng = np.random.default_rng(0)
+        x = rng.integers(0, 256, (*own.y.shape, 4, 4, 3)).astype(np.uint8)
+        examples = Examples(x, own.y, own.count)
+        data = federation.data._replace(train=examples, evals={"test": examples})
+        federation = federation._replace(data=data)
+    federation = with_ranks(federation, clients=(), seed=0)
+    return build_experiment(config, federation), federation.data
+
+
+def after_a_round(experiment, data, mesh=None, **values):
+    """The state; `values` are floats in place of those of the configuration."""
+    program = make_program(experiment.build, experiment.model, cohort_size=4, mesh=mesh)
+    hparams = floats(experiment.hparams | values)
+    state = program.start(KEY, hparams, data)
+    return program.advance(state, KEY, hparams, data, jnp.int32(1))[0]
+
+
+def learned(experiment, data, *values):
+    """What a server makes of uploads that chance wrote, of seven clients, for each `values`.
+
+    These are floats in place of those of the configuration; all are one program.
+    """
+    cohort = Cohort(jnp.arange(7), jnp.arange(1.0, 8.0), jnp.asarray(data.rank))
+
+    @jax.jit
+    def aggregate(hparams):
+        method = experiment.build(hparams, 0)
+        server = method.init(KEY, data.graph)
+
+        def upload(i):
+            sent = method.untrained(method.download(server, i))
+            keys = iter(jax.random.split(jax.random.fold_in(KEY, i), 99))
+            return jax.tree.map(lambda x: x + jax.random.normal(next(keys), x.shape), sent)
+
+        return method.aggregate(server, cohort, jax.vmap(upload)(cohort.ids), KEY)
+
+    return [aggregate(floats(experiment.hparams | own)) for own in values]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_a_ratio_of_none_is_no_attack_bit_for_bit(attack):
+    experiment, data = besieged(
+        attack == "backdoor", algorithm__name="fedavg", attack__name=attack
+    )
+    assert experiment.hparams["attack_ratio"] == 0.0
+    if attack in UPLOAD_ATTACKS:
+        honest, _ = besieged(algorithm__name="fedavg")
+        same, other = learned(experiment, data, {}, {"attack_ratio": 0.5})
+        assert_equal(same, *learned(honest, data, {}))
+        assert any(jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), same, other)))
+        return
+    same, other = (
+        experiment.build(experiment.hparams | {"attack_ratio": ratio}, 0).tamper(data, KEY)
+        for ratio in (0.0, 0.5)
+    )
+    assert_equal(same.train, data.train)
+    assert_equal(same.evals["test"], data.evals["test"])
+    assert not np.array_equal(other.train.y, data.train.y)
+
+
+@pytest.mark.parametrize(
+    "algorithm, attack", [("panacea", "poisoning"), ("fedavg", "label_flip")]
+)
+def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(algorithm, attack):
+    experiment, data = besieged(algorithm__name=algorithm, attack__name=attack)
+    assert_equal(after_a_round(experiment, data), play(algorithm, 1)[0])
+
+
+def test_a_sharded_round_with_attackers_is_the_unsharded_one():
+    experiment, data = besieged(algorithm__name="pfedhn", attack__name="alie")
+    alone, split = (
+        after_a_round(experiment, data, mesh, attack_ratio=0.5)
+        for mesh in (None, client_mesh(4))
+    )
+    assert_equal(jax.device_get(split), jax.device_get(alone), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(algorithm):
+    """With another lambda it is not, but where nothing is sent."""
+    experiment, data = besieged(algorithm__name=algorithm, attack__name="poisoning")
+    half = {"attack_ratio": 0.5}
+    honest, recovered, poisoned = learned(
+        experiment, data, {}, half | {"attack_lambda": -1.0}, half
+    )
+    assert_equal(recovered, honest)
+    leaves = zip(*map(jax.tree.leaves, (poisoned, honest)), strict=True)
+    assert all(np.array_equal(a, b) for a, b in leaves) == (algorithm == "local")
+
+
+@pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
+def test_who_does_not_train_uploads_what_the_algorithm_says(algorithm):
+    experiment, _, hparams = parts(algorithm)
+    method = experiment.build(hparams | {"client_lr": jnp.float32(0.0)}, 0)
+
+    @jax.jit
+    def both(state, data):
+        message = method.download(state.server, 1)
+        client, examples = tree.take((state.clients, data.train), 1)
+        return method.local(message, client, examples, KEY)[1], method.untrained(message)
+
+    assert_equal(*both(play(algorithm, 2)[0], experiment.federation.data))
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "pfedhn"])
+@pytest.mark.parametrize("defence", DEFENCES)
+def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, algorithm):
+    changes = {"defence__name": defence, "defence__attackers": 0, "attack__name": "sign_flip"}
+    if algorithm == "pfedhn" and defence in CENTRES:
+        with pytest.raises(ValueError, match=f"defence.name={defence!r} "):
+            besieged(algorithm__name=algorithm, **changes)
+        return
+    experiment, data = besieged(algorithm__name=algorithm, **changes)
+    program = make_program(experiment.build, experiment.model, cohort_size=4)
+    hparams = floats(experiment.hparams)
+    before = jax.eval_shape(program.start, KEY, hparams, data)
+    after, _ = jax.eval_shape(program.advance, before, KEY, hparams, data, jnp.int32(1))
+    assert before == after

@@ -27,6 +27,8 @@ FL60, TPT48, CUSTOM, PEMS, CARS = (
 ROADS = [PEMS, "--config.data.source=simulated", "--config.data.sensors=6"]
 ROADS += ["--config.data.steps=100"]
 DRAWN = [CARS, "--config.data.source=simulated", "--config.data.image_size=8"]
+FLIP = [FL60, "--config.attack.name=label_flip"]
+BACKDOOR = [*DRAWN, "--config.attack.name=backdoor"]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT)}
 SMALL = {
     "rounds": 4,
@@ -122,7 +124,8 @@ def test_results_have_their_fields_and_no_others(good):
     results = read(good[1])
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
-        *("higher_is_better", "scores", "errors", "novel", "timing", "communication"),
+        *("higher_is_better", "scores", "errors", "novel", "attack", "defence", "timing"),
+        "communication",
         *("device", "versions", "git_commit"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}
@@ -130,8 +133,9 @@ def test_results_have_their_fields_and_no_others(good):
         *("compile_s", "train_s", "evaluate_s", "novel_s", "client_steps_per_s")
     }
     assert results["hparams"] == {"client_lr": 0.05}  # and none that FedAvg does not read
-    assert (results["diverged"], results["novel"], results["rounds"]) == (
-        *(False, None),
+    told = ("diverged", "novel", "attack", "defence", "rounds")
+    assert tuple(results[name] for name in told) == (
+        *(False, None, None, None),
         read(good[1], "config.json")["rounds"],
     )
     assert set(results["scores"]) == {"final", "best_val"}
@@ -323,9 +327,36 @@ BAD = [
     ([FL60, "--config.hparams.code_dropout=1.5"], r"code_dropout=1.5 is a share; .*\[0, 1\]"),
     ([FL60, "--config.novel.code=no"], "novel.code='no' is unknown.*neighbours"),
     ([FL60, "--config.novel.rounds=-1"], "novel.rounds=-1 is negative"),
-    ([FL60, "--config.tuning.part=tail"], "tuning.part='tail' is unknown.*whole, head"),
+    ([FL60, "--config.tuning.part=tail"], "tuning.part='tail' is unknown.*whole, head, new"),
     ([FL60, "--config.tuning.epochs=-1"], "tuning.epochs=-1 is negative"),
     ([f"{FL60}:sfl", "--config.algorithm.sfl_rule=no"], "sfl_rule='no' is unknown.*as_rele"),
+    ([FL60, "--config.attack.name=gas"], "attack.name='gas' is unknown.*label_flip.*min_max"),
+    ([*FLIP, "--config.hparams.attack_ratio=1.5"], r"attack_ratio=1.5 is a share; .*\[0, 1\]"),
+    ([*FLIP, "--config.hparams.attack_ratio=-0.1"], "attack_ratio=-0.1 must .*not negative"),
+    ([*FLIP, "--config.attack.clients=60"], "attack.clients has 60, who.*0 to 59"),
+    ([*FLIP, "--config.attack.clients=('Ann','Bo')"], "attack.clients has 'Ann', who.*fl60"),
+    (
+        [*FLIP, "--config.attack.clients=3", "--config.hparams.attack_ratio=0.1"],
+        "attack.clients=3 and hparams.attack_ratio=0.1 both say",
+    ),
+    ([FL60, "--config.hparams.attack_ratio=0.1"], "attack_ratio=0.1 without an attack; .*flip"),
+    ([FL60, "--config.attack.clients=3"], "attack.clients=3 without an attack"),
+    ([FL60, "--config.attack.name=backdoor"], "backdoor' needs images .*not; take compcars"),
+    ([TPT48, "--config.attack.name=label_flip_wrong"], "needs classes, .*label_flip"),
+    (
+        [*ROADS, "--config.attack.name=label_flip"],
+        "label_flip' cannot change targets .*name=poisoning",
+    ),
+    ([*BACKDOOR, "--config.attack.trigger_size=9"], "trigger_size=9 .*8 x 8; .*in .0, 8"),
+    ([*BACKDOOR, "--config.attack.target=4"], r"attack.target=4 is no label; .*\[0, 3\]"),
+    ([FL60, "--config.defence.name=wall"], "defence.name='wall' is unknown; .*clip.*krum"),
+    ([FL60, "--config.defence.name=median"], "'median' makes one model .*clip, krum"),
+    ([f"{FL60}:local", "--config.defence.name=clip"], "'clip' means nothing"),
+    ([FL60, "--config.defence.attackers=-1"], "defence.attackers=-1 is negative"),
+    (
+        [FL60, "--config.defence.name=krum", "--config.defence.attackers=2"],
+        "defence.attackers=2 in a cohort of 5 .*krum can bear; .*cohort_size=7",
+    ),
     ([FL60, "--config.data.source=real", "--data_root=none"], "none/dg60/toy_d60_spiral.pkl"),
     ([FL60, "--config.data.source=file", "--config.data.path=torn.pkl"], "torn.pkl .*whole"),
     ([FL60, "--config.data.source=file", "--config.data.path=text.pkl"], "text.pkl .*whole"),

@@ -151,8 +151,8 @@ def test_trees_of_clients_are_taken_put_and_averaged():
 LAYERS = [
     {"core"},
     {"tree", "local", "metrics", "optimizers", "processes"},
-    {"program", "models", "data"},
-    {"hypernets"},
+    {"program", "models", "data", "updates"},
+    {"hypernets", "attacks", "defences"},
     {"algorithms"},
     {"build", "results", "checkpoint"},
     {"runs"},

@@ -29,4 +29,5 @@ def fedavg(model: ClientModel, train: Train) -> Algorithm:
         local=local,
         aggregate=aggregate,
         predict=model.apply,
+        averages=True,
     )

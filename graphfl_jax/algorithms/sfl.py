@@ -139,6 +139,7 @@ def sfl(
         personalize=lambda message, client, examples, key: message[0],
         admit=admit,
         adapt=adapt,
+        untrained=lambda message: message[1:],  # local training starts from w
         relational=True,
     )
 

@@ -6,7 +6,13 @@
 this is the baseline FedAvg-finetune; Collins, Hassani, Mokhtari, Shakkottai, Exploiting Shared
 Representations for Personalized Federated Learning, ICML 2021, tune the head for 10 epochs.
 
-Departures: none of the method's own training: G, L and the server are the method's.
+"new_head" trains a head that starts afresh, U(+-1 / sqrt(fan_in)) as models do, on the body as
+it was: the defence Simple-Tuning of Qin, Yao, Chen, Li, Ding, Cheng. Revisiting Personalized
+Federated Learning: Robustness Against Backdoor Attacks. KDD 2023.
+https://arxiv.org/abs/2302.01677
+
+Departures: none of the method's own training: G, L and the server are the method's. Clients
+tune on the examples that they trained on, which those of honest clients are clean.
 """
 
 import dataclasses
@@ -16,7 +22,7 @@ import jax
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.local import Train
 
-PARTS = ("whole", "head")
+PARTS = ("whole", "head", "new_head")
 
 
 def finetuned(
@@ -28,7 +34,7 @@ def finetuned(
       algorithm: the method.
       model: what its predictor is a model of.
       train: the trainer of the fine-tuning, which may differ from the method's.
-      tuning_part: "whole" or "head".
+      tuning_part: one of `PARTS`.
 
     Raises:
       ValueError: an unknown part.
@@ -48,7 +54,11 @@ def finetuned(
         def of_head(head, batch):
             return model.objective({"body": params["body"], "head": head}, batch)
 
-        head, _ = train(of_head, params["head"], examples, key_tuning)
+        head = params["head"]
+        if tuning_part == "new_head":
+            key_head, key_tuning = jax.random.split(key_tuning)
+            head = model.init(key_head)["head"]
+        head, _ = train(of_head, head, examples, key_tuning)
         return {"body": params["body"], "head": head}
 
     return dataclasses.replace(algorithm, personalize=personalize)
