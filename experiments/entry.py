@@ -28,17 +28,27 @@ flags.DEFINE_string(
     None,
     "Folder of compiled programs, by default in the user's cache folder; empty: keep none.",
 )
+flags.DEFINE_integer(
+    "cores",
+    None,
+    "Cores over which entries of many runs split them, by default all that this process may "
+    "use; accelerators, where there are some, are all used.",
+    lower_bound=1,
+)
 flags.DEFINE_bool("debug", False, "Show the trace of an error.")
 FLAGS = flags.FLAGS
 
 
-def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
+def launch(
+    main: Callable[[], int], *, keep_compiled: bool = True, many_runs: bool = False
+) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
     A flag, a field or a file that does not fit ends in one line on stderr and status 2.
 
     Args:
       keep_compiled: whether programs are kept for later processes, and theirs used.
+      many_runs: whether `main` splits runs over devices, of which each core is then one.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
@@ -47,6 +57,8 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
         try:
             if keep_compiled:
                 _keep_compiled(FLAGS.compilation_cache)
+            if many_runs:
+                _make_cores_devices(FLAGS.cores)
             sys.exit(main())
         except (OSError, ValueError) as error:
             if FLAGS.debug:
@@ -165,6 +177,19 @@ def _keep_compiled(folder: str | None) -> None:
         return
     jax.config.update("jax_compilation_cache_dir", str(path))
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+def _make_cores_devices(cores: int | None) -> None:
+    """Makes each core a device, unless XLA's own flags say how many there are.
+
+    XLA uses several cores for a large product, and one for a program of many small ones.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    allowed = getattr(
+        os, "sched_getaffinity", lambda process: range(os.cpu_count())
+    )  # not on macOS
+    jax.config.update("jax_num_cpu_devices", cores or len(allowed(0)))
 
 
 def _parse(argv):

@@ -153,4 +153,4 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
 
 
 if __name__ == "__main__":
-    launch(main)
+    launch(main, many_runs=True)

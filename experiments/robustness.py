@@ -232,4 +232,4 @@ def cell(one: dict, name: str) -> str:
 
 
 if __name__ == "__main__":
-    launch(main)
+    launch(main, many_runs=True)

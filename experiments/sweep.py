@@ -123,4 +123,4 @@ if __name__ == "__main__":
         sys.argv, AXES = take_axes(sys.argv)
     except ValueError as error:
         refuse(str(error))
-    launch(main)
+    launch(main, many_runs=True)

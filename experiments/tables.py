@@ -120,4 +120,4 @@ def table_config(table: str, dataset: str, method: str) -> ConfigDict:
 
 
 if __name__ == "__main__":
-    launch(main)
+    launch(main, many_runs=True)

@@ -24,10 +24,11 @@ def command(name, *words):
     return [sys.executable, "-m", f"experiments.{name}", *words]
 
 
-def launched(name, *words, cwd):
+def launched(name, *words, cwd, **environment):
     """Runs an entry to its end; its status, output and errors."""
+    env = ENVIRONMENT | environment
     done = subprocess.run(
-        command(name, *words), env=ENVIRONMENT, cwd=cwd, capture_output=True, text=True
+        command(name, *words), env=env, cwd=cwd, capture_output=True, text=True
     )
     return done.returncode, done.stdout, done.stderr
 
@@ -54,6 +55,6 @@ entry.launch({name}.main)
     return done.returncode, done.stdout, done.stderr
 
 
-def entry(name, *words, cwd, file="fl60.py"):
+def entry(name, *words, cwd, file="fl60.py", **environment):
     """The same on tiny settings."""
-    return launched(name, *small_words(file), *words, cwd=cwd)
+    return launched(name, *small_words(file), *words, cwd=cwd, **environment)

@@ -322,11 +322,16 @@ def own(tmp_path_factory):
 
 
 def test_a_sweep_takes_the_validation_examples_of_a_users_file(tmp_path, own):
-    words = [f"--config.data.path={own}", "--grid.hparams.client_lr=0.1"]
-    status, told, errors = entry("sweep", *words, cwd=tmp_path, file="custom.py:fedavg")
+    """And splits runs over the cores that it is given."""
+    words = [f"--config.data.path={own}", "--grid.hparams.client_lr=0.1,0.2,0.3", "--cores=3"]
+    quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    status, told, errors = entry(
+        "sweep", *words, cwd=tmp_path, file="custom.py:fedavg", **quick
+    )
     assert status == 0, errors
-    assert "1 of 1 points ranked" in " ".join(told.split())
-    assert len(read(tmp_path / "runs/sweep-custom")) == 1
+    assert "3 of 3 points ranked" in " ".join(told.split())
+    lines = read(tmp_path / "runs/sweep-custom")
+    assert [line["device"] for line in lines] == ["3 x cpu: cpu"] * 3
 
 
 @pytest.mark.parametrize(
