@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.robustness import behind, over_seeds, row, shares, tables_of
+from experiments.harm import behind, over_seeds, row, shares, tables_of
 from tests.entries import entry
 
 

@@ -367,9 +367,10 @@ def test_an_address_that_does_not_answer_is_named(address):
         cluster.connect(address)
 
 
-def test_a_cluster_loses_a_node_and_no_run(tmp_path):
+def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
     """Two nodes of one core each; one is killed when the first run has ended."""
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # beside busy tests its 15 would starve them
     from ray.cluster_utils import Cluster
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
