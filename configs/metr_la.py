@@ -5,6 +5,7 @@
 
 207 sensors; the files of DCRNN, or simulated traffic. A round takes about a second on two CPU
 cores, and an evaluation of all sensors over one week a minute, over four months 80 seconds.
+Expect on the week of the sample, 400 rounds: test mse at G about 0.40, persistence 0.46.
 Quick look: add --config.rounds=20 --config.data.steps=600.
 """
 
