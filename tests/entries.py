@@ -26,10 +26,13 @@ def command(name, *words):
 
 def launched(name, *words, cwd, **environment):
     """Runs an entry to its end; its status, output and errors."""
+    return finished(command(name, *words), cwd, environment)
+
+
+def finished(words, cwd, environment):
+    """Runs a command to its end; its status, output and errors."""
     env = ENVIRONMENT | environment
-    done = subprocess.run(
-        command(name, *words), env=env, cwd=cwd, capture_output=True, text=True
-    )
+    done = subprocess.run(words, env=env, cwd=cwd, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -49,10 +52,7 @@ from experiments import {name}, entry
 sys.argv = {["experiments." + name, *words]!r}
 entry.launch({name}.main)
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=ENVIRONMENT, cwd=cwd, capture_output=True, text=True
-    )
-    return done.returncode, done.stdout, done.stderr
+    return finished([sys.executable, "-c", script], cwd, {})
 
 
 def entry(name, *words, cwd, file="fl60.py", **environment):
