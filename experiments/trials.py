@@ -1,7 +1,6 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
 import copy
-import json
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -21,12 +20,13 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.experiment import clock, diverged_at, program_of, results_of
 from graphfl_jax.program import message_bytes, play_rounds
 from graphfl_jax.results import environment, novel_scores
+from graphfl_jax.runs import PATHS, as_text
 
 GROWTH = 8  # of a batch, from one that is tried to the next
 GAIN = 0.9  # of the time per run that a larger batch must not exceed
 MEMORY = 0.5  # of what is free, that a batch may take
 # Fields that say where data lie or when a run is saved, and not what it computes.
-ELSEWHERE = ("data.root", "data.path", "data.download", "checkpoint_every")
+ELSEWHERE = {"checkpoint_every", *PATHS}
 
 
 class Trial(NamedTuple):
@@ -327,15 +327,8 @@ def _stacked(data):
 
 
 def identity(config: ConfigDict) -> str:
-    """What a run follows from, but for the data: its fields, as JSON."""
-    fields = copy.deepcopy(config)
-    for field in ELSEWHERE:
-        *folders, name = field.split(".")
-        place = fields
-        for part in folders:
-            place = place[part]
-        place[name] = type(place[name])()
-    return json.dumps(fields.to_dict(), sort_keys=True)
+    """What a run follows from, but for the data: its fields, as text."""
+    return as_text(config, without=ELSEWHERE)
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:

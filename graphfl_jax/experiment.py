@@ -39,7 +39,7 @@ from graphfl_jax.results import (
     final_scores,
     novel_scores,
 )
-from graphfl_jax.runs import RunFolder, without_paths
+from graphfl_jax.runs import RunFolder, as_text
 
 
 class Result(NamedTuple):
@@ -103,7 +103,7 @@ def run(
     where = environment()
     check_alike(
         {
-            "configuration": without_paths(config),
+            "configuration": as_text(config),
             "data": experiment.federation.sha256,
             "versions": json.dumps(where["versions"]),
         }

@@ -152,10 +152,10 @@ def check_folder(path: Path) -> None:
         raise ValueError(f"out={path} cannot be written; choose another --out")
 
 
-def without_paths(config: ConfigDict) -> str:
-    """A configuration as text, without what may differ from host to host."""
+def as_text(config: ConfigDict, *, without: set[str] = PATHS) -> str:
+    """A configuration as text, by default without what may differ from host to host."""
     fields = _flat(_as_json(config))
-    return json.dumps({name: fields[name] for name in sorted(fields.keys() - PATHS)})
+    return json.dumps({name: fields[name] for name in sorted(fields.keys() - without)})
 
 
 def _as_json(config):
