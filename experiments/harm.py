@@ -84,9 +84,10 @@ def tables_of(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
             titles["success"] = f"{attack}: success at P, % of honest clients' triggered images"
         tables += [(title, grid(own, name)) for name, title in titles.items()]
         first = own[0]["method"]
-        if own[-1]["method"] != first:
+        compared = behind(own, first)
+        if any(one["points"] for one in compared):
             title = f"{attack}: what the others lost more than {first}, {unit}"
-            tables.append((title, grid(behind(own, first), "behind")))
+            tables.append((title, grid(compared, "behind")))
     return tables
 
 
