@@ -54,7 +54,8 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
     """Draws scores of honest clients at P over shares of malicious ones: a panel an attack.
 
     Args:
-      rows: as `robustness.main` makes them; a line has a gap where a run diverged.
+      rows: as `robustness.main` makes them; where a run diverged a line has a gap, and a cross
+        at the edge where scores are worst.
       title: of the drawing.
     """
     attacks, methods = (
@@ -64,6 +65,7 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
         1, len(attacks), figsize=(7.2, 4.2), sharey=True, squeeze=False, layout="constrained"
     )
     for attack, axes in zip(attacks, panels[0], strict=True):
+        crossed = 0  # methods so far of which a run diverged
         for i, method in enumerate(methods):
             own = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
             places = [100 * row["ratio"] for row in own]
@@ -76,9 +78,22 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
             axes.fill_between(
                 places, mean - half, mean + half, color=style["color"], alpha=0.1, lw=0
             )
+            broken = [100 * row["ratio"] for row in own if row["diverged"]]
+            crossed += bool(broken)
+            height = 0.03 * crossed
+            axes.plot(
+                broken,
+                [height if own[0]["higher_is_better"] else 1 - height] * len(broken),
+                "x",
+                color=style["color"],
+                ms=5,
+                transform=axes.get_xaxis_transform(),
+            )
         axes.set(title=attack, xlabel="malicious clients [%]")
         axes.grid(alpha=0.3)
     panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of honest clients [{rows[0]['unit']}]")
+    if any(row["diverged"] for row in rows):
+        panels[0, 0].plot([], [], "x", color="grey", ms=5, label="a run diverged")
     figure.suptitle(title, fontsize="medium")
     figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure

@@ -37,6 +37,7 @@ def row(runs: list[dict], clean: list[dict]) -> dict:
     told = {
         "metric": metric,
         "unit": unit,
+        "higher_is_better": runs[0]["higher_is_better"],
         "attackers": len(runs[0]["attack"]["ids"]),
         "diverged": sum(map(diverged, runs)),
         "points": None,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.charts import draw_robustness
 from experiments.harm import behind, over_seeds, row, shares, tables_of
 from tests.entries import entry
 
@@ -76,6 +77,18 @@ def test_methods_are_compared_seed_by_seed_with_the_first():
     tables = dict(tables_of(rows))
     assert tables["alie: accuracy at P, %, of all clients"][1][1] == "2 diverged"
     assert not any("lost more than" in title for title in tables)
+
+
+def test_a_cross_is_where_a_run_diverged():
+    broken = [CLEAN[0], HIT[1] | {"diverged": True}]
+    rows = [
+        {"method": "m", "attack": "alie", "ratio": ratio, **row(runs, CLEAN)}
+        for ratio, runs in ((0.0, CLEAN), (0.2, broken))
+    ]
+    (axes,) = draw_robustness(rows, "").axes
+    line, cross = (axes.lines[i].get_xydata() for i in (0, 1))
+    np.testing.assert_allclose(line, [[0.0, 80.0], [20.0, np.nan]])
+    np.testing.assert_allclose(cross, [[20.0, 0.03]])  # near the bottom, as more is better
 
 
 @pytest.mark.parametrize("words", [["0", "1.5"], ["-0.1"], ["half"], ["nan"]])
