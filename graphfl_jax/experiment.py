@@ -39,7 +39,7 @@ from graphfl_jax.results import (
     final_scores,
     novel_scores,
 )
-from graphfl_jax.runs import RunFolder, as_text
+from graphfl_jax.runs import PATHS, RunFolder, as_text
 
 
 class Result(NamedTuple):
@@ -103,7 +103,7 @@ def run(
     where = environment()
     check_alike(
         {
-            "configuration": as_text(config),
+            "configuration": as_text(config, without=PATHS),
             "data": experiment.federation.sha256,
             "versions": json.dumps(where["versions"]),
         }

@@ -152,8 +152,8 @@ def check_folder(path: Path) -> None:
         raise ValueError(f"out={path} cannot be written; choose another --out")
 
 
-def as_text(config: ConfigDict, *, without: set[str] = PATHS) -> str:
-    """A configuration as text, by default without what may differ from host to host."""
+def as_text(config: ConfigDict, *, without: set[str]) -> str:
+    """A configuration as text, but for some fields, dotted names."""
     fields = _flat(_as_json(config))
     return json.dumps({name: fields[name] for name in sorted(fields.keys() - without)})
 
