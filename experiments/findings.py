@@ -53,7 +53,7 @@ def risk_table(regime: str, rows: list[dict]) -> Table:
     text = [
         [
             *(row["graph"], row["normalisation"], row["method"], _number(row["closed_form"])),
-            f"{_number(row['mean'])} ± {_number(row['half_width'])}",
+            f"{_number(row['mean'])}±{_number(row['half_width'])}",
             *(_answer(row["closed_form_holds"]), _number(row["printed"])),
             _answer(row["printed_holds"]),
         ]

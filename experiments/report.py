@@ -166,9 +166,13 @@ def narrow(
         title=title,
         caption=caption,
     )
-    for column in head:
-        justify = "left" if column in left else "right"
-        drawn.add_column(column, justify=justify, no_wrap=True)
+    body = [[cell.replace("±", " ±") for cell in line] for line in body]
+    for column, *cells in zip(head, *body, strict=True):
+        if column in left:
+            drawn.add_column(column, no_wrap=True)
+        else:  # where lines are too long, intervals go below their numbers
+            words = " ".join([column, *cells]).split()
+            drawn.add_column(column, justify="right", min_width=max(map(len, words)))
     for line in body:
         drawn.add_row(*line)
     return drawn

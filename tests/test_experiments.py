@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from rich.console import Console
 
 from configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
 from experiments.bench import matmul_flops
 from experiments.cells import papers_config
 from experiments.charts import draw
 from experiments.published import PUBLISHED, published
-from experiments.report import columns, lines, table_row
+from experiments.report import columns, lines, narrow, table_row
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
 from graphfl_jax.program import make_program
 from tests.entries import ROOT, entry, launched, shrunk
@@ -282,3 +283,13 @@ def test_a_diverged_method_has_no_score_in_a_table():
     line = lines("panacea_2", [row])[0]
     assert line[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
     assert len(line) == len(columns("panacea_2")) and line[-1] == "2.6\u00b10.9"
+
+
+def test_a_narrow_console_loses_no_digit():
+    """Six intervals beside a long name are wider than eighty columns."""
+    numbers = [f"{number}.25\u00b10.{number}" for number in range(11, 17)]
+    console = Console(width=80)
+    with console.capture() as told:
+        console.print(narrow("a title", [["method", *"abcdef"], ["fedavg-finetune", *numbers]]))
+    words = told.get().split()
+    assert all(f"{n}.25" in words and f"\u00b10.{n}" in words for n in range(11, 17))
