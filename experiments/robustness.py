@@ -88,7 +88,7 @@ def main() -> int:
     console = Console()
     tables = tables_of(rows)
     for title, text in tables:
-        console.print(narrow(title, text), "")
+        console.print(narrow(title, text), "", crop=False)  # many shares may be wider
     data = runs[0]["dataset"]
     note = f"{data['name']}, data: {data['source']}" + f", {data['extent']}" * bool(
         data["extent"]

@@ -88,7 +88,7 @@ def main() -> int:
         out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
     )
     for board in boards:
-        console.print(ranked_table(board, FLAGS.top))
+        console.print(ranked_table(board, FLAGS.top), crop=False)
         for run in board["diverged"]:
             console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
         for suffix in ("png", "svg"):

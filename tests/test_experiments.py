@@ -285,11 +285,16 @@ def test_a_diverged_method_has_no_score_in_a_table():
     assert len(line) == len(columns("panacea_2")) and line[-1] == "2.6\u00b10.9"
 
 
-def test_a_narrow_console_loses_no_digit():
-    """Six intervals beside a long name are wider than eighty columns."""
-    numbers = [f"{number}.25\u00b10.{number}" for number in range(11, 17)]
+@pytest.mark.parametrize("shares", [6, 11])
+def test_a_narrow_console_loses_no_digit(shares):
+    """Six intervals are wider than eighty columns unless folded, eleven are in any case."""
+    numbers = range(11, 11 + shares)
+    heads = ["method", *map(str, numbers)]
+    cells = ["fedavg-finetune", *(f"{number}.25\u00b10.{number}" for number in numbers)]
     console = Console(width=80)
     with console.capture() as told:
-        console.print(narrow("a title", [["method", *"abcdef"], ["fedavg-finetune", *numbers]]))
+        console.print(narrow("a title", [heads, cells]), crop=False)
+    lines = told.get().splitlines()
+    assert (max(map(len, lines)) <= 80) == (shares == 6)
     words = told.get().split()
-    assert all(f"{n}.25" in words and f"\u00b10.{n}" in words for n in range(11, 17))
+    assert all(f"{n}.25" in words and f"\u00b10.{n}" in words for n in numbers)
