@@ -8,8 +8,8 @@ its time per round and its ratio to FedAvg's; with --vary=model.lowering=patches
 another field, the values of that field. With --distributed, as `experiments.run` has it, all
 processes take part and the first prints.
 
---against=torch plays the same rounds in PyTorch, verified, beside these (`against.py`), and
---scaling=clients, =runs or =devices times rounds over the number of those (`scaling.py`); both
+--against=torch plays the same rounds in PyTorch, verified, beside these
+(`torch_comparison`), and --scaling=clients, =runs or =devices times rounds over the number of those (`scaling.py`); both
 write JSON and a drawing into the folder of --out.
 """
 
@@ -25,23 +25,23 @@ from jax.extend import core as jex_core
 from rich.console import Console
 from rich.table import Table
 
-from configs import base
-from experiments import against, scaling
-from experiments.distributed import joined
-from experiments.entry import FLAGS, configuration, launch
-from experiments.measuring import interleaved, peak_memory, player, spread
+from experiments.benchmarks import scaling, torch_comparison
+from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
+from experiments.common.command_line import FLAGS, configuration, launch
+from experiments.common.processes import joined
 from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
-from graphfl_jax.experiment import compile_experiment
-from graphfl_jax.processes import is_first, together
+from graphfl_jax.configs import base
 from graphfl_jax.program import play_round
-from graphfl_jax.results import environment
+from graphfl_jax.runs.multihost import is_first, together
+from graphfl_jax.runs.results import environment
+from graphfl_jax.runs.single import compile_experiment
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
 flags.DEFINE_list("methods", [], "Methods of configs/base.py to compare; or all.")
 flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
 flags.DEFINE_enum("against", None, ["torch"], "Another library to compare with.")
-flags.DEFINE_list("variants", list(against.VARIANTS), "How the other library is used.")
+flags.DEFINE_list("variants", list(torch_comparison.VARIANTS), "How the other library is used.")
 flags.DEFINE_integer("threads", None, "PyTorch's threads, else its default.", lower_bound=1)
 flags.DEFINE_enum("scaling", None, list(scaling.SCALINGS), "What to time rounds over.")
 flags.DEFINE_list("sizes", [], "Numbers of what --scaling names, in place of its own.")
@@ -63,7 +63,7 @@ def main() -> int:
     if alone and FLAGS.distributed:
         raise ValueError(f"distributed=True measures rounds alone; leave --{chosen[0]} out")
     if FLAGS.against:
-        return against.against_torch(
+        return torch_comparison.against_torch(
             config, FLAGS.variants, threads=FLAGS.threads, **repeated, out=out
         )
     if FLAGS.scaling:

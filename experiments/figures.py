@@ -19,12 +19,12 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from configs import base
-from experiments.cells import cells, papers_config
-from experiments.charts import draw, draw_histograms
-from experiments.entry import FLAGS, launch, progress_bar
+from experiments.common.command_line import FLAGS, launch, progress_bar
+from experiments.common.plots import draw, draw_histograms
+from experiments.paper.cached_runs import cells, papers_config
 from graphfl_jax.build import load_federation, pick
-from graphfl_jax.checkpoint import write_json
+from graphfl_jax.configs import base
+from graphfl_jax.runs.checkpoint import write_json
 
 
 class Histograms(NamedTuple):

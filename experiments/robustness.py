@@ -23,16 +23,16 @@ import matplotlib
 from absl import flags
 from rich.console import Console
 
-from experiments.cells import cells
-from experiments.charts import draw_robustness
-from experiments.entry import FLAGS, configuration, launch, progress_bar
-from experiments.harm import row, shares, tables_of
-from experiments.report import markdown_table, narrow
-from experiments.search import configured
-from graphfl_jax.attacks import ATTACKS
+from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
+from experiments.common.plots import draw_robustness
+from experiments.paper.cached_runs import cells
+from experiments.paper.robustness_statistics import row, shares, tables_of
+from experiments.paper.table_text import markdown_table, narrow
+from experiments.sweeping.grid import configured
 from graphfl_jax.build import pick
-from graphfl_jax.checkpoint import write_json, write_text
-from graphfl_jax.runs import check_folder
+from graphfl_jax.robustness.attacks import ATTACKS
+from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.folder import check_folder
 
 # Fields of the second score of a method; ten passes are what the defence's authors take.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}

@@ -12,13 +12,19 @@ from rich.console import Console
 from rich.table import Table
 
 import graphfl_jax
-from experiments.distributed import joined
-from experiments.entry import FLAGS, configuration, fresh_folder, launch, progress_bar
-from experiments.published import UNITS, Score, published
-from experiments.report import error_cell
+from experiments.common.command_line import (
+    FLAGS,
+    configuration,
+    fresh_folder,
+    launch,
+    progress_bar,
+)
+from experiments.common.processes import joined
+from experiments.paper.published import UNITS, Score, published
+from experiments.paper.table_text import error_cell
 from graphfl_jax.build import variant_of
-from graphfl_jax.processes import is_first
-from graphfl_jax.results import POINTS
+from graphfl_jax.runs.multihost import is_first
+from graphfl_jax.runs.results import POINTS
 
 flags.DEFINE_string("out", None, "Folder for the results; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Go on with the run in --out.")

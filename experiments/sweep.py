@@ -27,14 +27,21 @@ import matplotlib
 from absl import flags
 from rich.console import Console
 
-from experiments import cluster
-from experiments.charts import draw_search
-from experiments.entry import FLAGS, configuration, fresh_folder, launch, progress_bar, refuse
-from experiments.leaderboard import leaderboards, markdown, ranked_table
-from experiments.ledger import Ledger
-from experiments.search import groups_of, points_of, points_of_file, take_axes
-from experiments.trials import run_trials
-from graphfl_jax.checkpoint import write_json, write_text
+from experiments.common.command_line import (
+    FLAGS,
+    configuration,
+    fresh_folder,
+    launch,
+    progress_bar,
+    refuse,
+)
+from experiments.common.plots import draw_search
+from experiments.sweeping import ray_backend
+from experiments.sweeping.grid import groups_of, points_of, points_of_file, take_axes
+from experiments.sweeping.leaderboard import leaderboards, markdown, ranked_table
+from experiments.sweeping.trial_log import Ledger
+from graphfl_jax.runs.batch import run_trials
+from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MOST_GROUPS = 20  # of trials that differ in structure, without --yes
 
@@ -49,7 +56,7 @@ flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} groups to compi
 flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Go on with the sweep in --out.")
 flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where trials run.")
-flags.DEFINE_string("ray_address", "auto", "Of a running Ray cluster, HOST:PORT.")
+flags.DEFINE_string("ray_address", "auto", "Of a running Ray ray_backend, HOST:PORT.")
 
 
 def main() -> int:
@@ -67,7 +74,7 @@ def main() -> int:
     most = len(points) if FLAGS.yes else MOST_GROUPS
     groups = groups_of(points, list(range(FLAGS.seeds)), most=most)
     if FLAGS.launcher == "ray":
-        cluster.connect(FLAGS.ray_address)
+        ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{config.data.name}")
 
     began = time.perf_counter()
@@ -106,7 +113,7 @@ def main() -> int:
 def outcomes(groups, report):
     """Outcomes of all runs, as they end: the group, the place in it, what became of it."""
     if FLAGS.launcher == "ray":
-        for ended in cluster.run_groups(groups, at_once=FLAGS.at_once):
+        for ended in ray_backend.run_groups(groups, at_once=FLAGS.at_once):
             report(1)
             yield ended
         return

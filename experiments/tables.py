@@ -18,11 +18,11 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from experiments.cells import CONFIGS, cells, papers_config
-from experiments.entry import FLAGS, launch, progress_bar
-from experiments.naive import naive_rows
-from experiments.published import PUBLISHED
-from experiments.report import (
+from experiments.common.command_line import FLAGS, launch, progress_bar
+from experiments.paper.cached_runs import CONFIGS, cells, papers_config
+from experiments.paper.forecast_baselines import naive_rows
+from experiments.paper.published import PUBLISHED
+from experiments.paper.table_text import (
     console_table,
     error_lines,
     error_table,
@@ -33,7 +33,7 @@ from experiments.report import (
     table_row,
 )
 from graphfl_jax.build import build_experiment, load_federation, pick
-from graphfl_jax.checkpoint import write_json, write_text
+from graphfl_jax.runs.checkpoint import write_json, write_text
 
 NOVEL_ROUNDS = 5  # for which newcomers adapt in panacea_3
 

@@ -5,7 +5,7 @@
 
 For each graph, each normalisation of G~, and each of three things that clients may want, the
 risk of pFedHN and of Panacea where some clients are attacked: by the closed forms of
-`experiments.linear`, on codes that are trained, and as theorems III.2 and III.3 print it. The
+`linear_theory.closed_form`, on codes that are trained, and as theorems III.2 and III.3 print it. The
 interval about what is measured decides which formula holds. --config adds the relations of a
 configuration's clients. Writes theory.json, with all numbers, and the risk over the share of
 attacked clients, columns of G~ having sum one, as theory.png and theory.svg.
@@ -20,14 +20,14 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
-from experiments import linear, montecarlo
-from experiments.charts import draw_risks
-from experiments.entry import FLAGS, configuration, launch, progress_bar
-from experiments.findings import NAMES, findings, graph_table, risk_table
+from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
+from experiments.common.plots import draw_risks
+from experiments.linear_theory import closed_form, simulation
+from experiments.linear_theory.verdicts import NAMES, findings, graph_table, risk_table
 from graphfl_jax.build import load_federation, pick
-from graphfl_jax.checkpoint import write_json
+from graphfl_jax.runs.checkpoint import write_json
 
-flags.DEFINE_list("graphs", list(linear.GRAPHS), f"Of {', '.join(linear.GRAPHS)}.")
+flags.DEFINE_list("graphs", list(closed_form.GRAPHS), f"Of {', '.join(closed_form.GRAPHS)}.")
 flags.DEFINE_integer("clients", 20, "Clients n of those graphs.")
 flags.DEFINE_float("density", 0.2, "Share of pairs that the random graph joins.")
 flags.DEFINE_integer("layers", 1, "L: how often Panacea averages.")
@@ -64,8 +64,8 @@ def main() -> int:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ValueError(f"out={out} cannot be written; choose another --out") from error
-    numbers = len(cases) * len(linear.REGIMES) * len(linear.METHODS)
-    within = montecarlo.interval(FLAGS.draws, missed=0.001, numbers=numbers)
+    numbers = len(cases) * len(closed_form.REGIMES) * len(closed_form.METHODS)
+    within = simulation.interval(FLAGS.draws, missed=0.001, numbers=numbers)
     graphs, rows, curves = [], [], []
     with progress_bar("cases") as bar:
         task = bar.add_task("tables", total=len(cases) + len(drawn))
@@ -77,11 +77,11 @@ def main() -> int:
         for case in drawn:
             curves += curves_of(case, within)
             bar.advance(task)
-    worst = [linear.extremes(4, directed=True), linear.extremes(6, directed=False)]
+    worst = [closed_form.extremes(4, directed=True), closed_form.extremes(6, directed=False)]
 
     console = Console()
     console.print(graph_table(graphs))
-    for regime in linear.REGIMES:
+    for regime in closed_form.REGIMES:
         console.print(risk_table(regime, [row for row in rows if row["regime"] == regime]))
     found = findings(rows, graphs, worst, within=within, steps=FLAGS.steps)
     for line in found:
@@ -120,12 +120,12 @@ def check() -> None:
             f"codes; set --code to at most {FLAGS.params}"
         )
     if not FLAGS.graphs and FLAGS.config is None:
-        raise ValueError(f"graphs= is empty; choose from {', '.join(linear.GRAPHS)}")
+        raise ValueError(f"graphs= is empty; choose from {', '.join(closed_form.GRAPHS)}")
 
 
 def relations() -> dict[str, np.ndarray]:
     """Who hears whom in each graph that the flags name."""
-    makers = {name: pick(linear.GRAPHS, name, "graphs") for name in FLAGS.graphs}
+    makers = {name: pick(closed_form.GRAPHS, name, "graphs") for name in FLAGS.graphs}
     made = {
         name: make(FLAGS.clients, np.random.default_rng(FLAGS.seed), FLAGS.density)
         for name, make in makers.items()
@@ -133,7 +133,7 @@ def relations() -> dict[str, np.ndarray]:
     if FLAGS.config is None:
         return made
     federation = load_federation(configuration())
-    hears = linear.heard(federation.data.graph)
+    hears = closed_form.heard(federation.data.graph)
     if not hears.any():
         raise ValueError(f"{federation.name} has no relations; add --config.data.graph=knn")
     return made | {federation.name: hears}
@@ -143,7 +143,9 @@ def cases_of(relations) -> list[Case]:
     """Both normalisations of each graph, or the one that they are."""
     cases = []
     for name, hears in relations.items():
-        steps = {norm: linear.averaging(hears, norm) for norm in linear.NORMALISATIONS}
+        steps = {
+            norm: closed_form.averaging(hears, norm) for norm in closed_form.NORMALISATIONS
+        }
         if np.allclose(steps["row"], steps["column"]):
             steps = {"both": steps["column"]}
         cases += [Case(name, norm, step) for norm, step in steps.items()]
@@ -153,29 +155,29 @@ def cases_of(relations) -> list[Case]:
 def conditions(case: Case) -> dict:
     attacked = round(FLAGS.attacked * len(case.step))
     about = {"graph": case.graph, "normalisation": case.normalisation}
-    return about | linear.conditions(case.step, FLAGS.layers, attacked)
+    return about | closed_form.conditions(case.step, FLAGS.layers, attacked)
 
 
 def risks(case: Case, attacked: int, within: float) -> list[dict]:
     """A row for each regime and method: derived, measured, printed, and what holds."""
     sizes = {"params": FLAGS.params, "code": FLAGS.code}
-    wishes = linear.wishes(case.step, FLAGS.layers)
+    wishes = closed_form.wishes(case.step, FLAGS.layers)
     graph = wishes[0]
     # Others for every case and number of attacked clients, since errors would be the same too.
-    told = montecarlo.simulate(
+    told = simulation.simulate(
         *(graph, wishes, attacked),
         **sizes,
         draws=FLAGS.draws,
         steps=FLAGS.steps,
         seed=zlib.crc32(f"{FLAGS.seed} {case.graph} {case.normalisation} {attacked}".encode()),
     )
-    printed = linear.printed(graph, attacked, **sizes)
-    interval = montecarlo.interval(FLAGS.draws, missed=0.05)
+    printed = closed_form.printed(graph, attacked, **sizes)
+    interval = simulation.interval(FLAGS.draws, missed=0.05)
     rows = []
-    for i, regime in enumerate(linear.REGIMES):
-        for j, method in enumerate(linear.METHODS):
+    for i, regime in enumerate(closed_form.REGIMES):
+        for j, method in enumerate(closed_form.METHODS):
             through = np.eye(len(graph)) if method == "pfedhn" else graph
-            closed = linear.closed_form(through, wishes[i], attacked, **sizes)
+            closed = closed_form.risk(through, wishes[i], attacked, **sizes)
             mean, error = float(told.mean[i, j]), float(told.error[i, j])
             margin = within * error + ROUNDING * 2 * FLAGS.params * FLAGS.code
             rows.append(
@@ -210,7 +212,7 @@ def curves_of(case: Case, within: float) -> list[dict]:
     return [
         {"graph": case.graph, "regime": regime, "shares": [m / n for m in counts]}
         | {name: {method: risk(name, regime, method) for method in NAMES} for name in names}
-        for regime in linear.REGIMES
+        for regime in closed_form.REGIMES
     ]
 
 

@@ -15,18 +15,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax import attacks, defences, tree
+from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
-from graphfl_jax.data.newcomers import hold_out
-from graphfl_jax.local import epoch_trainer, sgd_trainer
+from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import task_of
 from graphfl_jax.models import MODELS
 from graphfl_jax.optimizers import OPTIMIZERS
+from graphfl_jax.robustness import attacks, defences
+from graphfl_jax.trainers import epoch_trainer, sgd_trainer
 
 COUNTS = (
     "rounds",

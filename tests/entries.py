@@ -40,7 +40,7 @@ def shrunk(name, *words, cwd, file):
     """As `launched`, with the settings of one of configs/ at tiny sizes."""
     script = f"""
 import sys
-from configs import {file} as file
+from graphfl_jax.configs import {file} as file
 from tests.federations import SMALL
 whole = file.get_config
 def tiny(*method):
@@ -48,7 +48,8 @@ def tiny(*method):
     config.update_from_flattened_dict(SMALL)
     return config
 file.get_config = tiny
-from experiments import {name}, entry
+from experiments import {name}
+from experiments.common import command_line
 sys.argv = {["experiments." + name, *words]!r}
 entry.launch({name}.main)
 """

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from configs import base
+from graphfl_jax.configs import base
 from graphfl_jax.core import Examples, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation

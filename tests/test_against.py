@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from configs import fl60, metr_la, tpt48
-from experiments import against
-from experiments.measuring import compile_rounds
-from experiments.replay import play_in_jax
-from experiments.scaling import drawn_federation
+from experiments.benchmarks import torch_comparison
+from experiments.benchmarks.recorded_rounds import play_in_jax
+from experiments.benchmarks.scaling import drawn_federation
+from experiments.benchmarks.timing import compile_rounds
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.configs import fl60, metr_la, tpt48
 from tests.federations import SMALL, small_config, two_clusters
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,7 @@ def jax_rounds():
                 federation = two_clusters() if "labels" in case else drawn_federation(7)
             experiment = build_experiment(config, federation)
             rounds = compile_rounds(experiment, config)
-            count = 2 if "gru" in case else against.ROUNDS
+            count = 2 if "gru" in case else torch_comparison.ROUNDS
             played = play_in_jax(experiment, config, rounds, count)
             made[case] = experiment, config, *played
         return made[case]
@@ -75,14 +75,16 @@ def verified(pytorch, told, variant, change=lambda player, start: None):
     experiment, config, start, played = told
     player, start = pytorch.Player(experiment, config, variant), dict(start)
     change(player, start)
-    return against.verify(player, pytorch.drawn, start, played, variant)
+    return torch_comparison.verify(player, pytorch.drawn, start, played, variant)
 
 
 @pytest.mark.parametrize("variant", ["eager", "vmap"])
 @pytest.mark.parametrize("case", CASES)
 def test_rounds_are_those_of_jax(pytorch, jax_rounds, case, variant):
     apart = verified(pytorch, jax_rounds(case), variant)
-    assert 0 <= apart["loss"] <= 1e-5 and 0 < apart["server"] <= against.SERVER_TOLERANCE
+    assert (
+        0 <= apart["loss"] <= 1e-5 and 0 < apart["server"] <= torch_comparison.SERVER_TOLERANCE
+    )
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,9 @@ def test_compiled_rounds_are_those_of_jax(pytorch, jax_rounds, case, variant):
         apart = verified(pytorch, jax_rounds(case), variant)
     except pytorch.CompileError as error:
         pytest.skip(str(error).splitlines()[0])
-    assert 0 <= apart["loss"] <= 1e-5 and 0 < apart["server"] <= against.SERVER_TOLERANCE
+    assert (
+        0 <= apart["loss"] <= 1e-5 and 0 < apart["server"] <= torch_comparison.SERVER_TOLERANCE
+    )
 
 
 def weight(player, start):
@@ -157,8 +161,8 @@ def test_pytorch_draws_what_the_program_draws(pytorch, jax_rounds):
 
 
 def test_what_is_said_to_be_written_is(pytorch):
-    assert set(against.WRITTEN["client_optimizer"]) == set(pytorch.CLIENT_OPTIMIZERS)
-    assert set(against.PANACEAS["server_optimizer"]) == set(pytorch.SERVER_OPTIMIZERS)
+    assert set(torch_comparison.WRITTEN["client_optimizer"]) == set(pytorch.CLIENT_OPTIMIZERS)
+    assert set(torch_comparison.PANACEAS["server_optimizer"]) == set(pytorch.SERVER_OPTIMIZERS)
 
 
 @pytest.mark.parametrize(
@@ -175,14 +179,14 @@ def test_what_is_said_to_be_written_is(pytorch):
 )
 def test_what_is_not_written_in_pytorch_is_refused(config, named):
     with pytest.raises(ValueError, match=f"^{named} is not written in PyTorch; set --config"):
-        against.check(config, ["eager"])
+        torch_comparison.check(config, ["eager"])
 
 
 def test_what_is_written_is_not_refused():
     for config in (tpt48.get_config(), fl60.get_config("fedavg"), metr_la.get_config()):
-        against.check(config, list(against.VARIANTS))
+        torch_comparison.check(config, list(torch_comparison.VARIANTS))
     with pytest.raises(ValueError, match="variants='jit' is unknown; choose from eager, "):
-        against.check(tpt48.get_config(), ["jit"])
+        torch_comparison.check(tpt48.get_config(), ["jit"])
 
 
 def bench(folder, *words, code="", **environment):

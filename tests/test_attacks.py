@@ -7,9 +7,12 @@ import pytest
 from scipy import optimize
 
 import graphfl_jax
-from experiments.trials import Trial, run_trials
 from graphfl_jax import tree
-from graphfl_jax.attacks import (
+from graphfl_jax.build import build_experiment
+from graphfl_jax.core import Cohort, Examples
+from graphfl_jax.data import from_arrays
+from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.robustness.attacks import (
     ATTACKS,
     UPLOAD_ATTACKS,
     backdoor,
@@ -19,11 +22,8 @@ from graphfl_jax.attacks import (
     trigger,
     with_ranks,
 )
-from graphfl_jax.build import build_experiment
-from graphfl_jax.core import Cohort, Examples
-from graphfl_jax.data import from_arrays
-from graphfl_jax.data.newcomers import hold_out
-from graphfl_jax.defences import CENTRES, DEFENCES, FILTERS
+from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
+from graphfl_jax.runs.batch import Trial, run_trials
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(7)

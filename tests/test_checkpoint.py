@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphfl_jax import checkpoint
 from graphfl_jax.core import State
+from graphfl_jax.runs.folder import checkpoint
 
 HISTORY = {"round": np.arange(2, dtype=np.int32), "scores": {"G": np.ones((2, 3), np.float32)}}
 

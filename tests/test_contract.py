@@ -9,16 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphfl_jax import checkpoint, tree
+from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
-from graphfl_jax.attacks import ATTACKS, UPLOAD_ATTACKS, attacked, with_ranks
 from graphfl_jax.build import build_experiment, wanted
 from graphfl_jax.core import Cohort, Examples
 from graphfl_jax.data import relations
-from graphfl_jax.data.newcomers import hold_out
-from graphfl_jax.defences import CENTRES, DEFENCES, defended
+from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import client_mesh, make_program, message_bytes
+from graphfl_jax.robustness.attacks import ATTACKS, UPLOAD_ATTACKS, attacked, with_ranks
+from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
+from graphfl_jax.runs.folder import checkpoint
 from tests.federations import renamed, small_config, two_clusters
 
 KEY = jax.random.key(3)

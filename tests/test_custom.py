@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from configs import custom as configuration
+from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, partition, relations
 from graphfl_jax.data.custom import custom
 from tests.federations import SMALL

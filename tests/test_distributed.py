@@ -19,10 +19,10 @@ from absl.testing import flagsaver
 from jax.sharding import NamedSharding, PartitionSpec
 
 import graphfl_jax
-from configs import fl60
-from graphfl_jax import experiment
 from graphfl_jax.build import build_experiment
+from graphfl_jax.configs import fl60
 from graphfl_jax.program import client_mesh, make_program
+from graphfl_jax.runs import single
 from tests.federations import small_config, two_clusters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -133,7 +133,7 @@ def one_round(method):
 def alone():
     """A round of each method on one device."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "client_mesh", lambda cohort_size: None)
+        patch.setattr(single, "client_mesh", lambda cohort_size: None)
         return {method: one_round(method) for method in METHODS}
 
 
@@ -240,7 +240,7 @@ def test_processes_of_a_cluster_go_on_with_a_run(started, tmp_path):
         (2,), ("clients",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(experiment, "client_mesh", lambda cohort_size: two)
+        patch.setattr(single, "client_mesh", lambda cohort_size: two)
         graphfl_jax.run(config, out=whole)
     for _, errors, status in ends(members):
         assert status == 0, errors
@@ -276,8 +276,8 @@ REFUSED = [
 
 @pytest.mark.parametrize("flags, says", REFUSED)
 def test_flags_that_fit_nothing_are_refused_in_one_line(flags, says, monkeypatch, capsys):
-    from experiments.distributed import joined  # absl's flags, for these tests alone
-    from experiments.entry import launch
+    from experiments.common.command_line import launch
+    from experiments.common.processes import joined  # absl's flags, for these tests alone
 
     def main():
         with joined():
@@ -352,9 +352,9 @@ def test_what_ends_one_process_ends_all_in_one_line_of_the_first(unlike, name):
 # Processes that join as the entry does, and then wait for one another for ever.
 WAITING = """
 import sys
-from experiments.distributed import joined
-from experiments.entry import launch
-from graphfl_jax.processes import together
+from experiments.common.processes import joined
+from experiments.common.command_line import launch
+from graphfl_jax.runs.multihost import together
 
 def main():
     with joined():

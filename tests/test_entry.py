@@ -15,9 +15,9 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
-from configs import tpt48
+from graphfl_jax.configs import tpt48
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
-from graphfl_jax.results import final_scores
+from graphfl_jax.runs.results import final_scores
 
 ROOT = Path(__file__).resolve().parent.parent
 FL60, TPT48, CUSTOM, PEMS, CARS = (
@@ -235,7 +235,7 @@ def test_diverged_run_says_when_and_with_what_and_has_no_score(runs):
 # before JAX starts, in a folder of its own, and runs the entry as `python -m` does.
 FORKS = """
 import gc, json, os, runpy, sys
-import experiments.entry, experiments.published, graphfl_jax
+import experiments.common.command_line, experiments.paper.published, graphfl_jax
 gc.freeze()  # so that a child does not copy what it clears at its end
 status = []
 for i, words in enumerate(json.load(sys.stdin)):

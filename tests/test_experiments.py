@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
 from experiments.bench import matmul_flops
-from experiments.cells import papers_config
-from experiments.charts import draw
-from experiments.published import PUBLISHED, published
-from experiments.report import columns, lines, narrow, table_row
+from experiments.common.plots import draw
+from experiments.paper.cached_runs import papers_config
+from experiments.paper.published import PUBLISHED, published
+from experiments.paper.table_text import columns, lines, narrow, table_row
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
+from graphfl_jax.configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
 from graphfl_jax.program import make_program
 from tests.entries import ROOT, entry, launched, shrunk
 from tests.test_traffic import write_matrix, write_series

@@ -23,10 +23,10 @@ from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import Cohort, Examples
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
-from graphfl_jax.local import sgd_trainer
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import MLP, mlp
 from graphfl_jax.program import make_program
+from graphfl_jax.trainers import sgd_trainer
 from tests.federations import two_clusters
 
 KEY = jax.random.key(11)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphfl_jax.data.newcomers import hold_out
+from graphfl_jax.data.new_clients import hold_out
 from tests.federations import two_clusters
 
 

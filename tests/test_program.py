@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from graphfl_jax import local, tree
+from graphfl_jax import trainers, tree
 from graphfl_jax.core import Examples, State
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
@@ -43,7 +43,7 @@ def test_cohorts_are_ascending_without_repeats_and_fair():
 
 
 def test_batches_are_drawn_evenly_from_the_real_examples_only():
-    indices = np.asarray(local.draw_indices(jax.random.key(1), (100, 70), jnp.int32(7)))
+    indices = np.asarray(trainers.draw_indices(jax.random.key(1), (100, 70), jnp.int32(7)))
     assert (indices.min(), indices.max()) == (0, 6)
     shares = np.bincount(indices.ravel()) / 7000
     assert np.abs(shares - 1 / 7).max() < 4 * np.sqrt(1 / 7 * 6 / 7 / 7000)

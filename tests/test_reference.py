@@ -20,9 +20,9 @@ from graphfl_jax.algorithms.sfl import _learn_relations, sfl
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import ClientModel, Cohort, Examples, FederatedData
 from graphfl_jax.data import relations
-from graphfl_jax.local import epoch_trainer, sgd_trainer
 from graphfl_jax.metrics import REGRESSION
 from graphfl_jax.program import make_program
+from graphfl_jax.trainers import epoch_trainer, sgd_trainer
 
 KEY = jax.random.key(2)
 RATE = 0.1

@@ -19,8 +19,8 @@ from jax.experimental.compilation_cache import compilation_cache
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
-from configs import fl60
-from graphfl_jax import checkpoint
+from graphfl_jax.configs import fl60
+from graphfl_jax.runs.folder import checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {
@@ -229,7 +229,7 @@ def test_a_run_of_unknown_configuration_is_refused(cut, break_it):
 
 def test_another_device_is_told_of(cut, monkeypatch):
     elsewhere = graphfl_jax.experiment.environment() | {"device": "1 x abacus"}
-    monkeypatch.setattr(graphfl_jax.experiment, "environment", lambda: elsewhere)
+    monkeypatch.setattr(graphfl_jax.runs.single, "environment", lambda: elsewhere)
     with pytest.warns(RuntimeWarning, match="device changed from .* to 1 x abacus"):
         play(cut)
 
@@ -237,7 +237,10 @@ def test_another_device_is_told_of(cut, monkeypatch):
 def test_a_full_disk_stops_the_run_in_one_line_and_spoils_nothing(
     uncut, cut, monkeypatch, capsys
 ):
-    from experiments.entry import FLAGS, launch  # absl's flags, for this test alone
+    from experiments.common.command_line import (  # absl's flags, for this test alone
+        FLAGS,
+        launch,
+    )
 
     def full(path, tree):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))

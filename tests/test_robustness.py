@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.charts import draw_robustness
-from experiments.harm import behind, over_seeds, row, shares, tables_of
+from experiments.common.plots import draw_robustness
+from experiments.paper.robustness_statistics import behind, over_seeds, row, shares, tables_of
 from tests.entries import entry
 
 

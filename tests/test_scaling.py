@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import scaling
-from experiments.measuring import compile_rounds, cost, interleaved, player
+from experiments.benchmarks import scaling
+from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player
 from graphfl_jax.build import build_experiment
 from tests.federations import SMALL, small_config, two_clusters
 

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from configs import base, fl60
-from experiments import cluster
-from experiments.report import diverged
-from experiments.search import points_of, points_of_file, take_axes
-from experiments.trials import Trial, next_size, run_trials, with_seed
+from experiments.paper.table_text import diverged
+from experiments.sweeping import ray_backend
+from experiments.sweeping.grid import points_of, points_of_file, take_axes
 from graphfl_jax.build import load_federation
+from graphfl_jax.configs import base, fl60
+from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
 from tests.entries import ENVIRONMENT, command, entry, small_words
 from tests.federations import SMALL
 
@@ -357,14 +357,14 @@ def test_a_sweep_refuses_what_it_cannot_search(tmp_path, words, named):
 def test_without_ray_the_remedy_is_told(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ValueError, match=r"pip install -e '.\[ray\]'"):
-        cluster.connect("auto")
+        ray_backend.connect("auto")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:99999"])
 def test_an_address_that_does_not_answer_is_named(address):
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
     with pytest.raises(ValueError, match=f"ray_address={address} does not answer"):
-        cluster.connect(address)
+        ray_backend.connect(address)
 
 
 def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):

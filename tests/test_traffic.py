@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import base, metr_la, pems_bay
-from experiments.naive import naive_rows
+from experiments.paper.forecast_baselines import naive_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.configs import base, metr_la, pems_bay
 from graphfl_jax.core import Examples, Units, Windows
 from graphfl_jax.data import files, roads, traffic
 from graphfl_jax.data.relations import dense

@@ -19,7 +19,7 @@ import jax
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 
 def ditto(model: ClientModel, train: Train, *, ditto_lambda: Array) -> Algorithm:

@@ -10,7 +10,7 @@ Departures: a fixed number of local steps on batches drawn with replacement, not
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 
 def fedavg(model: ClientModel, train: Train) -> Algorithm:

@@ -14,7 +14,7 @@ import dataclasses
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 
 def fedprox(model: ClientModel, train: Train, *, mu: Array) -> Algorithm:

@@ -31,7 +31,7 @@ import optax
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.data import relations
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 CODES = ("random", "zero", "mean", "neighbours", "neighbour")
 

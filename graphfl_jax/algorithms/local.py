@@ -7,7 +7,7 @@ spends the same number of local steps.
 """
 
 from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 
 def local(model: ClientModel, train: Train) -> Algorithm:

@@ -44,8 +44,8 @@ from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import RelationGNN
-from graphfl_jax.local import Train
 from graphfl_jax.models.mlp import MLP
+from graphfl_jax.trainers import Train
 
 
 def panacea(

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.local import Train, draw_indices
+from graphfl_jax.trainers import Train, draw_indices
 
 HESSIANS = ("hf", "fd", "fo")
 DELTA = 1e-3  # of the authors' finite difference

@@ -23,8 +23,8 @@ import optax
 from graphfl_jax.algorithms.hyper import HyperNetwork, hyper_federation
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import output_layer
-from graphfl_jax.local import Train
 from graphfl_jax.models.mlp import MLP
+from graphfl_jax.trainers import Train
 
 
 def pfedhn(

@@ -39,7 +39,7 @@ from jax.flatten_util import ravel_pytree
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, ClientModel, Params
 from graphfl_jax.data import relations
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 RULES = ("intended", "as_released")
 DEGREE = 30  # most learned relations of a client

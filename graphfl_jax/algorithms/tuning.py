@@ -20,7 +20,7 @@ import dataclasses
 import jax
 
 from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.local import Train
+from graphfl_jax.trainers import Train
 
 PARTS = ("whole", "head", "new_head")
 

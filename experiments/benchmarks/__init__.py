@@ -1,0 +1,1 @@
+"""Benchmarks: timing, scaling, and the comparison with PyTorch."""

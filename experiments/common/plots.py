@@ -1,0 +1,276 @@
+"""Lines of scores, histograms, rates and powers, as drawings."""
+
+import numpy as np
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+
+from experiments.paper.published import UNITS
+
+# Colours that stay apart for all eyes, then the same with other dashes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":")
+
+
+def draw(lines: list[dict], label: str) -> Figure:
+    """Draws means over seeds, and a band of one standard deviation about them.
+
+    Args:
+      lines: of each its ``name``, ``metric``, the places ``x``, and the scores there of every
+        seed, ``seeds`` [seeds][x], empty where no run has a score.
+      label: of the places.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    scale, unit = UNITS[lines[0]["metric"]]
+    alone = len(lines) == 1
+    low, high = [], []
+    for i, line in enumerate(lines):
+        if not line["seeds"]:
+            axes.plot([], [], label=line["name"])
+            continue
+        scores = scale * np.array(line["seeds"])  # [seeds, x]
+        mean, spread = scores.mean(axis=0), scores.std(axis=0)
+        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+        axes.plot(line["x"], mean, label=line["name"], marker="o" if alone else None, **style)
+        axes.fill_between(
+            line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
+        )
+        # The first rounds of the worst method would flatten everything else.
+        seen = slice(0 if alone else len(mean) // 4, None)
+        low.extend((mean - spread)[seen] if alone else mean[seen])
+        high.extend((mean + spread)[seen] if alone else mean[seen])
+    if low:
+        margin = 0.08 * (max(high) - min(low)) or 0.5
+        axes.set_ylim(min(low) - margin, max(high) + margin)
+    axes.set(xlabel=label, ylabel=f"test {lines[0]['metric']} [{unit}]")
+    axes.grid(alpha=0.3)
+    if alone:
+        axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
+    else:
+        figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def draw_robustness(rows: list[dict], title: str) -> Figure:
+    """Draws scores of honest clients at P over shares of malicious ones: a panel an attack.
+
+    Args:
+      rows: as `robustness.main` makes them; where a run diverged a line has a gap, and a cross
+        at the edge where scores are worst.
+      title: of the drawing.
+    """
+    attacks, methods = (
+        list(dict.fromkeys(row[name] for row in rows)) for name in ("attack", "method")
+    )
+    figure, panels = pyplot.subplots(
+        1, len(attacks), figsize=(7.2, 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for attack, axes in zip(attacks, panels[0], strict=True):
+        crossed = 0  # methods so far of which a run diverged
+        for i, method in enumerate(methods):
+            own = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+            places = [100 * row["ratio"] for row in own]
+            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in own]
+            mean = np.array([score.get("mean", np.nan) for score in scores])
+            half = np.array([score.get("half") or 0.0 for score in scores])
+            style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+            label = method if attack == attacks[0] else None
+            axes.plot(places, mean, label=label, marker="o", ms=3, **style)
+            axes.fill_between(
+                places, mean - half, mean + half, color=style["color"], alpha=0.1, lw=0
+            )
+            broken = [100 * row["ratio"] for row in own if row["diverged"]]
+            crossed += bool(broken)
+            height = 0.03 * crossed
+            axes.plot(
+                broken,
+                [height if own[0]["higher_is_better"] else 1 - height] * len(broken),
+                "x",
+                color=style["color"],
+                ms=5,
+                transform=axes.get_xaxis_transform(),
+            )
+        axes.set(title=attack, xlabel="malicious clients [%]")
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of honest clients [{rows[0]['unit']}]")
+    if any(row["diverged"] for row in rows):
+        panels[0, 0].plot([], [], "x", color="grey", ms=5, label="a run diverged")
+    figure.suptitle(title, fontsize="medium")
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def draw_search(board: dict) -> Figure:
+    """Draws validation scores over each field of a leaderboard, and a line through the best.
+
+    Args:
+      board: as `leaderboard.leaderboards` has it.
+    """
+    fields = board["fields"]
+    rows = -(-len(fields) // 3)
+    figure, panels = pyplot.subplots(
+        rows,
+        min(3, len(fields)),
+        figsize=(7.2, 2.6 * rows),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    scale, unit = UNITS[board["metric"]]
+    for axes in panels.flat[len(fields) :]:
+        axes.set_axis_off()
+    best = max if board["higher_is_better"] else min
+    for field, axes in zip(fields, panels.flat, strict=False):
+        scores = {}
+        for row in board["rows"]:
+            if field in row["point"]:
+                value = row["point"][field]
+                value = value if type(value) in (int, float) else str(value)
+                scores.setdefault(value, []).append(scale * row["validation"])
+        values = sorted(scores)
+        if values and not isinstance(values[0], str) and values[0] > 0:
+            axes.set_xscale("log")
+        for value in values:
+            axes.plot([value] * len(scores[value]), scores[value], "o", color=COLOURS[0], ms=3)
+        axes.plot(values, [best(scores[value]) for value in values], color=COLOURS[1])
+        axes.set_xlabel(field.removeprefix("hparams."))
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel(f"validation {board['metric']} [{unit}]")
+    return figure
+
+
+def draw_histograms(lines: list[dict], unit: str) -> Figure:
+    """Draws a panel for each client, four in a row.
+
+    Args:
+      lines: of each its ``name``, the ``edges`` of bins [b + 1] and the ``shares`` in them [b].
+      unit: of the edges.
+    """
+    rows = -(-len(lines) // 4)
+    figure, panels = pyplot.subplots(
+        rows, 4, figsize=(7.2, 1.5 * rows), sharex=True, sharey=True, layout="constrained"
+    )
+    for axes in panels.flat[len(lines) :]:
+        axes.set_axis_off()
+    for line, axes in zip(lines, panels.flat, strict=False):
+        axes.stairs([100 * share for share in line["shares"]], line["edges"], fill=True)
+        axes.set_title(line["name"], fontsize="small")
+        axes.grid(alpha=0.3)
+    figure.supxlabel(unit)
+    figure.supylabel("% of readings")
+    return figure
+
+
+def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
+    """Draws risks over the share of attacked clients: a row for each graph.
+
+    Args:
+      curves: of each its ``graph``, ``regime``, ``shares``, and for every method what there is
+        of risks there: ``closed_form``, ``printed``, ``mean`` and ``half_width``.
+      methods: what each is called.
+    """
+    graphs, regimes = (
+        list(dict.fromkeys(c[name] for c in curves)) for name in ("graph", "regime")
+    )
+    figure, panels = pyplot.subplots(
+        len(graphs),
+        len(regimes),
+        figsize=(7.2, 1 + 1.4 * len(graphs)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for curve in curves:
+        row, column = graphs.index(curve["graph"]), regimes.index(curve["regime"])
+        axes = panels[row, column]
+        for colour, (method, name) in zip(COLOURS, methods.items(), strict=False):
+            axes.plot(curve["shares"], curve["closed_form"][method], color=colour, label=name)
+            axes.plot(
+                curve["shares"],
+                curve["printed"][method],
+                ":",
+                color=colour,
+                label=f"{name}, printed",
+            )
+            axes.errorbar(
+                curve["shares"],
+                curve["mean"][method],
+                curve["half_width"][method],
+                fmt="o",
+                ms=3,
+                color=colour,
+                label=f"{name}, trained",
+            )
+        axes.grid(alpha=0.3)
+        if row == 0:
+            axes.set_title(curve["regime"], fontsize="small")
+        if column == 0:
+            axes.set_ylabel(curve["graph"], fontsize="small")
+    # Risks grow a thousandfold where relations are wrong, and are zero in a clique.
+    panels[0, 0].set_yscale("symlog", linthresh=10)
+    panels[0, 0].set_ylim(bottom=0)
+    figure.supxlabel("share of attacked clients")
+    figure.supylabel("risk")
+    handles, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside upper center", ncols=3, frameon=False, fontsize="small"
+    )
+    return figure
+
+
+def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
+    """Draws rounds per second as bars, the first as the measure of the others.
+
+    Args:
+      times: of each bar its name, and the median, fastest and slowest seconds per round.
+      title: of the drawing.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
+    first, *_ = next(iter(times.values()))
+    for i, (median, fastest, slowest) in enumerate(times.values()):
+        rate = 1 / median
+        reach = [[rate - 1 / slowest], [1 / fastest - rate]]
+        axes.barh(i, rate, color=COLOURS[min(i, 1)])
+        axes.errorbar(rate, i, xerr=reach, color=COLOURS[-1], capsize=3)
+        ratio = f", {median / first:.1f} times as long a round" if i else ""
+        axes.annotate(
+            f"{rate:.3g}/s{ratio}",
+            (1 / fastest, i),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(range(len(times)), list(times))
+    axes.set(xlabel="rounds per second", title=title)
+    axes.set_xlim(0, 1.45 / min(fastest for _, fastest, _ in times.values()))
+    axes.invert_yaxis()
+    return figure
+
+
+def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], title: str):
+    """Draws times over sizes, both on logarithmic axes, with the power that is fitted.
+
+    Args:
+      sizes: the places.
+      times: at each the median, fastest and slowest.
+      fit: has `factor` and `exponent` of a power, and the `sizes` that it is fitted to.
+      labels: of the two axes.
+      title: of the drawing.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    median, fastest, slowest = np.array(times).T
+    reach = [median - fastest, slowest - median]
+    axes.errorbar(sizes, median, yerr=reach, marker="o", capsize=3, color=COLOURS[0])
+    if fit is not None:
+        fitted = np.array(fit.sizes, float)
+        axes.plot(
+            fitted,
+            fit.factor * fitted**fit.exponent,
+            color=COLOURS[1],
+            linestyle=DASHES[1],
+            label=f"exponent {fit.exponent:.2f}",
+        )
+        axes.legend(frameon=False)
+    axes.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1], title=title)
+    axes.grid(alpha=0.3, which="both")
+    return figure

@@ -1,0 +1,1 @@
+"""Panacea's theorems in the linear case: closed form, simulation, verdicts."""

@@ -1,0 +1,1 @@
+"""The papers' tables and figures: published numbers, cached runs, text."""

@@ -1,0 +1,1 @@
+"""Sweeps: points to try, the log of trials, the leaderboard, the Ray backend."""

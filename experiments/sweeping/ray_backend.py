@@ -1,0 +1,91 @@
+"""Trials on a Ray cluster: each task a batch of runs that one program plays."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from ml_collections import ConfigDict
+
+from experiments.sweeping.grid import Group
+from graphfl_jax.build import load_federation
+from graphfl_jax.data.files import default_root
+from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
+
+TASK_RUNS = 32  # of a task, unless asked for otherwise
+RETRIES = 5  # of a task whose node died
+
+
+def connect(address: str) -> None:
+    """Joins a running Ray cluster.
+
+    Raises:
+      ValueError: Ray is not installed, or nothing answers at that address.
+    """
+    try:
+        import ray
+    except ImportError:
+        raise ValueError(
+            "launcher=ray needs Ray, which is not installed; run: pip install -e '.[ray]'"
+        ) from None
+    try:
+        if address != "auto":  # Ray itself would try for minutes
+            host, _, port = address.removeprefix("ray://").rpartition(":")
+            socket.create_connection((host, int(port)), timeout=10).close()
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="error",
+            runtime_env={"env_vars": {"PYTHONPATH": _import_path()}},
+        )
+    except (OSError, OverflowError, RuntimeError, ValueError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"ray_address={address} does not answer ({why}); start one with: ray start --head"
+        ) from None
+
+
+def run_groups(groups: list[Group], *, at_once: int) -> Iterator[tuple[Group, int, Outcome]]:
+    """Runs groups of trials as tasks of the cluster, one accelerator each, or else one core.
+
+    A task whose node dies is sent to another one.
+
+    Args:
+      groups: of the sweep.
+      at_once: runs of a task, all in one program; 0 is `TASK_RUNS` at most, and the node finds
+        how many of them to run at once.
+
+    Yields:
+      The group, the place in its ``planned``, and the outcome of a run, as tasks end.
+    """
+    import ray
+
+    accelerators = ray.cluster_resources().get("GPU", 0)
+    needs = {"num_gpus": 1} if accelerators else {"num_cpus": 1}
+    task = ray.remote(max_retries=RETRIES, **needs)(_run_part)
+    size = at_once or TASK_RUNS
+    pending = {}
+    for group in groups:
+        config = group.config.copy_and_resolve_references()
+        config.data.root = config.data.root or str(default_root())
+        for begin in range(0, len(group.planned), size):
+            trials = [planned.trial for planned in group.planned[begin : begin + size]]
+            pending[task.remote(config, trials, at_once)] = (group, begin)
+    while pending:
+        (ended,), _ = ray.wait(list(pending), num_returns=1)
+        group, begin = pending.pop(ended)
+        for place, outcome in ray.get(ended):
+            yield group, begin + place, outcome
+
+
+def _import_path():
+    """Where nodes that share this host's files find this package, installed or not."""
+    here = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+
+
+def _run_part(config: ConfigDict, trials: list[Trial], at_once: int):
+    federations = {
+        seed: load_federation(with_seed(config, seed)) for seed in {one.seed for one in trials}
+    }
+    return list(run_trials(config, federations, trials, at_once=at_once))

@@ -1,0 +1,1 @@
+"""Malicious clients and defences against them."""

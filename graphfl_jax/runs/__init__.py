@@ -1,0 +1,1 @@
+"""Runs: one or many at once, their folder, checkpoints and results."""

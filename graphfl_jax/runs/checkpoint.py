@@ -1,0 +1,189 @@
+"""Checkpoints: atomic when written, verified when read.
+
+A checkpoint is an Orbax folder ``checkpoints/ROUND`` with the state's leaves and the history so
+far, and beside it ``ROUND.json``, written last by an atomic rename, with a digest of every file
+in the folder. A folder without a manifest is torn; one whose digests differ is damaged; both
+are passed over for the one before.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import warnings
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import orbax.checkpoint as orbax
+from orbax.checkpoint import v1 as ocp
+
+from graphfl_jax.core import State
+from graphfl_jax.runs import multihost
+
+KEPT = 3  # so that a damaged newest leaves two behind it
+
+
+class Checkpoint(NamedTuple):
+    """What a run needs to go on."""
+
+    state: State
+    history: dict  # every leaf [evaluations so far, ...]
+    notes: dict  # JSON: what the caller wants to find again
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> None:
+    """Writes a checkpoint under its state's round, then removes all but the newest few."""
+    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{int(checkpoint.state.round):08d}"
+    target = folder / name
+    if target.exists():  # torn, or damaged: a good one would have been resumed from
+        shutil.rmtree(target)
+    leaves = _numbered(jax.device_get(checkpoint.state))
+    _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
+    body = {
+        "leaves": _describe(checkpoint.state),
+        "files": _digests(target),
+        "notes": checkpoint.notes,
+    }
+    write_json(folder / f"{name}.json", {"body": body, "sha256": _sha256(_canonical(body))})
+    # Those of later rounds were passed over when this run was resumed: they count for nothing.
+    whole = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)[-KEPT:]
+    for path in sorted(folder.glob("[0-9]*"), reverse=True):  # a manifest before its folder
+        if path.name.split(".")[0] not in whole:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def latest(folder: Path, template: State) -> Checkpoint | None:
+    """The newest checkpoint that is whole; warns of every newer one that is not.
+
+    Args:
+      folder: the run's ``checkpoints`` folder; it need not exist.
+      template: shapes and dtypes of the state, from ``jax.eval_shape``.
+
+    Raises:
+      ValueError: a whole checkpoint holds another state than `template` describes.
+    """
+    names = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*")}
+    for name in sorted((name for name in names if name.isdigit()), reverse=True):
+        fault = _fault(folder, name)
+        if fault:
+            warnings.warn(
+                f"checkpoint {folder / name} is passed over: {fault}",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+            continue
+        body = json.loads((folder / f"{name}.json").read_text())["body"]
+        if body["leaves"] != _describe(template):
+            raise ValueError(
+                f"{folder / name} holds another state than this configuration makes; "
+                f"resume with the version of graphfl_jax that wrote it, or choose another --out"
+            )
+        loaded = _read((folder / name).absolute())
+        state = _restored(loaded["state"], template)
+        return Checkpoint(state, loaded["history"], body["notes"])
+    return None
+
+
+def from_first(found: Checkpoint | None, template: State) -> Checkpoint | None:
+    """What the first of several processes found, on all of them."""
+    packed = None
+    if found is not None:
+        packed = found._asdict() | {"state": _numbered(found.state)}
+    told = multihost.from_first(packed)
+    return told and Checkpoint(**told | {"state": _restored(told["state"], template)})
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON so that a reader finds the old file or the new one, never a part."""
+    write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replaces a file in one step."""
+    part = path.with_name(path.name + ".part")
+    with open(part, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+def _numbered(state: State) -> dict[str, np.ndarray]:
+    """A state's leaves but those of size zero, which Orbax refuses."""
+    leaves = jax.tree.leaves(state)
+    return {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves) if leaf.size}
+
+
+def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
+    """A state from what `_numbered` told of it; leaves of size zero are made anew."""
+    shapes, structure = jax.tree.flatten(template)
+    leaves = [
+        numbered[f"{i:05d}"] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(shapes)
+    ]
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _write(target: Path, arrays: dict) -> None:
+    """Writes a folder of arrays from this process alone."""
+    if not multihost.several():
+        ocp.save(target, arrays)
+        return
+    # `ocp.save` has all processes compare their paths, whatever its options say (0.12.8), and
+    # the others are not here. Orbax's older interface heeds the same option.
+    alone = orbax.options.MultiprocessingOptions(active_processes={0})
+    handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    with orbax.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
+        checkpointer.save(target, arrays)
+
+
+def _read(target: Path) -> dict:
+    """Reads, from this process alone, what `_write` wrote."""
+    context = ocp.Context()
+    context.multiprocessing.active_processes = {0}
+    with context:
+        return ocp.load(target)
+
+
+def _fault(folder: Path, name: str) -> str:
+    """What is wrong with a checkpoint, or the empty string."""
+    manifest = folder / f"{name}.json"
+    if not manifest.exists():
+        return "its writing was interrupted"
+    try:
+        written = json.loads(manifest.read_text())
+        body = written["body"]
+        whole = written["sha256"] == _sha256(_canonical(body))
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        return "its manifest is damaged"
+    found = _digests(folder / name)
+    for file in sorted(body["files"].keys() | found.keys()):
+        if body["files"].get(file) != found.get(file):
+            return f"{file} is damaged or missing"
+    return ""
+
+
+def _describe(state: State) -> list:
+    """Path, shape and dtype of every leaf."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return [
+        [jax.tree_util.keystr(path), list(leaf.shape), str(leaf.dtype)] for path, leaf in leaves
+    ]
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): _sha256(path.read_bytes()) for path in files}
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _canonical(body: Any) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
