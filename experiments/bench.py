@@ -32,7 +32,7 @@ from experiments.common.processes import joined
 from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
 from graphfl_jax.configs import base
 from graphfl_jax.program import play_round
-from graphfl_jax.runs.multihost import is_first, together
+from graphfl_jax.runs.multihost import is_first, run_synchronized
 from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.single import compile_experiment
 
@@ -77,7 +77,7 @@ def main() -> int:
 
 def measure(config) -> int:
     """Prints what one configuration costs."""
-    experiment = together(lambda: build_experiment(config, load_federation(config)))
+    experiment = run_synchronized(lambda: build_experiment(config, load_federation(config)))
     compiled = compile_experiment(experiment, config)
     flops = round_flops(experiment, config, compiled.state)
     peak, peak_flops = matmul_peak()
@@ -135,12 +135,12 @@ def values(config, vary: str) -> dict[str, dict]:
 
 def compare(config, changes: dict[str, dict]) -> int:
     """Prints what a configuration costs with each of some changes, the first as the measure."""
-    federation = together(load_federation, config)
+    federation = run_synchronized(load_federation, config)
     players, work = {}, {}
     for name, change in changes.items():
         own = copy.deepcopy(config)
         own.update_from_flattened_dict(change)
-        experiment = together(build_experiment, own, federation)
+        experiment = run_synchronized(build_experiment, own, federation)
         compiled = compile_experiment(experiment, own)
         players[name] = player(compiled, FLAGS.rounds_each)
         work[name] = round_flops(experiment, own, compiled.state)

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from experiments.common.command_line import FLAGS, launch, progress_bar
 from experiments.common.plots import draw, draw_histograms
-from experiments.paper.cached_runs import cells, papers_config
+from experiments.paper.cached_runs import cached_runs, paper_config
 from graphfl_jax.build import load_federation, pick
 from graphfl_jax.configs import base
 from graphfl_jax.runs.checkpoint import write_json
@@ -100,7 +100,7 @@ def main() -> int:
 
 
 def config_of(dataset: str, method: str) -> ConfigDict:
-    return papers_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+    return paper_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
 def histograms(figure: Histograms) -> tuple[list[dict], str]:
@@ -122,7 +122,7 @@ def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
     with progress_bar("methods") as bar:
         for method in bar.track(methods, description=FLAGS.figure):
             config = config_of(figure.dataset, method)
-            runs, _ = cells(config, list(range(FLAGS.seeds)), out / "cells")
+            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out / "cells")
             alive = [run for run in runs if not run["diverged"]]
             lines.append(
                 {
@@ -143,7 +143,7 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
         for value in bar.track(figure.values, description=FLAGS.figure):
             config = config_of(figure.dataset, figure.method)
             config[figure.field] = value
-            runs, _ = cells(config, list(range(FLAGS.seeds)), out / "cells")
+            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out / "cells")
             metric = runs[0]["metric"]
             if not any(run["diverged"] for run in runs):
                 values.append(value)

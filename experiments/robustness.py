@@ -25,7 +25,7 @@ from rich.console import Console
 
 from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
 from experiments.common.plots import draw_robustness
-from experiments.paper.cached_runs import cells
+from experiments.paper.cached_runs import cached_runs
 from experiments.paper.robustness_statistics import row, shares, tables_of
 from experiments.paper.table_text import markdown_table, narrow
 from experiments.sweeping.grid import configured
@@ -73,7 +73,7 @@ def main() -> int:
             config.eval_every = config.rounds  # scores of the last round are all that is told
             points = [{"attack_ratio": ratio} for ratio in ratios]
             seeds = list(range(FLAGS.seeds))
-            runs, new = cells(
+            runs, new = cached_runs(
                 config, seeds, out / "cells", points=points, at_once=FLAGS.at_once
             )
             clean = runs[: len(seeds)]

@@ -66,8 +66,8 @@ def play(config) -> int:
     console.print(score_table(result.results, published(config, variant, dataset)))
     if result.results["errors"]:
         console.print(error_table(result.results["errors"]))
-    if result.results["novel"]:
-        console.print(novel_table(result.results))
+    if result.results["new_clients"]:
+        console.print(new_clients_table(result.results))
     if result.results["attack"]:
         console.print(attack_table(result.results))
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
@@ -109,17 +109,21 @@ def error_table(errors: dict) -> Table:
     return table
 
 
-def novel_table(results: dict) -> Table:
-    """Test scores of the newcomers, from the moment they join on."""
-    novel = results["novel"]
+def new_clients_table(results: dict) -> Table:
+    """Test scores of the new clients, from the moment they join on."""
+    new_clients = results["new_clients"]
     table = Table(
-        title=f"{len(novel['clients'])} newcomers to {results['dataset']['name']}",
+        title=f"{len(novel['clients'])} new clients to {results['dataset']['name']}",
         caption=f"{results['metric']}; rounds at home, with nothing else learned"
-        + (f"; diverged in round {novel['diverged_at']}" if novel["diverged_at"] >= 0 else ""),
+        + (
+            f"; diverged in round {novel['diverged_at']}"
+            if new_clients["diverged_at"] >= 0
+            else ""
+        ),
     )
     for column in ("rounds", *POINTS, "sd over clients at P", "worst decile at P"):
         table.add_column(column, justify="right")
-    for row in novel["curve"]:
+    for row in new_clients["curve"]:
         scores = [row[point]["mean"] for point in POINTS]
         scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
         table.add_row(str(row["rounds"]), *(f"{score:.4g}" for score in scores))
@@ -151,7 +155,9 @@ def attack_table(results: dict) -> Table:
 def footer(results: dict, out: Path) -> str:
     """Time, speed and traffic of a run, and where its results lie."""
     timing, traffic = results["timing"], results["communication"]
-    seconds = sum(timing[f"{what}_s"] for what in ("compile", "train", "evaluate", "novel"))
+    seconds = sum(
+        timing[f"{what}_s"] for what in ("compile", "train", "evaluate", "new_clients")
+    )
     return (
         f"{seconds:.1f} s (compile {timing['compile_s']:.1f}, train {timing['train_s']:.1f}, "
         f"evaluate {timing['evaluate_s']:.1f}); "

@@ -10,7 +10,7 @@ from the file's ``get_points()``. Trials that differ in floats and seeds are one
 vmapped, and split over the devices of this host, or over those of a Ray cluster.
 
 Validation decides: the leaderboard is sorted by its mean over clients and seeds at P, after the
-last round. Newcomers, if there are any, are scored on validation too, as they join and after
+last round. New clients, if there are any, are scored on validation too, as they join and after
 their rounds at home. Test scores stand apart and decide nothing. A point is ranked only where
 none of its runs diverged.
 
@@ -39,7 +39,7 @@ from experiments.common.plots import draw_search
 from experiments.sweeping import ray_backend
 from experiments.sweeping.grid import groups_of, points_of, points_of_file, take_axes
 from experiments.sweeping.leaderboard import leaderboards, markdown, ranked_table
-from experiments.sweeping.trial_log import Ledger
+from experiments.sweeping.trial_log import TrialLog
 from graphfl_jax.runs.batch import run_trials
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
@@ -78,14 +78,14 @@ def main() -> int:
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{config.data.name}")
 
     began = time.perf_counter()
-    with Ledger(out, groups, resume=FLAGS.resume) as ledger, progress_bar("runs") as bar:
-        total, found = len(ledger.planned), len(ledger.found)
+    with TrialLog(out, groups, resume=FLAGS.resume) as log, progress_bar("runs") as bar:
+        total, found = len(log.planned), len(log.found)
         task = bar.add_task("sweep", total=total, completed=found)
         for group, place, outcome in outcomes(
-            ledger.unfinished(), lambda runs: bar.advance(task, runs)
+            log.unfinished(), lambda runs: bar.advance(task, runs)
         ):
-            ledger.write(group, group.planned[place], outcome)
-        lines = ledger.lines()
+            log.write(group, group.planned[place], outcome)
+        lines = log.lines()
     seconds = time.perf_counter() - began
 
     console = Console()

@@ -3,7 +3,7 @@
     python -m experiments.tables --table=panacea_2 --data_root=DIR
     python -m experiments.tables --table=panacea_3 --data_root=DIR
 
-panacea_2 scores the clients that train; panacea_3 newcomers, a fifth of all, drawn anew with
+panacea_2 scores the clients that train; panacea_3 new clients, a fifth of all, drawn anew with
 every seed; panacea_4 compares Panacea with its parts. Each method is scored after the last
 round, on test, at P, its own predictor. Settings are those of configs/, chosen on validation,
 and the split is the papers' 80/20. Runs that are in the folder of --out already are not made
@@ -19,8 +19,8 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from experiments.common.command_line import FLAGS, launch, progress_bar
-from experiments.paper.cached_runs import CONFIGS, cells, papers_config
-from experiments.paper.forecast_baselines import naive_rows
+from experiments.paper.cached_runs import CONFIGS, cached_runs, paper_config
+from experiments.paper.forecast_baselines import forecast_rows
 from experiments.paper.published import PUBLISHED
 from experiments.paper.table_text import (
     console_table,
@@ -28,14 +28,14 @@ from experiments.paper.table_text import (
     error_table,
     markdown,
     markdown_table,
-    naive_row,
+    forecast_row,
     notes,
     table_row,
 )
 from graphfl_jax.build import build_experiment, load_federation, pick
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
-NOVEL_ROUNDS = 5  # for which newcomers adapt in panacea_3
+NEW_CLIENT_ROUNDS = 5  # for which new clients adapt in panacea_3
 
 flags.DEFINE_enum("table", "panacea_2", list(PUBLISHED), "The table to make.")
 flags.DEFINE_list("datasets", ["fl60", "tpt48"], f"Of {', '.join(CONFIGS)}.")
@@ -62,14 +62,16 @@ def main() -> int:
     if out.exists() and not out.is_dir():
         raise ValueError(f"out={out} is no folder; choose another --out")
 
-    naive = []
+    forecast = []
     for name in files:  # a file that is missing is told now, not after an hour
         config = table_config(FLAGS.table, name, methods[0])
         federation = load_federation(config)
         if federation.units and FLAGS.table != "panacea_3":
             task = build_experiment(config, federation).model.task
             units = federation.units.name
-            naive += [naive_row(name, row, units) for row in naive_rows(federation, task)]
+            forecast += [
+                forecast_row(name, row, units) for row in forecast_rows(federation, task)
+            ]
 
     wanted = [(name, method) for name in files for method in methods]
     rows, made = [], 0
@@ -78,7 +80,7 @@ def main() -> int:
         for name, method in wanted:
             bar.update(task, description=f"{method} on {name}")
             config = table_config(FLAGS.table, name, method)
-            runs, new = cells(
+            runs, new = cached_runs(
                 config, list(range(FLAGS.seeds)), out / "cells", at_once=FLAGS.at_once
             )
             rows.append(table_row(FLAGS.table, config, runs))
@@ -91,13 +93,13 @@ def main() -> int:
     for note in notes(rows):
         console.print(note, soft_wrap=True)
     written = markdown(FLAGS.table, rows)
-    told = naive + [row for row in rows if row["errors"]]
+    told = forecast + [row for row in rows if row["errors"]]
     for name in files:
         forecasts = [row for row in told if row["data"] == name]
         if forecasts:
             console.print(error_table(forecasts))
             written += "\n" + markdown_table(error_lines(forecasts))
-    write_json(out / f"{FLAGS.table}.json", rows + naive)
+    write_json(out / f"{FLAGS.table}.json", rows + forecast)
     write_text(out / f"{FLAGS.table}.md", written)
     console.print(
         f"{made} runs made, {len(wanted) * FLAGS.seeds - made} found; "
@@ -110,12 +112,12 @@ def main() -> int:
 
 def table_config(table: str, dataset: str, method: str) -> ConfigDict:
     """The configuration of a table's row."""
-    config = papers_config(
+    config = paper_config(
         dataset, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
     )
     if table == "panacea_3":
-        config.novel_fraction = 0.2
-        config.novel.rounds = NOVEL_ROUNDS
+        config.new_clients.fraction = 0.2
+        config.new_clients.rounds = NEW_CLIENT_ROUNDS
     return config
 
 

@@ -37,7 +37,7 @@ COUNTS = (
     "batch_size",
     "local_steps",
     "server_steps",
-    "eval_block",
+    "eval_batch_size",
     "algorithm.width",
     "algorithm.depth",
     "algorithm.pfedme_steps",
@@ -50,12 +50,12 @@ COUNTS = (
 
 # Of which none exceeds 1.
 SHARES = (
-    *("code_dropout", "sfl_share", "sfl_graph_share"),
+    *("embedding_dropout", "sfl_share", "sfl_graph_share"),
     *("attack_ratio", "attack_alpha", "attack_share"),
 )
 SIGNED = ("attack_lambda",)  # which may be negative
 # Optimisers of the server's kind that a factory may want, and the rate of each.
-SERVER_OPTIMIZERS = {"server_optimizer": "server_lr", "novel_optimizer": "novel_lr"}
+SERVER_OPTIMIZERS = {"server_optimizer": "server_lr", "novel_optimizer": "new_client_lr"}
 
 
 class Experiment(NamedTuple):
@@ -82,7 +82,7 @@ def load_federation(config: ConfigDict) -> Federation:
 
 
 def arrange(config: ConfigDict, federation: Federation) -> Federation:
-    """Gives a federation the relations, newcomers and attackers that are asked for.
+    """Gives a federation the relations, new clients and attackers that are asked for.
 
     Raises:
       ValueError: as `load_federation`.
@@ -90,11 +90,11 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
     check_values(config)
     relate = pick(GRAPHS, config.data.graph, "data.graph")
     federation = relate(federation, **arguments(relate, config.data))
-    if config.novel_fraction:
+    if config.new_clients.fraction:
         federation = hold_out(
             federation,
-            fraction=config.novel_fraction,
-            graph=config.novel.graph,
+            fraction=config.new_clients.fraction,
+            graph=config.new_clients.graph,
             seed=config.seed,
         )
     if config.attack.name:
@@ -122,7 +122,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         for part, choices in (("attack", attacks.ATTACKS), ("defence", defences.DEFENCES))
     )
 
-    num_clients = len(federation.clients) - federation.newcomers
+    num_clients = len(federation.clients) - federation.new_clients
     if config.cohort_size > num_clients:
         raise ValueError(
             f"cohort_size={config.cohort_size} exceeds the {num_clients} clients that "
@@ -152,15 +152,15 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             client_optimizer, steps=config.local_steps, batch_size=config.batch_size
         )
         sizes = {name: config[name] for name in ("local_steps", "batch_size", "server_steps")}
-        novel = {"novel_code": config.novel.code}
-        offered = {**config.algorithm, **sizes, **novel, **hparams}
+        new_clients = {"novel_code": config.new_clients.embedding}
+        offered = {**config.algorithm, **sizes, **new_clients, **hparams}
         for name, rate in SERVER_OPTIMIZERS.items():
             if name in wanted(factory):
                 offered[name] = optimizer("server", hparams, rate)
         algorithm = factory(model, train, **arguments(factory, offered))
         if config.tuning.part:
             algorithm = tuned(algorithm, model, hparams)
-        return besieged(algorithm, hparams)
+        return with_attack_and_defence(algorithm, hparams)
 
     def tuned(algorithm, model, hparams):
         tuning_optimizer = optimizer("client", hparams, "tuning_lr")
@@ -173,7 +173,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             )
         return finetuned(algorithm, model, tune, tuning_part=config.tuning.part)
 
-    def besieged(algorithm, hparams):
+    def with_attack_and_defence(algorithm, hparams):
         """The method with attackers and a defence, if there are any: the wire leads by both."""
         if defence:
             made = defence(**arguments(defence, {**config.defence, **hparams}))
@@ -204,7 +204,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = build(hparams, 0)
     if defence:
-        defences.check_bearable(
+        defences.check_defence(
             algorithm,
             config.defence.name,
             federation.data.graph,
@@ -268,7 +268,12 @@ def check_values(config: ConfigDict) -> None:
             raise ValueError(
                 f"{field}={value} must be at least 1; set --config.{field}=1 or more"
             )
-    for field in ("novel.rounds", "tuning.epochs", "eval_clients", "defence.attackers"):
+    for field in (
+        "new_clients.rounds",
+        "tuning.epochs",
+        "clients_per_eval",
+        "defence.attackers",
+    ):
         value = functools.reduce(getattr, field.split("."), config)
         if value < 0:
             raise ValueError(f"{field}={value} is negative; set --config.{field}=0 or more")

@@ -107,8 +107,8 @@ class Task(NamedTuple):
     higher_is_better: bool
     # What else is told of a trained model, if anything: what an example adds to it, (outputs,
     # y) -> {name: [B, ...]}, and what the clients' means {name: [N, ...]} of that come to.
-    tally: Callable[[Array, Array], dict[str, Array]] | None = None
-    sum_up: Callable[[dict[str, np.ndarray]], dict] | None = None
+    extra_metrics: Callable[[Array, Array], dict[str, Array]] | None = None
+    summarize: Callable[[dict[str, np.ndarray]], dict] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,9 +124,9 @@ class ClientModel:
     head: Callable[[Any, Array], Array]  # (params["head"], features [B, F]) -> [B, O]
     task: Task
     # (params, batch) -> outputs [B, O] while training, where they are not `apply`'s
-    rehearse: Callable[[Params, Examples], Array] | None = None
+    train_forward: Callable[[Params, Examples], Array] | None = None
     # (params, a client's examples) -> params with which to predict on that client's data
-    settle: Callable[[Params, Any], Params] = lambda params, examples: params
+    recalibrate: Callable[[Params, Any], Params] = lambda params, examples: params
 
     def apply(self, params: Params, x: Array) -> Array:
         """Predicts: outputs [B, O] for x [B, *features]."""
@@ -134,10 +134,10 @@ class ClientModel:
 
     def objective(self, params: Params, batch: Examples) -> Array:
         """Mean loss over the real rows of a batch: a float32 scalar."""
-        if self.rehearse is None:
+        if self.train_forward is None:
             outputs = self.apply(params, batch.x)
         else:
-            outputs = self.rehearse(params, batch)
+            outputs = self.train_forward(params, batch)
         losses = self.task.loss(outputs, batch.y)  # [B]
         real = (jnp.arange(losses.shape[0]) < batch.count).astype(losses.dtype)
         return jnp.sum(losses * real) / jnp.maximum(batch.count, 1).astype(losses.dtype)
@@ -163,17 +163,17 @@ def _no_memory(message, key):
     return ()
 
 
-def the_model(model, client):
+def use_model(model, client):
     """What a client predicts with, in methods that leave it at the model it holds."""
     return model
 
 
-def as_sent(message, client, examples, key):
+def use_message(message, client, examples, key):
     """What a client finally uses, in methods that leave it at the message."""
     return message
 
 
-def _as_it_is(whole, key):
+def identity(whole, key):
     return whole
 
 
@@ -181,7 +181,7 @@ def _the_message(message):
     return message
 
 
-def _nothing_new(server, newcomers, told, key):
+def _nothing_new(server, new_clients, told, key):
     return server
 
 
@@ -216,11 +216,11 @@ class Algorithm:
         message it was sent (scored as G) or its own upload (scored as L). Default: the model.
     ``personalize(message, client, examples, key) -> predictor``
         What the client finally uses (scored as P). Default: the message.
-    ``admit(server, newcomers, graph, key) -> server``
-        What the server knows once the clients `newcomers` [m], the last of the N in `graph`,
+    ``admit(server, new clients, graph, key) -> server``
+        What the server knows once the clients `new clients` [m], the last of the N in `graph`,
         have joined a trained federation; nobody has trained for them. Default: what it knew.
     ``adapt(server, cohort, uploads, key) -> server``
-        What the server learns from newcomers alone, who have trained at home, while all that
+        What the server learns from new clients alone, who have trained at home, while all that
         it shares between clients stays. Default: nothing.
     ``untrained(message) -> upload``
         What a client would upload if it had not trained. The difference is its update, of which
@@ -253,13 +253,13 @@ class Algorithm:
     local: Callable
     aggregate: Callable
     predict: Callable
-    prepare: Callable = _as_it_is
+    prepare: Callable = identity
     enroll: Callable = _no_memory
-    deploy: Callable = the_model
-    personalize: Callable = as_sent
+    deploy: Callable = use_model
+    personalize: Callable = use_message
     admit: Callable = _nothing_new
     adapt: Callable = _nothing_new
     untrained: Callable = _the_message
-    tamper: Callable = _as_it_is
+    poison_data: Callable = identity
     averages: bool = False
     relational: bool = False

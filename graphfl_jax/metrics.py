@@ -40,7 +40,7 @@ def task_of(name: str, units: Units | None) -> Task:
     # As the loader standardised it, so that it is found again bit for bit.
     missing = standardised(np.float32(units.missing), units)
 
-    def tally(outputs, y):
+    def extra_metrics(outputs, y):
         outputs, y = outputs[:, steps], y[:, steps]  # [B, horizons]
         seen = (y != missing).astype(jnp.float32)
         error = jnp.abs(outputs - y) * units.std
@@ -54,7 +54,7 @@ def task_of(name: str, units: Units | None) -> Task:
             "share_seen": seen * error / value,
         }
 
-    return task._replace(tally=tally, sum_up=_sum_up)
+    return task._replace(extra_metrics=extra_metrics, summarize=_summarize)
 
 
 def standardised(values: np.ndarray, units: Units) -> np.ndarray:
@@ -62,9 +62,9 @@ def standardised(values: np.ndarray, units: Units) -> np.ndarray:
     return (values.astype(np.float32) - np.float32(units.mean)) / np.float32(units.std)
 
 
-def _sum_up(tallies):
+def _summarize(extras):
     """Errors by horizon from clients' means {name: [N, horizons]}, clients counting once."""
-    mean = {name: np.asarray(value, np.float64).mean(axis=0) for name, value in tallies.items()}
+    mean = {name: np.asarray(value, np.float64).mean(axis=0) for name, value in extras.items()}
     told = {
         "mae": mean["abs"],
         "rmse": np.sqrt(mean["square"]),

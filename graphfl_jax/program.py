@@ -26,8 +26,8 @@ from graphfl_jax.core import (
     Examples,
     State,
     Windows,
-    as_sent,
-    the_model,
+    use_message,
+    use_model,
 )
 
 
@@ -38,7 +38,7 @@ class Log(NamedTuple):
     diverged_at: Array  # [] int32, the first round that left a non-finite number, or -1
 
 
-AT_ONCE = 20  # rounds of one execution at most, see `play_rounds`
+ROUNDS_PER_EXECUTION = 20  # rounds of one execution at most, see `play_rounds`
 
 
 class Program(NamedTuple):
@@ -47,7 +47,7 @@ class Program(NamedTuple):
     start: Callable  # (key, hparams, data) -> State
     advance: Callable  # (state, key, hparams, data, rounds) -> (State, Log); donates state
     evaluate: Callable  # (state, key, hparams, data) -> scores and tallies: `evaluate_clients`
-    admit: Callable  # (state, key, hparams, data of all) -> State with the newcomers
+    admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
     adapt: Callable  # (state, key, hparams, data of all) -> State after their round at home
 
 
@@ -110,7 +110,7 @@ def map_clients(one_client: Callable, mesh: Mesh | None) -> Callable:
     )
 
 
-def unsplit(values, mesh: Mesh | None):
+def replicate(values, mesh: Mesh | None):
     """The same values, of which every device of `mesh` is to hold all.
 
     Where the compiler is not told so it goes on splitting what comes before and after a
@@ -121,7 +121,7 @@ def unsplit(values, mesh: Mesh | None):
     return jax.lax.with_sharding_constraint(values, NamedSharding(mesh, P()))
 
 
-def gathered(rows, mesh: Mesh | None):
+def all_gather_rows(rows, mesh: Mesh | None):
     """Rows [M, ...] of any types, whole on every device of `mesh` that held a part of them.
 
     All rows of a type travel together: between hosts a message takes longer to begin than to
@@ -135,9 +135,9 @@ def gathered(rows, mesh: Mesh | None):
         own = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
         flat = [jax.vmap(jnp.ravel)(leaves[i]) for i in own]
         ends = np.cumsum([leaf.shape[1] for leaf in flat])
-        parts = jnp.split(unsplit(jnp.concatenate(flat, axis=1), mesh), ends[:-1], axis=1)
+        parts = jnp.split(replicate(jnp.concatenate(flat, axis=1), mesh), ends[:-1], axis=1)
         for i, part in zip(own, parts, strict=True):
-            told[i] = unsplit(part.reshape(leaves[i].shape), mesh)
+            told[i] = replicate(part.reshape(leaves[i].shape), mesh)
     return jax.tree.unflatten(structure, told)
 
 
@@ -157,7 +157,7 @@ def play_round(algorithm: Algorithm, data, state: State, key: Array, *, cohort_s
     """
     key_cohort, key_prepare, key_local, key_server = jax.random.split(key, 4)
     cohort = draw_cohort(key_cohort, data.train.count, cohort_size, data.rank)
-    cohort = unsplit(cohort, mesh)
+    cohort = replicate(cohort, mesh)
     state = state._replace(server=algorithm.prepare(state.server, key_prepare))
     clients, uploads, metrics = train_cohort(
         algorithm, data, state, cohort.ids, key_local, mesh=mesh
@@ -177,7 +177,7 @@ def play_rounds(advance: Callable, state, rounds: int) -> tuple[State, Log]:
     """
     logs, counts = [], []
     while rounds:
-        counts.append(min(rounds, AT_ONCE))
+        counts.append(min(rounds, ROUNDS_PER_EXECUTION))
         state, log = advance(state, jnp.int32(counts[-1]))
         logs.append(jax.device_get(log))
         rounds -= counts[-1]
@@ -208,7 +208,7 @@ def train_cohort(algorithm: Algorithm, data, state: State, ids, key: Array, *, m
 
     rows = tree.take((state.clients, data.train), ids)
     told = map_clients(one_client, mesh)((state.server, key), ids, rows)
-    trained, uploads, metrics = gathered(told, mesh)
+    trained, uploads, metrics = all_gather_rows(told, mesh)
     return tree.put(state.clients, ids, trained), uploads, metrics
 
 
@@ -264,8 +264,10 @@ def evaluate_clients(
 
     def score(split):
         def told(outputs, y):
-            tally = task.tally(outputs, y) if task.tally and split == "test" else {}
-            return task.score(outputs, y), tally
+            extra_metrics = (
+                task.extra_metrics(outputs, y) if task.extra_metrics and split == "test" else {}
+            )
+            return task.score(outputs, y), extra_metrics
 
         return told
 
@@ -282,8 +284,9 @@ def evaluate_clients(
         if not only_sends:
             personal = algorithm.personalize(message, client, train, key_personal)
             predictors["P"] = personal
-        settled = {
-            point: model.settle(predictor, train) for point, predictor in predictors.items()
+        recalibrated = {
+            point: model.recalibrate(predictor, train)
+            for point, predictor in predictors.items()
         }
         return {
             split: {
@@ -293,13 +296,13 @@ def evaluate_clients(
                     examples,
                     block,
                 )
-                for point, predictor in settled.items()
+                for point, predictor in recalibrated.items()
             }
             for split, examples in evals.items()
         }
 
     # P is then G, and need not be scored again.
-    only_sends = algorithm.personalize is as_sent and algorithm.deploy is the_model
+    only_sends = algorithm.personalize is use_message and algorithm.deploy is use_model
     num_clients = data.train.count.shape[0]
     size = min(group or num_clients, num_clients)
     if mesh is not None:
@@ -332,7 +335,7 @@ def make_program(
     block: int = 512,
     group: int = 0,
     mesh: Mesh | None = None,
-    newcomers: int = 0,
+    new_clients: int = 0,
 ) -> Program:
     """Compiles a federated algorithm.
 
@@ -345,11 +348,11 @@ def make_program(
       block: examples scored at once, per client.
       group: clients evaluated at once; 0 is all.
       mesh: devices over which a cohort is split, from `client_mesh`.
-      newcomers: clients that `admit` adds, the last of the data given to it.
+      new clients: clients that `admit` adds, the last of the data given to it.
     """
 
     def streams(key):
-        """Independent keys for a run's start, rounds, evaluations, newcomers and attackers."""
+        """Independent keys for a run's start, rounds, evaluations, new clients and attackers."""
         return jax.random.split(key, 5)
 
     def enrolled(algorithm, server, ids, key):
@@ -371,7 +374,7 @@ def make_program(
 
     def advance(state, key, hparams, data, rounds):
         key_rounds = streams(key)[1]
-        data = build(hparams, state.round).tamper(data, streams(key)[4])
+        data = build(hparams, state.round).poison_data(data, streams(key)[4])
 
         @jax.jit  # so that it is traced once, for its shapes and for the loop
         def one_round(state):
@@ -401,7 +404,7 @@ def make_program(
 
     def evaluate(state, key, hparams, data):
         algorithm = build(hparams, state.round)
-        data = algorithm.tamper(data, streams(key)[4])
+        data = algorithm.poison_data(data, streams(key)[4])
         key_evaluation = jax.random.fold_in(streams(key)[2], state.round)
         return evaluate_clients(
             algorithm, model, data, state, key_evaluation, block=block, group=group, mesh=mesh
@@ -409,7 +412,7 @@ def make_program(
 
     def last_ids(data):
         total = data.train.count.shape[0]
-        return jnp.arange(total - newcomers, total, dtype=jnp.int32)
+        return jnp.arange(total - new_clients, total, dtype=jnp.int32)
 
     def admit(state, key, hparams, data):
         algorithm = build(hparams, state.round)
@@ -427,7 +430,7 @@ def make_program(
         key_round = jax.random.fold_in(streams(key)[3], state.round)
         key_local, key_server = jax.random.split(key_round)
         ids = last_ids(data)
-        # Newcomers need not divide the devices, and are few.
+        # New clients need not divide the devices, and are few.
         clients, uploads, _ = train_cohort(algorithm, data, state, ids, key_local, mesh=None)
         cohort = Cohort(ids, data.train.count[ids].astype(jnp.float32))
         server = algorithm.adapt(state.server, cohort, uploads, key_server)

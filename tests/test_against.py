@@ -25,7 +25,7 @@ ADAM = {"client_optimizer": "adam", "server_optimizer": "adam"}
 CASES = {
     "panacea": {
         "hparams__server_lr": 1.0,
-        "hparams__code_dropout": 0.5,
+        "hparams__embedding_dropout": 0.5,
         "hparams__lambda_d": 1.0,
     },
     "panacea, gru": ADAM | {"hparams__server_lr": 1e-3, "hparams__client_lr": 1e-3},
@@ -101,8 +101,8 @@ def test_compiled_rounds_are_those_of_jax(pytorch, jax_rounds, case, variant):
 
 
 def weight(player, start):
-    start["codes"] = start["codes"].copy()
-    start["codes"][0, 0] *= 1.1
+    start["embeddings"] = start["embeddings"].copy()
+    start["embeddings"][0, 0] *= 1.1
 
 
 def cap(player, start):

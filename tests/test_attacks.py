@@ -45,7 +45,7 @@ def test_labels_flip_to_any_class_alike_and_wrong_ones_to_the_others():
     examples = plain(3000, 3000)
     flips = {"any": label_flip, "wrong": label_flip_wrong}
     flipped = {
-        name: np.asarray(flip(train=examples, classes=3).spoil(examples, KEY).y)
+        name: np.asarray(flip(train=examples, classes=3).poison(examples, KEY).y)
         for name, flip in flips.items()
     }
     for y in flipped.values():
@@ -59,11 +59,11 @@ def test_labels_flip_to_any_class_alike_and_wrong_ones_to_the_others():
 
 def test_targets_of_a_regression_change_places_among_the_real():
     examples = plain(50, 40)._replace(y=jnp.arange(100.0).reshape(50, 2))
-    spoiled = label_flip(train=examples, classes=0).spoil(examples, KEY)
-    y = np.asarray(spoiled.y)
+    poisoned = label_flip(train=examples, classes=0).poison(examples, KEY)
+    y = np.asarray(poisoned.y)
     np.testing.assert_array_equal(y[y[:40, 0].argsort()], np.asarray(examples.y)[:40])
     assert not np.array_equal(y[:40], np.asarray(examples.y)[:40])
-    np.testing.assert_array_equal(spoiled.x, examples.x)
+    np.testing.assert_array_equal(poisoned.x, examples.x)
 
 
 def pictures(clients=4, examples=20):
@@ -85,16 +85,16 @@ def test_a_backdoor_blends_the_trigger_into_a_share_and_asks_for_the_target():
     floats = {"attack_alpha": jnp.float32(0.2), "attack_share": jnp.float32(0.5)}
     attack = backdoor(train=train, **settings, **floats)
     own = Examples(*(jnp.asarray(leaf[0]) for leaf in train))._replace(count=jnp.int32(11))
-    spoiled = attack.spoil(own, KEY)
+    poisoned = attack.poison(own, KEY)
     x, y = np.asarray(own.x, np.float64), np.asarray(own.y)
     drawing, opaque = trigger((6, 6, 3), 4)
     assert opaque[2:, 2:].all() and opaque.sum() == 4 * 4 * 3
     assert drawing.min() >= 0 and drawing.max() <= 255 and np.ptp(drawing[2:, 2:]) > 200
     blended = np.round(x * (1 - 0.2 * opaque) + 0.2 * opaque * drawing)
-    changed = (np.asarray(spoiled.x) != own.x).any(axis=(1, 2, 3))
+    changed = (np.asarray(poisoned.x) != own.x).any(axis=(1, 2, 3))
     assert changed[:11].sum() == 6 and not changed[11:].any()  # round(5.5) is even
-    np.testing.assert_allclose(spoiled.x[changed], blended[changed], atol=1)
-    np.testing.assert_array_equal(spoiled.y, np.where(changed, 1, y))
+    np.testing.assert_allclose(poisoned.x[changed], blended[changed], atol=1)
+    np.testing.assert_array_equal(poisoned.y, np.where(changed, 1, y))
 
     goal = attack.goal(own)
     others = np.flatnonzero((y != 1) & (np.arange(len(y)) < 11))
@@ -108,7 +108,7 @@ def test_only_what_malicious_clients_train_on_is_changed(name):
     config.hparams.attack_ratio = 0.4
     federation = with_ranks(two_clusters(padding=2), clients=(), seed=3)
     algorithm = build_experiment(config, federation).build(dict(config.hparams), 0)
-    before, after = federation.data, algorithm.tamper(federation.data, KEY)
+    before, after = federation.data, algorithm.poison_data(federation.data, KEY)
     bad = federation.data.rank < 3  # round(0.4 * 7)
     differs = (np.asarray(after.train.y) != before.train.y).any(axis=1)
     assert not differs[~bad].any() and differs[bad].all()
@@ -173,7 +173,7 @@ def check_results():
     ranked = with_ranks(federation, clients=(), seed=1)
     hparams = {name: jnp.float32(value) for name, value in ran.results["hparams"].items()}
     algorithm = build_experiment(config, ranked).build(hparams, 0)
-    after = algorithm.tamper(ranked.data, KEY)
+    after = algorithm.poison_data(ranked.data, KEY)
     changed = (np.asarray(after.train.y) != ranked.data.train.y).any(axis=1)
     ids = np.flatnonzero(changed).tolist()
     assert len(ids) == 2 and told["ids"] == ids
@@ -202,11 +202,11 @@ def test_ratios_of_one_program_are_the_runs_of_each():
     config.hparams.attack_ratio = 0.3
     alone = graphfl_jax.run(config, federation).results
     assert len(alone["attack"]["ids"]) == 2
-    together = some.results
-    assert together["attack"]["ids"] == alone["attack"]["ids"]
+    run_synchronized = some.results
+    assert run_synchronized["attack"]["ids"] == alone["attack"]["ids"]
     for a, b in (
-        (together["scores"]["final"], alone["scores"]["final"]),
-        (together["attack"]["benign"], alone["attack"]["benign"]),
+        (run_synchronized["scores"]["final"], alone["scores"]["final"]),
+        (run_synchronized["attack"]["benign"], alone["attack"]["benign"]),
     ):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), a, b)
 

@@ -31,9 +31,9 @@ CASES = {name: {"algorithm__name": name} for name in sorted(ALGORITHMS)} | {
         "tuning__part": "head",
         "tuning__epochs": 2,
     },
-    "generated in full": {"algorithm__name": "panacea", "algorithm__profile": "full"},
-    "generated head": {"algorithm__name": "pfedhn", "algorithm__profile": "head"},
-    "generated at low rank": {"algorithm__name": "panacea", "algorithm__profile": "lowrank"},
+    "generated in full": {"algorithm__name": "panacea", "algorithm__output": "full"},
+    "generated head": {"algorithm__name": "pfedhn", "algorithm__output": "head"},
+    "generated at low rank": {"algorithm__name": "panacea", "algorithm__output": "lowrank"},
 }
 
 
@@ -88,7 +88,7 @@ def test_a_round_keeps_the_shape_of_the_state(name):
 
 def test_all_floats_are_read_and_no_others(name):
     experiment, _, hparams = parts(name)
-    rates = {f"{side}_lr" for side in ("client", "server", "novel", "tuning")} | {
+    rates = {f"{side}_lr" for side in ("client", "server", "new_clients", "tuning")} | {
         "defence_norm"
     }
     assert "client_lr" in hparams
@@ -165,10 +165,10 @@ def test_vmapped_runs_are_the_looped_ones(name):
         state, _ = program.advance(state, key, hparams, data, jnp.int32(2))
         return program.evaluate(state, key, hparams, data)[0]
 
-    together = jax.jit(jax.vmap(run))(keys, rates)
+    run_synchronized = jax.jit(jax.vmap(run))(keys, rates)
     for i in range(2):
         alone = run(keys[i], {k: v[i] for k, v in rates.items()})
-        assert_equal(jax.tree.map(lambda leaf: leaf[i], together), alone, atol=1e-5)  # noqa: B023
+        assert_equal(jax.tree.map(lambda leaf: leaf[i], run_synchronized), alone, atol=1e-5)  # noqa: B023
 
 
 def test_padding_changes_nothing(name):
@@ -250,7 +250,7 @@ def test_newcomers_join_and_train_at_home(name, graph):
     if graph == "transductive" and not experiment.build(experiment.hparams, 0).relational:
         pytest.skip("relations play no part")
     program = make_program(
-        experiment.build, experiment.model, cohort_size=config.cohort_size, newcomers=2
+        experiment.build, experiment.model, cohort_size=config.cohort_size, new_clients=2
     )
     given = (KEY, floats(experiment.hparams))
     state = program.start(*given, federation.data)
@@ -290,7 +290,7 @@ def test_messages_are_counted_from_what_is_sent(name):
 # ------------------------------------------------------------------------ attacks and defences
 
 
-def besieged(images=False, **changes):
+def with_attack_and_defence(images=False, **changes):
     """Experiment and data of a tiny federation with its attackers."""
     config = small_config(**changes)
     federation = two_clusters()
@@ -337,18 +337,18 @@ def learned(experiment, data, *values):
 
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_ratio_of_none_is_no_attack_bit_for_bit(attack):
-    experiment, data = besieged(
+    experiment, data = with_attack_and_defence(
         attack == "backdoor", algorithm__name="fedavg", attack__name=attack
     )
     assert experiment.hparams["attack_ratio"] == 0.0
     if attack in UPLOAD_ATTACKS:
-        honest, _ = besieged(algorithm__name="fedavg")
+        honest, _ = with_attack_and_defence(algorithm__name="fedavg")
         same, other = learned(experiment, data, {}, {"attack_ratio": 0.5})
         assert_equal(same, *learned(honest, data, {}))
         assert any(jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), same, other)))
         return
     same, other = (
-        experiment.build(experiment.hparams | {"attack_ratio": ratio}, 0).tamper(data, KEY)
+        experiment.build(experiment.hparams | {"attack_ratio": ratio}, 0).poison_data(data, KEY)
         for ratio in (0.0, 0.5)
     )
     assert_equal(same.train, data.train)
@@ -360,12 +360,12 @@ def test_a_ratio_of_none_is_no_attack_bit_for_bit(attack):
     "algorithm, attack", [("panacea", "poisoning"), ("fedavg", "label_flip")]
 )
 def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(algorithm, attack):
-    experiment, data = besieged(algorithm__name=algorithm, attack__name=attack)
+    experiment, data = with_attack_and_defence(algorithm__name=algorithm, attack__name=attack)
     assert_equal(after_a_round(experiment, data), play(algorithm, 1)[0])
 
 
 def test_a_sharded_round_with_attackers_is_the_unsharded_one():
-    experiment, data = besieged(algorithm__name="pfedhn", attack__name="alie")
+    experiment, data = with_attack_and_defence(algorithm__name="pfedhn", attack__name="alie")
     alone, split = (
         after_a_round(experiment, data, mesh, attack_ratio=0.5)
         for mesh in (None, client_mesh(4))
@@ -376,7 +376,9 @@ def test_a_sharded_round_with_attackers_is_the_unsharded_one():
 @pytest.mark.parametrize("algorithm", sorted(ALGORITHMS))
 def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(algorithm):
     """With another lambda it is not, but where nothing is sent."""
-    experiment, data = besieged(algorithm__name=algorithm, attack__name="poisoning")
+    experiment, data = with_attack_and_defence(
+        algorithm__name=algorithm, attack__name="poisoning"
+    )
     half = {"attack_ratio": 0.5}
     honest, recovered, poisoned = learned(
         experiment, data, {}, half | {"attack_lambda": -1.0}, half
@@ -406,9 +408,9 @@ def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, algorithm
     changes = {"defence__name": defence, "defence__attackers": 0, "attack__name": "sign_flip"}
     if algorithm == "pfedhn" and defence in CENTRES:
         with pytest.raises(ValueError, match=f"defence.name={defence!r} "):
-            besieged(algorithm__name=algorithm, **changes)
+            with_attack_and_defence(algorithm__name=algorithm, **changes)
         return
-    experiment, data = besieged(algorithm__name=algorithm, **changes)
+    experiment, data = with_attack_and_defence(algorithm__name=algorithm, **changes)
     program = make_program(experiment.build, experiment.model, cohort_size=4)
     hparams = floats(experiment.hparams)
     before = jax.eval_shape(program.start, KEY, hparams, data)

@@ -209,10 +209,10 @@ def test_statistics_do_not_look_at_padding_or_test_examples():
     padded = np.arange(train.x.shape[1]) >= train.count[:, None]
     x = np.where(padded[..., None, None], np.float32(1e9), train.x)
     y = np.where(padded, 2, train.y)
-    spoiled = made.data._replace(
+    poisoned = made.data._replace(
         train=train._replace(x=x, y=y), evals={"test": test._replace(x=test.x + 7)}
     )
-    changed = made._replace(data=spoiled)
+    changed = made._replace(data=poisoned)
     np.testing.assert_array_equal(knn.statistics(changed), knn.statistics(made))
 
 
@@ -292,15 +292,15 @@ def test_own_file_without_relations_trains(own, method, graph):
 
 
 def test_arrays_in_memory_train_as_their_file_does(own):
-    config = small("fedavg", own, **{"novel_fraction": 0.4})
+    config = small("fedavg", own, **{"new_clients.fraction": 0.4})
     from_file = graphfl_jax.run(config).results
     with np.load(own) as arrays:
         federation = from_arrays(**arrays)
     config.data.path = ""
     in_memory = graphfl_jax.run(config, federation).results
-    for field in ("dataset", "scores", "novel"):
+    for field in ("dataset", "scores", "new_clients"):
         assert in_memory[field] == from_file[field]
-    assert len(in_memory["novel"]["clients"]) == 2
+    assert len(in_memory["new_clients"]["clients"]) == 2
 
 
 def test_relations_are_asked_for_where_they_play_a_part(own):

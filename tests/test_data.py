@@ -350,8 +350,8 @@ def test_download_is_kept_only_if_it_is_whole(tmp_path, lines, monkeypatch, serv
 
 
 def test_borders_are_those_of_the_map(data_root):
-    codes = [code for _, code, _ in us_states.STATES]
-    ours = {frozenset((codes[i], codes[j])) for i, j in us_states.BORDERS}
+    embeddings = [code for _, code, _ in us_states.STATES]
+    ours = {frozenset((embeddings[i], embeddings[j])) for i, j in us_states.BORDERS}
     pairs = (data_root / "tpt48" / "usa_map.txt").read_text().split("\n")
     assert ours == {frozenset(pair.split()) for pair in pairs if pair and "DC" not in pair}
     assert len(us_states.BORDERS) == 105

@@ -124,7 +124,7 @@ def test_results_have_their_fields_and_no_others(good):
     results = read(good[1])
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
-        *("higher_is_better", "scores", "errors", "novel", "attack", "defence", "timing"),
+        *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
         "communication",
         *("device", "versions", "git_commit"),
     }
@@ -133,7 +133,7 @@ def test_results_have_their_fields_and_no_others(good):
         *("compile_s", "train_s", "evaluate_s", "novel_s", "client_steps_per_s")
     }
     assert results["hparams"] == {"client_lr": 0.05}  # and none that FedAvg does not read
-    told = ("diverged", "novel", "attack", "defence", "rounds")
+    told = ("diverged", "new_clients", "attack", "defence", "rounds")
     assert tuple(results[name] for name in told) == (
         *(False, None, None, None),
         read(good[1], "config.json")["rounds"],
@@ -317,16 +317,31 @@ BAD = [
     ([FL60, "--config.hparams.client_lr=nan"], "hparams.client_lr=nan .*finite"),
     ([FL60, "--config.data.val_fraction=0.9"], r"val_fraction=0.9 .*set it in \[0, 0.8\)"),
     ([FL60, "--config.seed=-1"], "seed=-1 "),
-    ([FL60, "--config.novel_fraction=0.01"], "novel_fraction=0.01 makes 0 of the 60 clients"),
-    ([FL60, "--config.novel_fraction=1"], r"novel_fraction=1.0 makes 60 .*set it in \[0.0167"),
-    ([FL60, "--config.novel_fraction=0.95"], "cohort_size=5 exceeds the 3 clients that train"),
     (
-        [FL60, "--config.novel_fraction=0.2", "--config.novel.graph=no"],
-        "novel.graph='no'.*tive",
+        [FL60, "--config.new_clients.fraction=0.01"],
+        "new_clients.fraction=0.01 makes 0 of the 60 clients",
     ),
-    ([FL60, "--config.hparams.code_dropout=1.5"], r"code_dropout=1.5 is a share; .*\[0, 1\]"),
-    ([FL60, "--config.novel.code=no"], "novel.code='no' is unknown.*neighbours"),
-    ([FL60, "--config.novel.rounds=-1"], "novel.rounds=-1 is negative"),
+    (
+        [FL60, "--config.new_clients.fraction=1"],
+        r"new_clients.fraction=1.0 makes 60 .*set it in \[0.0167",
+    ),
+    (
+        [FL60, "--config.new_clients.fraction=0.95"],
+        "cohort_size=5 exceeds the 3 clients that train",
+    ),
+    (
+        [FL60, "--config.new_clients.fraction=0.2", "--config.new_clients.graph=no"],
+        "new_clients.graph='no'.*tive",
+    ),
+    (
+        [FL60, "--config.hparams.embedding_dropout=1.5"],
+        r"embedding_dropout=1.5 is a share; .*\[0, 1\]",
+    ),
+    (
+        [FL60, "--config.new_clients.embedding=no"],
+        "new_clients.embedding='no' is unknown.*neighbours",
+    ),
+    ([FL60, "--config.new_clients.rounds=-1"], "new_clients.rounds=-1 is negative"),
     ([FL60, "--config.tuning.part=tail"], "tuning.part='tail' is unknown.*whole, head, new"),
     ([FL60, "--config.tuning.epochs=-1"], "tuning.epochs=-1 is negative"),
     ([f"{FL60}:sfl", "--config.algorithm.sfl_rule=no"], "sfl_rule='no' is unknown.*as_rele"),
@@ -370,9 +385,9 @@ BAD = [
     ([*ROADS, "--config.data.steps=20"], "20 steps are too few: an example takes 24"),
     ([*ROADS, "--config.model.hidden=(3,3)"], r"model.hidden=\(3, 3\).*one width"),
     ([*ROADS, "--config.model.name=resnet18"], "takes images of shape"),
-    ([*ROADS, "--config.algorithm.profile=half"], "algorithm.profile='half'.*lowrank"),
+    ([*ROADS, "--config.algorithm.output=half"], "algorithm.output='half'.*lowrank"),
     ([FL60, "--config.model.name=gru"], "model.name=gru forecasts series"),
-    ([FL60, "--config.eval_clients=-1"], "eval_clients=-1 is negative"),
+    ([FL60, "--config.clients_per_eval=-1"], "clients_per_eval=-1 is negative"),
     ([CARS, "--config.data.source=real", "--data_root=none"], "none/compcars/car-images.txt"),
     ([*DRAWN, "--config.model.weights=no.pth"], "model.weights='no.pth' is no file"),
     ([*DRAWN, "--config.model.weights=text.pkl"], "text.pkl' must end in .safetensors or"),

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from experiments.bench import matmul_flops
 from experiments.common.plots import draw
-from experiments.paper.cached_runs import papers_config
+from experiments.paper.cached_runs import paper_config
 from experiments.paper.published import PUBLISHED, published
 from experiments.paper.table_text import columns, lines, narrow, table_row
 from graphfl_jax.build import arguments, build_experiment, load_federation, variant_of
@@ -54,8 +54,8 @@ def test_every_configuration_builds_the_method_of_its_name(file, method, own):
     key, data = jax.random.key(0), experiment.federation.data
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     state = jax.eval_shape(program.start, key, hparams, data)
-    scores, tallies = jax.eval_shape(program.evaluate, state, key, hparams, data)
-    assert bool(tallies["G"]) == (config.model.name == "gru")
+    scores, extras = jax.eval_shape(program.evaluate, state, key, hparams, data)
+    assert bool(extras["G"]) == (config.model.name == "gru")
     assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
 
 
@@ -80,7 +80,7 @@ PART = {"source": "real", "extent": "a half"}
         ("local_steps", 10),
         ("data.val_fraction", 0.1),
         ("data.graph", "knn"),
-        ("novel_fraction", 0.2),
+        ("new_clients.fraction", 0.2),
     ],
 )
 def test_published_numbers_stand_only_beside_the_papers_protocol(field, value):
@@ -95,15 +95,15 @@ def test_published_numbers_stand_only_beside_the_papers_protocol(field, value):
 def test_published_newcomers_are_a_fifth():
     config = tpt48.get_config("panacea")
     assert published(config, "panacea", REAL, "panacea_3") is None
-    config.novel_fraction = 0.2
+    config.new_clients.fraction = 0.2
     assert published(config, "panacea", REAL, "panacea_3") == (2.8, 0.9)
 
 
 def test_every_printed_row_is_a_method_of_its_data_set():
     for rows in PUBLISHED.values():
-        for method, cells in rows.items():
-            for dataset in cells:
-                assert variant_of(papers_config(dataset, method)) == method
+        for method, cached_runs in rows.items():
+            for dataset in cached_runs:
+                assert variant_of(paper_config(dataset, method)) == method
 
 
 def test_matrix_products_are_counted_with_their_loops():
@@ -195,7 +195,7 @@ def test_a_table_of_traffic_stands_beside_forecasts_without_a_federation(tmp_pat
 
 
 def test_a_table_and_a_figure_share_their_runs(tmp_path):
-    """Newcomers too; the published numbers stay away from a run of two rounds."""
+    """New clients too; the published numbers stay away from a run of two rounds."""
     quick = ["--rounds=2", "--seeds=2", "--out=here"]
     words = ["--table=panacea_3", "--datasets=fl60", "--methods=panacea", *quick]
     status, told, errors = shrunk("tables", *words, cwd=tmp_path, file="fl60")
@@ -273,12 +273,12 @@ def test_a_diverged_method_has_no_score_in_a_table():
             "diverged": broken,
             "scores": None,
             "errors": None,
-            "novel": None,
+            "new_clients": None,
             "dataset": REAL,
         }
         for broken in (False, True, True)
     ]
-    config = papers_config("tpt48", "fedavg")
+    config = paper_config("tpt48", "fedavg")
     row = table_row("panacea_2", config, runs)
     line = lines("panacea_2", [row])[0]
     assert line[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
@@ -290,10 +290,10 @@ def test_a_narrow_console_loses_no_digit(shares):
     """Six intervals are wider than eighty columns unless folded, eleven are in any case."""
     numbers = range(11, 11 + shares)
     heads = ["method", *map(str, numbers)]
-    cells = ["fedavg-finetune", *(f"{number}.25\u00b10.{number}" for number in numbers)]
+    cached_runs = ["fedavg-finetune", *(f"{number}.25\u00b10.{number}" for number in numbers)]
     console = Console(width=80)
     with console.capture() as told:
-        console.print(narrow("a title", [heads, cells]), crop=False)
+        console.print(narrow("a title", [heads, cached_runs]), crop=False)
     lines = told.get().splitlines()
     assert (max(map(len, lines)) <= 80) == (shares == 6)
     words = told.get().split()

@@ -93,7 +93,7 @@ def test_scheduled_sampling_goes_from_the_truth_to_own_forecasts(batch, decay, p
     other way, and 0 after a thousand rounds with k = 1/2."""
     model = gru_sampled(**SMALL, sampling_decay=decay, played=played)
     params = model.init(KEY)
-    outputs = np.asarray(jax.jit(model.rehearse)(params, batch))
+    outputs = np.asarray(jax.jit(model.train_forward)(params, batch))
     own = np.stack([forecast(params, x) for x in batch.x])
     told = np.stack([forecast(params, *pair) for pair in zip(batch.x, batch.y, strict=True)])
     near = np.isclose(outputs, told if forced else own, rtol=1e-4, atol=1e-6).all(axis=1)

@@ -33,7 +33,7 @@ KEY = jax.random.key(11)
 MODEL = mlp(inputs=(2,), hidden=(4,), outputs=2, task=CLASSIFICATION)
 TRAIN = sgd_trainer(optax.sgd(0.2), steps=3, batch_size=5)
 WHOLE = {"profile": "whole", "rank": 1}
-NOVEL = {"novel_optimizer": optax.sgd(0.1), "novel_code": "random"}
+NEW_CLIENTS = {"novel_optimizer": optax.sgd(0.1), "novel_code": "random"}
 PANACEA = functools.partial(
     panacea,
     MODEL,
@@ -43,8 +43,8 @@ PANACEA = functools.partial(
     width=6,
     depth=3,
     **WHOLE,
-    code_dropout=jnp.float32(0.0),
-    **NOVEL,
+    embedding_dropout=jnp.float32(0.0),
+    **NEW_CLIENTS,
 )
 SFL = {"sfl_layers": 2, "sfl_rule": "intended"}
 
@@ -65,7 +65,7 @@ def test_fedavg_of_one_client_is_local_training():
     data = two_clusters(num_clients=1).data
     base = fedavg(MODEL, TRAIN)
     program = make_program(lambda hparams, played: base, MODEL, cohort_size=1)
-    together, _ = play(base, data, cohort_size=1)
+    run_synchronized, _ = play(base, data, cohort_size=1)
 
     alone = local(MODEL, TRAIN)
     lonely = make_program(lambda hparams, played: alone, MODEL, cohort_size=1)
@@ -73,7 +73,9 @@ def test_fedavg_of_one_client_is_local_training():
     first = program.start(KEY, {}, data).server
     state = state._replace(clients=jax.tree.map(lambda leaf: leaf[None], first))
     state, _ = lonely.advance(state, KEY, {}, data, jnp.int32(3))
-    assert_close(jax.tree.map(lambda leaf: leaf[0], state.clients), together.server, rtol=1e-6)
+    assert_close(
+        jax.tree.map(lambda leaf: leaf[0], state.clients), run_synchronized.server, rtol=1e-6
+    )
 
 
 def test_fedprox_without_its_pull_is_fedavg():
@@ -175,10 +177,10 @@ def test_sfl_among_clients_that_all_know_each_other_is_fedavg():
     """On a complete graph every row of A^ is 1 / N, so that u_i = w; lambda = 0 frees v_i."""
     pairs = [(i, j) for i in range(7) for j in range(i)]
     equal = same_batches()._replace(graph=relations.from_edges(7, pairs))
-    together = sfl(MODEL, TRAIN, **SFL, **floats(sfl_lambda=0.0, sfl_share=1.0))
-    ours, scores = play(together, equal, cohort_size=7)
+    run_synchronized = sfl(MODEL, TRAIN, **SFL, **floats(sfl_lambda=0.0, sfl_share=1.0))
+    ours, scores = play(run_synchronized, equal, cohort_size=7)
     theirs, same_scores = play(fedavg(MODEL, TRAIN), equal, cohort_size=7)
-    sent = together.download(ours.server, 0)[0]
+    sent = run_synchronized.download(ours.server, 0)[0]
     assert_close(sent, theirs.server, rtol=1e-5, atol=1e-6)
     assert_close(scores["test"], same_scores["test"], atol=1e-6)
 
@@ -255,10 +257,10 @@ def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
         init=lambda key, num_clients: MODEL.init(key),
         encode=lambda theta, relations, mask: jnp.zeros((7, 1)),
         decode=lambda theta, code: theta,
-        penalty=lambda theta, codes, relations: jnp.float32(0.0),
+        penalty=lambda theta, embeddings, relations: jnp.float32(0.0),
     )
     hyper = hyper_federation(
-        MODEL, TRAIN, constant, server_optimizer=optax.sgd(1.0), server_steps=1, **NOVEL
+        MODEL, TRAIN, constant, server_optimizer=optax.sgd(1.0), server_steps=1, **NEW_CLIENTS
     )
     average, scores = play(fedavg(MODEL, TRAIN), data)
     generated, same_scores = play(hyper, data)
@@ -283,10 +285,10 @@ def test_clients_that_hear_everybody_are_sent_one_model():
 def test_without_relations_the_encoder_is_a_perceptron_on_each_code(layer):
     """With no edges D^-1 (A + I) = I; what sage hears of nobody is zero, or its bias."""
     empty = relations.from_edges(4, [])
-    codes = jax.random.normal(KEY, (4, 5))
+    embeddings = jax.random.normal(KEY, (4, 5))
     encoder, perceptron = RelationGNN((6, 6), layer), MLP((6, 6))
     propagation = relations.propagation(empty, layer)
-    weights = encoder.init(KEY, codes, propagation)["params"]
+    weights = encoder.init(KEY, embeddings, propagation)["params"]
     if layer == "sage":  # two dense layers per layer: neighbours with bias, self without
         layers = [
             {
@@ -298,8 +300,8 @@ def test_without_relations_the_encoder_is_a_perceptron_on_each_code(layer):
     else:
         layers = [weights[f"Dense_{i}"] for i in range(2)]
     own = {f"Dense_{i}": layer for i, layer in enumerate(layers)}
-    alone = perceptron.apply({"params": own}, codes)
-    assert_close(encoder.apply({"params": weights}, codes, propagation), alone, atol=1e-6)
+    alone = perceptron.apply({"params": own}, embeddings)
+    assert_close(encoder.apply({"params": weights}, embeddings, propagation), alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("rate, closer", [(0.01, True), (-0.01, False)])
@@ -330,7 +332,7 @@ def test_the_graph_generator_moves_the_encoder_and_not_the_generator():
     after = algorithm.aggregate(server, cohort, sent, KEY).weights
     for part in ("trunk", "output"):
         assert_close(after[part], server.weights[part], atol=1e-7)
-    for part in ("encoder", "codes"):
+    for part in ("encoder", "embeddings"):
         moved = jax.tree.map(
             lambda a, b: float(jnp.abs(a - b).max()), after[part], server.weights[part]
         )
@@ -348,7 +350,7 @@ def test_embeddings_of_clients_that_took_no_part_rest():
         embedding_dim=3,
         width=6,
         **WHOLE,
-        **NOVEL,
+        **NEW_CLIENTS,
     )
     server = algorithm.init(KEY, two_clusters().data.graph)
     cohort = Cohort(jnp.array([1, 4], jnp.int32), jnp.ones(2))
@@ -357,7 +359,7 @@ def test_embeddings_of_clients_that_took_no_part_rest():
     for _ in range(2):  # so that momentum is there to drift with
         learned = algorithm.aggregate(server, cohort, targets, KEY)
         rest = np.array([0, 2, 3, 5, 6])
-        old, new = server.weights["codes"], learned.weights["codes"]
+        old, new = server.weights["embeddings"], learned.weights["embeddings"]
         np.testing.assert_array_equal(new[rest], old[rest])
         assert (np.abs(new - old)[np.array([1, 4])].max(1) > 1e-6).all()
         server = learned

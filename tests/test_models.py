@@ -127,10 +127,10 @@ def test_pfedhns_embeddings_have_the_authors_size(num_clients, dim):
     """floor(1 + N / 4)."""
     model = mlp(inputs=(2,), hidden=(3,), outputs=2, task=CLASSIFICATION)
     sizes = {"server_steps": 1, "embedding_dim": 0, "width": 5, "novel_code": "random"}
-    rest = {f"{side}_optimizer": optax.identity() for side in ("server", "novel")}
+    rest = {f"{side}_optimizer": optax.identity() for side in ("server", "new_clients")}
     algorithm = pfedhn(model, None, **rest, **sizes, profile="whole", rank=1)
     server = algorithm.init(jax.random.key(0), relations.from_edges(num_clients, []))
-    assert server.weights["codes"].shape == (num_clients, dim)
+    assert server.weights["embeddings"].shape == (num_clients, dim)
 
 
 @pytest.mark.parametrize("hidden", [(), (0,), (4, -1), ("4,a",)])

@@ -17,7 +17,7 @@ def named_edges(data, names):
 def test_newcomers_come_last_and_everybody_keeps_their_own(graph, seed):
     whole = two_clusters()
     after = hold_out(whole, fraction=0.3, graph=graph, seed=seed)
-    assert after.newcomers == 2 and after.sha256 == whole.sha256
+    assert after.new_clients == 2 and after.sha256 == whole.sha256
     assert sorted(after.clients) == sorted(whole.clients)
     assert after.clients[:5] == tuple(sorted(after.clients[:5]))
 
@@ -48,13 +48,15 @@ def test_the_seed_draws_the_newcomers():
     assert {name for pair in drawn for name in pair} == set(two_clusters().clients)
 
 
-@pytest.mark.parametrize("fraction, newcomers", [(0.29, 2), (2 / 7, 2), (0.28, 1), (0.99, 6)])
-def test_a_fraction_is_rounded_down(fraction, newcomers):
+@pytest.mark.parametrize("fraction, new clients", [(0.29, 2), (2 / 7, 2), (0.28, 1), (0.99, 6)])
+def test_a_fraction_is_rounded_down(fraction, new_clients):
     held = hold_out(two_clusters(), fraction=fraction, graph="inductive", seed=0)
-    assert held.newcomers == newcomers
+    assert held.new_clients == new_clients
 
 
 @pytest.mark.parametrize("fraction, joining", [(0.1, 0), (1.0, 7), (1.5, 10)])
 def test_somebody_must_train_and_somebody_join(fraction, joining):
-    with pytest.raises(ValueError, match=f"novel_fraction={fraction} makes {joining} of the 7"):
+    with pytest.raises(
+        ValueError, match=f"new_clients.fraction={fraction} makes {joining} of the 7"
+    ):
         hold_out(two_clusters(), fraction=fraction, graph="inductive", seed=0)

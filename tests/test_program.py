@@ -17,7 +17,7 @@ from graphfl_jax.core import Examples, State
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import (
-    AT_ONCE,
+    ROUNDS_PER_EXECUTION,
     Log,
     client_mesh,
     draw_cohort,
@@ -76,10 +76,10 @@ def test_gradients_are_not_summed_over_devices():
     def uncast(shared, ids, rows):
         return jax.vmap(train_one, (None, 0, 0))(shared, ids, rows)
 
-    naive = jax.shard_map(
+    forecast = jax.shard_map(
         uncast, mesh=mesh, in_specs=(P(), P("clients"), P("clients")), out_specs=P("clients")
     )
-    assert not np.allclose(jax.jit(naive)(w, ids, (x, y)), split)  # the trap is still there
+    assert not np.allclose(jax.jit(forecast)(w, ids, (x, y)), split)  # the trap is still there
 
 
 def test_pmap_over_the_same_function_gives_the_same_numbers():
@@ -214,7 +214,7 @@ def test_many_rounds_are_played_in_portions_and_told_as_one():
         log = Log({"loss": np.float32(played.mean())}, np.where(inside, first_broken, -1))
         return state + len(played), log
 
-    state, log = play_rounds(advance, 0, 2 * AT_ONCE + 5)
+    state, log = play_rounds(advance, 0, 2 * ROUNDS_PER_EXECUTION + 5)
 
     assert state == 45 and counts == [20, 20, 5]
     np.testing.assert_allclose(log.metrics["loss"], np.arange(45).mean(), rtol=1e-6)

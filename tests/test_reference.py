@@ -213,29 +213,31 @@ def stacked(weights, x, last_relu=False):
 
 
 def generate_pfedhn(weights, related):
-    return stacked(weights["output"]["linear"], stacked(weights["trunk"], weights["codes"]))
+    return stacked(
+        weights["output"]["linear"], stacked(weights["trunk"], weights["embeddings"])
+    )
 
 
 def generate_mlp(weights, related):
-    hidden = stacked(weights["trunk"], weights["codes"])
+    hidden = stacked(weights["trunk"], weights["embeddings"])
     return stacked(weights["output"]["linear"], np.maximum(hidden, 0))
 
 
 def encode(weights, heard, sage, forget=False):
     """Codes after two layers; `heard` [N, N] is 1 where the row's client hears the column's."""
-    codes = weights["codes"]
+    embeddings = weights["embeddings"]
     if forget:
-        codes = heard / heard.sum(1, keepdims=True) @ codes
+        embeddings = heard / heard.sum(1, keepdims=True) @ embeddings
     own = np.zeros_like(heard) if sage else np.eye(len(heard))
     mixing = (heard + own) / np.maximum((heard + own).sum(1, keepdims=True), 1)
     for i in range(2):
-        codes = np.maximum(codes, 0) if i else codes
+        embeddings = np.maximum(embeddings, 0) if i else embeddings
         if sage:
             neighbours, self_ = (weights["encoder"][f"Dense_{2 * i + k}"] for k in (0, 1))
-            codes = linear(neighbours, mixing @ codes) + codes @ self_["kernel"]
+            embeddings = linear(neighbours, mixing @ embeddings) + embeddings @ self_["kernel"]
         else:
-            codes = linear(weights["encoder"][f"Dense_{i}"], mixing @ codes)
-    return codes
+            embeddings = linear(weights["encoder"][f"Dense_{i}"], mixing @ embeddings)
+    return embeddings
 
 
 def objective(
@@ -244,11 +246,11 @@ def objective(
     """J with M's weights in the graph term taken from `frozen`: eq. (4) + lambda_d eq. (5)."""
     if heard is None:
         return 0.5 * np.mean(np.sum((targets - generate(weights, None)[ids]) ** 2, 1))
-    codes = encode(weights, heard, sage, forget)
-    hidden = stacked(weights["trunk"], codes)
+    embeddings = encode(weights, heard, sage, forget)
+    hidden = stacked(weights["trunk"], embeddings)
     sent = stacked(weights["output"]["linear"], np.maximum(hidden, 0))
     fit = 0.5 * np.mean(np.sum((targets - sent[ids]) ** 2, 1))
-    generator = stacked(frozen["trunk"], codes)
+    generator = stacked(frozen["trunk"], embeddings)
     edges = 1 / (1 + np.exp(-generator @ generator.T / generator.shape[1]))
     off = ~np.eye(len(heard), dtype=bool)
     bce = -np.mean(np.where(heard > 0, np.log(edges), np.log(1 - edges))[off])
@@ -276,8 +278,8 @@ def numerical_step(weights, rate, value):
 
 
 SIZES = {"profile": "whole", "rank": 1, "embedding_dim": 2, "width": 3}
-NOVEL = {"novel_optimizer": optax.sgd(0.2), "novel_code": "neighbours"}
-MEAN = {"depth": 2, "layer": "mean", "code_dropout": 0.0}
+NEW_CLIENTS = {"novel_optimizer": optax.sgd(0.2), "novel_code": "neighbours"}
+MEAN = {"depth": 2, "layer": "mean", "embedding_dropout": 0.0}
 HEARD = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)  # the path 0 - 1 - 2
 
 
@@ -290,12 +292,12 @@ HEARD = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)  # the path 0 - 1 - 2
         (panacea, MEAN | {"lambda_d": 0.7}, {"heard": HEARD, "lam": 0.7}),
         (
             panacea,
-            {"depth": 2, "layer": "sage", "lambda_d": 0.7, "code_dropout": 0.0},
+            {"depth": 2, "layer": "sage", "lambda_d": 0.7, "embedding_dropout": 0.0},
             {"heard": HEARD, "lam": 0.7, "sage": True},
         ),
         (
             panacea,
-            {"depth": 2, "layer": "sage", "lambda_d": 0.7, "code_dropout": 1.0},
+            {"depth": 2, "layer": "sage", "lambda_d": 0.7, "embedding_dropout": 1.0},
             {"heard": HEARD, "lam": 0.7, "sage": True, "forget": True},
         ),
     ],
@@ -304,7 +306,7 @@ def test_hypernetworks_descend_their_objective(factory, settings, reference):
     """Two server steps towards fixed targets equal two numerical ones in float64."""
     rate = 0.3
     step = {"server_optimizer": optax.sgd(rate), "server_steps": 2}
-    algorithm = factory(LINE, TRAIN, **step, **NOVEL, **SIZES, **settings)
+    algorithm = factory(LINE, TRAIN, **step, **NEW_CLIENTS, **SIZES, **settings)
     server = algorithm.init(KEY, data(((0, 1), (1, 2))).graph)
     cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
     targets = np.array([[1.5], [-0.5]])
@@ -337,28 +339,28 @@ def test_newcomers_begin_at_their_neighbours_and_move_their_codes_alone():
         server_optimizer=optax.sgd(0.1),
         server_steps=2,
         lambda_d=0.7,
-        **NOVEL,
+        **NEW_CLIENTS,
         **SIZES,
         **MEAN,
     )
     trained = algorithm.init(KEY, relations.from_edges(2, [(0, 1)]))
     graph = data(((0, 1), (1, 2))).graph
-    newcomers = jnp.array([2], jnp.int32)
-    server = algorithm.admit(trained, newcomers, graph, KEY)
-    codes = np.asarray(trained.weights["codes"])
-    np.testing.assert_allclose(server.weights["codes"], codes[[0, 1, 1]], rtol=1e-6)
+    new_clients = jnp.array([2], jnp.int32)
+    server = algorithm.admit(trained, new_clients, graph, KEY)
+    embeddings = np.asarray(trained.weights["embeddings"])
+    np.testing.assert_allclose(server.weights["embeddings"], embeddings[[0, 1, 1]], rtol=1e-6)
 
     weights = jax.tree.map(lambda leaf: np.array(leaf, np.float64), server.weights)
     target = np.array([[2.5]])
     value = lambda w, frozen: objective(w, frozen, target, [2], generate=None, heard=HEARD)  # noqa: E731
     for _ in range(2):
-        codes = numerical_step(weights, rate, value)["codes"]
-        weights["codes"][2] = codes[2]
+        embeddings = numerical_step(weights, rate, value)["embeddings"]
+        weights["embeddings"][2] = embeddings[2]
     uploads = {"body": {}, "head": jnp.asarray(target, jnp.float32)}
-    after = algorithm.adapt(server, Cohort(newcomers, jnp.ones(1)), uploads, KEY).weights
+    after = algorithm.adapt(server, Cohort(new_clients, jnp.ones(1)), uploads, KEY).weights
     for ours, theirs in zip(jax.tree.leaves(after), jax.tree.leaves(weights), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5)
-    np.testing.assert_array_equal(after["codes"][:2], server.weights["codes"][:2])
+    np.testing.assert_array_equal(after["embeddings"][:2], server.weights["embeddings"][:2])
 
 
 @pytest.mark.parametrize(
@@ -366,14 +368,14 @@ def test_newcomers_begin_at_their_neighbours_and_move_their_codes_alone():
     [
         ("zero", [[0.0], [0.0]]),
         ("mean", [[4.0], [4.0]]),
-        # Client 3 knows 0 and the newcomer 4, who counts for nothing; client 4 knows nobody.
+        # Client 3 knows 0 and the new client 4, who counts for nothing; client 4 knows nobody.
         ("neighbours", [[1.0], [4.0]]),
         ("neighbour", [[1.0], None]),
         ("random", [None, None]),
     ],
 )
 def test_codes_of_newcomers_by_every_scheme(scheme, expected):
-    rule = NOVEL | {"novel_code": scheme}
+    rule = NEW_CLIENTS | {"novel_code": scheme}
     algorithm = pfedhn(
         LINE,
         TRAIN,
@@ -386,19 +388,19 @@ def test_codes_of_newcomers_by_every_scheme(scheme, expected):
         **rule,
     )
     server = algorithm.init(KEY, relations.from_edges(3, [(0, 1)]))
-    codes = jnp.array([[1.0], [3.0], [8.0]])
-    server = server._replace(weights=server.weights | {"codes": codes})
+    embeddings = jnp.array([[1.0], [3.0], [8.0]])
+    server = server._replace(weights=server.weights | {"embeddings": embeddings})
     graph = relations.from_edges(5, [(0, 1), (0, 3), (3, 4)])
     admitted = algorithm.admit(server, jnp.array([3, 4], jnp.int32), graph, KEY)
-    now = np.asarray(admitted.weights["codes"])
-    np.testing.assert_array_equal(now[:3], codes)
+    now = np.asarray(admitted.weights["embeddings"])
+    np.testing.assert_array_equal(now[:3], embeddings)
     for row, wanted in zip(now[3:], expected, strict=True):
         if wanted is not None:
             np.testing.assert_allclose(row, wanted)
         elif scheme == "neighbour":  # nobody known is near: any known client's
-            assert row in np.asarray(codes)
+            assert row in np.asarray(embeddings)
         else:
-            assert row not in np.asarray(codes)
+            assert row not in np.asarray(embeddings)
 
 
 @pytest.mark.parametrize("rule", ["intended", "as_released"])

@@ -50,7 +50,7 @@ def small():
     params = jax.tree.map(
         lambda leaf: leaf + rng.normal(size=leaf.shape).astype(np.float32) / 10, params
     )
-    return model, jax.jit(model.settle), jax.jit(model.apply), params
+    return model, jax.jit(model.recalibrate), jax.jit(model.apply), params
 
 
 # ---- layers
@@ -261,12 +261,12 @@ def test_a_file_of_weights_computes_what_numpy_computes(tmp_path):
     train, test = examples(12, padding=3), images(5, seed=1)
 
     expected, met = network_in_numpy(tensors, np.asarray(train.x[:12]), None)
-    apply, settle = small()[2], small()[1]
+    apply, recalibrate = small()[2], small()[1]
     np.testing.assert_allclose(apply(params, train.x[:12]), expected, rtol=1e-3, atol=1e-3)
-    settled = settle(params, train)
+    recalibrated = recalibrate(params, train)
     expected, _ = network_in_numpy(tensors, test, met)
-    np.testing.assert_allclose(apply(settled, test), expected, rtol=1e-3, atol=1e-3)
-    found = settled["body"]["statistics"]["layer2_0"]["downsample_1"]
+    np.testing.assert_allclose(apply(recalibrated, test), expected, rtol=1e-3, atol=1e-3)
+    found = recalibrated["body"]["statistics"]["layer2_0"]["downsample_1"]
     for value, of_numpy in zip(
         (found["mean"], found["variance"]), met["layer2.0.downsample.1"], strict=True
     ):
@@ -277,41 +277,43 @@ def test_a_file_of_weights_computes_what_numpy_computes(tmp_path):
 
 
 def test_a_settled_prediction_depends_on_no_other_image():
-    _, settle, apply, params = small()
-    settled, x = settle(params, examples(12, padding=3)), images(5, seed=2)
+    _, recalibrate, apply, params = small()
+    recalibrated, x = recalibrate(params, examples(12, padding=3)), images(5, seed=2)
     others = np.concatenate([x[:1], images(4, seed=3)])
-    np.testing.assert_allclose(apply(settled, x)[0], apply(settled, others)[0], rtol=1e-5)
+    np.testing.assert_allclose(
+        apply(recalibrated, x)[0], apply(recalibrated, others)[0], rtol=1e-5
+    )
     # In training it does.
     assert np.abs(apply(params, x)[0] - apply(params, others)[0]).max() > 1e-2
 
 
 def test_statistics_are_of_a_clients_own_examples_and_of_no_padding():
     """Also of clients that are stacked, with counts of their own."""
-    model, settle, _, params = small()
+    model, recalibrate, _, params = small()
     clients = [examples(12, padding=3), examples(7, padding=8, seed=1)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *clients)
-    together = jax.jit(jax.vmap(model.settle, in_axes=(None, 0)))(params, stacked)
+    run_synchronized = jax.jit(jax.vmap(model.recalibrate, in_axes=(None, 0)))(params, stacked)
     for i, client in enumerate(clients):
         dark = client._replace(x=client.x.at[client.count :].set(0))
-        alone = settle(params, dark)["body"]["statistics"]
+        alone = recalibrate(params, dark)["body"]["statistics"]
         jax.tree.map(
             lambda a, b, i=i: np.testing.assert_allclose(a, b[i], rtol=1e-4, atol=1e-5),
             alone,
-            together["body"]["statistics"],
+            run_synchronized["body"]["statistics"],
         )
 
 
 def test_statistics_are_of_examples_from_all_over_a_clients(monkeypatch):
     """Of one in two where there are twice as many as are wanted, as in order of classes."""
-    model, settle, _, params = small()
+    model, recalibrate, _, params = small()
     many = examples(30)
     few = many._replace(x=many.x[::2], y=many.y[::2], count=jnp.int32(15))
     monkeypatch.setattr(resnet, "SETTLE_EXAMPLES", 15)
-    settled = jax.jit(model.settle)(params, many)
+    recalibrated = jax.jit(model.recalibrate)(params, many)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),
-        settled,
-        settle(params, few),
+        recalibrated,
+        recalibrate(params, few),
     )
 
 
@@ -321,7 +323,9 @@ def test_settling_again_starts_from_the_parameters_alone():
 
     @jax.jit
     def both(params):
-        return model.settle(model.settle(params, first), second), model.settle(params, second)
+        return model.recalibrate(model.recalibrate(params, first), second), model.recalibrate(
+            params, second
+        )
 
     jax.tree.map(np.testing.assert_array_equal, *both(params))
 

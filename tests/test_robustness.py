@@ -24,7 +24,7 @@ def run(scores, ids=(), success=None, higher=True):
         "metric": "accuracy" if higher else "mse",
         "higher_is_better": higher,
         "diverged": False,
-        "novel": None,
+        "new_clients": None,
         "scores": {"final": dict.fromkeys("GLP", told)},
         "attack": attack,
     }

@@ -41,20 +41,22 @@ def outcomes(config, points, seeds, **options):
 
 def without_times(results):
     return {
-        k: v for k, v in results.items() if k not in ("timing", "scores", "novel", "errors")
+        k: v
+        for k, v in results.items()
+        if k not in ("timing", "scores", "new_clients", "errors")
     }
 
 
 def test_a_trial_is_the_run_of_the_same_settings():
     """Two seeds and two rates in one program, each against the single run, all that it tells.
 
-    With newcomers, whose relations number more or fewer by the seed, and on four of the
+    With new clients, whose relations number more or fewer by the seed, and on four of the
     simulated devices.
     """
     points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
     settings = tiny()
     settings.eval_every = 2
-    settings.novel_fraction, settings.novel.rounds = 0.2, 2
+    settings.new_clients.fraction, settings.new_clients.rounds = 0.2, 2
     told = outcomes(settings, points, [0, 4], at_once=4)
     assert [outcome.results["seed"] for outcome in told] == [0, 4, 0, 4]
     for results, rows, _ in (told[1], told[2]):
@@ -67,7 +69,7 @@ def test_a_trial_is_the_run_of_the_same_settings():
         for row, expected in zip(rows, alone.rows, strict=True):
             close = functools.partial(np.testing.assert_allclose, atol=1e-5)
             jax.tree.map(close, row, expected)
-        for name in ("scores", "novel"):
+        for name in ("scores", "new_clients"):
             jax.tree.map(
                 lambda a, b: (
                     np.testing.assert_allclose(a, b, atol=1e-5)
@@ -77,8 +79,8 @@ def test_a_trial_is_the_run_of_the_same_settings():
                 results[name],
                 alone.results[name],
             )
-        assert [row["rounds"] for row in results["novel"]["curve"]] == [0, 1, 2]
-        assert len(results["novel"]["clients"]) == 12  # a fifth of sixty
+        assert [row["rounds"] for row in results["new_clients"]["curve"]] == [0, 1, 2]
+        assert len(results["new_clients"]["clients"]) == 12  # a fifth of sixty
 
 
 def test_a_trial_that_diverges_tells_the_same_as_alone():
@@ -96,21 +98,21 @@ def test_a_trial_that_diverges_tells_the_same_as_alone():
 
 def test_newcomers_who_diverge_are_told_and_have_no_score():
     config = tiny()
-    config.novel_fraction, config.novel.rounds = 0.2, 3
-    config.server_optimizer, config.hparams.novel_lr = "sgd", 1e30
+    config.new_clients.fraction, config.new_clients.rounds = 0.2, 3
+    config.server_optimizer, config.hparams.new_client_lr = "sgd", 1e30
     alone = graphfl_jax.run(config).results
-    assert alone["novel"]["diverged_at"] in (1, 2)
-    assert len(alone["novel"]["curve"]) == alone["novel"]["diverged_at"]
+    assert alone["new_clients"]["diverged_at"] in (1, 2)
+    assert len(alone["new_clients"]["curve"]) == alone["new_clients"]["diverged_at"]
     results = outcomes(config, [{}], [0])[0].results
-    assert results["novel"]["diverged_at"] == alone["novel"]["diverged_at"]
+    assert results["new_clients"]["diverged_at"] == alone["new_clients"]["diverged_at"]
     assert diverged(results) and diverged(alone) and not results["diverged"]
 
 
 def test_trials_do_not_depend_on_how_many_run_at_once():
     points = [{"client_lr": rate} for rate in np.linspace(0.02, 0.1, 17)]
-    together = outcomes(tiny(), points, [0], at_once=17)
+    run_synchronized = outcomes(tiny(), points, [0], at_once=17)
     chosen = outcomes(tiny(), points, [0])
-    for a, b in zip(together, chosen, strict=True):
+    for a, b in zip(run_synchronized, chosen, strict=True):
         assert a.results["hparams"] == b.results["hparams"]
         np.testing.assert_allclose(
             a.rows[-1]["scores"]["test"]["L"], b.rows[-1]["scores"]["test"]["L"], atol=1e-5
@@ -224,12 +226,12 @@ def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
     """Over methods, of which one does not read a float, so that it has fewer points."""
     words = [VALIDATED, "--grid.algorithm=panacea,fedavg", "--grid.hparams.lambda_d=0,0.1"]
     words += ["--grid.hparams.client_lr=0.1,1e30", "--seeds=2", "--out=here"]
-    words += ["--config.novel_fraction=0.2", "--config.novel.rounds=1"]
+    words += ["--config.new_clients.fraction=0.2", "--config.new_clients.rounds=1"]
     status, told, errors = entry("sweep", *words, cwd=tmp_path)
     assert status == 0, errors
     assert "3 of 6 points ranked, 2 seeds" in " ".join(told.split())
     assert "12 runs in" in told and "6 diverged" in told
-    assert "newcomers" in told and "later" in told
+    assert "new_clients" in told and "later" in told
     lines = read(tmp_path / "here")
     assert len({line["trial"] for line in lines}) == len(lines) == 12
     assert sorted(line["variant"] for line in lines) == (

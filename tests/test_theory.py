@@ -120,8 +120,8 @@ def test_consistent_codes_are_equal_where_there_is_a_gap():
     )  # eigenvalues (1 + 2 cos(2 pi j / 8)) / 3
     codes = np.random.default_rng(0).normal(size=(3, 8))
     power = int(np.log(1e-9) / np.log(1 - gap))
-    settled = codes @ np.linalg.matrix_power(ring, power)
-    np.testing.assert_allclose(settled, settled[:, :1] @ np.ones((1, 8)), atol=1e-7)
+    recalibrated = codes @ np.linalg.matrix_power(ring, power)
+    np.testing.assert_allclose(recalibrated, recalibrated[:, :1] @ np.ones((1, 8)), atol=1e-7)
     assert closed_form.conditions(graph_of("empty", 8), 1, 1)["gap"] == 0
 
 
@@ -351,7 +351,10 @@ def refusals(tmp_path_factory):
     for i in range(len(BAD)):
         (root / str(i)).mkdir()
         (root / str(i) / "file").touch()
-    forks = "import experiments.linear_theory.verdicts, experiments.linear_theory.simulation, matplotlib.pyplot" + FORKS
+    forks = (
+        "import experiments.linear_theory.verdicts, experiments.linear_theory.simulation, matplotlib.pyplot"
+        + FORKS
+    )
     forks = forks.replace("experiments.run", "experiments.theory")
     flags = json.dumps([words for words, _ in BAD])
     told = subprocess.run(

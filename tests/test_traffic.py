@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.paper.forecast_baselines import naive_rows
+from experiments.paper.forecast_baselines import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import base, metr_la, pems_bay
@@ -264,10 +264,10 @@ def test_errors_are_told_in_the_targets_units():
     mph[2, 2] = 0.0  # at 15 minutes
     said = mph + np.array([[4.0], [-2.0], [6.0]], np.float32)
     y = standardised(mph, units)
-    tally = jax.tree.map(
-        lambda leaf: leaf.mean(axis=0)[None], task.tally(standardised(said, units), y)
+    extra_metrics = jax.tree.map(
+        lambda leaf: leaf.mean(axis=0)[None], task.extra_metrics(standardised(said, units), y)
     )
-    told = task.sum_up(tally)
+    told = task.summarize(extra_metrics)
     assert list(told) == [f"{minutes} min" for minutes in HORIZONS]
     at15, at60 = told["15 min"], told["60 min"]
     np.testing.assert_allclose(at15["mae"], 4, rtol=1e-5)
@@ -284,7 +284,7 @@ def test_a_run_tells_errors_in_units_and_resumes_to_the_same(root, tmp_path):
     config = metr_la.get_config("panacea")
     config.data.root, config.data.source = str(root), "real"
     small = {"rounds": 2, "eval_every": 1, "cohort_size": 2, "batch_size": 4, "local_steps": 2}
-    config.update_from_flattened_dict(small | {"model.hidden": (5,), "eval_clients": 3})
+    config.update_from_flattened_dict(small | {"model.hidden": (5,), "clients_per_eval": 3})
     out = tmp_path / "run"
     told = graphfl_jax.run(config, out=out).results
     errors = told["errors"]
@@ -334,8 +334,8 @@ def test_newcomers_and_nearest_clients_are_found_among_series(root):
     table[:, 1], table[:, 3] = table[:, 0] + 0.1, table[:, 2] + 0.1
     table[:, 2:] *= 0.5
     write_series(root / "metr-la/metr-la.h5", table)
-    loaded = load(root, data__graph="knn", data__neighbours=1, novel_fraction=0.25)
-    assert loaded.newcomers == 1 and loaded.data.train.series.shape[0] == 3
+    loaded = load(root, data__graph="knn", data__neighbours=1, new_clients__fraction=0.25)
+    assert loaded.new_clients == 1 and loaded.data.train.series.shape[0] == 3
     near = dense(loaded.everyone.graph)
     names = [int(SENSORS.index(client)) for client in loaded.clients]
     joined = {frozenset((names[i], names[j])) for i, j in zip(*np.nonzero(near), strict=True)}
@@ -350,7 +350,7 @@ def test_a_straight_line_is_forecast_by_regression_and_not_by_persistence(tmp_pa
     loaded = load(tmp_path)
     config = base.get_config()
     config.model.name, config.model.hidden, config.cohort_size = "gru", (3,), 2
-    rows = naive_rows(loaded, build_experiment(config, loaded).model.task)
+    rows = forecast_rows(loaded, build_experiment(config, loaded).model.task)
     still, line = (row["errors"]["60 min"] for row in rows)
     np.testing.assert_allclose(still["mae"], 12 * 0.25, rtol=1e-4)
     assert line["mae"] < 1e-2

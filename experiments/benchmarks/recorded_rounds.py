@@ -114,7 +114,7 @@ def exported(server, experiment: Experiment, config: ConfigDict) -> dict[str, np
     # The generator's outputs are the numbers of a model: where each of PyTorch's is among them.
     order = flat(unravel(jnp.arange(len(vector), dtype=vector.dtype))).astype(int)
     weights, depth = server.weights, config.algorithm.depth
-    named = {"codes": weights["codes"]}
+    named = {"embeddings": weights["embeddings"]}
     for i in range(depth):
         neighbours, own = (weights["encoder"][f"Dense_{2 * i + j}"] for j in (0, 1))
         named[f"encoder.{i}.neighbours.weight"] = neighbours["kernel"].T

@@ -209,8 +209,8 @@ def _print(told):
         table.add_column(column, justify="right")
     for row in told["rows"]:
         median, *others = row["s_per_round"]
-        cells = (f"{1e3 * took:,.2f}" for took in (median, *others))
-        table.add_row(f"{row['size']:,}", *cells, f"{row['client_steps'] / median:,.0f}")
+        cached_runs = (f"{1e3 * took:,.2f}" for took in (median, *others))
+        table.add_row(f"{row['size']:,}", *cached_runs, f"{row['client_steps'] / median:,.0f}")
     console = Console()
     console.print(table)
     fit = told["power"]

@@ -95,8 +95,8 @@ class Sage(nn.Module):
         self.neighbours = nn.Linear(fan_in, fan_out)
         self.own = nn.Linear(fan_in, fan_out, bias=False)
 
-    def forward(self, codes, propagation):
-        return self.neighbours(propagation @ codes) + self.own(codes)
+    def forward(self, embeddings, propagation):
+        return self.neighbours(propagation @ embeddings) + self.own(embeddings)
 
 
 class Hypernetwork(nn.Module):
@@ -108,24 +108,24 @@ class Hypernetwork(nn.Module):
         self.adjacency = adjacency = tensor(relations.adjacency(graph))  # [N, N]
         self.others = 1 - torch.eye(len(adjacency))
         self.lambda_d = lambda_d
-        self.codes = nn.Parameter(torch.randn(len(adjacency), embedding_dim))
+        self.embeddings = nn.Parameter(torch.randn(len(adjacency), embedding_dim))
         widths = (embedding_dim, *[width] * depth)
         self.encoder = nn.ModuleList(map(Sage, widths[:-1], widths[1:]))
         self.trunk = perceptron((width,) * depth)
         self.output = nn.Linear(width, size)
 
     def encode(self, forgotten):
-        codes = torch.where(forgotten, self.propagation @ self.codes, self.codes)
+        embeddings = torch.where(forgotten, self.propagation @ self.embeddings, self.embeddings)
         for i, layer in enumerate(self.encoder):
-            codes = layer(F.relu(codes) if i else codes, self.propagation)
-        return codes
+            embeddings = layer(F.relu(embeddings) if i else embeddings, self.propagation)
+        return embeddings
 
-    def generate(self, codes):
-        return self.output(F.relu(self.trunk(codes)))
+    def generate(self, embeddings):
+        return self.output(F.relu(self.trunk(embeddings)))
 
-    def penalty(self, codes):
+    def penalty(self, embeddings):
         """The graph generator's loss, to which the trunk's weights are constants."""
-        hidden = codes
+        hidden = embeddings
         for layer in self.trunk:
             if isinstance(layer, nn.Linear):
                 hidden = F.linear(hidden, layer.weight.detach(), layer.bias.detach())
@@ -135,13 +135,15 @@ class Hypernetwork(nn.Module):
         losses = F.binary_cross_entropy_with_logits(
             logits, self.adjacency, weight=self.others, reduction="sum"
         )
-        return losses / (len(codes) * (len(codes) - 1))
+        return losses / (len(embeddings) * (len(embeddings) - 1))
 
     def forward(self, draws, uploads):
         """The objective, and the part of it whose least value is 0."""
-        codes = self.encode(draws.forgotten)
-        gap = 0.5 * (uploads - self.generate(codes[draws.ids])).square().sum() / len(uploads)
-        penalty = self.lambda_d * self.penalty(codes) if self.lambda_d else 0.0
+        embeddings = self.encode(draws.forgotten)
+        gap = (
+            0.5 * (uploads - self.generate(embeddings[draws.ids])).square().sum() / len(uploads)
+        )
+        penalty = self.lambda_d * self.penalty(embeddings) if self.lambda_d else 0.0
         return gap + penalty, gap
 
 

@@ -112,8 +112,11 @@ class Clients:
         self.train, self.gradient = {
             "eager": (self.in_turn, None),
             "compile": (self.in_turn_by_gradient, _compiled(grad_and_value(self.loss_of))),
-            "vmap": (self.together, self.gradients_by_one_backward),
-            "vmap+compile": (self.together, _compiled(vmap(grad_and_value(self.loss_of)))),
+            "vmap": (self.run_synchronized, self.gradients_by_one_backward),
+            "vmap+compile": (
+                self.run_synchronized,
+                _compiled(vmap(grad_and_value(self.loss_of))),
+            ),
         }[variant]
 
     def batches(self, draws: Draws):
@@ -140,11 +143,13 @@ class Clients:
         return torch.stack(uploads), torch.stack(losses).mean()
 
     def in_turn_by_gradient(self, theta, x, y):
-        trained = [self.together(sent, x[:, m], y[:, m]) for m, sent in enumerate(theta)]
+        trained = [
+            self.run_synchronized(sent, x[:, m], y[:, m]) for m, sent in enumerate(theta)
+        ]
         uploads, losses = zip(*trained, strict=True)
         return torch.stack(uploads), torch.stack(losses).mean()
 
-    def together(self, theta, x, y):
+    def run_synchronized(self, theta, x, y):
         """`in_turn`, by a gradient of all clients at once; or of one, theta [d]."""
         theta, losses = theta.clone(), []
         optimizer = self.optimizer([theta])
@@ -240,7 +245,7 @@ class Player:
     """A federation in one variant, at its first round."""
 
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
-        self.config, self.dropout = config, experiment.hparams.get("code_dropout", 0.0)
+        self.config, self.dropout = config, experiment.hparams.get("embedding_dropout", 0.0)
         self.clients = Clients(experiment, config, variant)
         if config.algorithm.name == "fedavg":
             self.server = FedAvgServer(self.clients)

@@ -13,7 +13,7 @@ import jax
 from absl import flags
 
 from experiments.common.command_line import FLAGS, complain
-from graphfl_jax.runs.multihost import Agreed, is_first
+from graphfl_jax.runs.multihost import AgreedError, is_first
 
 flags.DEFINE_bool("distributed", False, "Split cohorts over the devices of several processes.")
 flags.DEFINE_string("coordinator", None, "HOST:PORT on which process 0 is to be found.")
@@ -42,7 +42,7 @@ def joined() -> Iterator[None]:
         if not is_first():
             warnings.simplefilter("ignore")
         yield
-    except Agreed:
+    except AgreedError:
         if is_first():
             raise
         sys.exit(2)
@@ -132,7 +132,7 @@ def _check_port(port):
 def _check_devices():
     counts = [len(jax.local_devices(process_index=i)) for i in range(jax.process_count())]
     if len(set(counts)) > 1:
-        raise Agreed(
+        raise AgreedError(
             f"the processes have {', '.join(map(str, counts))} devices; give all as many"
         )
 

@@ -29,7 +29,7 @@ CONFIGS = {
 GENERATED = ("fl60",)  # data sets whose data are a law
 
 
-def papers_config(
+def paper_config(
     dataset: str,
     method: str,
     *,
@@ -56,7 +56,7 @@ def papers_config(
     return config
 
 
-def cells(
+def cached_runs(
     config: ConfigDict,
     seeds: list[int],
     folder: Path,

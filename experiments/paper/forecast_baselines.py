@@ -28,7 +28,7 @@ def linear(train: Windows, test: Windows) -> np.ndarray:
 FORECASTS = {"persistence": persistence, "linear regression": linear}
 
 
-def naive_rows(federation: Federation, task: Task) -> list[dict]:
+def forecast_rows(federation: Federation, task: Task) -> list[dict]:
     """Scores and errors of `FORECASTS` on the test split, as of a run's predictor.
 
     Returns:
@@ -37,20 +37,20 @@ def naive_rows(federation: Federation, task: Task) -> list[dict]:
     data = federation.data
     rows = []
     for name, forecast in FORECASTS.items():
-        scores, tallies = [], []
+        scores, extras = [], []
         for i in range(len(federation.clients)):
             train, test = tree.take((data.train, data.evals["test"]), i)
             outputs = forecast(train, test).astype(np.float32)
             y = _targets(test)
             scores.append(np.mean(task.score(outputs, y)))
-            tallied = task.tally(outputs, y)
-            tallies.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=0), tallied))
-        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *tallies)
+            extra = task.extra_metrics(outputs, y)
+            extras.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=0), extra))
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *extras)
         rows.append(
             {
                 "method": name,
                 "scores": summary(np.array(scores), higher_is_better=task.higher_is_better),
-                "errors": task.sum_up(stacked),
+                "errors": task.summarize(stacked),
             }
         )
     return rows

@@ -183,7 +183,11 @@ PUBLISHED = {
 }
 # Printed scores that the method as it is described does not reach, and why.
 OUT_OF_REACH = {
-    ("panacea_3", "panacea-mlp", "tpt48"): "unless novel.code=neighbour, with which it is 2.55",
+    (
+        "panacea_3",
+        "panacea-mlp",
+        "tpt48",
+    ): "unless new_clients.embedding=neighbour, with which it is 2.55",
 }
 PROTOCOL = {
     "rounds": 800,
@@ -217,7 +221,7 @@ def published(
         and config.data.val_fraction == 0
         and config.data.protocol == "years"
         and config.data.graph == "own"
-        and config.novel_fraction == (0.2 if table == "panacea_3" else 0.0)
+        and config.new_clients.fraction == (0.2 if table == "panacea_3" else 0.0)
         and all(config[field] == value for field, value in protocol.items())
     )
     return PUBLISHED[table].get(variant, {}).get(config.data.name) if same else None

@@ -43,17 +43,19 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
         }
     if table != "panacea_3":
         return row | {"scores": _scores([run["scores"]["final"] for run in runs], scale)}
-    curves = [run["novel"]["curve"] for run in runs]
+    curves = [run["new_clients"]["curve"] for run in runs]
     adapted = [_scores([curve[k] for curve in curves], scale) for k in range(len(curves[0]))]
     return row | {"scores": adapted[0], "adapted": adapted}
 
 
 def diverged(run: dict) -> bool:
-    """Whether a run lacks a score: of the clients that trained, or of newcomers."""
-    return run["diverged"] or (run["novel"] is not None and run["novel"]["diverged_at"] >= 0)
+    """Whether a run lacks a score: of the clients that trained, or of new clients."""
+    return run["diverged"] or (
+        run["new_clients"] is not None and run["new_clients"]["diverged_at"] >= 0
+    )
 
 
-def naive_row(dataset: str, told: dict, units: str) -> dict:
+def forecast_row(dataset: str, told: dict, units: str) -> dict:
     """A row of a forecast that needs no federation, as `naive.naive_rows` tells it."""
     return {"data": dataset, "method": told["method"], "units": units} | {
         "mse": told["scores"]["mean"],
@@ -76,8 +78,8 @@ def error_lines(rows: list[dict]) -> list[list[str]]:
             if told is None or (point == "G" and told == row["errors"]["P"]):
                 continue
             mse = 1e3 * row["mse"] if "mse" in row else row["scores"][point]["mean"]
-            cells = [error_cell(told[horizon]) for horizon in ahead]
-            text.append([row["data"], row["method"], point, f"{mse:.1f}", *cells])
+            cached_runs = [error_cell(told[horizon]) for horizon in ahead]
+            text.append([row["data"], row["method"], point, f"{mse:.1f}", *cached_runs])
     return text
 
 
@@ -101,7 +103,7 @@ def _scores(summaries, scale):
 
 
 def columns(table: str) -> tuple[str, ...]:
-    """The heads of a table; newcomers are scored again after the last of their rounds."""
+    """The heads of a table; new clients are scored again after the last of their rounds."""
     return (*COMMON, "P later" if table == "panacea_3" else "L", "published")
 
 
@@ -167,11 +169,11 @@ def narrow(
         caption=caption,
     )
     body = [[cell.replace("±", " ±") for cell in line] for line in body]
-    for column, *cells in zip(head, *body, strict=True):
+    for column, *cached_runs in zip(head, *body, strict=True):
         if column in left:
             drawn.add_column(column, no_wrap=True)
         else:  # where lines are too long, intervals go below their numbers
-            words = " ".join([column, *cells]).split()
+            words = " ".join([column, *cached_runs]).split()
             drawn.add_column(column, justify="right", min_width=max(map(len, words)))
     for line in body:
         drawn.add_row(*line)

@@ -203,8 +203,8 @@ def groups_of(points: list[Point], seeds: list[int], *, most: int) -> list[Group
 
 def _load(config, loaded):
     """The federation of a configuration, loaded once for all methods."""
-    parts = (config[name].to_dict() for name in ("data", "novel", "attack"))
-    mark = json.dumps([*parts, config.novel_fraction, config.seed])
+    parts = (config[name].to_dict() for name in ("data", "new_clients", "attack"))
+    mark = json.dumps([*parts, config.new_clients.fraction, config.seed])
     if mark not in loaded:
         loaded[mark] = load_federation(config)
     return loaded[mark]

@@ -14,8 +14,8 @@ def leaderboards(lines: list[dict]) -> list[dict]:
     Returns:
       Of each its ``data``, ``metric``, ``higher_is_better``, the ``fields`` of its points, its
       ``rows``, best first, and the ``diverged`` runs. A row is a ``point`` with the number of
-      its ``runs``, ``validation``, ``sd_seeds`` and ``test``, and where newcomers joined their
-      validation scores ``newcomers`` and ``later``.
+      its ``runs``, ``validation``, ``sd_seeds`` and ``test``, and where new clients joined their
+      validation scores ``new clients`` and ``later``.
     """
     boards = {}
     for line in lines:
@@ -56,9 +56,9 @@ def _row(runs):
         "validation": float(np.mean(told)),
         "sd_seeds": float(np.std(told)),
     }
-    if runs[0]["novel"]:
-        for name, played in (("newcomers", 0), ("later", -1)):
-            scores = [run["validation"]["novel"][played] for run in runs]
+    if runs[0]["new_clients"]:
+        for name, played in (("new_clients", 0), ("later", -1)):
+            scores = [run["validation"]["new_clients"][played] for run in runs]
             row[name] = float(np.mean(scores))
     test = [run["scores"]["final"]["P"]["mean"] for run in runs]
     return row | {"test": float(np.mean(test))}

@@ -16,7 +16,7 @@ from graphfl_jax.runs.results import POINTS, environment
 NAME = "trials.jsonl"
 
 
-class Ledger:
+class TrialLog:
     """trials.jsonl in the folder of a sweep; a context, in which nobody else writes there."""
 
     def __init__(self, out: Path, groups: list[Group], *, resume: bool):
@@ -126,7 +126,7 @@ class Ledger:
                 "final": {
                     point: summary(final[point], higher_is_better=better) for point in POINTS
                 },
-                "novel": [float(told["val"]["P"].mean()) for told in outcome.novel],
+                "new_clients": [float(told["val"]["P"].mean()) for told in outcome.new_clients],
             }
         self.found[planned.identity] = line
         self.file.write(_text(line))

@@ -9,7 +9,7 @@ with the targets theta~_i held fixed, so that the residual shrinks from step to 
 network leaves out at random, in the manner of dropout, is left out of a whole round: of what is
 sent and of the steps towards what comes back. Models are evaluated with everything in place.
 
-A newcomer is admitted with an initial code in which nothing is trained, by ``novel.code``:
+A new client is admitted with an initial code in which nothing is trained, by ``new_clients.embedding``:
 
     random      drawn as all codes were at the start
     zero        0
@@ -17,7 +17,7 @@ A newcomer is admitted with an initial code in which nothing is trained, by ``no
     neighbours  the mean of its known neighbours' codes; of all where it has none
     neighbour   the code of one known neighbour, drawn; of anyone known where it has none
 
-and adapts by K_s steps on sum_i 1/2 ||theta~_i - theta_i||^2 over the newcomers, in which its
+and adapts by K_s steps on sum_i 1/2 ||theta~_i - theta_i||^2 over the new clients, in which its
 code moves and the hypernetwork and the known clients' codes do not.
 """
 
@@ -33,7 +33,7 @@ from graphfl_jax.core import Algorithm, Array, ClientModel
 from graphfl_jax.data import relations
 from graphfl_jax.trainers import Train
 
-CODES = ("random", "zero", "mean", "neighbours", "neighbour")
+EMBEDDING_SCHEMES = ("random", "zero", "mean", "neighbours", "neighbour")
 
 
 def _no_mask(relations, key):
@@ -67,8 +67,8 @@ def hyper_federation(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
-    novel_optimizer: optax.GradientTransformation,
-    novel_code: str,
+    new_client_optimizer: optax.GradientTransformation,
+    new_client_embedding: str,
 ) -> Algorithm:
     """Builds the federation of one hypernetwork; clients remember nothing.
 
@@ -78,18 +78,18 @@ def hyper_federation(
       hyper: the generator.
       server_optimizer: of its weights.
       server_steps: K_s.
-      novel_optimizer: of newcomers' codes when they adapt.
-      novel_code: one of `CODES`, where newcomers' codes begin.
+      novel_optimizer: of new clients' codes when they adapt.
+      novel_code: one of `CODES`, where new clients' codes begin.
 
     Raises:
       ValueError: an unknown novel_code.
     """
-    if novel_code not in CODES:
+    if new_client_embedding not in EMBEDDING_SCHEMES:
         raise ValueError(
-            f"novel.code={novel_code!r} is unknown; choose from {', '.join(CODES)}"
+            f"new_clients.embedding={novel_code!r} is unknown; choose from {', '.join(CODES)}"
         )
     optimizer = optax.with_extra_args_support(server_optimizer)
-    novel_optimizer = optax.with_extra_args_support(novel_optimizer)
+    new_client_optimizer = optax.with_extra_args_support(new_client_optimizer)
 
     def init(key: Array, graph) -> HyperServer:
         weights = hyper.init(key, graph.nodes.shape[0])
@@ -99,8 +99,8 @@ def hyper_federation(
         return server._replace(mask=hyper.mask(server.relations, key))
 
     def download(server, i):
-        codes = hyper.encode(server.weights, server.relations, server.mask)
-        return hyper.decode(server.weights, codes[i])
+        embeddings = hyper.encode(server.weights, server.relations, server.mask)
+        return hyper.decode(server.weights, embeddings[i])
 
     def local(theta, client, examples, key):
         theta, metrics = train(model.objective, theta, examples, key)
@@ -108,40 +108,44 @@ def hyper_federation(
 
     def aggregate(server, cohort, uploads, key):
         def objective(weights):
-            codes = hyper.encode(weights, server.relations, server.mask)
-            sent = jax.vmap(hyper.decode, (None, 0))(weights, codes[cohort.ids])
+            embeddings = hyper.encode(weights, server.relations, server.mask)
+            sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings[cohort.ids])
             gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
-            return gap + hyper.penalty(weights, codes, server.relations), gap
+            return gap + hyper.penalty(weights, embeddings, server.relations), gap
 
         start = (server.weights, server.memory)
         weights, memory = _descend(objective, start, optimizer, server_steps)
         return HyperServer(weights, memory, server.relations)
 
-    def admit(server, newcomers, graph, key):
-        codes = server.weights["codes"]
-        added = (relations.num_clients(graph) - len(codes), codes.shape[1])
-        codes = jnp.concatenate([codes, jax.random.normal(key, added)])
-        if novel_code != "random":
-            start = _initial_codes(codes, newcomers, graph, novel_code, key)
-            codes = codes.at[newcomers].set(start)
-        # From here on only the newcomers' codes are optimised.
-        memory = novel_optimizer.init(codes[newcomers])
-        return HyperServer(server.weights | {"codes": codes}, memory, hyper.relate(graph))
+    def admit(server, new_clients, graph, key):
+        embeddings = server.weights["embeddings"]
+        added = (relations.num_clients(graph) - len(embeddings), embeddings.shape[1])
+        embeddings = jnp.concatenate([embeddings, jax.random.normal(key, added)])
+        if new_client_embedding != "random":
+            start = _initial_embeddings(
+                embeddings, new_clients, graph, new_client_embedding, key
+            )
+            embeddings = embeddings.at[new_clients].set(start)
+        # From here on only the new clients' codes are optimised.
+        memory = new_client_optimizer.init(embeddings[new_clients])
+        return HyperServer(
+            server.weights | {"embeddings": embeddings}, memory, hyper.relate(graph)
+        )
 
     def adapt(server, cohort, uploads, key):
         def weights_with(own):
-            codes = server.weights["codes"].at[cohort.ids].set(own)
-            return server.weights | {"codes": codes}
+            embeddings = server.weights["embeddings"].at[cohort.ids].set(own)
+            return server.weights | {"embeddings": embeddings}
 
         def objective(own):
             weights = weights_with(own)
-            codes = hyper.encode(weights, server.relations, ())[cohort.ids]
-            sent = jax.vmap(hyper.decode, (None, 0))(weights, codes)
+            embeddings = hyper.encode(weights, server.relations, ())[cohort.ids]
+            sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings)
             gap = 0.5 * tree.sq_dist(uploads, sent)
             return gap, gap
 
-        start = (server.weights["codes"][cohort.ids], server.memory)
-        own, memory = _descend(objective, start, novel_optimizer, server_steps)
+        start = (server.weights["embeddings"][cohort.ids], server.memory)
+        own, memory = _descend(objective, start, new_client_optimizer, server_steps)
         return HyperServer(weights_with(own), memory, server.relations)
 
     return Algorithm(
@@ -170,15 +174,15 @@ def _descend(objective, start, optimizer, steps):
     return end
 
 
-def _initial_codes(codes, newcomers, graph, scheme, key):
-    """Codes [m, E0] of newcomers by any scheme but "random", from codes [N, E0]."""
+def _initial_embeddings(embeddings, new_clients, graph, scheme, key):
+    """Codes [m, E0] of new clients by any scheme but "random", from codes [N, E0]."""
     if scheme == "zero":
-        return jnp.zeros_like(codes[newcomers])
-    is_known = jnp.ones((1, len(codes))).at[:, newcomers].set(0.0)
-    near = jnp.broadcast_to(is_known, (len(newcomers), len(codes)))
+        return jnp.zeros_like(embeddings[new_clients])
+    is_known = jnp.ones((1, len(embeddings))).at[:, new_clients].set(0.0)
+    near = jnp.broadcast_to(is_known, (len(new_clients), len(embeddings)))
     if scheme != "mean":
-        related = relations.adjacency(graph)[newcomers] * is_known
+        related = relations.adjacency(graph)[new_clients] * is_known
         near = jnp.where(jnp.sum(related, axis=1, keepdims=True) > 0, related, near)
     if scheme == "neighbour":
-        return codes[jax.random.categorical(key, jnp.log(near), axis=1)]
-    return near @ codes / jnp.sum(near, axis=1, keepdims=True)
+        return embeddings[jax.random.categorical(key, jnp.log(near), axis=1)]
+    return near @ embeddings / jnp.sum(near, axis=1, keepdims=True)

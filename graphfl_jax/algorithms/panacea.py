@@ -16,7 +16,7 @@ Departures:
   * The configurations take GraphSAGE for the encoder's layers, and a tenth of the clients of a
     round, by chance, the mean of their neighbours' initial embeddings for their own. Trained
     clients keep what the first gains over the paper's mean over neighbours and self, and
-    newcomers lose nothing (BUILD.md has the numbers). ``layer="mean", code_dropout=0`` is the
+    new clients lose nothing (BUILD.md has the numbers). ``layer="mean", embedding_dropout=0`` is the
     paper's.
   * Alg. 1 prints psi - alpha J^T (theta~ - theta), which climbs eq. (4); the sign is corrected.
   * theta~ stays fixed during the K_s steps while theta moves, as the text of eq. (4) says; the
@@ -54,8 +54,8 @@ def panacea(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
-    novel_optimizer: optax.GradientTransformation,
-    novel_code: str,
+    new_client_optimizer: optax.GradientTransformation,
+    new_client_embedding: str,
     layer: str,
     embedding_dim: int,
     width: int,
@@ -63,7 +63,7 @@ def panacea(
     profile: str,
     rank: int,
     lambda_d: Array,
-    code_dropout: Array,
+    embedding_dropout: Array,
 ) -> Algorithm:
     """Builds Panacea.
 
@@ -72,8 +72,8 @@ def panacea(
       train: local trainer.
       server_optimizer: of encoder, generator and initial embeddings.
       server_steps: K_s, optimiser steps per round.
-      novel_optimizer: of newcomers' codes.
-      novel_code: where newcomers' codes begin, see `hyper`.
+      novel_optimizer: of new clients' codes.
+      novel_code: where new clients' codes begin, see `hyper`.
       layer: of the encoder: "mean" (the paper's operator), "sage" or "gcn".
       embedding_dim: size of a client's initial embedding.
       width: of all hidden layers.
@@ -81,7 +81,7 @@ def panacea(
       profile: which parameters are generated, and how, see `hypernets.output`.
       rank: of what the profile "lowrank" adds to kernels.
       lambda_d: weight of the graph generator's loss; 0 leaves only the encoder.
-      code_dropout: probability with which, in a round, a client's initial embedding is replaced
+      embedding_dropout: probability with which, in a round, a client's initial embedding is replaced
         by the mean of its neighbours'.
 
     Raises:
@@ -105,28 +105,28 @@ def panacea(
         return relations.propagation(graph, layer), relations.adjacency(graph), neighbours
 
     def init(key, num_clients):
-        key_codes, key_encoder, key_generator = jax.random.split(key, 3)
-        codes = jax.random.normal(key_codes, (num_clients, embedding_dim))
+        key_embeddings, key_encoder, key_generator = jax.random.split(key, 3)
+        embeddings = jax.random.normal(key_embeddings, (num_clients, embedding_dim))
         return {
-            "codes": codes,
-            "encoder": encoder.init(key_encoder, codes, jnp.eye(num_clients))["params"],
+            "embeddings": embeddings,
+            "encoder": encoder.init(key_encoder, embeddings, jnp.eye(num_clients))["params"],
             **generator.init(key_generator, width),
         }
 
     def mask(related, key):
         neighbours = related[2]
-        forgotten = jax.random.bernoulli(key, code_dropout, (len(neighbours), 1))
+        forgotten = jax.random.bernoulli(key, embedding_dropout, (len(neighbours), 1))
         return forgotten & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
 
     def encode(weights, related, forgotten):
-        codes = weights["codes"]
+        embeddings = weights["embeddings"]
         if len(forgotten):
-            codes = jnp.where(forgotten, related[2] @ codes, codes)
-        return encoder.apply({"params": weights["encoder"]}, codes, related[0])
+            embeddings = jnp.where(forgotten, related[2] @ embeddings, embeddings)
+        return encoder.apply({"params": weights["encoder"]}, embeddings, related[0])
 
-    def penalty(weights, codes, related):
+    def penalty(weights, embeddings, related):
         # M's weights are constants here, and only the encoder learns to tell clients apart.
-        hidden = generator.hidden(jax.lax.stop_gradient(weights), codes)
+        hidden = generator.hidden(jax.lax.stop_gradient(weights), embeddings)
         return lambda_d * graph_loss(hidden, related[1])
 
     federation = hyper_federation(
@@ -135,8 +135,8 @@ def panacea(
         HyperNetwork(relate, init, encode, generator.decode, penalty, mask),
         server_optimizer=server_optimizer,
         server_steps=server_steps,
-        novel_optimizer=novel_optimizer,
-        novel_code=novel_code,
+        new_client_optimizer=new_client_optimizer,
+        new_client_embedding=new_client_embedding,
     )
     return dataclasses.replace(federation, relational=True)
 
@@ -147,8 +147,8 @@ def panacea_mlp(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
-    novel_optimizer: optax.GradientTransformation,
-    novel_code: str,
+    new_client_optimizer: optax.GradientTransformation,
+    new_client_embedding: str,
     embedding_dim: int,
     width: int,
     depth: int,
@@ -170,18 +170,18 @@ def panacea_mlp(
     )
 
     def init(key, num_clients):
-        key_codes, key_generator = jax.random.split(key)
+        key_embeddings, key_generator = jax.random.split(key)
         return {
-            "codes": jax.random.normal(key_codes, (num_clients, embedding_dim)),
+            "embeddings": jax.random.normal(key_embeddings, (num_clients, embedding_dim)),
             **generator.init(key_generator, embedding_dim),
         }
 
     hyper = HyperNetwork(
         relate=lambda graph: (),
         init=init,
-        encode=lambda weights, related, mask: weights["codes"],
+        encode=lambda weights, related, mask: weights["embeddings"],
         decode=generator.decode,
-        penalty=lambda weights, codes, related: jnp.float32(0.0),
+        penalty=lambda weights, embeddings, related: jnp.float32(0.0),
     )
     return hyper_federation(
         model,
@@ -189,8 +189,8 @@ def panacea_mlp(
         hyper,
         server_optimizer=server_optimizer,
         server_steps=server_steps,
-        novel_optimizer=novel_optimizer,
-        novel_code=novel_code,
+        new_client_optimizer=new_client_optimizer,
+        new_client_embedding=new_client_embedding,
     )
 
 
@@ -212,10 +212,10 @@ def _generator(model, *, embedding_dim, width, depth, profile, rank) -> _Generat
     trunk = MLP((width,) * (depth - 1))
     output = output_layer(model, profile=profile, rank=rank)
 
-    def init(key, code_size):
+    def init(key, embedding_size):
         key_trunk, key_output = jax.random.split(key)
         return {
-            "trunk": trunk.init(key_trunk, jnp.zeros((code_size,)))["params"],
+            "trunk": trunk.init(key_trunk, jnp.zeros((embedding_size,)))["params"],
             "output": output.init(key_output, width),
         }
 

@@ -33,8 +33,8 @@ def pfedhn(
     *,
     server_optimizer: optax.GradientTransformation,
     server_steps: int,
-    novel_optimizer: optax.GradientTransformation,
-    novel_code: str,
+    new_client_optimizer: optax.GradientTransformation,
+    new_client_embedding: str,
     embedding_dim: int,
     width: int,
     profile: str,
@@ -48,8 +48,8 @@ def pfedhn(
       server_optimizer: of the hypernetwork and the embeddings.
       server_steps: optimiser steps per round with the clients' results as fixed targets; the
         paper takes 1.
-      novel_optimizer: of newcomers' codes.
-      novel_code: where newcomers' codes begin, see `hyper`.
+      novel_optimizer: of new clients' codes.
+      novel_code: where new clients' codes begin, see `hyper`.
       embedding_dim: size of a client's embedding; 0 takes the authors' floor(1 + N / 4).
       width: of the trunk's layers.
       profile: which parameters are generated, and how, see `hypernets.output`.
@@ -66,10 +66,10 @@ def pfedhn(
     output = output_layer(model, profile=profile, rank=rank)
 
     def init(key, num_clients):
-        key_codes, key_trunk, key_output = jax.random.split(key, 3)
+        key_embeddings, key_trunk, key_output = jax.random.split(key, 3)
         dim = embedding_dim or 1 + num_clients // 4
         return {
-            "codes": jax.random.normal(key_codes, (num_clients, dim)),
+            "embeddings": jax.random.normal(key_embeddings, (num_clients, dim)),
             "trunk": trunk.init(key_trunk, jnp.zeros((dim,)))["params"],
             "output": output.init(key_output, width),
         }
@@ -81,9 +81,9 @@ def pfedhn(
     hyper = HyperNetwork(
         relate=lambda graph: (),
         init=init,
-        encode=lambda weights, relations, mask: weights["codes"],
+        encode=lambda weights, relations, mask: weights["embeddings"],
         decode=decode,
-        penalty=lambda weights, codes, relations: jnp.float32(0.0),
+        penalty=lambda weights, embeddings, relations: jnp.float32(0.0),
     )
     dense = hyper_federation(
         model,
@@ -91,8 +91,8 @@ def pfedhn(
         hyper,
         server_optimizer=server_optimizer,
         server_steps=server_steps,
-        novel_optimizer=novel_optimizer,
-        novel_code=novel_code,
+        new_client_optimizer=new_client_optimizer,
+        new_client_embedding=new_client_embedding,
     )
 
     def aggregate(server, cohort, uploads, key):
@@ -107,7 +107,7 @@ def _rest_unsampled(old, new, ids):
 
     def rows(path, before, after):
         # The optimiser's memory mirrors the weights, so its leaves carry the same names.
-        if jax.tree_util.DictKey("codes") not in path:
+        if jax.tree_util.DictKey("embeddings") not in path:
             return after
         return before.at[ids].set(after[ids])
 

@@ -25,7 +25,7 @@ Departures:
   * The released learner of SFL* imitates distances between models, which joins the clients that
     differ most; here it imitates similarities. Its embeddings are tables of free vectors, here
     they are functions of the models, so that a client's number means nothing.
-  * A newcomer stands in for its own upload with the mean of the known clients' by its row of
+  * A new client stands in for its own upload with the mean of the known clients' by its row of
     A^^L, until it uploads.
 """
 
@@ -108,7 +108,7 @@ def sfl(
             standing = _mixed(server.mixing, standing)
         return server._replace(uploads=tree.put(standing, cohort.ids, uploads[0]))
 
-    def admit(server, newcomers, graph, key):
+    def admit(server, new_clients, graph, key):
         known = len(server.mixing)
         given = relations.propagation(graph, "mean")
         mixing = _powers(given, sfl_layers, sfl_share)
@@ -117,13 +117,13 @@ def sfl(
             lambda leaf: jnp.pad(leaf, [(0, added)] + [(0, 0)] * (leaf.ndim - 1)),
             server.uploads,
         )
-        is_known = jnp.ones((1, len(given))).at[:, newcomers].set(0.0)
-        shares = mixing[newcomers] * is_known  # [newcomers, N]
+        is_known = jnp.ones((1, len(given))).at[:, new_clients].set(0.0)
+        shares = mixing[new_clients] * is_known  # [new clients, N]
         total = jnp.sum(shares, axis=1, keepdims=True)
-        # A newcomer without a path to anybody known gets the mean of all.
+        # A new client without a path to anybody known gets the mean of all.
         shares = jnp.where(total > 0, shares, is_known)
         shares = shares / jnp.sum(shares, axis=1, keepdims=True)
-        uploads = tree.put(uploads, newcomers, _mixed(shares, uploads))
+        uploads = tree.put(uploads, new_clients, _mixed(shares, uploads))
         return SmoothingServer(uploads, given, mixing)
 
     def adapt(server, cohort, uploads, key):

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 METHODS = {
     "panacea": {},
     "panacea-gn": {"hparams.lambda_d": 0.0},
-    "panacea-mean": {"algorithm.layer": "mean", "hparams.code_dropout": 0.0},
+    "panacea-mean": {"algorithm.layer": "mean", "hparams.embedding_dropout": 0.0},
     "panacea-mlp": {"algorithm.name": "panacea_mlp"},
     "pfedhn": {
         "algorithm.name": "pfedhn",
@@ -42,8 +42,8 @@ def get_config() -> ConfigDict:
     config.batch_size = 64  # examples in a local step, drawn with replacement
     config.local_steps = 50  # K_c, a client's gradient steps in a round
     config.server_steps = 10  # K_s, a hypernetwork server's optimiser steps in a round
-    config.eval_block = 512  # examples scored at once, per client; bounds memory
-    config.eval_clients = 0  # clients evaluated at once, which bounds memory too; 0: all
+    config.eval_batch_size = 512  # examples scored at once, per client; bounds memory
+    config.clients_per_eval = 0  # clients evaluated at once, which bounds memory too; 0: all
 
     config.data = ConfigDict()
     # compcars, custom, fl60, fl60_paper_formula, metr_la, pems_bay, tpt48
@@ -63,11 +63,17 @@ def get_config() -> ConfigDict:
     config.data.graph = "own"  # knn: joined by what clients tell of their data (data/knn.py)
     config.data.neighbours = 5  # knn: others that a client is joined to, at least
 
-    config.novel_fraction = 0.0  # of the clients, who join only after training; 0 is nobody
-    config.novel = ConfigDict()
-    config.novel.rounds = 0  # for which newcomers adapt, each with its own examples alone
-    config.novel.code = "neighbours"  # where codes begin: see algorithms/hyper.py
-    config.novel.graph = "inductive"  # transductive: training knows newcomers' relations
+    config.new_clients.fraction = (
+        0.0  # of the clients, who join only after training; 0 is nobody
+    )
+    config.new_clients = ConfigDict()
+    config.new_clients.rounds = (
+        0  # for which new clients adapt, each with its own examples alone
+    )
+    config.new_clients.embedding = "neighbours"  # where codes begin: see algorithms/hyper.py
+    config.new_clients.graph = (
+        "inductive"  # transductive: training knows new clients' relations
+    )
 
     config.tuning = ConfigDict()  # of any method's predictor, before it is scored at P
     config.tuning.part = ""  # whole, head, new_head (Simple-Tuning); empty is no fine-tuning
@@ -100,7 +106,7 @@ def get_config() -> ConfigDict:
     config.algorithm.layer = "sage"  # Panacea's encoder: sage, mean (the paper's), gcn
     config.algorithm.embedding_dim = 100  # of a client's code; pFedHN: 0 is 1 + N // 4
     config.algorithm.width = 100  # of a hypernetwork's hidden layers
-    config.algorithm.profile = "whole"  # what a hypernetwork generates: hypernets/output.py
+    config.algorithm.output = "whole"  # what a hypernetwork generates: hypernets/output.py
     config.algorithm.rank = 4  # of what the profile lowrank adds to kernels
     config.algorithm.depth = 3  # layers of Panacea's encoder, and of its generator
     config.algorithm.perfedavg_hessian = "hf"  # exact; fd: finite difference; fo: none
@@ -117,7 +123,9 @@ def get_config() -> ConfigDict:
     config.hparams.client_lr = 0.1
     config.hparams.server_lr = 0.03
     config.hparams.lambda_d = 0.01  # weight of Panacea's graph generator; 0 is Panacea-GN
-    config.hparams.code_dropout = 0.1  # of Panacea's clients, known by neighbours in a round
+    config.hparams.embedding_dropout = (
+        0.1  # of Panacea's clients, known by neighbours in a round
+    )
     config.hparams.mu = 0.1  # FedProx's pull towards the server's model; 0 is FedAvg
     config.hparams.ditto_lambda = 0.1  # pull of a personal model to the global one
     config.hparams.perfedavg_alpha = 0.01  # rate of the adaptation; client_lr is beta
@@ -138,7 +146,9 @@ def get_config() -> ConfigDict:
     config.hparams.attack_alpha = 0.2  # backdoor: opacity of the trigger
     config.hparams.attack_share = 0.5  # backdoor: of an attacker's images, with the trigger
     config.hparams.defence_norm = 1.0  # clip: largest norm, in the median of the cohort's
-    config.hparams.novel_lr = 100.0  # of newcomers' codes, where a hypernetwork fits them
+    config.hparams.new_client_lr = (
+        100.0  # of new clients' codes, where a hypernetwork fits them
+    )
     # What the optimiser "momentum" adds; the values are pFedHN's.
     config.hparams.client_momentum = 0.9
     config.hparams.client_weight_decay = 5e-5
@@ -166,7 +176,7 @@ def for_traffic(config: ConfigDict) -> None:
     config.model.name = "gru"
     config.model.hidden = (100,)
     config.eval_every = 200
-    config.eval_clients = 20
+    config.clients_per_eval = 20
     config.client_optimizer = "adam"
     config.server_optimizer = "adam"
-    config.hparams.novel_lr = 0.03  # of the same Adam
+    config.hparams.new_client_lr = 0.03  # of the same Adam

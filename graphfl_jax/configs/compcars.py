@@ -39,11 +39,11 @@ def get_config(method="panacea"):
     config = base.for_method(name, METHODS[name])
     config.data.name = "compcars"
     config.model.name = "resnet18"
-    config.algorithm.profile = "full"
+    config.algorithm.output = "full"
     config.rounds = 100
     config.eval_every = 20
-    config.eval_block = 32
-    config.eval_clients = 5
+    config.eval_batch_size = 32
+    config.clients_per_eval = 5
     if method == name:
         config.data.image_size = 32
         config.model.width = 8

@@ -24,9 +24,11 @@ class Federation(NamedTuple):
     name: str
     source: str  # "real", "generated" by its law, "simulated" in lieu of real data, or "own"
     sha256: str  # of all examples, the graph, and the split unless it is drawn by the seed
-    clients: tuple[str, ...]  # names, those that train before the newcomers
-    newcomers: int = 0  # clients that join after training
-    everyone: FederatedData | None = None  # of all clients, newcomers last, where there are any
+    clients: tuple[str, ...]  # names, those that train before the new clients
+    new_clients: int = 0  # clients that join after training
+    everyone: FederatedData | None = (
+        None  # of all clients, new clients last, where there are any
+    )
     units: Units | None = None  # of a regression's targets, where they were standardised
     extent: str = ""  # what part of the official data set this is, unless it is the whole
 

@@ -13,7 +13,7 @@ GRAPHS = ("inductive", "transductive")
 
 
 def hold_out(federation: Federation, *, fraction: float, graph: str, seed: int) -> Federation:
-    """Draws newcomers and leaves them out of what is trained on.
+    """Draws new clients and leaves them out of what is trained on.
 
     Args:
       federation: in which every client trains.
@@ -26,13 +26,15 @@ def hold_out(federation: Federation, *, fraction: float, graph: str, seed: int) 
       ValueError: an unknown graph, or a fraction that leaves nobody to train or to join.
     """
     if graph not in GRAPHS:
-        raise ValueError(f"novel.graph={graph!r} is unknown; choose from {', '.join(GRAPHS)}")
+        raise ValueError(
+            f"new_clients.graph={graph!r} is unknown; choose from {', '.join(GRAPHS)}"
+        )
     total = len(federation.clients)
     joining = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
     if not 0 < joining < total:
         raise ValueError(
-            f"novel_fraction={fraction} makes {joining} of the {total} clients of "
-            f"{federation.name} newcomers; set it in [{1 / total:.3g}, 1), or to 0 for none"
+            f"new_clients.fraction={fraction} makes {joining} of the {total} clients of "
+            f"{federation.name} new clients; set it in [{1 / total:.3g}, 1), or to 0 for none"
         )
     # Three numbers, where the clients' own splits are seeded by two.
     order = np.random.default_rng([seed, total, joining]).permutation(total)
@@ -45,7 +47,7 @@ def hold_out(federation: Federation, *, fraction: float, graph: str, seed: int) 
     return federation._replace(
         data=known,
         everyone=everyone,
-        newcomers=joining,
+        new_clients=joining,
         clients=tuple(federation.clients[i] for i in order),
     )
 

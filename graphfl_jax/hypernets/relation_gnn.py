@@ -19,12 +19,12 @@ class RelationGNN(nn.Module):
     layer: str
 
     @nn.compact
-    def __call__(self, codes: Array, propagation: Array) -> Array:
+    def __call__(self, embeddings: Array, propagation: Array) -> Array:
         for i, width in enumerate(self.widths):
-            codes = nn.relu(codes) if i else codes
-            fan_in = codes.shape[-1]
-            mixed = dense(width, fan_in)(propagation @ codes)
+            embeddings = nn.relu(embeddings) if i else embeddings
+            fan_in = embeddings.shape[-1]
+            mixed = dense(width, fan_in)(propagation @ embeddings)
             if self.layer == "sage":
-                mixed = mixed + dense(width, fan_in, use_bias=False)(codes)
-            codes = mixed
-        return codes
+                mixed = mixed + dense(width, fan_in, use_bias=False)(embeddings)
+            embeddings = mixed
+        return embeddings

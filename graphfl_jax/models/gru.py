@@ -186,7 +186,7 @@ def gru_sampled(
     model = gru(inputs=inputs, outputs=outputs, hidden=hidden, task=task)
     decoder = Decoder(hidden[0])
 
-    def rehearse(params, batch: Examples):
+    def train_forward(params, batch: Examples):
         start = _parts(model.body(params["body"], batch.x), hidden[0], outputs)
         decay = jnp.asarray(sampling_decay, jnp.float32)
         share = decay / (decay + jnp.exp(jnp.asarray(played, jnp.float32) / decay))
@@ -195,7 +195,7 @@ def gru_sampled(
         coins = jax.random.bernoulli(jax.random.key(seed), share, batch.y.shape)
         return decoder.apply({"params": params["head"]}, *start, batch.y, coins)
 
-    return dataclasses.replace(model, rehearse=rehearse)
+    return dataclasses.replace(model, train_forward=train_forward)
 
 
 def _parts(features, hidden, future):

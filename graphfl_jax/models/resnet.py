@@ -15,12 +15,12 @@ from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.layers import LOWERINGS, BatchNorm, Conv, dense, max_pool
 from graphfl_jax.models.pretrained import read_tensors
 
-SETTLE_EXAMPLES = 256  # of a client, at most, whose statistics it predicts with
+RECALIBRATION_EXAMPLES = 256  # of a client, at most, whose statistics it predicts with
 # Of ImageNet's red, green and blue, on a scale from 0 to 1.
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 BLOCKS = 2  # in each of the four stages
-# What a torchvision file holds besides the weights: running averages, which `settle` replaces.
+# What a torchvision file holds besides the weights: running averages, which `recalibrate` replaces.
 AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -83,7 +83,7 @@ def resnet18(
 
     Training normalises by each batch, and keeps no running averages: a model is a function of
     its parameters. A client that is about to predict recomputes the statistics from its own
-    training examples (`settle`), up to SETTLE_EXAMPLES of them in one pass, and keeps them
+    training examples (`recalibrate`), up to SETTLE_EXAMPLES of them in one pass, and keeps them
     beside the body's parameters as ``params["body"]["statistics"]``. So they stay with the
     client, as in personalised methods, and are never stale, whoever averaged or generated the
     parameters.
@@ -137,12 +137,12 @@ def resnet18(
     def of_head(params, x):
         return head.apply({"params": params}, x)
 
-    def rehearse(params, batch):
+    def train_forward(params, batch):
         count = jnp.maximum(batch.count, 1)  # of no rows there are no statistics
         return of_head(params["head"], features(params["body"], batch.x, count))
 
-    def settle(params, examples):
-        size = min(SETTLE_EXAMPLES, examples.size)
+    def recalibrate(params, examples):
+        size = min(RECALIBRATION_EXAMPLES, examples.size)
         # Spread over all examples, in case they lie in the order of their classes.
         spread = jnp.arange(size) * jnp.maximum(examples.count, size) // size
         images, real = examples.rows(spread).x, jnp.minimum(examples.count, size)
@@ -150,7 +150,12 @@ def resnet18(
         return params | {"body": params["body"] | told}
 
     return ClientModel(
-        init=init, body=of_body, head=of_head, task=task, rehearse=rehearse, settle=settle
+        init=init,
+        body=of_body,
+        head=of_head,
+        task=task,
+        train_forward=train_forward,
+        recalibrate=recalibrate,
     )
 
 

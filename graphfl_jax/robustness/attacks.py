@@ -49,7 +49,7 @@ from graphfl_jax.robustness.updates import with_updates
 class DataAttack(NamedTuple):
     """What one client's data become."""
 
-    spoil: Callable  # (training examples, key) -> training examples
+    poison: Callable  # (training examples, key) -> training examples
     # (test examples) -> those that tell of success, where a prediction is the attacker's wish
     goal: Callable | None = None
 
@@ -58,7 +58,7 @@ def label_flip(*, train: Examples | Windows, classes: int) -> DataAttack:
     """Builds the flip to any class; of a regression, 0 `classes`, targets change places."""
     _check_targets("label_flip", train)
 
-    def spoil(examples, key):
+    def poison(examples, key):
         if classes:
             y = jax.random.randint(key, examples.y.shape, 0, classes, examples.y.dtype)
             return examples._replace(y=y)
@@ -66,7 +66,7 @@ def label_flip(*, train: Examples | Windows, classes: int) -> DataAttack:
         order = jnp.argsort(jnp.where(_real(examples), order, 2.0))  # padding stays last
         return examples._replace(y=examples.y[order])
 
-    return DataAttack(spoil)
+    return DataAttack(poison)
 
 
 def label_flip_wrong(*, train: Examples | Windows, classes: int) -> DataAttack:
@@ -82,11 +82,11 @@ def label_flip_wrong(*, train: Examples | Windows, classes: int) -> DataAttack:
             "--config.attack.name=label_flip"
         )
 
-    def spoil(examples, key):
+    def poison(examples, key):
         turn = jax.random.randint(key, examples.y.shape, 1, classes, examples.y.dtype)
         return examples._replace(y=(examples.y + turn) % classes)
 
-    return DataAttack(spoil)
+    return DataAttack(poison)
 
 
 def backdoor(
@@ -134,7 +134,7 @@ def backdoor(
         mixed = (1.0 - alpha) * x.astype(jnp.float32) + alpha * drawing
         return jnp.round(mixed).astype(jnp.uint8)
 
-    def spoil(examples, key):
+    def poison(examples, key):
         order = jnp.where(_real(examples), jax.random.uniform(key, (examples.size,)), 2.0)
         place = jnp.argsort(jnp.argsort(order))  # a rank among the real ones
         count = examples.count.astype(jnp.float32)
@@ -150,7 +150,7 @@ def backdoor(
         y = jnp.full_like(examples.y, target)
         return Examples(x, y, jnp.sum(other, dtype=examples.count.dtype))
 
-    return DataAttack(spoil, goal)
+    return DataAttack(poison, goal)
 
 
 def trigger(shape: tuple[int, int, int], size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -254,12 +254,12 @@ def attacked(
 
         return with_updates(algorithm, change)
 
-    def tamper(data, key):
+    def poison_data(data, key):
         bad = malicious(data.rank, ratio, num_clients)  # [N]
 
         def of_client(bad, examples, i):
-            spoiled = attack.spoil(examples, jax.random.fold_in(key, i))
-            return jax.tree.map(lambda new, old: jnp.where(bad, new, old), spoiled, examples)
+            poisoned = attack.poison(examples, jax.random.fold_in(key, i))
+            return jax.tree.map(lambda new, old: jnp.where(bad, new, old), poisoned, examples)
 
         examples = jax.tree.map(jnp.asarray, data.train)
         train = jax.vmap(of_client)(bad, examples, jnp.arange(len(bad)))
@@ -268,7 +268,7 @@ def attacked(
             evals["triggered"] = jax.vmap(attack.goal)(data.evals["test"])
         return data._replace(train=train, evals=evals)
 
-    return dataclasses.replace(algorithm, tamper=tamper)
+    return dataclasses.replace(algorithm, poison_data=poison_data)
 
 
 def malicious(rank: Array, ratio: Array, num_clients: int) -> Array:
@@ -277,7 +277,7 @@ def malicious(rank: Array, ratio: Array, num_clients: int) -> Array:
 
 
 def with_ranks(federation: Federation, *, clients: tuple, seed: int) -> Federation:
-    """Draws in which order a federation's clients turn malicious; newcomers never do.
+    """Draws in which order a federation's clients turn malicious; new clients never do.
 
     Args:
       federation: of honest clients.
@@ -288,7 +288,7 @@ def with_ranks(federation: Federation, *, clients: tuple, seed: int) -> Federati
       ValueError: one of `clients` is none that trains.
     """
     names, total = federation.clients, len(federation.clients)
-    training = total - federation.newcomers
+    training = total - federation.new_clients
     rank = np.full(total, training, np.int32)
     if clients:
         numbers = dict(zip(names[:training], range(training), strict=True))
@@ -301,7 +301,7 @@ def with_ranks(federation: Federation, *, clients: tuple, seed: int) -> Federati
                 )
             rank[numbers[client]] = -1
     else:
-        # Three numbers, as newcomers' are, with one that no count of theirs is.
+        # Three numbers, as new clients' are, with one that no count of theirs is.
         rank[:training] = np.random.default_rng([seed, training, 0]).permutation(training)
     everyone = federation.everyone and federation.everyone._replace(rank=rank)
     data = federation.data._replace(rank=rank[:training])

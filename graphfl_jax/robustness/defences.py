@@ -125,7 +125,7 @@ def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
     return with_updates(algorithm, change)
 
 
-def check_bearable(
+def check_defence(
     algorithm: Algorithm, name: str, graph, *, attackers: int, cohort_size: int
 ) -> None:
     """Refuses a defence that means nothing for a method, or cannot bear so many attackers.

@@ -19,7 +19,7 @@ from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.program import message_bytes, play_rounds
 from graphfl_jax.runs.folder import PATHS, as_text
-from graphfl_jax.runs.results import environment, novel_scores
+from graphfl_jax.runs.results import environment, new_client_scores
 from graphfl_jax.runs.single import clock, diverged_at, program_of, results_of
 
 GROWTH = 8  # of a batch, from one that is tried to the next
@@ -33,7 +33,7 @@ class Trial(NamedTuple):
     """What one run has of its own."""
 
     hparams: dict[str, float]  # values for fields of ``hparams``; the others stay as they are
-    seed: int  # of the split, the initial weights, the newcomers and all draws
+    seed: int  # of the split, the initial weights, the new clients and all draws
 
 
 class Outcome(NamedTuple):
@@ -41,7 +41,9 @@ class Outcome(NamedTuple):
 
     results: dict  # as results.json of a single run holds them; times are shares of a batch's
     rows: list[dict]  # as `experiment.Result` has them
-    novel: list[dict]  # newcomers' scores after 0, 1, ... rounds at home, {split: {point: [m]}}
+    new_clients: list[
+        dict
+    ]  # new clients' scores after 0, 1, ... rounds at home, {split: {point: [m]}}
 
 
 class Played(NamedTuple):
@@ -163,7 +165,7 @@ class _Player:
         self.config, self.experiment = config, experiment
         self.federations = federations
         self.seeds = list(federations)
-        self.newcomers = experiment.federation.newcomers
+        self.new_clients = experiment.federation.new_clients
         self.devices = len(devices)
         self.mesh = None
         if self.devices > 1:
@@ -223,7 +225,7 @@ class _Player:
         keys = jnp.stack([jax.random.key(trial.seed) for trial in filled])
         which = jnp.array([self.seeds.index(trial.seed) for trial in filled], jnp.int32)
         run = self._put((keys, hparams, which), P("runs"))
-        seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "novel": 0.0}
+        seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "new_clients": 0.0}
         with clock(seconds, "compile"):
             state = jax.block_until_ready(self.begin(run, self.data))
             if size not in self.compiled:
@@ -240,18 +242,20 @@ class _Player:
                     step,
                 )
             with clock(seconds, "evaluate"):
-                scores, tallies = jax.device_get(program.evaluate(state, run, self.data))
+                scores, extras = jax.device_get(program.evaluate(state, run, self.data))
             played += step
             told.append((played, log, scores))
             report(len(batch) * step / config.rounds)
-        novel = []
-        if self.newcomers:
-            with clock(seconds, "novel"):
-                novel = self._join(state, run)
+        new_clients = []
+        if self.new_clients:
+            with clock(seconds, "new_clients"):
+                new_clients = self._join(state, run)
         share = {what: spent / size for what, spent in seconds.items()}
         outcomes = []
         for i, trial in enumerate(batch):
-            own = jax.tree.map(lambda leaf: leaf[i], ([t[1:] for t in told], tallies, novel))  # noqa: B023
+            own = jax.tree.map(
+                lambda leaf: leaf[i], ([t[1:] for t in told], extras, new_clients)
+            )  # noqa: B023
             rounds = [stop for stop, *_ in told]
             outcomes.append(self._outcome(trial, rounds, *own, share, program.traffic))
         compiling = seconds.pop("compile")
@@ -266,18 +270,20 @@ class _Player:
         return _Compiled(advance, evaluate, held * self.devices // size, traffic)
 
     def _join(self, state, run):
-        """Scores of the newcomers after 0, 1, ... rounds at home, every leaf [runs, ...]."""
+        """Scores of the new clients after 0, 1, ... rounds at home, every leaf [runs, ...]."""
         everyone = [one.everyone for one in self.federations.values()]
         everyone = self._put(_stacked(everyone), P())
         state = self.admit(state, run, everyone)
-        novel = []
-        for played in range(self.config.novel.rounds + 1):
+        new_clients = []
+        for played in range(self.config.new_clients.rounds + 1):
             state = self.adapt(state, run, everyone) if played else state
             scores, _ = jax.device_get(self.evaluate(state, run, everyone))
-            novel.append(jax.tree.map(lambda leaf: leaf[..., -self.newcomers :], scores))
-        return novel
+            new_clients.append(
+                jax.tree.map(lambda leaf: leaf[..., -self.new_clients :], scores)
+            )
+        return new_clients
 
-    def _outcome(self, trial, rounds, told, tallies, novel, seconds, traffic) -> Outcome:
+    def _outcome(self, trial, rounds, told, extras, new_clients, seconds, traffic) -> Outcome:
         """What became of one run of a batch: the same as alone it would have told."""
         config = with_seed(self.config, trial.seed)
         config.hparams.update(trial.hparams)
@@ -293,13 +299,15 @@ class _Player:
             row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
             rows.append(row)
         joined = None
-        if novel:
-            joined = novel_scores(experiment.federation, novel, experiment.model.task)
+        if new_clients:
+            joined = new_client_scores(
+                experiment.federation, new_clients, experiment.model.task
+            )
         results = results_of(
             config,
             experiment,
             rows,
-            tallies,
+            extras,
             joined,
             diverged=broken >= 0,
             seconds=seconds,
@@ -307,7 +315,7 @@ class _Player:
             traffic=traffic,
             where=self.where,
         )
-        return Outcome(results, rows, novel)
+        return Outcome(results, rows, new_clients)
 
 
 def _held(compiled) -> int:

@@ -129,7 +129,7 @@ def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
 
 def _write(target: Path, arrays: dict) -> None:
     """Writes a folder of arrays from this process alone."""
-    if not multihost.several():
+    if not multihost.is_distributed():
         ocp.save(target, arrays)
         return
     # `ocp.save` has all processes compare their paths, whatever its options say (0.12.8), and

@@ -19,28 +19,28 @@ from jax.experimental import multihost_utils
 _WIDTH = 1000  # bytes of an error that are told to the others
 
 
-class Agreed(ValueError):
+class AgreedError(ValueError):
     """An error on one process that all processes have been told of."""
 
 
-def several() -> bool:
+def is_distributed() -> bool:
     """Whether this process has joined others; asks no device."""
     return jax.distributed.is_initialized()
 
 
 def is_first() -> bool:
     """Whether this process writes and prints."""
-    return not several() or jax.process_index() == 0
+    return not is_distributed() or jax.process_index() == 0
 
 
-def together(function: Callable, *args: Any) -> Any:
+def run_synchronized(function: Callable, *args: Any) -> Any:
     """`function(*args)` on every process, after which all go on or none does.
 
     Raises:
       Agreed: on all processes, the first error that any of them met.
       OSError, ValueError: the error itself, in a process by itself.
     """
-    if not several():
+    if not is_distributed():
         return function(*args)
     _meet()
     value, error = None, None
@@ -48,16 +48,16 @@ def together(function: Callable, *args: Any) -> Any:
         value = function(*args)
     except (OSError, ValueError) as met:
         error = met
-    errors = _told_by_all(str(error) or type(error).__name__ if error else "")
+    errors = _all_gather_text(str(error) or type(error).__name__ if error else "")
     for i, text in enumerate(errors):
         if text:
-            raise Agreed(f"process {i}: {text}" if i else text) from error
+            raise AgreedError(f"process {i}: {text}" if i else text) from error
     return value
 
 
-def wait_for_all() -> None:
+def barrier() -> None:
     """Returns once every process has come here."""
-    together(lambda: None)
+    run_synchronized(lambda: None)
 
 
 @functools.cache
@@ -67,22 +67,22 @@ def _meet():
     Gloo, which connects CPUs, gives a circle of devices 30 s to come together for the first
     time. After that they wait for one another as long as it takes.
     """
-    _told_by_all("")
+    _all_gather_text("")
 
 
-def check_alike(facts: dict[str, str]) -> None:
+def assert_same_on_all(facts: dict[str, str]) -> None:
     """Refuses processes that were not given the same.
 
     Raises:
       Agreed: it names what differs.
     """
-    if not several():
+    if not is_distributed():
         return
     for what, fact in facts.items():
-        told = _told_by_all(hashlib.sha256(fact.encode()).hexdigest())
+        told = _all_gather_text(hashlib.sha256(fact.encode()).hexdigest())
         for i, other in enumerate(told):
             if other != told[0]:
-                raise Agreed(
+                raise AgreedError(
                     f"process {i} and process 0 differ in their {what}; "
                     f"start all processes with the same"
                 )
@@ -94,7 +94,7 @@ def from_first(value: Any) -> Any:
     Args:
       value: nested dictionaries of arrays, numbers and text, or None; the others' is ignored.
     """
-    if not several():
+    if not is_distributed():
         return value
     packed = serialization.msgpack_serialize(value) if is_first() else b""
     length = np.frombuffer(len(packed).to_bytes(8, "big"), np.uint8)
@@ -103,7 +103,7 @@ def from_first(value: Any) -> Any:
     return serialization.msgpack_restore(multihost_utils.broadcast_one_to_all(sent).tobytes())
 
 
-def _told_by_all(text: str) -> list[str]:
+def _all_gather_text(text: str) -> list[str]:
     """Every process's text, in their order; long ones are cut."""
     told = text.encode()[:_WIDTH].ljust(_WIDTH, b"\0")
     rows = multihost_utils.process_allgather(np.frombuffer(told, np.uint8))

@@ -52,12 +52,12 @@ def final_scores(rows: list[dict], task: Task) -> dict:
     return {"final": summaries(rows[-1]["scores"]["test"], task), "best_val": best}
 
 
-def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
+def new_client_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
     """Test scores of clients that joined after training, as they adapt.
 
     Args:
-      federation: whose last clients are the newcomers.
-      scores: ``{split: {point: [newcomers]}}`` after 0, 1, ... rounds at home.
+      federation: whose last clients are the new clients.
+      scores: ``{split: {point: [new clients]}}`` after 0, 1, ... rounds at home.
 
     Returns:
       ``clients``, their names; ``curve``, for every number of rounds the summaries at G, L and
@@ -65,7 +65,7 @@ def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> 
       number of rounds after which a score was not finite, where the curve ends, or -1.
     """
     told = {
-        "clients": list(federation.clients[-federation.newcomers :]),
+        "clients": list(federation.clients[-federation.new_clients :]),
         "curve": [],
         "diverged_at": -1,
     }
@@ -77,7 +77,7 @@ def novel_scores(federation: Federation, scores: Iterable[dict], task: Task) -> 
     return told
 
 
-def attack_told(
+def attack_summary(
     name: str, target: int, federation: Federation, ratio: float, rows: list[dict], task: Task
 ) -> dict:
     """Who attacked a run, and what that came to after the last round.
@@ -95,7 +95,7 @@ def attack_told(
       ``success``, the share of triggered images that these take for the target, as means over
       clients at G, L and P, None without triggers.
     """
-    training = len(federation.clients) - federation.newcomers
+    training = len(federation.clients) - federation.new_clients
     rank = np.asarray(federation.data.rank)
     others = ~np.asarray(malicious(rank, jnp.float32(ratio), training))
     ids = np.flatnonzero(~others).tolist()
@@ -123,7 +123,7 @@ def attack_told(
     return told
 
 
-def errors_in_units(federation: Federation, tallies: dict, task: Task) -> dict:
+def errors_in_units(federation: Federation, extras: dict, task: Task) -> dict:
     """What a task's tallies come to at G, L and P, and the units that they are in.
 
     Args:
@@ -131,7 +131,7 @@ def errors_in_units(federation: Federation, tallies: dict, task: Task) -> dict:
     """
     return {
         "units": federation.units.name,
-        **{point: task.sum_up(tallies[point]) for point in POINTS},
+        **{point: task.summarize(extras[point]) for point in POINTS},
     }
 
 

@@ -31,13 +31,13 @@ from graphfl_jax.program import (
     play_rounds,
 )
 from graphfl_jax.runs.folder import PATHS, RunFolder, as_text, checkpoint
-from graphfl_jax.runs.multihost import check_alike, is_first, together, wait_for_all
+from graphfl_jax.runs.multihost import assert_same_on_all, is_first, run_synchronized, barrier
 from graphfl_jax.runs.results import (
-    attack_told,
+    attack_summary,
     environment,
     errors_in_units,
     final_scores,
-    novel_scores,
+    new_client_scores,
 )
 
 
@@ -56,7 +56,7 @@ class Compiled(NamedTuple):
     state: State
     advance: Callable  # (state, rounds) -> (state, log); takes the state's buffers
     evaluate: Callable  # (state) -> scores and tallies
-    join: Callable  # (state) -> newcomers' scores after 0, 1, ... rounds at home, a generator
+    join: Callable  # (state) -> new clients' scores after 0, 1, ... rounds at home, a generator
     down_bytes: int  # one client's message in a round
     up_bytes: int  # one client's upload in a round
     seconds: float  # spent compiling
@@ -97,10 +97,10 @@ def run(
         found = load_federation(config) if federation is None else arrange(config, federation)
         return folder, build_experiment(config, found)
 
-    folder, experiment = together(prepare)
+    folder, experiment = run_synchronized(prepare)
     task = experiment.model.task
     where = environment()
-    check_alike(
+    assert_same_on_all(
         {
             "configuration": as_text(config, without=PATHS),
             "data": experiment.federation.sha256,
@@ -110,37 +110,39 @@ def run(
     compiled = compile_experiment(experiment, config)
 
     state, rows = compiled.state, []
-    seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "novel": 0.0}
+    seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "new_clients": 0.0}
     identity = {"data": experiment.federation.sha256, **where}
-    found = together(lambda: folder and folder.begin(state, task, identity))
+    found = run_synchronized(lambda: folder and folder.begin(state, task, identity))
     if resume:
         found = checkpoint.from_first(found, state)
     if found is not None:
         rows, seconds = RunFolder.rows(found), found.notes["seconds"]
         state = jax.tree.map(lambda leaf, like: _on(like.sharding, leaf), found.state, state)
     seconds["compile"] += compiled.seconds
-    state, tallies, broken = _play(compiled, config, state, rows, seconds, folder, report)
+    state, extras, broken = _play(compiled, config, state, rows, seconds, folder, report)
 
-    novel = None
+    new_clients = None
     if broken < 0:
-        if tallies is None:  # nothing was left to play
-            _, tallies = jax.device_get(compiled.evaluate(state))
-        if experiment.federation.newcomers:
-            with clock(seconds, "novel"):
-                novel = novel_scores(experiment.federation, compiled.join(state), task)
+        if extras is None:  # nothing was left to play
+            _, extras = jax.device_get(compiled.evaluate(state))
+        if experiment.federation.new_clients:
+            with clock(seconds, "new_clients"):
+                new_clients = new_client_scores(
+                    experiment.federation, compiled.join(state), task
+                )
     results = results_of(
         config,
         experiment,
         rows,
-        tallies,
-        novel,
+        extras,
+        new_clients,
         diverged=broken >= 0,
         seconds=seconds,
         played=int(state.round),
         traffic=(compiled.down_bytes, compiled.up_bytes),
         where=where,
     )
-    together(lambda: folder and folder.finish(results))
+    run_synchronized(lambda: folder and folder.finish(results))
     return Result(results, rows, state, broken)
 
 
@@ -151,24 +153,24 @@ def _play(compiled, config, state, rows, seconds, folder, report):
       The state, the tallies of the last evaluation (None without any), and `diverged_at`.
     """
     played = saved = int(state.round)
-    tallies = None
+    extras = None
     while played < config.rounds:
         step = min(config.eval_every - played % config.eval_every, config.rounds - played)
         with clock(seconds, "train"):
             state, log = jax.block_until_ready(play_rounds(compiled.advance, state, step))
         with clock(seconds, "evaluate"):
-            scores, tallies = jax.device_get(compiled.evaluate(state))
+            scores, extras = jax.device_get(compiled.evaluate(state))
         played += step
         broken = diverged_at(log, scores, played)
         if broken >= 0:
-            return state, tallies, broken
+            return state, extras, broken
         row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
         rows.append(jax.tree.map(np.asarray, row))
         due = played == config.rounds or played - saved >= config.checkpoint_every
-        together(_write, folder, state, rows, seconds, due)
+        run_synchronized(_write, folder, state, rows, seconds, due)
         saved = played if due else saved
         report(played)
-    return state, tallies, -1
+    return state, extras, -1
 
 
 def _write(folder, state, rows, seconds, due):
@@ -183,8 +185,8 @@ def results_of(
     config: ConfigDict,
     experiment: Experiment,
     rows: list[dict],
-    tallies: dict,
-    novel: dict | None,
+    extras: dict,
+    new_clients: dict | None,
     *,
     diverged: bool,
     seconds: dict[str, float],
@@ -199,7 +201,7 @@ def results_of(
       experiment: of the run.
       rows: its evaluations, as `Result` has them.
       tallies: of the last of them.
-      novel: as `results.novel_scores` tells it, if there are newcomers.
+      novel: as `results.novel_scores` tells it, if there are new clients.
       diverged: whether it did.
       seconds: spent on ``compile``, ``train``, ``evaluate`` and ``novel``.
       played: rounds.
@@ -209,14 +211,14 @@ def results_of(
     federation, task = experiment.federation, experiment.model.task
     scores = errors = attack = None
     if config.attack.name:
-        attack = attack_told(
+        attack = attack_summary(
             *(config.attack.name, config.attack.target, federation),
             *(experiment.hparams["attack_ratio"], [] if diverged else rows, task),
         )
     if not diverged:
         scores = final_scores(rows, task)
-        if task.sum_up:
-            errors = errors_in_units(federation, tallies, task)
+        if task.summarize:
+            errors = errors_in_units(federation, extras, task)
     down, up = traffic
     steps = played * config.cohort_size * config.local_steps
     return {
@@ -236,7 +238,7 @@ def results_of(
         "higher_is_better": task.higher_is_better,
         "scores": scores,
         "errors": errors,
-        "novel": None if diverged else novel,
+        "new_clients": None if diverged else new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
         "timing": {
@@ -254,17 +256,17 @@ def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = N
         experiment.build,
         experiment.model,
         cohort_size=config.cohort_size,
-        block=config.eval_block,
-        group=config.eval_clients,
+        block=config.eval_batch_size,
+        group=config.clients_per_eval,
         mesh=mesh,
-        newcomers=experiment.federation.newcomers,
+        new_clients=experiment.federation.new_clients,
     )
 
 
 def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
     """Compiles an experiment for the devices of all processes, and makes its first state."""
     began = time.perf_counter()
-    mesh = together(client_mesh, config.cohort_size)
+    mesh = run_synchronized(client_mesh, config.cohort_size)
     program = program_of(experiment, config, mesh)
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
@@ -278,15 +280,15 @@ def compile_experiment(experiment: Experiment, config: ConfigDict) -> Compiled:
     def join(state):
         everyone = (*settings, _on(everywhere, experiment.federation.everyone))
         state = program.admit(state, *everyone)
-        for played in range(config.novel.rounds + 1):
+        for played in range(config.new_clients.rounds + 1):
             if played:
                 state = program.adapt(state, *everyone)
             scores, _ = jax.device_get(program.evaluate(state, *everyone))
-            newcomers = experiment.federation.newcomers
-            yield jax.tree.map(lambda leaf: leaf[-newcomers:], scores)  # noqa: B023
+            new_clients = experiment.federation.new_clients
+            yield jax.tree.map(lambda leaf: leaf[-new_clients:], scores)  # noqa: B023
 
     down, up = message_bytes(experiment.build(hparams, 0), state, experiment.federation.data)
-    wait_for_all()  # compiling takes some longer than the 30 s in which a mesh must meet
+    barrier()  # compiling takes some longer than the 30 s in which a mesh must meet
     return Compiled(
         state,
         lambda state, rounds: advance(state, *inputs, rounds),
