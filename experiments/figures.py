@@ -1,34 +1,43 @@
-"""The papers' figures, from the same runs as the tables.
+"""Figures of the papers, from the same runs as the tables.
 
     python -m experiments.figures --figure=panacea_3a --data_root=DIR
 
-panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, for training.
+panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, training split.
 panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
-panacea_3f and panacea_3g: Panacea on TPT-48 with other numbers of local steps K_c, and of
-server steps K_s. Lines are means over clients and seeds at P, bands one standard deviation over
-seeds. Writes FIGURE.png, FIGURE.svg and, with the numbers that are drawn, FIGURE.json. Runs
-that are in the folder of --out already are not made again.
+panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local steps K_c, and over the
+number of server steps K_s. Lines are means over clients and seeds at P; bands are one standard
+deviation over seeds.
+
+Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
+of them into the folder of --out. Runs that are cached there are not repeated.
 """
 
+import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 from absl import flags
-from ml_collections import ConfigDict
 from rich.console import Console
 
 from experiments.common.command_line import FLAGS, launch, progress_bar
-from experiments.common.plots import draw, draw_histograms
-from experiments.paper.cached_runs import cached_runs, paper_config
-from graphfl_jax.build import load_federation, pick
-from graphfl_jax.configs import base
-from graphfl_jax.runs.checkpoint import write_json
+from experiments.common.flag_values import check_names
+from experiments.common.plots import draw_histograms, draw_lines
+from experiments.common.provenance import provenance
+from experiments.common.text_tables import markdown_table
+from experiments.common.units import UNITS
+from experiments.paper.cached_runs import cached_runs
+from experiments.paper.configurations import CONFIGS, paper_config
+from graphfl_jax.build import load_federation
+from graphfl_jax.configs import changed
+from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.folder import check_folder
 
 
 class Histograms(NamedTuple):
-    """How the values of clients are distributed, a panel for each of the first so many."""
+    """The distribution of values of the first clients, a panel each."""
 
     dataset: str
     clients: int
@@ -41,7 +50,7 @@ class Curves(NamedTuple):
 
 
 class Ablation(NamedTuple):
-    """The last score over values of a field, one line."""
+    """The final score over values of a field, one line."""
 
     dataset: str
     method: str
@@ -58,98 +67,149 @@ FIGURES = {
         "tpt48", "panacea", "local_steps", (1, 10, 25, 50, 100), "local steps $K_c$"
     ),
     "panacea_3g": Ablation(
-        "tpt48", "panacea", "server_steps", (1, 5, 10, 20), "server steps $K_s$"
+        "tpt48", "panacea", "algorithm.server_steps", (1, 5, 10, 20), "server steps $K_s$"
     ),
 }
-flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "The figure to draw.")
-flags.DEFINE_list("methods", [], "Lines of a figure over rounds; by default all methods.")
+flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
+flags.DEFINE_list("methods", [], "Methods of a figure over rounds; empty is all.")
 flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
-flags.DEFINE_integer("rounds", None, "Fewer rounds, for a quick look.", lower_bound=1)
-flags.DEFINE_string("out", "runs/tables", "Folder of the runs and of the figure.")
+flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
+flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
 
 
 def main() -> int:
-    matplotlib.use("Agg")  # writes files, and needs no screen
+    started = time.perf_counter()
+    matplotlib.use("Agg")  # needs no screen
     figure = FIGURES[FLAGS.figure]
-    for method in FLAGS.methods:
-        pick(base.METHODS, method, "methods")
     if FLAGS.methods and not isinstance(figure, Curves):
         raise ValueError(
-            f"methods={','.join(FLAGS.methods)}: {FLAGS.figure} does not compare methods"
+            f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
+            f"compare methods; leave --methods out"
         )
+    check_names("methods", FLAGS.methods, CONFIGS[figure.dataset].METHODS)
     out = Path(FLAGS.out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out={out} is no folder; choose another --out")
+    check_folder(out)
     if isinstance(figure, Histograms):
         lines, unit = histograms(figure)
-        drawn = draw_histograms(lines, unit)
+        drawn, rows = draw_histograms(lines, unit), histogram_rows(lines, unit)
     elif isinstance(figure, Curves):
-        lines = curves(figure, FLAGS.methods or list(base.METHODS), out)
-        drawn = draw(lines, "round")
+        lines = curves(figure, FLAGS.methods or list(CONFIGS[figure.dataset].METHODS), out)
+        drawn, rows = draw_lines(lines, "round"), curve_rows(lines)
     else:
         lines = ablation(figure, out)
-        drawn = draw(lines, figure.label)
+        drawn, rows = draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
     out.mkdir(parents=True, exist_ok=True)
     for suffix in ("png", "svg"):
         drawn.savefig(out / f"{FLAGS.figure}.{suffix}", dpi=150)
     write_json(out / f"{FLAGS.figure}.json", lines)
-    console = Console()
-    for suffix in ("png", "svg", "json"):
-        console.print(f"{out}/{FLAGS.figure}.{suffix}", highlight=False, soft_wrap=True)
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")
+    Console().print(
+        f"{out}/{FLAGS.figure}.png, .svg, .json and .md", highlight=False, soft_wrap=True
+    )
     return 0
 
 
-def config_of(dataset: str, method: str) -> ConfigDict:
+def config_of(dataset: str, method: str):
+    """The configuration of a method on a data set."""
     return paper_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
 def histograms(figure: Histograms) -> tuple[list[dict], str]:
-    """Of each client its name, the edges of bins, and the share of values in each; the unit."""
+    """A line for each client, and the unit of values.
+
+    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
+    ``shares`` of values in them.
+    """
     federation = load_federation(config_of(figure.dataset, "fedavg"))
     units = federation.units
     values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
     edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
     lines = []
-    for name, own in zip(federation.clients, values, strict=False):
-        shares = np.histogram(own, edges)[0] / len(own)
-        lines.append({"name": name, "edges": edges.tolist(), "shares": shares.tolist()})
+    for name, series in zip(federation.clients, values, strict=False):
+        shares = np.histogram(series, edges)[0] / len(series)
+        lines.append(
+            {
+                "name": name,
+                "mean": float(series.mean()),
+                "std": float(series.std()),
+                "edges": edges.tolist(),
+                "shares": shares.tolist(),
+            }
+        )
     return lines, units.name
 
 
 def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
-    """A line for each method: its name, the rounds, and per seed the scores at P."""
+    """A line for each method: its name, the rounds, and the scores of every seed at P."""
     lines = []
     with progress_bar("methods") as bar:
         for method in bar.track(methods, description=FLAGS.figure):
             config = config_of(figure.dataset, method)
-            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out / "cells")
-            alive = [run for run in runs if not run["diverged"]]
+            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out)
+            finished = [run for run in runs if not run["diverged"]]
+            lost = len(runs) - len(finished)
             lines.append(
                 {
-                    "name": method
-                    + f" ({len(runs) - len(alive)} diverged)" * (len(alive) < len(runs)),
+                    "name": f"{method} ({lost} diverged)" if lost else method,
                     "metric": runs[0]["metric"],
-                    "x": [row["round"] for row in alive[0]["curve"]] if alive else [],
-                    "seeds": [[row["P"] for row in run["curve"]] for run in alive],
+                    "x": [row["round"] for row in finished[0]["curve"]] if finished else [],
+                    "seeds": [[row["P"] for row in run["curve"]] for run in finished],
                 }
             )
     return lines
 
 
 def ablation(figure: Ablation, out: Path) -> list[dict]:
-    """One line over the values of a field; a value at which a run diverged has no score."""
+    """One line over the values of a field; values with a diverged run are left out."""
     values, scores = [], []
     with progress_bar("values") as bar:
         for value in bar.track(figure.values, description=FLAGS.figure):
-            config = config_of(figure.dataset, figure.method)
-            config[figure.field] = value
-            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out / "cells")
+            config = changed(config_of(figure.dataset, figure.method), {figure.field: value})
+            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out)
             metric = runs[0]["metric"]
             if not any(run["diverged"] for run in runs):
                 values.append(value)
                 scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
     by_seed = np.array(scores).T.tolist()
     return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
+
+
+def histogram_rows(lines: list[dict], unit: str) -> list[list[str]]:
+    """Mean and standard deviation of each client's values, as text."""
+    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
+    return [["client", f"mean, {unit}", f"sd, {unit}"], *rows]
+
+
+def curve_rows(lines: list[dict]) -> list[list[str]]:
+    """The score of each method after the last round, as text."""
+    rows = []
+    for line in lines:
+        last = [scores[-1] for scores in line["seeds"]]
+        rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
+    return [["method", "round", *_score_heads(lines[0])], *rows]
+
+
+def ablation_rows(lines: list[dict], field: str) -> list[list[str]]:
+    """The final score at each value of the field, as text."""
+    (line,) = lines
+    scores = zip(*line["seeds"], strict=True)
+    rows = [
+        [str(value), *_spread(line, own)] for value, own in zip(line["x"], scores, strict=True)
+    ]
+    return [[field, *_score_heads(line)], *rows]
+
+
+def _score_heads(line):
+    return f"test {line['metric']} at P, {UNITS[line['metric']][1]}", "sd seeds"
+
+
+def _spread(line, scores):
+    """Mean and standard deviation over seeds, as text."""
+    if not scores:
+        return "", ""
+    values = UNITS[line["metric"]][0] * np.array(scores)
+    return f"{values.mean():.2f}", f"{values.std():.2f}"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from experiments.common.command_line import (
     progress_bar,
 )
 from experiments.common.processes import joined
-from experiments.paper.published import UNITS, Score, published
+from experiments.common.units import UNITS
+from experiments.paper.published import Score, published
 from experiments.paper.table_text import error_cell
 from graphfl_jax.build import variant_of
 from graphfl_jax.runs.multihost import is_first
@@ -48,6 +49,7 @@ def play(config) -> int:
             config,
             out=out,
             resume=FLAGS.resume,
+            debug=FLAGS.debug,
             report=lambda played: bar.update(task, completed=played),
         )
     console = Console(quiet=not is_first())
@@ -113,10 +115,10 @@ def new_clients_table(results: dict) -> Table:
     """Test scores of the new clients, from the moment they join on."""
     new_clients = results["new_clients"]
     table = Table(
-        title=f"{len(novel['clients'])} new clients to {results['dataset']['name']}",
+        title=f"{len(new_clients['clients'])} new clients to {results['dataset']['name']}",
         caption=f"{results['metric']}; rounds at home, with nothing else learned"
         + (
-            f"; diverged in round {novel['diverged_at']}"
+            f"; diverged in round {new_clients['diverged_at']}"
             if new_clients["diverged_at"] >= 0
             else ""
         ),

@@ -29,7 +29,6 @@ from rich.console import Console
 
 from experiments.common.command_line import (
     FLAGS,
-    configuration,
     fresh_folder,
     launch,
     progress_bar,
@@ -37,11 +36,18 @@ from experiments.common.command_line import (
 )
 from experiments.common.plots import draw_search
 from experiments.sweeping import ray_backend
-from experiments.sweeping.grid import groups_of, points_of, points_of_file, take_axes
+from experiments.sweeping.grid import (
+    check_validation,
+    configured,
+    points_of,
+    points_of_file,
+    take_axes,
+)
 from experiments.sweeping.leaderboard import leaderboards, markdown, ranked_table
 from experiments.sweeping.trial_log import TrialLog
 from graphfl_jax.runs.batch import run_trials
 from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.sweep import groups_of
 
 MOST_GROUPS = 20  # of trials that differ in structure, without --yes
 
@@ -61,21 +67,19 @@ flags.DEFINE_string("ray_address", "auto", "Of a running Ray ray_backend, HOST:P
 
 def main() -> int:
     matplotlib.use("Agg")  # writes files, and needs no screen
-    config = configuration()
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("--resume needs to know which sweep; add --out=DIR")
     if FLAGS.points and (AXES or FLAGS.samples):
         raise ValueError(f"points={FLAGS.points} and a grid are two searches; leave one out")
     if not (FLAGS.points or AXES):
         raise ValueError("nothing to search; add --grid.hparams.client_lr=0.03,0.1 or so")
-    points = (
-        points_of_file(FLAGS.points) if FLAGS.points else points_of(config, AXES, FLAGS.samples)
-    )
+    points = points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
     most = len(points) if FLAGS.yes else MOST_GROUPS
-    groups = groups_of(points, list(range(FLAGS.seeds)), most=most)
+    groups = groups_of(points, list(range(FLAGS.seeds)), configured, most=most)
+    check_validation(groups)
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{config.data.name}")
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
 
     began = time.perf_counter()
     with TrialLog(out, groups, resume=FLAGS.resume) as log, progress_bar("runs") as bar:

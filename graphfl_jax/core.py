@@ -1,13 +1,13 @@
-"""The nouns: what a client holds, what a server holds, and what an algorithm is.
+"""The types: examples, federated data, client models, and what an algorithm consists of.
 
-Letters used in shapes everywhere: ``N`` clients in the federation, ``M`` clients in a round's
-cohort, ``S`` examples per client (padded), ``B`` examples in a batch, ``d`` parameters of one
-client model, ``E`` the size of a client's code.
+Letters in shapes: ``N`` clients in the federation, ``M`` clients in a round's cohort, ``S``
+examples per client (padded), ``B`` examples in a batch, ``O`` outputs of a client model, ``d``
+parameters of one client model, ``E`` size of a client's embedding.
 """
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import flax
 import jax
@@ -23,7 +23,7 @@ Metrics = dict[str, Array]
 class Examples(NamedTuple):
     """Examples of one client, or of N clients stacked on a leading axis.
 
-    The first `count` rows are real; the rest is padding on which no result depends.
+    The first `count` rows are real. The others are padding, on which no result depends.
     """
 
     x: Array  # [S, *features]  or [N, S, *features]
@@ -44,12 +44,14 @@ class Examples(NamedTuple):
 class Windows:
     """Examples of one client, or of N clients stacked, that are windows over a series.
 
-    Example j is the steps j to j + past + future - 1, of which the last `future` are to be
-    forecast. Windows are cut out when they are asked for: written out, each step would be there
-    past + future times.
+    Example j consists of the steps j to j + past + future - 1; the last `future` of them are
+    the targets. Windows are gathered on demand: stored windows would need past + future times
+    the memory.
     """
 
-    series: Array  # [T, F] or [N, T, F]; feature 0 is forecast, the others are known ahead
+    series: (
+        Array  # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
+    )
     count: Array  # [] int32 or [N] int32, at most T - past - future + 1
     past: int = flax.struct.field(pytree_node=False)
     future: int = flax.struct.field(pytree_node=False)
@@ -68,9 +70,9 @@ class Windows:
         """
         length = self.past + self.future
         windows = self.series[indices[:, None] + np.arange(length)[None]]
-        told = np.ones((length, windows.shape[-1]), np.float32)
-        told[self.past :, 0] = 0
-        return Examples(windows * told[None], windows[:, self.past :, 0], _all_of(indices))
+        visible = np.ones((length, windows.shape[-1]), np.float32)
+        visible[self.past :, 0] = 0
+        return Examples(windows * visible[None], windows[:, self.past :, 0], _all_of(indices))
 
 
 def _all_of(indices):
@@ -78,66 +80,79 @@ def _all_of(indices):
 
 
 class FederatedData(NamedTuple):
-    """Everything that N clients hold, and the relations between them."""
+    """The data of N clients, and the relations between them."""
 
     train: Examples | Windows
-    evals: dict[
-        str, Examples | Windows
-    ]  # "test", and "val" where clients keep a validation split
+    evals: dict[str, Examples | Windows]  # "test", and "val" if there is a validation split
     graph: jraph.GraphsTuple  # N nodes without features; edges [n_edge] float32 weights
-    rank: Array | None = None  # [N] int32, in which order clients turn malicious (`attacks`)
+    # [N] int32: the order in which clients become malicious, see `robustness.attacks`
+    attack_rank: Array | None = None
 
 
 class Units(NamedTuple):
-    """How standardised targets are told in units of their own: mean + std * target."""
+    """Converts standardised targets to physical units: mean + std * target."""
 
     name: str  # "mph"
     mean: float
     std: float
-    step: float  # minutes from one target of an example to the next
-    missing: float  # the value in these units that stands for no reading
+    step: float  # minutes between the targets of an example
+    missing: float  # value in these units that marks a missing reading
 
 
 class Task(NamedTuple):
-    """What a prediction is worth, example by example."""
+    """The loss and the score of a prediction, per example."""
 
     loss: Callable[[Array, Array], Array]  # (outputs [B, O], y [B, ...]) -> [B], minimised
     score: Callable[[Array, Array], Array]  # (outputs [B, O], y [B, ...]) -> [B], reported
-    metric: str  # the name of the score: "accuracy", "mse"
+    metric: str  # name of the score: "accuracy", "mse"
     higher_is_better: bool
-    # What else is told of a trained model, if anything: what an example adds to it, (outputs,
-    # y) -> {name: [B, ...]}, and what the clients' means {name: [N, ...]} of that come to.
+    # Further test metrics, if any: values per example, (outputs, y) -> {name: [B, ...]}, and
+    # their summary from the clients' means, {name: [N, ...]} -> dict.
     extra_metrics: Callable[[Array, Array], dict[str, Array]] | None = None
     summarize: Callable[[dict[str, np.ndarray]], dict] | None = None
+
+
+class Predictor(NamedTuple):
+    """What a client predicts with."""
+
+    params: Params  # of the client model; recalibration and fine-tuning change these alone
+    extra: Any = ()  # anything else, such as a second head or a data store
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientModel:
     """What a client trains: pure functions over ``{"body": ..., "head": ...}``.
 
-    The split is a convention of the parameters: whoever personalises, resets or freezes a head
-    says ``params["head"]`` and nothing more.
+    A method that personalises, resets or freezes a head uses ``params["head"]``; the split is a
+    convention of the parameters.
     """
 
     init: Callable[[Array], Params]  # key -> params
     body: Callable[[Any, Array], Array]  # (params["body"], x [B, *features]) -> [B, F]
     head: Callable[[Any, Array], Array]  # (params["head"], features [B, F]) -> [B, O]
     task: Task
-    # (params, batch) -> outputs [B, O] while training, where they are not `apply`'s
-    train_forward: Callable[[Params, Examples], Array] | None = None
-    # (params, a client's examples) -> params with which to predict on that client's data
+    # (params, batch, key) -> outputs [B, O] in training, where these differ from `apply`
+    train_forward: Callable[[Params, Examples, Array], Array] | None = None
+    # (params, a client's training examples) -> params to predict with on that client's data
     recalibrate: Callable[[Params, Any], Params] = lambda params, examples: params
 
     def apply(self, params: Params, x: Array) -> Array:
         """Predicts: outputs [B, O] for x [B, *features]."""
         return self.head(params["head"], self.body(params["body"], x))
 
-    def objective(self, params: Params, batch: Examples) -> Array:
-        """Mean loss over the real rows of a batch: a float32 scalar."""
+    def predict(self, predictor: Predictor, x: Array) -> Array:
+        """`apply` with the parameters of a predictor."""
+        return self.apply(predictor.params, x)
+
+    def objective(self, params: Params, batch: Examples, key: Array) -> Array:
+        """Mean loss over the real rows of a batch: a float32 scalar.
+
+        `key` is for what is random in training, such as dropout or scheduled sampling.
+        """
         if self.train_forward is None:
             outputs = self.apply(params, batch.x)
         else:
-            outputs = self.train_forward(params, batch)
+            outputs = self.train_forward(params, batch, key)
         losses = self.task.loss(outputs, batch.y)  # [B]
         real = (jnp.arange(losses.shape[0]) < batch.count).astype(losses.dtype)
         return jnp.sum(losses * real) / jnp.maximum(batch.count, 1).astype(losses.dtype)
@@ -147,119 +162,236 @@ class Cohort(NamedTuple):
     """The M clients of one round, as the server knows them."""
 
     ids: Array  # [M] int32, ascending
-    weights: Array  # [M] float32, training examples of each
-    rank: Array | None = None  # [M] int32 of `FederatedData`, which no server goes by
+    weights: Array  # [M] float32, number of training examples of each
 
 
 class State(NamedTuple):
     """All that a run carries from round to round, and all that a checkpoint holds."""
 
-    server: Any  # the algorithm's own
-    clients: Any  # each client's memory, every leaf [N, ...]; () when clients forget
-    round: Array  # [] int32, rounds played
+    server: Any  # the server's own state
+    clients: tuple  # memories of the clients, for each architecture: every leaf [n, ...]
+    round: Array  # [] int32, number of rounds played
 
 
-def _no_memory(message, key):
+class ClientData(NamedTuple):
+    """What the functions of one client may see of its data."""
+
+    train: Examples | Windows
+    val: Examples | Windows | None = None  # only for methods with ``Needs(validation=True)``
+
+
+# ------------------------------------------------------------------ the functions of a server
+
+
+class Init(Protocol):
+    def __call__(self, key: Array, graph: jraph.GraphsTuple) -> Any:
+        """The state of the server before the first round."""
+
+
+class Download(Protocol):
+    def __call__(self, server: Any, i: Array) -> Any:
+        """The message to client i ([] int32).
+
+        It is called inside the map over clients; what does not depend on `i` is computed once.
+        """
+
+
+class Aggregate(Protocol):
+    def __call__(self, server: Any, cohort: Cohort, uploads: Any, key: Array) -> Any:
+        """The next state of the server.
+
+        Every leaf of `uploads` is [M, ...], in the order of ``cohort.ids``. With several
+        architectures, `cohort` and `uploads` are tuples with one entry for each.
+        """
+
+
+class BeginRound(Protocol):
+    def __call__(self, server: Any, key: Array) -> Any:
+        """The state of the server during one round, from download to aggregation."""
+
+
+class Admit(Protocol):
+    def __call__(self, server: Any, new_clients: Array, graph: jraph.GraphsTuple, key: Array):
+        """The state of the server after clients have joined a trained federation.
+
+        `new_clients` [m] are the last of the N clients in `graph`. They have not trained.
+        """
+
+
+class AdaptNewClients(Protocol):
+    def __call__(self, server: Any, cohort: Cohort, uploads: Any, key: Array) -> Any:
+        """The state of the server after new clients have trained locally.
+
+        Only what belongs to the new clients may change; all shared parameters stay.
+        """
+
+
+# ------------------------------------------------------------------ the functions of a client
+
+
+class Local(Protocol):
+    def __call__(
+        self, message: Any, memory: Any, data: ClientData, key: Array
+    ) -> tuple[Any, Any, Metrics]:
+        """One round of a client: its next memory, its upload, and scalars with "loss"."""
+
+
+class Predict(Protocol):
+    def __call__(self, predictor: Predictor, x: Array) -> Array:
+        """Outputs [B, O] for x [B, *features]."""
+
+
+class Enroll(Protocol):
+    def __call__(self, message: Any, key: Array) -> Any:
+        """The memory of a client that has received its first message."""
+
+
+class Deploy(Protocol):
+    def __call__(self, model: Any, memory: Any) -> Predictor:
+        """The predictor of a client that holds `model` and has the memory `memory`.
+
+        `model` is the message (scored as G) or the client's own upload (scored as L).
+        """
+
+
+class Untrained(Protocol):
+    def __call__(self, message: Any) -> Any:
+        """The upload of a client that has not trained. An update is an upload minus this."""
+
+
+class Personalize(Protocol):
+    def __call__(self, message: Any, memory: Any, data: ClientData, key: Array) -> Predictor:
+        """The predictor that the method gives the client in the end (scored as P)."""
+
+
+def identity(server: Any, key: Array) -> Any:
+    """A `BeginRound` that changes nothing."""
+    return server
+
+
+def unchanged(server: Any, *args: Any) -> Any:
+    """An `Admit` or `AdaptNewClients` after which the server is the same."""
+    return server
+
+
+def no_memory(message: Any, key: Array) -> tuple:
+    """An `Enroll` of clients that keep nothing between rounds."""
     return ()
 
 
-def use_model(model, client):
-    """What a client predicts with, in methods that leave it at the model it holds."""
-    return model
+def use_model(model: Any, memory: Any) -> Predictor:
+    """A `Deploy` of the parameters that the client holds."""
+    return Predictor(model)
 
 
-def use_message(message, client, examples, key):
-    """What a client finally uses, in methods that leave it at the message."""
+def use_message(message: Any) -> Any:
+    """An `Untrained` of clients that train what they receive and send it back."""
     return message
 
 
-def identity(whole, key):
-    return whole
+@dataclasses.dataclass(frozen=True)
+class Server:
+    """The server of a method. Its functions never see examples."""
+
+    init: Init
+    download: Download | tuple[Download, ...]  # for all architectures, or one for each
+    aggregate: Aggregate
+    begin_round: BeginRound = identity
+    admit: Admit = unchanged
+    adapt_new_clients: AdaptNewClients = unchanged
 
 
-def _the_message(message):
-    return message
+@dataclasses.dataclass(frozen=True)
+class Client:
+    """A client of a method, written for one client."""
+
+    model: ClientModel
+    local: Local
+    predict: Predict | None = None  # None: `model.predict`
+    enroll: Enroll = no_memory
+    deploy: Deploy = use_model
+    untrained: Untrained = use_message
+    personalize: Personalize | None = None  # None: P is G
 
 
-def _nothing_new(server, new_clients, told, key):
-    return server
+class Needs(NamedTuple):
+    """What a method needs of a federation. It is checked when the method is built."""
+
+    relations: bool = False  # between clients
+    validation: bool = False  # a validation split, in `ClientData.val`
+    everyone: bool = False  # all clients in every round
+    labels: bool = False  # a classification
 
 
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
-    """A federated algorithm, told from the server's side and from one client's side.
+    """A federated algorithm: pure functions that may run inside ``jit``, ``vmap``, ``scan``.
 
-    The server's functions never see examples; the client's are written for one client. Every
-    field but the last two is a pure function that may run inside ``jit``, ``vmap`` and
-    ``scan``:
+    An algorithm in which each client uploads the mean of its targets and the server averages
+    these means:
 
-    ``init(key, graph) -> server``
-        What the server knows before the first round.
-    ``prepare(server, key) -> server``
-        The server as a round sees it, from its download to its aggregation; evaluations see the
-        server itself. Default: the same.
-    ``download(server, i) -> message``
-        What client i receives. Called inside the map over clients: what does not depend on
-        ``i`` is computed once.
-    ``local(message, client, examples, key) -> (client, upload, metrics)``
-        One client's whole round: its next memory, what it sends back, and a dictionary of
-        scalars with at least ``"loss"``.
-    ``aggregate(server, cohort, uploads, key) -> server``
-        What the server learns; every leaf of `uploads` is [M, ...], in the order of
-        ``cohort.ids``.
-    ``predict(predictor, x) -> outputs``
-        Outputs [B, O] for x [B, *features].
-    ``enroll(message, key) -> client``
-        The memory of a client that has just received its first message. Default: none.
-    ``deploy(model, client) -> predictor``
-        What a client with memory `client` predicts with when it holds `model`, be that the
-        message it was sent (scored as G) or its own upload (scored as L). Default: the model.
-    ``personalize(message, client, examples, key) -> predictor``
-        What the client finally uses (scored as P). Default: the message.
-    ``admit(server, new clients, graph, key) -> server``
-        What the server knows once the clients `new clients` [m], the last of the N in `graph`,
-        have joined a trained federation; nobody has trained for them. Default: what it knew.
-    ``adapt(server, cohort, uploads, key) -> server``
-        What the server learns from new clients alone, who have trained at home, while all that
-        it shares between clients stays. Default: nothing.
-    ``untrained(message) -> upload``
-        What a client would upload if it had not trained. The difference is its update, of which
-        attacks and defences are functions. Default: the message.
-    ``tamper(data, key) -> data``
-        The federation's data as malicious clients have made them, with the same key throughout
-        a run. Default: as they are.
-    ``averages``
-        Whether the server makes one model of the uploads, their mean. Default: it does not.
-    ``relational``
-        Whether the relations between clients play a part; if so, a federation without any is
-        refused. Default: they do not.
-
-    A whole algorithm, in which each client uploads the mean of its targets and the server
-    averages the means:
-
-    >>> import jax, jax.numpy as jnp
-    >>> averaging = Algorithm(
-    ...     init=lambda key, graph: jnp.float32(0.0),
-    ...     download=lambda server, i: server,
-    ...     local=lambda message, client, examples, key: (
-    ...         client, examples.y.mean(), {"loss": jnp.square(examples.y - message).mean()}),
-    ...     aggregate=lambda server, cohort, uploads, key: uploads.mean(),
-    ...     predict=lambda predictor, x: jnp.full(x.shape[:1], predictor),
-    ... )
+    >>> import jax.numpy as jnp
+    >>> def averaging(model):
+    ...     def local(message, memory, data, key):
+    ...         loss = jnp.square(data.train.y - message).mean()
+    ...         return memory, data.train.y.mean(), {"loss": loss}
+    ...     server = Server(
+    ...         init=lambda key, graph: jnp.float32(0.0),
+    ...         download=lambda mean, i: mean,
+    ...         aggregate=lambda mean, cohort, uploads, key: uploads.mean(),
+    ...     )
+    ...     client = Client(
+    ...         model,
+    ...         local=local,
+    ...         predict=lambda predictor, x: jnp.full((len(x), 1), predictor.params),
+    ...     )
+    ...     return Algorithm(server, (client,))
     """
 
-    init: Callable
-    download: Callable
-    local: Callable
-    aggregate: Callable
-    predict: Callable
-    prepare: Callable = identity
-    enroll: Callable = _no_memory
-    deploy: Callable = use_model
-    personalize: Callable = use_message
-    admit: Callable = _nothing_new
-    adapt: Callable = _nothing_new
-    untrained: Callable = _the_message
-    poison_data: Callable = identity
-    averages: bool = False
-    relational: bool = False
+    server: Server
+    clients: tuple[Client, ...]  # one for each architecture
+    needs: Needs = Needs()
+    averages: bool = False  # whether the server makes one model of the uploads, their mean
+
+    @property
+    def client(self) -> Client:
+        """The client, where all have one architecture."""
+        (client,) = self.clients
+        return client
+
+    def replacing(self, **changes: Any) -> "Algorithm":
+        """The algorithm with other functions, each put into the record that has its name.
+
+        A function of `Client` replaces that of all architectures.
+
+        Raises:
+          TypeError: no record has a field of that name.
+        """
+        server, own = _split(changes, Server)
+        client, own = _split(own, Client)
+        return dataclasses.replace(
+            self,
+            server=dataclasses.replace(self.server, **server),
+            clients=tuple(dataclasses.replace(one, **client) for one in self.clients),
+            **own,
+        )
+
+    def download(self, server: Any, group: int, i: Array) -> Any:
+        """The message to client i, which has architecture number `group`."""
+        download = self.server.download
+        return (download[group] if isinstance(download, tuple) else download)(server, i)
+
+    def aggregate(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
+        """The next state of the server from the cohort and uploads of each architecture."""
+        if len(self.clients) == 1:
+            (cohorts,), (uploads,) = cohorts, uploads
+        return self.server.aggregate(server, cohorts, uploads, key)
+
+
+def _split(changes, record):
+    """Those of the changes that are fields of a record, and the others."""
+    names = {field.name for field in dataclasses.fields(record)}
+    return (
+        {name: value for name, value in changes.items() if name in names},
+        {name: value for name, value in changes.items() if name not in names},
+    )

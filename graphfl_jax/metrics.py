@@ -1,4 +1,4 @@
-"""What a prediction costs and earns, and how scores of many clients are summed up."""
+"""Losses and scores of predictions, and summaries of scores over clients."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -26,18 +26,18 @@ HORIZONS = (15, 30, 60)  # minutes ahead
 
 
 def task_of(name: str, units: Units | None) -> Task:
-    """The task of that name, with errors in units of their own where targets have them.
+    """The task of that name, with errors in physical units if the targets have units.
 
-    After the last round, errors e of forecasts are summed up over all examples of all clients
-    at each of `HORIZONS`: ``mae``, the mean of |e|, ``rmse``, the root of the mean of e^2, in
-    the targets' units, and, over targets that are not missing, ``mae_seen``, ``rmse_seen`` and
-    ``mape_seen``, the mean of |e / target| in %.
+    The task's extra metrics are forecast errors e at each of `HORIZONS`, averaged over the
+    examples of each client and then over clients. ``mae`` is the mean of |e| and ``rmse`` the
+    root of the mean of e^2, in the targets' units. ``mae_seen``, ``rmse_seen`` and
+    ``mape_seen``, the mean of |e / target| in %, are over the targets that are not missing.
     """
     task = TASKS[name]
     if units is None:
         return task
     steps = np.array([round(minutes / units.step) - 1 for minutes in HORIZONS])
-    # As the loader standardised it, so that it is found again bit for bit.
+    # Computed as by the data loader, so that equality with stored targets is exact.
     missing = standardised(np.float32(units.missing), units)
 
     def extra_metrics(outputs, y):
@@ -58,14 +58,14 @@ def task_of(name: str, units: Units | None) -> Task:
 
 
 def standardised(values: np.ndarray, units: Units) -> np.ndarray:
-    """Values in units, as targets: float32 of the same shape."""
+    """Physical values as standardised targets: float32 of the same shape."""
     return (values.astype(np.float32) - np.float32(units.mean)) / np.float32(units.std)
 
 
 def _summarize(extras):
-    """Errors by horizon from clients' means {name: [N, horizons]}, clients counting once."""
+    """Errors by horizon from the clients' means {name: [N, horizons]}, equally weighted."""
     mean = {name: np.asarray(value, np.float64).mean(axis=0) for name, value in extras.items()}
-    told = {
+    errors = {
         "mae": mean["abs"],
         "rmse": np.sqrt(mean["square"]),
         "mae_seen": mean["abs_seen"] / mean["seen"],
@@ -73,20 +73,19 @@ def _summarize(extras):
         "mape_seen": 100 * mean["share_seen"] / mean["seen"],
     }
     return {
-        f"{minutes} min": {name: float(value[i]) for name, value in told.items()}
+        f"{minutes} min": {name: float(value[i]) for name, value in errors.items()}
         for i, minutes in enumerate(HORIZONS)
     }
 
 
 def summary(per_client: np.ndarray, *, higher_is_better: bool) -> dict:
-    """Sums up one score of N clients.
+    """Summary of one score over N clients, equally weighted.
 
     Returns:
-      ``mean`` and ``std_clients`` (population) over clients, each client counting once;
-      ``worst_decile``, the mean over the ceil(N / 10) worst clients; ``jain``, the index
-      (sum s)^2 / (N sum s^2) of fairness, 1 where all clients have the same (Jain, Chiu, Hawe.
-      A Quantitative Measure of Fairness and Discrimination. DEC-TR-301, 1984); ``per_client``,
-      the N scores themselves.
+      ``mean`` and ``std_clients`` (population) over clients; ``worst_decile``, the mean over
+      the ceil(N / 10) worst clients; ``jain``, the fairness index (sum s)^2 / (N sum s^2), 1 if
+      all scores are equal (Jain, Chiu, Hawe. A Quantitative Measure of Fairness and
+      Discrimination. DEC-TR-301, 1984); ``per_client``, the N scores.
     """
     scores = np.asarray(per_client, np.float64)
     worst_first = np.sort(scores) if higher_is_better else np.sort(scores)[::-1]

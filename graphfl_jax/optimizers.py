@@ -1,30 +1,43 @@
-"""Optimisers by name. Their keyword arguments are floats, and may be traced.
+"""Optimisers and learning-rate schedules by name.
 
-Whoever takes a step passes ``value``, of an objective whose least value is 0: some ask for it.
+Their keyword arguments are floats and may be traced. Every update gets ``value``, the value of
+an objective whose minimum is 0, because `polyak_sgd` needs it.
 """
 
+from typing import Annotated
+
 import jax
+import jax.numpy as jnp
 import optax
 
+from graphfl_jax.core import Array
+from graphfl_jax.settings import Real
 
-def sgd(*, lr) -> optax.GradientTransformation:
-    """Plain gradient descent."""
+
+def sgd(*, lr: Array) -> optax.GradientTransformation:
+    """Gradient descent without momentum."""
     return optax.sgd(lr)
 
 
-def polyak_sgd(*, lr) -> optax.GradientTransformation:
-    """Gradient descent that steps by lr or by Polyak's value / ||gradient||^2, the lesser.
+def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
+    """Gradient descent with step size min(lr, value / ||gradient||^2), Polyak's step size.
 
-    A direction of curvature c that dominates the value gets a step of 1 / (2 c), half of
-    Newton's, so that an overshoot cannot feed itself; a rate that is small enough is left
-    alone. Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak Step-size
-    for SGD. AISTATS 2021. https://arxiv.org/abs/2002.10542
+    If one direction of curvature c dominates the value, Polyak's step size is 1 / (2 c), half
+    of Newton's, so that steps cannot overshoot and diverge. A smaller lr is not changed.
+    Loizou, Vaswani, Laradji, Lacoste-Julien. Stochastic Polyak Step-size for SGD. AISTATS 2021.
+    https://arxiv.org/abs/2002.10542
     """
     return optax.polyak_sgd(max_learning_rate=lr)
 
 
-def momentum(*, lr, momentum, weight_decay, clip) -> optax.GradientTransformation:
-    """Heavy ball with coupled weight decay, after clipping the gradient's global norm."""
+def momentum(
+    *,
+    lr: Array,
+    momentum: Annotated[Array, Real("Momentum.", high=1)] = 0.9,
+    weight_decay: Annotated[Array, Real("Weight decay, added to the gradient.")] = 5e-5,
+    clip: Annotated[Array, Real("Largest global norm of a gradient.")] = 50.0,
+) -> optax.GradientTransformation:
+    """Heavy-ball momentum; the gradient is first clipped, then weight decay is added."""
     return optax.chain(
         optax.clip_by_global_norm(clip),
         optax.add_decayed_weights(weight_decay),
@@ -32,12 +45,12 @@ def momentum(*, lr, momentum, weight_decay, clip) -> optax.GradientTransformatio
     )
 
 
-def adam(*, lr) -> optax.GradientTransformation:
+def adam(*, lr: Array) -> optax.GradientTransformation:
     """Adam with its usual decay rates."""
     optimizer = optax.adam(lr)
 
     def update(gradient, memory, params=None):
-        # Optax raises its decay rates to an integer, which strict promotion refuses.
+        # Optax raises its decay rates to an integer power, which strict promotion refuses.
         with jax.numpy_dtype_promotion("standard"):
             return optimizer.update(gradient, memory, params)
 
@@ -45,3 +58,41 @@ def adam(*, lr) -> optax.GradientTransformation:
 
 
 OPTIMIZERS = {"sgd": sgd, "polyak_sgd": polyak_sgd, "momentum": momentum, "adam": adam}
+
+
+def constant(lr: Array, played: Array) -> Array:
+    """lr itself in every round."""
+    return lr
+
+
+def exponential(
+    lr: Array,
+    played: Array,
+    *,
+    decay: Annotated[Array, Real("Factor on the learning rate per round.", high=1)] = 0.99,
+) -> Array:
+    """lr * decay^played."""
+    decay, played = jnp.asarray(decay, jnp.float32), jnp.asarray(played, jnp.float32)
+    return jnp.asarray(lr, jnp.float32) * decay**played
+
+
+def cosine(
+    lr: Array,
+    played: Array,
+    *,
+    final: Annotated[
+        Array, Real("Final learning rate as a share of the initial one.", high=1)
+    ] = 0.0,
+    horizon: Annotated[
+        Array, Real("Rounds over which the learning rate falls.", low=1)
+    ] = 800.0,
+) -> Array:
+    """lr * (final + (1 - final) (1 + cos(pi min(played / horizon, 1))) / 2)."""
+    final, horizon = jnp.asarray(final, jnp.float32), jnp.asarray(horizon, jnp.float32)
+    progress = jnp.minimum(jnp.asarray(played, jnp.float32) / horizon, 1.0)
+    factor = final + (1 - final) * (1 + jnp.cos(jnp.pi * progress)) / 2
+    return jnp.asarray(lr, jnp.float32) * factor
+
+
+# (lr, rounds played, *, declared floats) -> learning rate of the next round
+SCHEDULES = {"constant": constant, "exponential": exponential, "cosine": cosine}

@@ -1,24 +1,40 @@
-"""What clients do alone: draw batches and train."""
+"""Local training of one client: batches and gradient steps."""
 
-from collections.abc import Callable
+from typing import Annotated, Protocol
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax.core import Array, Examples, Params, Windows
+from graphfl_jax.core import Array, Examples, Metrics, Params, Windows
+from graphfl_jax.settings import Optimizer, Part
 
-Objective = Callable[[Params, Examples], Array]
-Train = Callable[
-    [Objective, Params, Examples | Windows, Array], tuple[Params, dict[str, Array]]
-]
+# Folded into a client's key, it gives the key of the objectives. Indices of batches are drawn
+# from the client's key itself.
+_OBJECTIVE = 0x6F626A
+
+
+class Objective(Protocol):
+    """What a trainer minimises."""
+
+    def __call__(self, params: Params, batch: Examples, key: Array) -> Array:
+        """A float32 scalar."""
+
+
+class Trainer(Protocol):
+    """Trains the parameters of one client."""
+
+    def __call__(
+        self, objective: Objective, params: Params, examples: Examples | Windows, key: Array
+    ) -> tuple[Params, Metrics]:
+        """The trained parameters, and {"loss": mean over the steps}."""
 
 
 def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     """Uniform draws with replacement from [0, count): int32 of `shape`.
 
-    A float32 uniform has 2^23 values, so for `count` examples the odds of two indices differ by
-    at most a factor 1 + count / 2^23.
+    A float32 uniform has 2^23 values, so for `count` examples the probabilities of two indices
+    differ by at most a factor 1 + count / 2^23.
     """
     uniform = jax.random.uniform(key, shape)
     indices = (uniform * count.astype(jnp.float32)).astype(jnp.int32)
@@ -26,33 +42,39 @@ def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     return jnp.minimum(indices, count - 1)
 
 
+def step_key(key: Array, step: Array) -> Array:
+    """The key for the objective in one step of a client whose key is `key`."""
+    return jax.random.fold_in(jax.random.fold_in(key, _OBJECTIVE), step)
+
+
 def sgd_trainer(
     optimizer: optax.GradientTransformation, *, steps: int, batch_size: int | None
-) -> Train:
-    """Builds ``train(objective, params, examples, key) -> (params, {"loss": scalar})``.
+) -> Trainer:
+    """Builds a trainer that takes a fixed number of gradient steps.
 
     Args:
-      optimizer: starts afresh at every call, as clients that forget do.
+      optimizer: its state starts anew in every call.
       steps: gradient steps, K_c.
       batch_size: examples in a step, drawn uniformly with replacement, independently in every
         step. None takes all the client's examples in every step.
     """
-
     optimizer = optax.with_extra_args_support(optimizer)
 
     def train(objective, params, examples, key):
-        def step(carry, indices):
-            params, memory = carry
+        def step(carry, step_input):
+            params, opt_state = carry
+            number, indices = step_input
             batch = everything if batch_size is None else examples.rows(indices)
-            loss, gradient = jax.value_and_grad(objective)(params, batch)
-            updates, memory = optimizer.update(gradient, memory, params, value=loss)
-            return (optax.apply_updates(params, updates), memory), loss
+            loss, gradient = jax.value_and_grad(objective)(params, batch, step_key(key, number))
+            updates, opt_state = optimizer.update(gradient, opt_state, params, value=loss)
+            return (optax.apply_updates(params, updates), opt_state), loss
 
         if batch_size is None:
             everything = examples.rows(jnp.arange(examples.size))
             everything = everything._replace(count=examples.count)
         indices = draw_indices(key, (steps, batch_size or 0), examples.count)
-        (params, _), losses = jax.lax.scan(step, (params, optimizer.init(params)), indices)
+        start = (params, optimizer.init(params))
+        (params, _), losses = jax.lax.scan(step, start, (jnp.arange(steps), indices))
         return params, {"loss": jnp.mean(losses)}
 
     return train
@@ -60,15 +82,15 @@ def sgd_trainer(
 
 def epoch_trainer(
     optimizer: optax.GradientTransformation, *, epochs: int, batch_size: int
-) -> Train:
-    """Builds a trainer that passes over all of a client's examples in a fresh order each time.
+) -> Trainer:
+    """Builds a trainer that passes over all of a client's examples, shuffled for each epoch.
 
-    The last batch of a pass holds what is left. Clients of one program take the same number of
-    steps; those of a client with fewer examples than the largest leave everything as it is.
+    The last batch of an epoch holds the remaining examples. All clients of one program take the
+    same number of steps; additional steps of clients with fewer examples change nothing.
 
     Args:
-      optimizer: starts afresh at every call.
-      epochs: passes.
+      optimizer: its state starts anew in every call.
+      epochs: passes over the examples.
       batch_size: examples in a step.
     """
     optimizer = optax.with_extra_args_support(optimizer)
@@ -79,33 +101,52 @@ def epoch_trainer(
         batches = -(-size // rows)
         real = jnp.arange(size) < examples.count
 
-        def one_epoch(carry, key):
-            # Padding sorts behind every real example.
-            order = jnp.argsort(jnp.where(real, jax.random.uniform(key, (size,)), 2.0))
+        def one_epoch(carry, epoch_input):
+            first_step, key_epoch = epoch_input
+            # Padding is sorted behind all real examples.
+            order = jnp.argsort(jnp.where(real, jax.random.uniform(key_epoch, (size,)), 2.0))
             order = jnp.pad(order, (0, batches * rows - size)).reshape(batches, rows)
-            left = examples.count - jnp.arange(batches) * rows  # before each batch
-            return jax.lax.scan(step, carry, (order, left))
+            numbers = jnp.arange(batches)
+            left = examples.count - numbers * rows  # before each batch
+            return jax.lax.scan(step, carry, (first_step + numbers, order, left))
 
-        def step(carry, part):
-            indices, left = part
-            params, memory = carry
+        def step(carry, step_input):
+            number, indices, left = step_input
+            params, opt_state = carry
             batch = examples.rows(indices)._replace(count=jnp.minimum(left, rows))
-            loss, gradient = jax.value_and_grad(objective)(params, batch)
-            updates, memory = optimizer.update(gradient, memory, params, value=loss)
-            after = (optax.apply_updates(params, updates), memory)
+            loss, gradient = jax.value_and_grad(objective)(params, batch, step_key(key, number))
+            updates, opt_state = optimizer.update(gradient, opt_state, params, value=loss)
+            after = (optax.apply_updates(params, updates), opt_state)
             after = jax.tree.map(lambda new, old: jnp.where(left > 0, new, old), after, carry)
             return after, jnp.where(left > 0, loss, 0.0)
 
-        # A step that is left out is chosen by the client's count, so that the memory must vary
+        # The client's count decides which steps are skipped, so the optimiser's state must vary
         # over devices as the count does.
         zero = jnp.zeros_like(examples.count)
-        memory = jax.tree.map(
+        opt_state = jax.tree.map(
             lambda leaf: leaf + zero.astype(leaf.dtype), optimizer.init(params)
         )
+        first_steps = batches * jnp.arange(epochs)
         (params, _), losses = jax.lax.scan(
-            one_epoch, (params, memory), jax.random.split(key, epochs)
+            one_epoch, (params, opt_state), (first_steps, jax.random.split(key, epochs))
         )
         steps = epochs * -(-examples.count // rows)
         return params, {"loss": jnp.sum(losses) / steps.astype(losses.dtype)}
 
     return train
+
+
+def client_trainer(
+    *,
+    client_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("client", meaning="Learning rate of the clients."),
+    ],
+    local_steps: int,
+    batch_size: int,
+) -> Trainer:
+    """Builds the clients' trainer of a configuration."""
+    return sgd_trainer(client_optimizer, steps=local_steps, batch_size=batch_size)
+
+
+Train = Annotated[Trainer, Part(client_trainer)]  # what a method's factory takes

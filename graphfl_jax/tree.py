@@ -28,7 +28,7 @@ def sq_dist(a, b):
 
 
 def as_matrix(rows):
-    """Rows [M, ...] as a matrix [M, d], and the function that makes such a matrix rows."""
+    """Rows [M, ...] as a matrix [M, d], and the function from such a matrix back to rows."""
     _, back = ravel_pytree(take(rows, 0))
     return jax.vmap(lambda row: ravel_pytree(row)[0])(rows), jax.vmap(back)
 
@@ -36,13 +36,13 @@ def as_matrix(rows):
 def sq_dists(matrix):
     """Squared Euclidean distances between the rows of a matrix: [M, d] -> [M, M]."""
 
-    def to_all(row):  # one at a time, so that nothing is [M, M, d]
+    def to_all(row):  # one row at a time, to avoid an array [M, M, d]
         return jnp.sum(jnp.square(matrix - row[None]), axis=1)
 
     return jax.lax.map(to_all, matrix)
 
 
 def all_finite(tree):
-    """Whether no leaf holds a NaN or an infinity: a bool scalar."""
+    """Whether every element of every leaf is finite: a bool scalar."""
     finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
     return jnp.all(jnp.stack(finite)) if finite else jnp.bool_(True)

@@ -4,13 +4,20 @@ import os
 import tempfile
 from pathlib import Path
 
-# Before JAX starts, for this process and for those that tests start. Tests compile far more
-# than they compute, so that the compiler's own optimisations would cost more than they give.
+ROOT = Path(__file__).parents[1]
+# Set before JAX starts, for this process and for those that tests start. Tests compile far more
+# than they compute, so the compiler's own optimisations would cost more time than they save.
 os.environ["XLA_FLAGS"] = (
     "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
-# What entries keep in the user's cache folder, tests' entries keep among themselves.
+# Compiled programs are shared by all workers, by the processes that tests start, and by the
+# next test run.
+CACHE = os.environ.setdefault("GRAPHFL_TEST_CACHE", str(ROOT / ".cache" / "tests"))
+os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
+# The user's cache folder of the entries that tests start.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="graphfl_jax-tests-")
 
 import jax

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphfl_jax.configs import base
+from graphfl_jax.configs import base, changed
 from graphfl_jax.core import Examples, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
@@ -12,24 +12,23 @@ from graphfl_jax.data.federation import Federation
 SMALL = {
     "cohort_size": 4,
     "local_steps": 5,
-    "server_steps": 2,
     "batch_size": 6,
     "model.hidden": (5,),
+    "algorithm.server_steps": 2,
     "algorithm.embedding_dim": 6,
     "algorithm.width": 8,
     "algorithm.depth": 2,
     "hparams.client_lr": 0.1,
     "hparams.server_lr": 0.05,
-    "hparams.pfedme_lambda": 1.0,  # times client_lr it must stay below 1
+    "hparams.pfedme_lambda": 1.0,  # times client_lr it must be below 1
 }
 
 
-def small_config(**changes):
-    """The defaults at tiny sizes; `changes` by dotted name, with __ for the dots."""
-    config = base.get_config()
-    config.update_from_flattened_dict(SMALL)
-    config.update_from_flattened_dict({k.replace("__", "."): v for k, v in changes.items()})
-    return config
+def small_config(method="panacea", **changes):
+    """A method at small sizes; `changes` by dotted name, with __ for the dots."""
+    config = base.configured(method, "tpt48", settings=SMALL)
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    return changed(config, changes)
 
 
 def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from graphfl_jax.core import State
-from graphfl_jax.runs.folder import checkpoint
+from graphfl_jax.runs import checkpoint
 
 HISTORY = {"round": np.arange(2, dtype=np.int32), "scores": {"G": np.ones((2, 3), np.float32)}}
 

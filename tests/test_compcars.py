@@ -1,4 +1,4 @@
-"""CompCars: the list, the tree of images and their cache, the relations, and drawn cars."""
+"""CompCars: the list, the image files and their cache, the relations, simulated images."""
 
 import os
 import shutil
@@ -8,19 +8,9 @@ import pytest
 from PIL import Image
 
 from graphfl_jax.data import compcars, drawn_cars, photographs
+from graphfl_jax.settings import parameters
 
-CARS = {
-    "root": "",
-    "source": "auto",
-    "path": "",
-    "image_size": 16,
-    "car_relations": "nearby",
-    "seed": 0,
-    "val_fraction": 0.0,
-    "generator_seed": 0,
-}
-SIMULATED = CARS | {"source": "simulated"}
-PER_CLIENT = 5  # images of a client in the tree made here, one of them for test
+PER_CLIENT = 5  # images of a client in the folder `tree`; one of them is for test
 
 
 def colour(number):
@@ -29,9 +19,9 @@ def colour(number):
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory):
-    """A root with a list and images of one colour each: image k of client i is 5 i + k.
+    """A data folder with a list and images, each of one colour: image k of client i is 5 i + k.
 
-    Lines go round the clients, so that none has its images in succession.
+    The clients take turns in the list.
     """
     root = tmp_path_factory.mktemp("tree")
     lines = []
@@ -49,16 +39,17 @@ def tree(tmp_path_factory):
 
 @pytest.fixture
 def root(tree, tmp_path):
-    """A copy of the tree that a test may change."""
+    """A copy of `tree` that a test can change."""
     return shutil.copytree(tree, tmp_path / "root")
 
 
 def load(root, **changes):
-    return compcars.compcars(**CARS | {"root": root, "source": "real"} | changes)
+    settings = {"root": root, "source": "real", "image_size": 16, "seed": 0}
+    return compcars.compcars(**settings | changes)
 
 
 def edit(root, change):
-    """Rewrites the list's lines by a function of them."""
+    """Replaces the lines of the list by a function of them."""
     path = root / "compcars" / "car-images.txt"
     path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
 
@@ -76,7 +67,7 @@ def refuse_to_decode(monkeypatch):
 
 
 def examples(loaded, client):
-    """All of a client's images and labels, in the order of their red."""
+    """All images and labels of a client, in the order of their red channel."""
     parts = (loaded.data.train, *loaded.data.evals.values())
     x = np.concatenate([part.x[client, : part.count[client]] for part in parts])
     y = np.concatenate([part.y[client, : part.count[client]] for part in parts])
@@ -84,7 +75,7 @@ def examples(loaded, client):
     return x[order], y[order]
 
 
-def test_tree_is_loaded_as_listed(root):
+def test_images_are_loaded_as_listed(root):
     loaded = load(root)
     x = loaded.data.train.x
     assert (x.shape, x.dtype) == ((30, 4, 16, 16, 3), np.uint8)
@@ -100,7 +91,7 @@ def test_tree_is_loaded_as_listed(root):
             np.testing.assert_allclose(x[k].mean((0, 1)), expected, atol=3)  # JPEG
 
 
-def test_images_are_squashed_to_squares(tmp_path):
+def test_images_are_resized_to_squares(tmp_path):
     left = np.zeros((40, 80, 3), np.uint8)
     left[:, :40] = 200
     Image.fromarray(left).save(tmp_path / "half.png")
@@ -119,7 +110,7 @@ def test_images_are_decoded_once(root, monkeypatch):
         load(root, image_size=17)
 
 
-def test_a_changed_image_renews_the_cache(root):
+def test_changed_image_renews_the_cache(root):
     before = load(root)
     Image.new("RGB", (24, 20), (9, 9, 9)).save(image_of(root, 0))
     after = load(root)
@@ -127,17 +118,17 @@ def test_a_changed_image_renews_the_cache(root):
     assert (examples(after, 0)[0] == 9).all((1, 2, 3)).sum() == 1
 
 
-def test_a_changed_list_renews_the_cache(root):
+def test_changed_list_renews_the_cache(root):
     load(root)
     edit(root, lambda lines: lines[:-1])
     assert load(root).data.train.count[-1] == 3
 
 
-def cut(cache):
+def truncate(cache):
     os.truncate(cache, cache.stat().st_size - 1)
 
 
-def tear(cache):
+def overwrite(cache):
     with cache.open("r+b") as file:
         file.seek(-5000, os.SEEK_END)
         file.write(b"\0" * 5000)
@@ -146,8 +137,8 @@ def tear(cache):
 @pytest.mark.parametrize(
     "damage",
     [
-        cut,
-        tear,
+        truncate,
+        overwrite,
         lambda cache: cache.write_bytes(b""),
         lambda cache: cache.write_bytes(b"PK\x03\x04" * 9),
         lambda cache: cache.with_suffix(".json").write_text("{"),
@@ -155,7 +146,7 @@ def tear(cache):
         lambda cache: np.save(cache, np.zeros((150, 8, 8, 3), np.uint8)),
     ],
 )
-def test_a_damaged_cache_is_made_anew(root, damage, monkeypatch):
+def test_damaged_cache_is_made_again(root, damage, monkeypatch):
     sha256 = load(root).sha256
     damage(root / "compcars" / "images-16.npy")
     assert load(root).sha256 == sha256
@@ -163,15 +154,15 @@ def test_a_damaged_cache_is_made_anew(root, damage, monkeypatch):
     assert load(root).sha256 == sha256
 
 
-def test_a_folder_that_cannot_be_written_to_needs_no_cache(root, monkeypatch):
-    def full(file, array):
-        file.write(b"a part")
+def test_cache_that_cannot_be_written_is_skipped(root, monkeypatch):
+    def full_disk(file, array):
+        file.write(b"partial")
         raise OSError("no space left")
 
-    monkeypatch.setattr(photographs.np, "save", full)
+    monkeypatch.setattr(photographs.np, "save", full_disk)
     assert load(root).data.train.x.any()
-    left = sorted(path.name for path in (root / "compcars").iterdir())
-    assert left == ["car-images.txt", "image"]
+    names = sorted(path.name for path in (root / "compcars").iterdir())
+    assert names == ["car-images.txt", "image"]
 
 
 @pytest.mark.parametrize(
@@ -189,31 +180,35 @@ def test_a_folder_that_cannot_be_written_to_needs_no_cache(root, monkeypatch):
         ("7/1/2009/x.jpg 2009-1 5", "line 3 has type 5.*1 to 4"),
         (
             "other/7/0/2009/00000000000000.jpg 2010-1 1",
-            "line 3 lists 7/0/2009/00000000000000.jpg, which line 1 does",
+            "line 3 repeats 7/0/2009/00000000000000.jpg of line 1; remove one",
         ),
     ],
 )
 def test_wrong_lines_are_refused(root, line, named):
     edit(root, lambda lines: [*lines[:2], f"{line}\n", *lines[3:]])
-    with pytest.raises(ValueError, match=f"car-images.txt, {named}") as raised:
+    with pytest.raises(ValueError, match=f"car-images.txt: {named}") as caught:
         load(root)
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(caught.value)
 
 
-def test_a_list_without_some_clients_is_refused(root):
+def test_list_without_some_clients_is_refused(root):
     edit(root, lambda lines: [line for line in lines if " 2010-" not in line])
-    with pytest.raises(ValueError, match="no images of 5 of the 30 clients, first 2010-1; use"):
+    with pytest.raises(
+        ValueError, match="5 of the 30 clients have no images, the first is 2010-1"
+    ):
         load(root)
 
 
-def test_an_image_that_is_listed_and_absent_is_named(root):
+def test_missing_image_is_named(root):
     path = image_of(root, 7)
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=f"no image {path}, which is in line 62 of"):
+    with pytest.raises(
+        FileNotFoundError, match=f"car-images.txt: line 62: no file {path}; put"
+    ):
         load(root)
 
 
-def shorten(path):
+def halve(path):
     os.truncate(path, path.stat().st_size // 2)
 
 
@@ -224,7 +219,7 @@ def vector_graphics(path):
 @pytest.mark.parametrize(
     "damage, named",
     [
-        (shorten, "truncated"),
+        (halve, "truncated"),
         (lambda path: path.write_bytes(b""), "cannot identify"),
         (lambda path: path.write_bytes(b"<html>no such file</html>"), "cannot identify"),
         (vector_graphics, "cannot identify"),
@@ -235,52 +230,54 @@ def vector_graphics(path):
         ),
     ],
 )
-def test_an_image_that_cannot_be_decoded_is_named(root, damage, named):
+def test_image_that_cannot_be_decoded_is_named(root, damage, named):
     path = image_of(root, 7)
     Image.effect_noise((200, 200), 60).save(path)
     damage(path)
-    with pytest.raises(ValueError, match=f"{path} is no image .*{named}") as raised:
+    with pytest.raises(ValueError, match=f"{path}: the image cannot .*{named}") as caught:
         load(root)
-    assert "\n" not in str(raised.value)
+    assert "\n" not in str(caught.value)
     assert not list((root / "compcars").glob("*images-16*"))
 
 
-def test_a_list_of_ones_own_is_read_at_its_path(root, tmp_path):
-    own = shutil.move(root / "compcars" / "car-images.txt", tmp_path / "own.txt")
-    loaded = load(root, source="auto", path=own)
+def test_other_list_is_read_at_its_path(root, tmp_path):
+    other = shutil.move(root / "compcars" / "car-images.txt", tmp_path / "other.txt")
+    loaded = load(root, source="auto", path=other)
     assert (loaded.source, loaded.extent) == ("real", "150 of 24151 images")
-    with pytest.raises(FileNotFoundError, match="absent.txt' is no file"):
+    with pytest.raises(FileNotFoundError, match="absent.txt' is not a file"):
         load(root, path="absent.txt")
-    with pytest.raises(ValueError, match="own.txt' is not read with data.source='simulated'"):
-        load(root, path=own, source="simulated")
+    with pytest.raises(ValueError, match="other.txt' is not read with data.source='simulated'"):
+        load(root, path=other, source="simulated")
 
 
-def test_missing_files_are_errors_only_where_they_were_asked_for(tmp_path):
+def test_missing_files_are_errors_only_if_required(tmp_path):
     (tmp_path / "compcars").mkdir()
-    for absent in ("no file .*car-images.txt", "no folder .*image"):
-        with pytest.warns(UserWarning, match=f"{absent}.*Until then cars are drawn"):
+    for missing in ("no file .*car-images.txt", "no folder .*image"):
+        with pytest.warns(UserWarning, match=f"{missing}, so images are simulated; put"):
             assert load(tmp_path, source="auto").source == "simulated"
-        with pytest.raises(FileNotFoundError, match=absent):
+        with pytest.raises(FileNotFoundError, match=missing):
             load(tmp_path)
         (tmp_path / "compcars" / "car-images.txt").touch()
 
 
 @pytest.mark.parametrize(
-    "changes, named",
+    "name, value, named",
     [
-        ({"source": "file"}, "data.source='file'.*auto, real, simulated"),
-        ({"car_relations": "far"}, "data.car_relations='far'.*nearby, adjacent, same, either"),
-        ({"image_size": 7}, "data.image_size=7"),
-        ({"generator_seed": -1}, "data.generator_seed=-1"),
+        ("source", "file", "data.source='file'.*auto, real, simulated"),
+        ("car_relations", "far", "data.car_relations='far'.*nearby, adjacent, same, either"),
+        ("image_size", 7, "data.image_size=7"),
+        ("generator_seed", -1, "data.generator_seed=-1"),
+        ("val_fraction", 0.9, "data.val_fraction=0.9"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(changes, named):
+def test_declarations_refuse_invalid_settings(name, value, named):
+    declared = {parameter.name: parameter for parameter in parameters(compcars.compcars)}
     with pytest.raises(ValueError, match=named):
-        compcars.compcars(**SIMULATED | changes)
+        declared[name].declaration.check(f"data.{name}", value)
 
 
 @pytest.mark.parametrize(
-    "rule, edges, of_the_first, of_a_middle_one",
+    "rule, edges, first_degree, middle_degree",
     [
         ("nearby", 89, 3, 8),
         ("adjacent", 49, 2, 4),
@@ -288,14 +285,14 @@ def test_settings_that_cannot_be_are_refused(changes, named):
         ("either", 315, 17, 23),
     ],
 )
-def test_relations_are_those_of_the_grid(rule, edges, of_the_first, of_a_middle_one):
+def test_relations_follow_years_and_viewpoints(rule, edges, first_degree, middle_degree):
     graph = compcars.car_graph(rule)
     degrees = np.bincount(graph.receivers, minlength=30)
     assert len(graph.senders) == 2 * edges
-    assert (degrees[0], degrees[12]) == (of_the_first, of_a_middle_one)  # 2009-1, 2011-3
+    assert (degrees[0], degrees[12]) == (first_degree, middle_degree)  # 2009-1, 2011-3
 
 
-def test_official_list_is_read_whole(data_root):
+def test_official_list_is_read_completely(data_root):
     path = data_root / "compcars" / "car-images.txt"
     if not path.is_file():
         pytest.skip(f"no file {path}")
@@ -308,19 +305,19 @@ def test_official_list_is_read_whole(data_root):
     assert all(photo.file.split("/")[2] == str(photo.client[0]) for photo in photos)
 
 
-def test_drawn_cars_fill_a_federation():
-    loaded = compcars.compcars(**SIMULATED | {"image_size": 64})
+def test_simulated_images_make_a_federation():
+    loaded = compcars.compcars(root="", source="simulated", seed=0)
     assert (loaded.source, loaded.extent) == ("simulated", "")
     assert loaded.data.train.x.shape[2:] == (64, 64, 3)
     counts = loaded.data.train.count + loaded.data.evals["test"].count
     assert counts.min() >= 140 and counts.max() <= 180 and len(set(counts.tolist())) > 5
     for client in range(30):
         x, y = examples(loaded, client)
-        assert np.ptp(np.bincount(y, minlength=4)) <= 1  # as many of each type as can be
+        assert np.ptp(np.bincount(y, minlength=4)) <= 1  # types are balanced
         assert x.std((0, 1, 2)).min() > 20
 
 
-def test_drawn_cars_repeat_by_the_seed():
+def test_simulated_images_depend_only_on_the_seed():
     first, again, other = (
         drawn_cars.draw(np.random.default_rng(seed), year=1, view=1, image_size=20)
         for seed in (1, 1, 2)
@@ -331,7 +328,7 @@ def test_drawn_cars_repeat_by_the_seed():
 
 
 def outlines(x):
-    """Where an image changes between neighbouring pixels, whatever the colours: [n, F]."""
+    """Absolute differences of neighbouring grey values, and a constant: [n, F]."""
     grey = x.astype(float).mean(-1) / 255
     parts = [np.abs(np.diff(grey, axis=axis)).reshape(len(x), -1) for axis in (1, 2)]
     return np.concatenate([*parts, np.ones((len(x), 1))], 1)
@@ -342,8 +339,8 @@ def ridge(x, y):
     return x.T @ np.linalg.solve(x @ x.T + 3 * np.eye(len(x)), np.eye(4)[y])
 
 
-def test_drawn_cars_need_a_model_of_their_own_year_and_viewpoint():
-    """A linear classifier of outlines, per client and for all; chance is a quarter."""
+def test_best_models_of_simulated_images_depend_on_year_and_viewpoint():
+    """A linear classifier of outlines, per client and for all clients; chance is 1/4."""
     grid = [(year, view) for year in range(6) for view in (0, 2, 4)]
     clients = []
     for year, view in grid:
@@ -353,16 +350,17 @@ def test_drawn_cars_need_a_model_of_their_own_year_and_viewpoint():
     train = [(x[:110], y[:110]) for x, y in clients]
     test = [(x[110:], y[110:]) for x, y in clients]
     weights = [ridge(x, y) for x, y in train]
-    right = np.array([[((x @ w).argmax(1) == y).mean() for w in weights] for x, y in test])
-    everyone = ridge(*(np.concatenate(part) for part in zip(*train, strict=True)))
-    shared = np.mean([((x @ everyone).argmax(1) == y).mean() for x, y in test])
+    # Accuracy of each client's classifier (column) on each client's images (row).
+    accuracy = np.array([[((x @ w).argmax(1) == y).mean() for w in weights] for x, y in test])
+    all_clients = ridge(*(np.concatenate(part) for part in zip(*train, strict=True)))
+    shared = np.mean([((x @ all_clients).argmax(1) == y).mean() for x, y in test])
 
     year, view = np.array(grid).T
     years, views = abs(year[:, None] - year), abs(view[:, None] - view)
-    own = right[(years == 0) & (views == 0)].mean()
-    next_year = right[(years == 1) & (views == 0)].mean()
-    later = right[(years >= 3) & (views == 0)].mean()
-    behind = right[(years == 0) & (views == 4)].mean()
-    assert own > 0.65 and shared < 0.5
-    assert 0.5 < next_year < own and later < 0.2
-    assert behind < next_year - 0.1
+    same_client = accuracy[(years == 0) & (views == 0)].mean()
+    next_year = accuracy[(years == 1) & (views == 0)].mean()
+    later_years = accuracy[(years >= 3) & (views == 0)].mean()
+    opposite_view = accuracy[(years == 0) & (views == 4)].mean()
+    assert same_client > 0.65 and shared < 0.5
+    assert 0.5 < next_year < same_client and later_years < 0.2
+    assert opposite_view < next_year - 0.1

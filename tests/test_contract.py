@@ -19,7 +19,7 @@ from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import client_mesh, make_program, message_bytes
 from graphfl_jax.robustness.attacks import ATTACKS, UPLOAD_ATTACKS, attacked, with_ranks
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
-from graphfl_jax.runs.folder import checkpoint
+from graphfl_jax.runs import checkpoint
 from tests.federations import renamed, small_config, two_clusters
 
 KEY = jax.random.key(3)

@@ -1,4 +1,4 @@
-"""Files: where they are sought, downloads that fail cleanly, and pickles that run nothing."""
+"""Files: the data folder, failed downloads, and pickles that must not run code."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ URL = "https://example.org/table"
 
 
 def answer(body, *, url=URL, length=None):
-    """What urlopen returns, as far as `fetch` looks at it."""
+    """A fake result of urlopen with the attributes that `fetch` reads."""
     headers = {"Content-Length": str(len(body) if length is None else length)}
     response = types.SimpleNamespace(url=url, headers=headers, read=io.BytesIO(body).read)
     return contextlib.nullcontext(response)
@@ -36,14 +36,14 @@ def test_fetched_file_replaces_the_old_one(monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     "reply, error",
     [
-        (answer(b"four"), ValueError),  # over the limit of three bytes
-        (answer(b"ab", length=3), ConnectionError),  # broke off
+        (answer(b"four"), ValueError),  # above the limit of three bytes
+        (answer(b"ab", length=3), ConnectionError),  # incomplete
         (answer(b"abc", url="http://example.org/table"), ValueError),  # redirected
         (urllib.error.URLError("no route"), urllib.error.URLError),
         (TimeoutError("slow"), TimeoutError),
     ],
 )
-def test_failed_download_leaves_the_folder_as_it_was(monkeypatch, tmp_path, reply, error):
+def test_failed_download_changes_no_file(monkeypatch, tmp_path, reply, error):
     def urlopen(url, timeout):
         if isinstance(reply, Exception):
             raise reply
@@ -64,7 +64,7 @@ def test_plain_http_is_refused_before_any_connection(monkeypatch, tmp_path):
         files.fetch("http://example.org", tmp_path / "table", max_bytes=3)
 
 
-def test_default_root_follows_the_environment(monkeypatch, tmp_path):
+def test_default_root_depends_on_the_environment(monkeypatch, tmp_path):
     for variable, root in {
         "HOME": tmp_path / ".cache" / "graphfl_jax",
         "XDG_CACHE_HOME": tmp_path / "graphfl_jax",
@@ -77,45 +77,57 @@ def test_default_root_follows_the_environment(monkeypatch, tmp_path):
             assert files.default_root() == root
 
 
+def test_path_is_checked():
+    files.check_path("", "simulated", reading=("auto", "real"))
+    files.check_path(__file__, "real", reading=("auto", "real"))
+    with pytest.raises(FileNotFoundError, match="data.path='none.txt' is not a file; correct"):
+        files.check_path("none.txt", "real", reading=("auto", "real"))
+    with pytest.raises(
+        ValueError,
+        match="data.path='none.txt' is not read with data.source='simulated'; .*auto or real",
+    ):
+        files.check_path("none.txt", "simulated", reading=("auto", "real"))
+
+
 def test_locate_takes_the_last_file_by_name(tmp_path):
     assert files.locate(tmp_path, "sub/table-*") is None
-    (tmp_path / "sub" / "table-9").mkdir(parents=True)  # a folder is no table
+    (tmp_path / "sub" / "table-9").mkdir(parents=True)  # folders are ignored
     for name in ("table-2", "table-3", "table-1"):
         (tmp_path / "sub" / name).touch()
     assert files.locate(tmp_path, "sub/table-*") == tmp_path / "sub" / "table-3"
 
 
 @pytest.mark.parametrize("protocol", range(5))
-def test_arrays_and_containers_survive(tmp_path, protocol):
+def test_pickled_arrays_and_containers_are_read(tmp_path, protocol):
     array = np.arange(6.0).reshape(2, 3)
-    others = [("é", b"\xff", {1: None}), np.float32(0.5)]
+    containers = [("é", b"\xff", {1: None}), np.float32(0.5)]
     path = tmp_path / "content.pkl"
-    path.write_bytes(pickle.dumps((array, others), protocol))
+    path.write_bytes(pickle.dumps((array, containers), protocol))
     read = files.load_pickle(path)
     np.testing.assert_array_equal(read[0], array)
-    assert read[1] == others
+    assert read[1] == containers
 
 
 @pytest.mark.parametrize("call", ["os system", "builtins eval", "numpy load"])
-def test_pickled_program_is_refused_and_not_run(tmp_path, call):
-    witness = tmp_path / "witness"
-    program = f"open({str(witness)!r}, 'w')" if "eval" in call else f"touch {witness}"
+def test_pickled_calls_are_refused_and_not_run(tmp_path, call):
+    created = tmp_path / "created"  # a file that exists only if the pickled call has run
+    program = f"open({str(created)!r}, 'w')" if "eval" in call else f"touch {created}"
     module, name = call.split()
-    # Protocol 0: look the name up, push a tuple of one string, call.
+    # Protocol 0: load the function, push a tuple of one string, call.
     path = tmp_path / "evil.pkl"
     path.write_text(f"c{module}\n{name}\n(V{program}\ntR.")
     with pytest.raises(ValueError, match=rf"evil.pkl.*{module}.{name} is refused") as caught:
         files.load_pickle(path)
     assert "\n" not in str(caught.value)
-    assert not witness.exists()
+    assert not created.exists()
 
 
-def test_damaged_pickle_is_refused_with_its_name(tmp_path):
+def test_damaged_pickles_are_refused(tmp_path):
     whole = pickle.dumps({"a": np.arange(100.0)}, 2)
     path = tmp_path / "torn.pkl"
     for damaged in (b"", whole[:50], whole[:-20], b"not a pickle", whole[100:]):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match=r"torn\.pkl is not a whole pickle"):
+        with pytest.raises(ValueError, match=r"torn\.pkl: the file is not a complete pickle"):
             files.load_pickle(path)
 
 

@@ -1,4 +1,4 @@
-"""The GRU encoder-decoder, against an independent cell in NumPy."""
+"""The GRU encoder-decoder against an independent cell in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -19,22 +19,22 @@ def cell(weights, h, x):
 
     def gate(which, hidden):
         part = slice(which * len(h), (which + 1) * len(h))
-        told = x @ weights["input_kernel"][:, part] + weights["input_bias"][part]
-        recalled = hidden @ weights["hidden_kernel"][:, part] + weights["hidden_bias"][part]
-        return told, recalled
+        from_input = x @ weights["input_kernel"][:, part] + weights["input_bias"][part]
+        from_state = hidden @ weights["hidden_kernel"][:, part] + weights["hidden_bias"][part]
+        return from_input, from_state
 
     def sigmoid(v):
         return 1 / (1 + np.exp(-v))
 
     r = sigmoid(sum(gate(0, h)))
     z = sigmoid(sum(gate(1, h)))
-    told, recalled = gate(2, h)
-    n = np.tanh(told + r * recalled)
+    from_input, from_state = gate(2, h)
+    n = np.tanh(from_input + r * from_state)
     return (1 - z) * n + z * h
 
 
 def forecast(params, x, truth=None):
-    """One example [past + future, F], step by step; with `truth`, fed the true values."""
+    """Forecasts one example [past + future, F]; with `truth`, steps read the true values."""
     params = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), params)
     encoder, decoder = params["body"]["Cell_0"], params["head"]["Cell_0"]
     h = np.zeros(4)
@@ -55,21 +55,21 @@ def batch():
     return Windows(series, np.int32(24), past=4, future=3).rows(np.arange(6))
 
 
-def test_forecasts_are_those_of_the_equations(batch):
+def test_forecasts_follow_the_equations(batch):
     model = gru(**SMALL)
     params = model.init(KEY)
     expected = np.stack([forecast(params, x) for x in batch.x])
     np.testing.assert_allclose(model.apply(params, batch.x), expected, rtol=1e-4, atol=1e-6)
 
 
-def test_the_papers_forecaster_has_62501_parameters():
+def test_the_forecaster_of_the_paper_has_62501_parameters():
     """Two cells of 3 H (F + H) + 6 H, F = 2 and H = 100, and a linear layer of 101."""
     model = gru(inputs=(24, 2), outputs=12, hidden=(100,), task=REGRESSION)
     assert 2 * (300 * 102 + 600) + 101 == 62_501
-    assert output_layer(model, profile="whole", rank=1).size == 62_501
+    assert output_layer(model).size == 62_501
 
 
-def test_weights_start_uniform_within_one_over_root_hidden():
+def test_weights_are_initialised_in_one_over_root_hidden():
     model = gru(inputs=(24, 2), outputs=12, hidden=(100,), task=REGRESSION)
     for leaf in jax.tree.leaves(model.init(KEY)):
         assert np.abs(leaf).max() <= 0.1
@@ -77,40 +77,62 @@ def test_weights_start_uniform_within_one_over_root_hidden():
             assert np.std(leaf) == pytest.approx(0.1 / np.sqrt(3), rel=0.02)
 
 
-def test_the_body_knows_nothing_of_the_speeds_ahead(batch):
+def test_forecasts_do_not_depend_on_future_values(batch):
     model = gru(**SMALL)
     params = model.init(KEY)
     changed = np.array(batch.x)
-    changed[:, 4:, 0] = 9.0  # which Windows hides, and the model does not read
+    changed[:, 4:, 0] = 9.0  # the values to forecast, which `Windows` sets to 0
     np.testing.assert_array_equal(model.apply(params, batch.x), model.apply(params, changed))
     changed[:, 4:, 1] += 1.0
     assert not np.allclose(model.apply(params, batch.x), model.apply(params, changed))
 
 
 @pytest.mark.parametrize("decay, played, forced", [(50.0, 0, True), (0.5, 1000, False)])
-def test_scheduled_sampling_goes_from_the_truth_to_own_forecasts(batch, decay, played, forced):
-    """k / (k + exp(rounds / k)): 50 / 51 at the start, where one of 12 coins may fall the
-    other way, and 0 after a thousand rounds with k = 1/2."""
+def test_scheduled_sampling_moves_from_true_values_to_forecasts(batch, decay, played, forced):
+    """True values have the probability k / (k + exp(rounds / k)). At the start it is 50 / 51,
+    so one of the 12 draws may differ; after 1000 rounds with k = 1/2 it is 0."""
     model = gru_sampled(**SMALL, sampling_decay=decay, played=played)
     params = model.init(KEY)
-    outputs = np.asarray(jax.jit(model.train_forward)(params, batch))
-    own = np.stack([forecast(params, x) for x in batch.x])
-    told = np.stack([forecast(params, *pair) for pair in zip(batch.x, batch.y, strict=True)])
-    near = np.isclose(outputs, told if forced else own, rtol=1e-4, atol=1e-6).all(axis=1)
+    outputs = np.asarray(jax.jit(model.train_forward)(params, batch, KEY))
+    free = np.stack([forecast(params, x) for x in batch.x])
+    fed = np.stack([forecast(params, *pair) for pair in zip(batch.x, batch.y, strict=True)])
+    near = np.isclose(outputs, fed if forced else free, rtol=1e-4, atol=1e-6).all(axis=1)
     assert near.sum() >= (5 if forced else 6)
-    np.testing.assert_allclose(outputs[:, 0], own[:, 0], rtol=1e-4, atol=1e-6)
-    # And it forecasts, once trained, as the model without it.
+    # The first step reads the last observed value in any case.
+    np.testing.assert_allclose(outputs[:, 0], free[:, 0], rtol=1e-4, atol=1e-6)
+    # Predictions are those of the model without sampling.
     np.testing.assert_array_equal(
         model.apply(params, batch.x), gru(**SMALL).apply(params, batch.x)
     )
-    loss = model.objective(params, Examples(*map(jnp.asarray, batch[:2]), jnp.int32(6)))
+    examples = Examples(*map(jnp.asarray, batch[:2]), jnp.int32(6))
+    loss = model.objective(params, examples, KEY)
     np.testing.assert_allclose(loss, np.mean((outputs - batch.y) ** 2), rtol=1e-5)
 
 
+def test_scheduled_sampling_draws_from_its_key():
+    """The share of true values is k / (k + exp(rounds / k)) up to 4 standard errors."""
+    rng = np.random.default_rng(2)
+    series = rng.normal(size=(306, 3)).astype(np.float32)
+    batch = Windows(series, np.int32(300), past=4, future=3).rows(np.arange(300))
+    model = gru_sampled(**SMALL, sampling_decay=50.0, played=jnp.int32(180))
+    params = model.init(KEY)
+    train_forward = jax.jit(model.train_forward)
+    outputs = [np.asarray(train_forward(params, batch, jax.random.key(i))) for i in (0, 0, 1)]
+    np.testing.assert_array_equal(outputs[0], outputs[1])
+    free = np.stack([forecast(params, x) for x in batch.x])
+    fed = np.stack([forecast(params, *pair) for pair in zip(batch.x, batch.y, strict=True)])
+    drawn = [np.abs(o - fed)[:, 1] < np.abs(o - free)[:, 1] for o in outputs]
+    share = 50 / (50 + np.exp(180 / 50))
+    error = np.sqrt(share * (1 - share) / 300)
+    assert abs(drawn[0].mean() - share) < 4 * error
+    # Draws with different keys are independent: both are true with probability share^2.
+    assert abs((drawn[0] & drawn[2]).mean() - share**2) < 4 * error
+
+
 @pytest.mark.parametrize(
-    "changes, words",
-    [({"hidden": (4, 4)}, "model.hidden"), ({"inputs": (2,)}, "model.name=mlp")],
+    "changes, message",
+    [({"hidden": (4, 4)}, "model.hidden"), ({"inputs": (2,)}, r"shape \[2\] .*model.name=mlp")],
 )
-def test_what_is_no_series_is_refused(changes, words):
-    with pytest.raises(ValueError, match=words):
+def test_settings_that_do_not_fit_a_gru_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         gru(**{**SMALL, "task": CLASSIFICATION, **changes})

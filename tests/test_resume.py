@@ -20,7 +20,7 @@ from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
 from graphfl_jax.configs import fl60
-from graphfl_jax.runs.folder import checkpoint
+from graphfl_jax.runs import checkpoint
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {

@@ -1,4 +1,4 @@
-"""Methods under attack: what the entry tells, and how it pairs runs."""
+"""The robustness entry: statistics of runs under attack, tables and figure."""
 
 import json
 
@@ -6,15 +6,21 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from experiments.common.flag_values import shares
 from experiments.common.plots import draw_robustness
-from experiments.paper.robustness_statistics import behind, over_seeds, row, shares, tables_of
+from experiments.common.statistics import over_seeds
+from experiments.paper.robustness_statistics import (
+    excess_losses,
+    robustness_row,
+    robustness_tables,
+)
 from tests.entries import entry
 
 
 def run(scores, ids=(), success=None, higher=True):
-    """As results.json holds it, of clients with these scores of whom `ids` attack."""
+    """A run in the format of results.json: clients with these scores, of which `ids` attack."""
     benign = np.delete(scores, list(ids)).mean() if len(ids) < len(scores) else None
-    told = {"mean": float(np.mean(scores)), "per_client": list(scores)}
+    summary = {"mean": float(np.mean(scores)), "per_client": list(scores)}
     attack = {"ids": list(ids), "benign": None, "success": None}
     if benign is not None:
         attack["benign"] = {point: {"mean": benign} for point in "GLP"}
@@ -25,100 +31,104 @@ def run(scores, ids=(), success=None, higher=True):
         "higher_is_better": higher,
         "diverged": False,
         "new_clients": None,
-        "scores": {"final": dict.fromkeys("GLP", told)},
+        "scores": {"final": dict.fromkeys("GLP", summary)},
         "attack": attack,
     }
 
 
 CLEAN = [run([0.9, 0.8, 0.7]), run([0.6, 0.9, 0.9])]
-HIT = [run([0.1, 0.6, 0.7], [0], 0.25), run([0.5, 0.0, 0.8], [1], 0.75)]
+ATTACKED = [run([0.1, 0.6, 0.7], [0], 0.25), run([0.5, 0.0, 0.8], [1], 0.75)]
 
 
-def test_losses_are_of_the_same_honest_clients_in_the_same_seed():
-    """Of seed 0 clients 1 and 2: 75 to 65 %; of seed 1 clients 0 and 2: 75 to 65 %."""
-    told = row(HIT, CLEAN)["points"]["P"]
-    np.testing.assert_allclose(told["lost"]["seeds"], [10.0, 10.0])
-    np.testing.assert_allclose(told["benign"]["seeds"], [65.0, 65.0])
-    np.testing.assert_allclose(told["all"]["seeds"], [140 / 3, 130 / 3])
-    np.testing.assert_allclose(told["success"]["mean"], 50.0)
-    worse = row([run([0.004, 0.002], [0], higher=False)], [run([0.003, 0.001], higher=False)])
-    np.testing.assert_allclose(worse["points"]["G"]["lost"]["mean"], 1.0)
+def test_losses_compare_the_same_benign_clients_in_the_same_seed():
+    """Seed 0, clients 1 and 2: from 75 to 65 %. Seed 1, clients 0 and 2: from 75 to 65 %."""
+    scores = robustness_row(ATTACKED, CLEAN)["points"]["P"]
+    np.testing.assert_allclose(scores["loss"]["seeds"], [10.0, 10.0])
+    np.testing.assert_allclose(scores["benign"]["seeds"], [65.0, 65.0])
+    np.testing.assert_allclose(scores["all"]["seeds"], [140 / 3, 130 / 3])
+    np.testing.assert_allclose(scores["success"]["mean"], 50.0)
+    attacked, clean = run([0.004, 0.002], [0], higher=False), run([0.003, 0.001], higher=False)
+    row = robustness_row([attacked], [clean])
+    np.testing.assert_allclose(row["points"]["G"]["loss"]["mean"], 1.0)
 
 
-def test_intervals_are_students():
+def test_intervals_over_seeds_are_those_of_students_t():
     numbers = [1.0, 2.0, 4.0, 4.5, 7.0]
-    low, high = stats.t.interval(0.95, 4, np.mean(numbers), stats.sem(numbers))
-    told = over_seeds(numbers)
-    np.testing.assert_allclose(
-        (told["mean"] - told["half"], told["mean"] + told["half"]), (low, high)
-    )
-    assert over_seeds([3.0])["half"] is None
+    interval = stats.t.interval(0.95, 4, np.mean(numbers), stats.sem(numbers))
+    summary = over_seeds(numbers)
+    mean, half_width = summary["mean"], summary["half_width"]
+    np.testing.assert_allclose((mean - half_width, mean + half_width), interval)
+    assert over_seeds([3.0])["half_width"] is None
 
 
-def test_what_diverged_or_has_nobody_honest_has_no_score():
-    assert row([CLEAN[0] | {"diverged": True}, HIT[1]], CLEAN)["points"] is None
-    assert row([run([0.1, 0.1, 0.1], [0, 1, 2])] * 2, CLEAN)["points"] is None
+def test_without_benign_clients_or_with_a_diverged_run_there_is_no_score():
+    diverged = [CLEAN[0] | {"diverged": True}, ATTACKED[1]]
+    assert robustness_row(diverged, CLEAN)["points"] is None
+    assert robustness_row([run([0.1, 0.1, 0.1], [0, 1, 2])] * 2, CLEAN)["points"] is None
 
 
-def test_methods_are_compared_seed_by_seed_with_the_first():
-    about = {"attack": "alie", "ratio": 0.3}
+def test_methods_are_compared_with_the_first_seed_by_seed():
+    names = {"attack": "alie", "ratio": 0.3}
     worse = [run([0.1, 0.5, 0.5], [0]), run([0.5, 0.0, 0.6], [1])]
     rows = [
-        {"method": "first", **about, **row(HIT, CLEAN)},
-        {"method": "other", **about, **row(worse, CLEAN)},
+        {"method": "first", **names, **robustness_row(ATTACKED, CLEAN)},
+        {"method": "other", **names, **robustness_row(worse, CLEAN)},
     ]
-    (told,) = behind(rows, "first")
-    np.testing.assert_allclose(told["points"]["P"]["behind"]["seeds"], [15.0, 10.0])
-    tables = dict(tables_of(rows))
-    assert "alie: what the others lost more than first, accuracy at P, %" in tables
-    assert "alie: success at P, % of honest clients' triggered images" in tables
+    (row,) = excess_losses(rows, "first")
+    np.testing.assert_allclose(row["points"]["P"]["excess_loss"]["seeds"], [15.0, 10.0])
+    tables = dict(robustness_tables(rows))
+    assert "alie: loss of benign clients minus that with first, accuracy at P, %" in tables
+    assert "alie: success at P, % of benign clients' triggered images" in tables
     assert all(text[0] == ["method", "0.3"] for text in tables.values())
     rows[0] |= {"points": None, "diverged": 2}
-    tables = dict(tables_of(rows))
-    assert tables["alie: accuracy at P, %, of all clients"][1][1] == "2 diverged"
-    assert not any("lost more than" in title for title in tables)
+    tables = dict(robustness_tables(rows))
+    assert tables["alie: accuracy at P, %, all clients"][1][1] == "2 diverged"
+    assert not any("minus that with" in title for title in tables)
 
 
-def test_a_cross_is_where_a_run_diverged():
-    broken = [CLEAN[0], HIT[1] | {"diverged": True}]
+def test_a_cross_marks_a_ratio_with_a_diverged_run():
+    broken = [CLEAN[0], ATTACKED[1] | {"diverged": True}]
     rows = [
-        {"method": "m", "attack": "alie", "ratio": ratio, **row(runs, CLEAN)}
+        {"method": "m", "attack": "alie", "ratio": ratio, **robustness_row(runs, CLEAN)}
         for ratio, runs in ((0.0, CLEAN), (0.2, broken))
     ]
     (axes,) = draw_robustness(rows, "").axes
     line, cross = (axes.lines[i].get_xydata() for i in (0, 1))
     np.testing.assert_allclose(line, [[0.0, 80.0], [20.0, np.nan]])
-    np.testing.assert_allclose(cross, [[20.0, 0.03]])  # near the bottom, as more is better
+    np.testing.assert_allclose(cross, [[20.0, 0.03]])  # near the bottom, since higher is better
 
 
 @pytest.mark.parametrize("words", [["0", "1.5"], ["-0.1"], ["half"], ["nan"]])
-def test_ratios_are_shares(words):
-    with pytest.raises(ValueError, match=f"ratios={','.join(words)} must be in"):
-        shares(words)
-    assert shares(["0.5", "0.1"]) == [0.0, 0.1, 0.5]
+def test_ratios_outside_the_unit_interval_are_refused(words):
+    with pytest.raises(ValueError, match=f"ratios={','.join(words)} has a value outside"):
+        shares("ratios", words)
 
 
-def test_the_entry_leaves_tables_and_makes_no_run_twice(tmp_path):
+def test_ratios_are_sorted_and_zero_is_added():
+    assert shares("ratios", ["0.5", "0.1"]) == [0.0, 0.1, 0.5]
+
+
+def test_the_entry_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     words = ["--methods=fedavg", "--attacks=sign_flip", "--ratios=0.5", "--seeds=2"]
-    status, told, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
+    status, printed, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
-    assert "4 runs made, 0 found" in told
-    assert "sign_flip: what honest clients lost" in (tmp_path / "out/robustness.md").read_text()
-    left = {path.name for path in (tmp_path / "out").iterdir()}
-    assert left == {
-        "cells",
-        *(f"robustness.{suffix}" for suffix in ("json", "md", "png", "svg")),
-    }
+    assert "4 new runs, 0 from the cache" in printed
+    page = (tmp_path / "out/robustness.md").read_text()
+    assert page.startswith("Made by `python -m experiments.robustness --config=")
+    assert "--methods=fedavg --attacks=sign_flip" in page and "--out" not in page
+    assert "sign_flip: loss of benign clients, accuracy at P, %" in page
+    names = {f"robustness.{suffix}" for suffix in ("json", "md", "png", "svg")}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"cached_runs", *names}
     before = json.loads((tmp_path / "out/robustness.json").read_text())
-    assert [(one["ratio"], one["attackers"]) for one in before["rows"]] == [(0.0, 0), (0.5, 30)]
-    assert before["rows"][0]["points"]["P"]["lost"]["seeds"] == [0.0, 0.0]
-    status, told, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
-    assert status == 0 and "0 runs made, 4 found" in told, errors
+    assert [(row["ratio"], row["attackers"]) for row in before["rows"]] == [(0.0, 0), (0.5, 30)]
+    assert before["rows"][0]["points"]["P"]["loss"]["seeds"] == [0.0, 0.0]
+    status, printed, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
+    assert status == 0 and "0 new runs, 4 from the cache" in printed, errors
     assert json.loads((tmp_path / "out/robustness.json").read_text()) == before
 
 
-def test_an_attack_that_is_none_is_refused_in_one_line(tmp_path):
-    status, told, errors = entry("robustness", "--attacks=gas", cwd=tmp_path)
-    assert (status, told, errors.count("\n")) == (2, "", 1)
+def test_an_unknown_attack_is_refused_in_one_line(tmp_path):
+    status, printed, errors = entry("robustness", "--attacks=gas", cwd=tmp_path)
+    assert (status, printed, errors.count("\n")) == (2, "", 1)
     assert errors.startswith("error: attacks='gas' is unknown; choose from label_flip")
     assert not any(tmp_path.iterdir())

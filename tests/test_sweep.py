@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.paper.table_text import diverged
+from experiments.common.statistics import diverged
 from experiments.sweeping import ray_backend
 from experiments.sweeping.grid import points_of, points_of_file, take_axes
 from graphfl_jax.build import load_federation

@@ -1,9 +1,7 @@
-"""What every entry does alike: read flags, run, and say in one line what does not fit."""
+"""The command line of all entries: flags, errors in one line, progress."""
 
-import functools
 import itertools
 import os
-import re
 import sys
 import warnings
 from collections.abc import Callable
@@ -15,28 +13,35 @@ from absl import app, flags, logging
 from ml_collections import ConfigDict, config_flags
 from rich import progress
 from rich.console import Console
+from rich.table import Table
 from rich.text import Text
 
+from graphfl_jax.configs.fields import changed, fields_of, parsed, values_of
 from graphfl_jax.data.files import cache_folder
 
 config_flags.DEFINE_config_file(
-    "config", None, "Configuration file; --config.FIELD=VALUE sets one of its fields."
+    "config", None, "Configuration file; --config.FIELD=VALUE sets a field, --help lists them."
 )
 flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
 flags.DEFINE_string(
     "compilation_cache",
     None,
-    "Folder of compiled programs, by default in the user's cache folder; empty: keep none.",
+    "Folder of compiled programs, by default in the user's cache folder; empty keeps none.",
 )
 flags.DEFINE_integer(
     "cores",
     None,
-    "Cores over which entries of many runs split them, by default all that this process may "
-    "use; accelerators, where there are some, are all used.",
+    "Cores over which many runs are split, by default all that this process may use. "
+    "Accelerators are always all used.",
     lower_bound=1,
 )
-flags.DEFINE_bool("debug", False, "Show the trace of an error.")
+flags.DEFINE_bool(
+    "debug",
+    False,
+    "Show the trace of an error; experiments.run then plays client by client without jit.",
+)
 FLAGS = flags.FLAGS
+OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
 
 
 def launch(
@@ -47,13 +52,13 @@ def launch(
     A flag, a field or a file that does not fit ends in one line on stderr and status 2.
 
     Args:
-      keep_compiled: whether programs are kept for later processes, and theirs used.
-      many_runs: whether `main` splits runs over devices, of which each core is then one.
+      keep_compiled: whether compiled programs are kept for later processes.
+      many_runs: whether `main` splits runs over devices; then each core is one.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
     def guarded(argv):
-        logging.set_verbosity(logging.WARNING)  # Orbax tells every step of a save
+        logging.set_verbosity(logging.WARNING)  # Orbax logs every step of a save
         try:
             if keep_compiled:
                 _keep_compiled(FLAGS.compilation_cache)
@@ -70,41 +75,17 @@ def launch(
 
 def configuration() -> ConfigDict:
     """The configuration that the flags describe."""
+    config = parsed(file_configuration(), OVERRIDES)
+    if FLAGS.data_root is not None:
+        config = changed(config, {"data.root": FLAGS.data_root})
+    return config
+
+
+def file_configuration() -> ConfigDict:
+    """The configuration of the file, without ``--config.FIELD=VALUE``."""
     if FLAGS.config is None:
         raise ValueError("no configuration; add --config=configs/tpt48.py or another file")
-    if FLAGS.data_root is not None:
-        FLAGS.config.data.root = FLAGS.data_root
     return FLAGS.config
-
-
-def kind_of(config: ConfigDict, field: str) -> type:
-    """The type of a field's values, by its dotted name.
-
-    Raises:
-      ValueError: there is no such field.
-    """
-    try:
-        return type(functools.reduce(lambda part, name: part[name], field.split("."), config))
-    except (KeyError, TypeError):
-        raise ValueError(_no_field(field)) from None
-
-
-def parsed(config: ConfigDict, field: str, text: str) -> bool | int | float | str:
-    """A value of a field, from a word of the command line.
-
-    Raises:
-      ValueError: there is no such field, or the word is no value of its kind.
-    """
-    kind = kind_of(config, field)
-    words = {"true": True, "false": False} if kind is bool else {}
-    try:
-        if kind not in (bool, int, float, str):
-            raise ValueError
-        return words[text.lower()] if words else kind(text)
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"{field}={text} is not of its kind, {kind.__name__}; configs/base.py shows one"
-        ) from None
 
 
 def fresh_folder(name: str) -> Path:
@@ -125,7 +106,7 @@ def complain(message: str) -> None:
 
 
 class Rate(progress.ProgressColumn):
-    """Units per second of late, or per minute where they are slow."""
+    """Recent units per second, or per minute if they are slow."""
 
     def __init__(self, unit: str):
         super().__init__()
@@ -141,7 +122,7 @@ class Rate(progress.ProgressColumn):
 
 
 def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
-    """Progress, rate and remaining time on stderr; silent where that is no terminal."""
+    """Progress, rate and remaining time on stderr; silent if stderr is not a terminal."""
     console = Console(stderr=True)
     return progress.Progress(
         progress.TextColumn("{task.description}"),
@@ -155,9 +136,9 @@ def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progre
 
 
 def _keep_compiled(folder: str | None) -> None:
-    """Lets JAX keep compiled programs in a folder, unless its own settings name one.
+    """Makes JAX keep compiled programs in a folder, unless its own settings name one.
 
-    Such a program is code that a later process runs, so that nobody else may write there.
+    A later process runs this code, so only the user may write into the folder.
     """
     if folder == "" or (folder is None and jax.config.jax_compilation_cache_dir):
         return
@@ -169,8 +150,8 @@ def _keep_compiled(folder: str | None) -> None:
             raise PermissionError(f"{path} cannot be written")
     except OSError as error:
         warnings.warn(
-            f"no compiled program is kept: {error}; set --compilation_cache to a folder of "
-            f"yours, or to nothing",
+            f"compiled programs are not kept: {error}; set --compilation_cache to another "
+            f"folder, or leave it empty",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -180,9 +161,9 @@ def _keep_compiled(folder: str | None) -> None:
 
 
 def _make_cores_devices(cores: int | None) -> None:
-    """Makes each core a device, unless XLA's own flags say how many there are.
+    """Makes each core a device, unless XLA's own flags set the number of devices.
 
-    XLA uses several cores for a large product, and one for a program of many small ones.
+    XLA uses several cores for a large product, but one for a program of many small products.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
@@ -193,35 +174,62 @@ def _make_cores_devices(cores: int | None) -> None:
 
 
 def _parse(argv):
+    argv, overrides = _take_overrides(argv)
+    OVERRIDES.clear()
+    OVERRIDES.update(overrides)
+    asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
+    argv = [word for word in argv if word not in asked]
     try:
         rest = FLAGS(argv)
         getattr(FLAGS.config, "rounds", None)  # a file that cannot be read fails at first use
-    except (flags.IllegalFlagValueError, TypeError) as error:
-        refuse(f"{error}; configs/base.py shows every field with a value of its type")
-    except (AttributeError, KeyError) as error:
-        refuse(_unknown_name(str(error), argv))
+        if asked:
+            _show_help()
     except OSError as error:
         why = str(error).splitlines()[-1].strip()
         refuse(f"{why}; name a configuration file, such as configs/tpt48.py")
-    except (flags.Error, ImportError, SyntaxError, ValueError) as error:
+    except AttributeError as error:
+        if "get_config" not in str(error):
+            raise
+        refuse(f"the configuration file has no get_config: {error}")
+    except (flags.Error, ImportError, SyntaxError, TypeError, ValueError) as error:
         refuse(str(error))
     if len(rest) > 1:
-        refuse(f"{rest[1]!r} is no flag; flags begin with --")
+        refuse(f"{rest[1]!r} is not a flag; flags begin with --")
     return rest
 
 
-def _unknown_name(error, argv):
-    """What to say of a name that ml_collections, or a file's get_config, did not find."""
-    if "get_config" in error:
-        return f"the configuration file is none: {error}"
-    name = re.search(r"lookup: ([\w.]+)|'(\w+)|$", error)
-    name = name[1] or name[2] or error
-    if any(word.endswith(f":{name}") for word in argv):
-        return f"{name!r} is no method of the configuration file; METHODS in it lists them"
-    close = re.search(r'Did you mean "(\w+)"', error)
-    meant = f", perhaps {close[1]!r}" if close else ""
-    return _no_field(name, meant)
+def _take_overrides(argv):
+    """Splits --config.FIELD=VALUE, or --config.FIELD VALUE, off the other words."""
+    rest, overrides, words = [], {}, iter(argv)
+    for word in words:
+        field, given, value = word.removeprefix("--config.").partition("=")
+        if not word.startswith("--config."):
+            rest.append(word)
+        elif given:
+            overrides[field] = value
+        else:
+            overrides[field] = next(words, "")
+    return rest, overrides
 
 
-def _no_field(name, meant=""):
-    return f"the configuration has no field {name!r}{meant}; configs/base.py lists all fields"
+def _show_help():
+    """Prints the flags of the entry, and the fields of the configuration."""
+    app.usage(shorthelp=True, writeto_stdout=True)
+    if FLAGS.config is not None:
+        config = parsed(FLAGS.config, OVERRIDES)
+        Console().print(field_table(config))
+    else:
+        print("\nAdd --config=FILE to list the fields of a configuration.")
+    sys.exit(0)
+
+
+def field_table(config: ConfigDict) -> Table:
+    """The fields of a configuration, with their values and meanings."""
+    values, defaults = values_of(config)
+    table = Table(title="--config.FIELD=VALUE", show_edge=False)
+    for column in ("field", "value", "possible values", "meaning"):
+        table.add_column(column, overflow="fold")
+    for name, field in fields_of(values, defaults).items():
+        shown = field.setting.values
+        table.add_row(name, str(values[name]), shown, field.setting.meaning)
+    return table

@@ -1,27 +1,27 @@
-"""Lines of scores, histograms, rates and powers, as drawings."""
+"""Figures of scores, risks, histograms, rates and power laws."""
 
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from experiments.paper.published import UNITS
+from experiments.common.units import UNITS
 
-# Colours that stay apart for all eyes, then the same with other dashes.
+# Colours that colour-blind readers can distinguish; further lines change the dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 DASHES = ("-", "--", ":")
 
 
-def draw(lines: list[dict], label: str) -> Figure:
-    """Draws means over seeds, and a band of one standard deviation about them.
+def draw_lines(lines: list[dict], label: str) -> Figure:
+    """Means over seeds, with a band of one standard deviation over seeds.
 
     Args:
-      lines: of each its ``name``, ``metric``, the places ``x``, and the scores there of every
-        seed, ``seeds`` [seeds][x], empty where no run has a score.
-      label: of the places.
+      lines: each with its ``name``, ``metric``, positions ``x``, and the scores there of every
+        seed, ``seeds`` [seeds, x]; ``seeds`` is empty if no run has a score.
+      label: of the x axis.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     scale, unit = UNITS[lines[0]["metric"]]
-    alone = len(lines) == 1
+    single = len(lines) == 1
     low, high = [], []
     for i, line in enumerate(lines):
         if not line["seeds"]:
@@ -29,34 +29,40 @@ def draw(lines: list[dict], label: str) -> Figure:
             continue
         scores = scale * np.array(line["seeds"])  # [seeds, x]
         mean, spread = scores.mean(axis=0), scores.std(axis=0)
-        style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
-        axes.plot(line["x"], mean, label=line["name"], marker="o" if alone else None, **style)
+        style = _style(i)
+        axes.plot(line["x"], mean, label=line["name"], marker="o" if single else None, **style)
         axes.fill_between(
             line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
         )
-        # The first rounds of the worst method would flatten everything else.
-        seen = slice(0 if alone else len(mean) // 4, None)
-        low.extend((mean - spread)[seen] if alone else mean[seen])
-        high.extend((mean + spread)[seen] if alone else mean[seen])
+        # The y axis ignores early rounds, in which the worst method would flatten the others.
+        shown = slice(0 if single else len(mean) // 4, None)
+        low.extend((mean - spread)[shown] if single else mean[shown])
+        high.extend((mean + spread)[shown] if single else mean[shown])
     if low:
         margin = 0.08 * (max(high) - min(low)) or 0.5
         axes.set_ylim(min(low) - margin, max(high) + margin)
     axes.set(xlabel=label, ylabel=f"test {lines[0]['metric']} [{unit}]")
     axes.grid(alpha=0.3)
-    if alone:
+    if single:
         axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
     else:
         figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure
 
 
+def _style(i):
+    """Colour and dashes of line i."""
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+
+
 def draw_robustness(rows: list[dict], title: str) -> Figure:
-    """Draws scores of honest clients at P over shares of malicious ones: a panel an attack.
+    """Scores of benign clients at P over the share of malicious clients, a panel per attack.
+
+    Where a run diverged, the line has a gap, and a cross marks the edge with the worst scores.
 
     Args:
-      rows: as `robustness.main` makes them; where a run diverged a line has a gap, and a cross
-        at the edge where scores are worst.
-      title: of the drawing.
+      rows: as `robustness.main` makes them.
+      title: of the figure.
     """
     attacks, methods = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("attack", "method")
@@ -65,25 +71,30 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
         1, len(attacks), figsize=(7.2, 4.2), sharey=True, squeeze=False, layout="constrained"
     )
     for attack, axes in zip(attacks, panels[0], strict=True):
-        crossed = 0  # methods so far of which a run diverged
+        crosses = 0  # methods so far with a diverged run
         for i, method in enumerate(methods):
-            own = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
-            places = [100 * row["ratio"] for row in own]
-            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in own]
+            chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+            shares = [100 * row["ratio"] for row in chosen]
+            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in chosen]
             mean = np.array([score.get("mean", np.nan) for score in scores])
-            half = np.array([score.get("half") or 0.0 for score in scores])
-            style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+            half_width = np.array([score.get("half_width") or 0.0 for score in scores])
+            style = _style(i)
             label = method if attack == attacks[0] else None
-            axes.plot(places, mean, label=label, marker="o", ms=3, **style)
+            axes.plot(shares, mean, label=label, marker="o", ms=3, **style)
             axes.fill_between(
-                places, mean - half, mean + half, color=style["color"], alpha=0.1, lw=0
+                shares,
+                mean - half_width,
+                mean + half_width,
+                color=style["color"],
+                alpha=0.1,
+                lw=0,
             )
-            broken = [100 * row["ratio"] for row in own if row["diverged"]]
-            crossed += bool(broken)
-            height = 0.03 * crossed
+            broken = [100 * row["ratio"] for row in chosen if row["diverged"]]
+            crosses += bool(broken)
+            height = 0.03 * crosses
             axes.plot(
                 broken,
-                [height if own[0]["higher_is_better"] else 1 - height] * len(broken),
+                [height if chosen[0]["higher_is_better"] else 1 - height] * len(broken),
                 "x",
                 color=style["color"],
                 ms=5,
@@ -91,7 +102,7 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
             )
         axes.set(title=attack, xlabel="malicious clients [%]")
         axes.grid(alpha=0.3)
-    panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of honest clients [{rows[0]['unit']}]")
+    panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of benign clients [{rows[0]['unit']}]")
     if any(row["diverged"] for row in rows):
         panels[0, 0].plot([], [], "x", color="grey", ms=5, label="a run diverged")
     figure.suptitle(title, fontsize="medium")
@@ -100,10 +111,10 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
 
 
 def draw_search(board: dict) -> Figure:
-    """Draws validation scores over each field of a leaderboard, and a line through the best.
+    """Validation scores over each field of a sweep, with a line through the best ones.
 
     Args:
-      board: as `leaderboard.leaderboards` has it.
+      board: an element of `leaderboard.leaderboards`.
     """
     fields = board["fields"]
     rows = -(-len(fields) // 3)
@@ -139,10 +150,11 @@ def draw_search(board: dict) -> Figure:
 
 
 def draw_histograms(lines: list[dict], unit: str) -> Figure:
-    """Draws a panel for each client, four in a row.
+    """A histogram for each client, four panels in a row.
 
     Args:
-      lines: of each its ``name``, the ``edges`` of bins [b + 1] and the ``shares`` in them [b].
+      lines: each with its ``name``, the ``edges`` of bins [b + 1] and the ``shares`` of values
+        in them [b].
       unit: of the edges.
     """
     rows = -(-len(lines) // 4)
@@ -161,12 +173,12 @@ def draw_histograms(lines: list[dict], unit: str) -> Figure:
 
 
 def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
-    """Draws risks over the share of attacked clients: a row for each graph.
+    """Risks over the share of attacked clients, a row of panels for each graph.
 
     Args:
-      curves: of each its ``graph``, ``regime``, ``shares``, and for every method what there is
-        of risks there: ``closed_form``, ``printed``, ``mean`` and ``half_width``.
-      methods: what each is called.
+      curves: each with its ``graph``, ``regime`` and ``shares``, and for every method the risks
+        ``closed_form``, ``stated``, ``mean`` and the ``half_width`` of its interval.
+      methods: the label of each method.
     """
     graphs, regimes = (
         list(dict.fromkeys(c[name] for c in curves)) for name in ("graph", "regime")
@@ -187,10 +199,10 @@ def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
             axes.plot(curve["shares"], curve["closed_form"][method], color=colour, label=name)
             axes.plot(
                 curve["shares"],
-                curve["printed"][method],
+                curve["stated"][method],
                 ":",
                 color=colour,
-                label=f"{name}, printed",
+                label=f"{name}, stated",
             )
             axes.errorbar(
                 curve["shares"],
@@ -206,7 +218,7 @@ def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
             axes.set_title(curve["regime"], fontsize="small")
         if column == 0:
             axes.set_ylabel(curve["graph"], fontsize="small")
-    # Risks grow a thousandfold where relations are wrong, and are zero in a clique.
+    # Risks range from zero in a clique to thousands where relations are wrong.
     panels[0, 0].set_yscale("symlog", linthresh=10)
     panels[0, 0].set_ylim(bottom=0)
     figure.supxlabel("share of attacked clients")
@@ -219,11 +231,11 @@ def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
 
 
 def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
-    """Draws rounds per second as bars, the first as the measure of the others.
+    """Rounds per second as bars, with each bar's time per round relative to the first.
 
     Args:
-      times: of each bar its name, and the median, fastest and slowest seconds per round.
-      title: of the drawing.
+      times: label of each bar -> median, fastest and slowest seconds per round.
+      title: of the figure.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
     first, *_ = next(iter(times.values()))
@@ -232,7 +244,7 @@ def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
         reach = [[rate - 1 / slowest], [1 / fastest - rate]]
         axes.barh(i, rate, color=COLOURS[min(i, 1)])
         axes.errorbar(rate, i, xerr=reach, color=COLOURS[-1], capsize=3)
-        ratio = f", {median / first:.1f} times as long a round" if i else ""
+        ratio = f", {median / first:.1f} times the time per round" if i else ""
         axes.annotate(
             f"{rate:.3g}/s{ratio}",
             (1 / fastest, i),
@@ -248,14 +260,15 @@ def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
 
 
 def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], title: str):
-    """Draws times over sizes, both on logarithmic axes, with the power that is fitted.
+    """Times over sizes on logarithmic axes, with the fitted power law.
 
     Args:
-      sizes: the places.
-      times: at each the median, fastest and slowest.
-      fit: has `factor` and `exponent` of a power, and the `sizes` that it is fitted to.
+      sizes: positions on the x axis.
+      times: median, fastest and slowest time of each size.
+      fit: ``factor`` and ``exponent`` of a power law and the ``sizes`` that it was fitted to,
+        or None.
       labels: of the two axes.
-      title: of the drawing.
+      title: of the figure.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     median, fastest, slowest = np.array(times).T

@@ -1,22 +1,19 @@
-"""From risks to tables and sentences: where printed theorems hold, and what holds instead."""
+"""Tables of risks, and a verdict on each statement of the theorems."""
 
 import itertools
 
-from rich.table import Table
-
 from experiments.linear_theory.closed_form import METHODS, REGIMES
-from experiments.paper.table_text import narrow
 
 NAMES = {"pfedhn": "pFedHN", "panacea": "Panacea"}
-STATED = {"pfedhn": "III.2, 2dk m/n", "panacea": "III.3, 2dk r/n"}
-WANTED = {
-    "repaired": "Theta* = W V* G, V* at random",
+STATED = {"pfedhn": "Theorem III.2, 2dk m/n", "panacea": "Theorem III.3, 2dk r/n"}
+TARGETS = {
+    "averaged": "Theta* = W V* G, random V*",
     "consistent": "Theta* = W V*, V* = V* G~",
-    "unrelated": "Theta* = W V*, V* at random",
+    "unrelated": "Theta* = W V*, random V*",
 }
 DERIVED = {
-    ("repaired", "pfedhn"): "dk/n times the sum of 1 + |g_i|^2 over attacked clients",
-    ("repaired", "panacea"): "2dk r/n",
+    ("averaged", "pfedhn"): "dk/n times the sum of 1 + |g_i|^2 over attacked clients",
+    ("averaged", "panacea"): "2dk r/n",
     ("consistent", "pfedhn"): "dk/n times the sum of 1 + c_i^2 over attacked clients",
     ("consistent", "panacea"): "dk/n (r + |c'M|^2)",
     ("unrelated", "pfedhn"): "2dk m/n",
@@ -24,126 +21,146 @@ DERIVED = {
 }
 ROUNDING = 1e-9
 PREMISE = (
-    "That attacked clients have no gradient is assumed: with random labels, cross-entropy's is "
-    "on average the predictions less uniform ones, and zero for these only."
+    "All results assume that attacked clients have zero gradient on average. With random "
+    "labels the expected gradient of the cross-entropy is the prediction minus the uniform "
+    "distribution, which is zero only for uniform predictions."
 )
 
 
-def graph_table(graphs: list[dict]) -> Table:
-    """What the theorems take for granted of a graph, and what is so."""
+def graph_rows(graphs: list[dict]) -> list[list[str]]:
+    """The properties that the theorems assume, one row for each graph."""
     heads = ["graph", "G~", "n", "m", "rank\nG~", "gap", "column\nsums", "largest\n|g_i|^2"]
     heads += ["r", "r/m"]
-    text = [
+    rows = [
         [
-            *(row["graph"], row["normalisation"], f"{row['clients']}", f"{row['attacked']}"),
-            *(f"{row['rank']}", f"{row['gap']:.3f}"),
-            " to ".join(dict.fromkeys(f"{end:.2f}" for end in row["column_sums"])),
-            *(f"{row['largest_column']:.2f}", f"{row['r']:.3f}"),
-            f"{row['r'] / row['attacked']:.3f}" if row["attacked"] else "",
+            *(graph["graph"], graph["normalisation"]),
+            *(f"{graph['clients']}", f"{graph['attacked']}"),
+            *(f"{graph['rank']}", f"{graph['gap']:.3f}"),
+            " to ".join(dict.fromkeys(f"{end:.2f}" for end in graph["column_sums"])),
+            *(f"{graph['largest_column']:.2f}", f"{graph['r']:.3f}"),
+            f"{graph['r'] / graph['attacked']:.3f}" if graph["attacked"] else "",
         ]
-        for row in graphs
+        for graph in graphs
     ]
-    title = "G~ with rows or columns of sum one"
-    return narrow(title, [heads, *text], left=("graph", "G~"))
+    return [heads, *rows]
 
 
-def risk_table(regime: str, rows: list[dict]) -> Table:
-    """Derived, measured and printed risks of one regime."""
-    heads = ["graph", "G~", "method", "closed form", "trained", "holds", "printed", "holds"]
-    text = [
+def risk_rows(risks: list[dict]) -> list[list[str]]:
+    """Risks by the closed form, by simulation and as the theorems state them."""
+    heads = ["graph", "G~", "method", "closed form", "trained", "holds", "stated", "holds"]
+    rows = [
         [
-            *(row["graph"], row["normalisation"], row["method"], _number(row["closed_form"])),
-            f"{_number(row['mean'])}±{_number(row['half_width'])}",
-            *(_answer(row["closed_form_holds"]), _number(row["printed"])),
-            _answer(row["printed_holds"]),
+            *(risk["graph"], risk["normalisation"], risk["method"]),
+            _number(risk["closed_form"]),
+            f"{_number(risk['mean'])}±{_number(risk['half_width'])}",
+            _answer(risk["closed_form_holds"]),
+            *(_number(risk["stated"]), _answer(risk["stated_holds"])),
         ]
-        for row in rows
+        for risk in risks
     ]
-    title = f"risk, {regime}: {WANTED[regime]}"
-    return narrow(title, [heads, *text], left=("graph", "G~", "method"))
+    return [heads, *rows]
 
 
-def findings(
-    rows: list[dict], graphs: list[dict], worst: list[dict], *, within: float, steps: int
+def verdicts(
+    risks: list[dict], graphs: list[dict], worst: list[dict], *, within: float, steps: int
 ) -> list[str]:
-    """What the tables say, a line for each statement.
+    """Sentences that say where each statement holds.
 
-    `within` is the number of standard errors by which a formula that holds may be off.
+    Args:
+      risks: rows of `theory.risks_of`.
+      graphs: of each graph its `closed_form.conditions`.
+      worst: results of `closed_form.extremes`.
+      within: standard errors by which a true formula may differ from the simulated mean.
+      steps: of gradient descent; 0 is the limit of training.
     """
     return [
-        "± is a 95 % interval. A formula holds if it is off by no more than "
-        f"{within:.1f} standard errors, as {len(rows)} true ones are in 999 of 1000 runs.",
-        _about_closed_forms(rows, steps),
-        *(_about_printed(rows, *which) for which in itertools.product(METHODS, REGIMES)),
-        *(line for regime in REGIMES for line in _about_advantage(rows, regime)),
+        "± is a 95 % confidence interval. A formula holds if it differs from the simulated "
+        f"mean by at most {within:.1f} standard errors; {len(risks)} true formulas all pass "
+        "this test with a probability of at least 0.999.",
+        _about_closed_forms(risks, steps),
+        *(_about_stated(risks, *which) for which in itertools.product(METHODS, REGIMES)),
+        *(line for regime in REGIMES for line in _about_advantage(risks, regime)),
         *_about_graphs(graphs),
-        *(_about_all(case) for case in worst),
+        *(_about_extremes(case) for case in worst),
         PREMISE,
     ]
 
 
-def _about_closed_forms(rows, steps):
-    wrong = [row for row in rows if not row["closed_form_holds"]]
-    line = f"The closed forms hold {f'but for {_listed(wrong)}' if wrong else 'everywhere'}."
+def _about_closed_forms(risks, steps):
+    wrong = [risk for risk in risks if not risk["closed_form_holds"]]
+    where = f"for all graphs except {_listed(wrong)}" if wrong else "in all cases"
+    line = f"The closed forms agree with the simulation {where}."
     if steps:
-        line += f" They are of training's end; here it stops after {steps} steps."
+        line += f" They describe the limit of training; here it stops after {steps} steps."
     return line
 
 
-def _about_printed(rows, method, regime):
-    own = [row for row in rows if (row["method"], row["regime"]) == (method, regime)]
-    right = [row for row in own if row["printed_holds"]]
-    wrong = [row for row in own if not row["printed_holds"]]
+def _about_stated(risks, method, regime):
+    chosen = [risk for risk in risks if (risk["method"], risk["regime"]) == (method, regime)]
+    right = [risk for risk in chosen if risk["stated_holds"]]
+    wrong = [risk for risk in chosen if not risk["stated_holds"]]
     parts = [f"holds for {_listed(right)}"] if right else []
     if wrong:
-        fails = "not" if right else "does not hold"
-        told = "holds" if all(row["closed_form_holds"] for row in wrong) else "fails too"
-        parts.append(f"{fails} for {_listed(wrong)}, where {DERIVED[regime, method]} {told}")
-    return f"{STATED[method]} ({NAMES[method]}), {regime}: {'; '.join(parts)}."
+        derived = "holds" if all(risk["closed_form_holds"] for risk in wrong) else "fails too"
+        parts.append(f"fails for {_listed(wrong)}, where {DERIVED[regime, method]} {derived}")
+    return f"{STATED[method]} ({NAMES[method]}), {regime} targets: {'; '.join(parts)}."
 
 
-def _about_advantage(rows, regime):
-    own = [row for row in rows if row["regime"] == regime]
+def _about_advantage(risks, regime):
+    chosen = [risk for risk in risks if risk["regime"] == regime]
     worse = [
         panacea
-        for pfedhn, panacea in zip(own[::2], own[1::2], strict=True)  # as `METHODS`
+        for pfedhn, panacea in zip(chosen[::2], chosen[1::2], strict=True)  # as `METHODS`
         if panacea["mean"] - panacea["margin"] > pfedhn["mean"] + pfedhn["margin"]
     ]
-    return [f"Panacea's risk exceeds pFedHN's, {regime}: {_listed(worse)}."] if worse else []
+    if not worse:
+        return []
+    return [f"Panacea's risk exceeds pFedHN's, {regime} targets: {_listed(worse)}."]
 
 
 def _about_graphs(graphs):
-    singular = [row for row in graphs if row["rank"] < row["clients"]]
-    ranks = {row["graph"]: f"{row['rank']} of {row['clients']}" for row in singular}
-    told = ", ".join(f"{graph} has {rank}" for graph, rank in ranks.items())
-    told = f"{told}; other codes give the same models" if told else "so it is for all of these"
-    yield f"III.1 asks for rank G~ = n: {told}."
-    split = [row for row in graphs if row["gap"] < ROUNDING]
-    told = f"all but {_listed(split)}" if split else "all of these"
-    yield f"V = V G~ leaves one code, up to a factor for each client, where gap > 0: {told}."
-    long = [row for row in graphs if row["largest_column"] > 1 + ROUNDING]
+    everywhere = "holds for all of these graphs"
+    singular = [graph for graph in graphs if graph["rank"] < graph["clients"]]
+    ranks = {
+        graph["graph"]: f"rank {graph['rank']} of {graph['clients']}" for graph in singular
+    }
+    listed = ", ".join(f"{name} ({rank})" for name, rank in ranks.items())
+    result = f"fails for {listed}, where other embeddings give the same models"
+    yield f"Theorem III.1 assumes rank G~ = n: {result if singular else everywhere}."
+    split = [graph for graph in graphs if graph["gap"] < ROUNDING]
+    where = f"all graphs except {_listed(split)}" if split else "all of these graphs"
+    yield (
+        "If the spectral gap is positive, V = V G~ makes all embeddings multiples of one "
+        f"vector. It is positive for {where}."
+    )
+    long = [graph for graph in graphs if graph["largest_column"] > 1 + ROUNDING]
     if long:
-        sizes = ", ".join(f"{_listed([row])} has {row['largest_column']:.2f}" for row in long)
-        yield f"|g_i|^2 <= 1 (property III.3): {sizes}; columns of sum one always have it."
-    broken = [row for row in graphs if row["r"] > row["attacked"] + ROUNDING]
-    told = f"all but {_listed(broken)}" if broken else "all of these"
-    yield f"III.4, r <= m: {told}; columns of sum one always have it."
+        sizes = ", ".join(f"{_listed([one])}: {one['largest_column']:.2f}" for one in long)
+        yield (
+            f"Property III.3, |g_i|^2 <= 1: fails for {sizes}. It always holds if columns sum "
+            "to one."
+        )
+    broken = [graph for graph in graphs if graph["r"] > graph["attacked"] + ROUNDING]
+    result = f"fails for {_listed(broken)}" if broken else everywhere
+    yield f"Lemma III.4, r <= m: {result}. It always holds if columns sum to one."
 
 
-def _about_all(case):
+def _about_extremes(case):
     kind = "directed" if case["directed"] else "undirected"
     row, column = (case["r_per_attacked"][name] for name in ("row", "column"))
-    line = f"III.4 over all {case['graphs']} {kind} graphs of {case['clients']} clients: "
-    line += f"r/m is at most {column:.3f} with columns of sum one, {row:.3f} with rows"
+    line = f"Lemma III.4 over all {case['graphs']} {kind} graphs of {case['clients']} clients: "
+    line += f"r/m is at most {column:.3f} if columns sum to one, {row:.3f} if rows do"
     if row > 1 + ROUNDING:
-        pairs = ", ".join(f"{i} hears {j}" for i, j in case["hears"])
-        line += f" (m = {case['attacked']}; {pairs})"
-    line += ". Where all want one model, with columns, Panacea has up to "
-    return f"{line}{case['panacea_per_pfedhn']:.3f} of pFedHN's risk."
+        edges = ", ".join(f"{i} from {j}" for i, j in case["edges"])
+        line += f" (m = {case['attacked']}; receivers and senders: {edges})"
+    line += (
+        ". If all clients have the same target model and columns sum to one, Panacea's risk "
+    )
+    return f"{line}is at most {case['panacea_per_pfedhn']:.3f} times pFedHN's."
 
 
 def _listed(rows):
-    """The graphs of rows, each with its normalisation if the other is not among them."""
+    """The graphs of rows, each with its normalisation if the other one is not among them."""
     found = {}
     for row in rows:
         found.setdefault(row["graph"], []).append(row["normalisation"])

@@ -1,8 +1,7 @@
-"""Runs of a table or a figure, kept in a folder so that no run is made twice.
+"""Runs of tables and figures, cached in a folder so that no run is repeated.
 
-A cell is one run of one configuration with one seed, in a file of JSON of its own. It is used
-again only while all that it follows from is the same: the configuration, the data and the
-source of the package.
+Each file of JSON holds one run of one configuration with one seed. It is used again only if
+the configuration, the data and the source of the package are the same.
 """
 
 import hashlib
@@ -15,45 +14,11 @@ from ml_collections import ConfigDict
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.configs import compcars, fl60, metr_la, pems_bay, tpt48
+from graphfl_jax.configs import changed
 from graphfl_jax.runs.batch import Trial, identity, run_trials, with_seed
-from graphfl_jax.runs.folder import checkpoint
+from graphfl_jax.runs.checkpoint import write_json
 
-CONFIGS = {
-    "fl60": fl60,
-    "tpt48": tpt48,
-    "metr_la": metr_la,
-    "pems_bay": pems_bay,
-    "compcars": compcars,
-}
-GENERATED = ("fl60",)  # data sets whose data are a law
-
-
-def paper_config(
-    dataset: str,
-    method: str,
-    *,
-    source: str = "real",
-    root: str | None = None,
-    rounds: int | None = None,
-) -> ConfigDict:
-    """A method's settings on a data set, which is real where the papers' is.
-
-    Args:
-      dataset: a key of `CONFIGS`.
-      method: one of its methods.
-      source: "simulated" where real data are not at hand.
-      root: the folder of data files, unless the default.
-      rounds: for a quick look.
-    """
-    config = CONFIGS[dataset].get_config(method)
-    if root is not None:
-        config.data.root = root
-    if rounds is not None:
-        config.rounds = rounds
-    if dataset not in GENERATED:
-        config.data.source = source
-    return config
+FOLDER = "cached_runs"  # in the output folder of an entry
 
 
 def cached_runs(
@@ -64,57 +29,61 @@ def cached_runs(
     points: Sequence[dict[str, float]] = ({},),
     at_once: int = 0,
 ) -> tuple[list[dict], int]:
-    """The runs of a configuration with some seeds, those made before read from `folder`.
+    """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
       config: of the runs.
       seeds: of the runs.
-      folder: of their files.
-      points: floats of ``hparams``, with each of which every seed is run.
-      at_once: runs that are one program; 0 is all.
+      folder: output folder of the entry, which holds the cache.
+      points: values of ``hparams``; every point is run with every seed.
+      at_once: runs in one program; 0 is all.
 
     Returns:
-      Of every point, and of each its seeds, what results.json of a single run holds, with a
-      ``fingerprint`` and the ``curve``, means over clients at every evaluation; and how many
-      were run now.
+      The runs, point by point and seed by seed, and how many of them were not in the cache. A
+      run is results.json of a single run with a ``fingerprint`` and the ``curve``: test scores
+      at every evaluation, means over clients.
     """
+    folder = folder / FOLDER
     federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
-    found, missing = [], {}
+    runs, missing = [], {}
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
-        own, federation = with_seed(config, trial.seed), federations[trial.seed]
-        own.hparams.update(trial.hparams)
-        build_experiment(own, federation)  # refuses what does not fit before anything runs
-        mark = _fingerprint(own, federation)
-        name = f"{federation.name}-{variant_of(own)}-seed{trial.seed}-{mark[:12]}.json"
-        found.append(_read(folder / name, mark))
-        if found[-1] is None:
-            missing[len(found) - 1] = (trial, folder / name, mark)
+        hparams = {f"hparams.{name}": value for name, value in trial.hparams.items()}
+        run_config = changed(with_seed(config, trial.seed), hparams)
+        federation = federations[trial.seed]
+        build_experiment(run_config, federation)  # checks all fields before anything runs
+        fingerprint = _fingerprint(run_config, federation)
+        variant = variant_of(run_config)
+        path = folder / f"{federation.name}-{variant}-seed{trial.seed}-{fingerprint[:12]}.json"
+        runs.append(_read(path, fingerprint))
+        if runs[-1] is None:
+            missing[len(runs) - 1] = (trial, path, fingerprint)
     places, trials = list(missing), [trial for trial, *_ in missing.values()]
     size = at_once or len(trials)
-    for place, outcome in run_trials(config, federations, trials, at_once=size):
-        folder.mkdir(parents=True, exist_ok=True)
-        _, path, mark = missing[places[place]]
+    for index, outcome in run_trials(config, federations, trials, at_once=size):
+        _, path, fingerprint = missing[places[index]]
         curve = [
             {"round": int(row["round"])}
             | jax.tree.map(lambda scores: float(scores.mean()), row["scores"]["test"])
             for row in outcome.rows
         ]
-        cell = {"fingerprint": mark, **outcome.results, "curve": curve}
-        checkpoint.write_json(path, cell)
-        found[places[place]] = cell
-    return found, len(missing)
+        run = {"fingerprint": fingerprint, **outcome.results, "curve": curve}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(path, run)
+        runs[places[index]] = run
+    return runs, len(missing)
 
 
-def _read(path, mark) -> dict | None:
-    """The cell in a file; None where there is none, or one that was not written to its end."""
+def _read(path, fingerprint) -> dict | None:
+    """The run in a file; None if there is no such file or it is incomplete."""
     try:
-        cell = json.loads(path.read_text())
+        run = json.loads(path.read_text())
     except (FileNotFoundError, ValueError):
         return None
-    return cell if cell.get("fingerprint") == mark else None
+    return run if run.get("fingerprint") == fingerprint else None
 
 
 def _fingerprint(config, federation) -> str:
+    """Hash of the configuration, the data and the source of the package."""
     package = Path(graphfl_jax.__file__).parent
     digest = hashlib.sha256(identity(config).encode())
     digest.update(federation.sha256.encode())

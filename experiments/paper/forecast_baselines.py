@@ -1,7 +1,7 @@
-"""Forecasts that need no federation, told in the same numbers as those that do.
+"""Forecasts without training of models: persistence and linear regression.
 
-A mean squared error in standardised units says nothing by itself: speeds change little in a
-quarter of an hour, and repeating the last one forecasts well.
+They put a mean squared error in standardised units into perspective: speeds change little in a
+quarter of an hour, so that repeating the last one forecasts well.
 """
 
 import jax
@@ -14,7 +14,7 @@ from graphfl_jax.metrics import summary
 
 
 def persistence(train: Windows, test: Windows) -> np.ndarray:
-    """The last value, for ever."""
+    """Repeats the last value."""
     return np.repeat(_past(test)[:, -1:], test.future, axis=1)
 
 
@@ -29,10 +29,11 @@ FORECASTS = {"persistence": persistence, "linear regression": linear}
 
 
 def forecast_rows(federation: Federation, task: Task) -> list[dict]:
-    """Scores and errors of `FORECASTS` on the test split, as of a run's predictor.
+    """Scores and errors of `FORECASTS` on the test split.
 
     Returns:
-      Of each its ``method``, ``scores`` (a summary over clients), and ``errors`` by horizon.
+      For each its ``method``, ``scores`` (a summary over clients) and ``errors`` by horizon,
+      computed in the same way as for the predictor of a run.
     """
     data = federation.data
     rows = []
@@ -69,7 +70,7 @@ def _targets(windows):
 
 
 def _inputs(windows):
-    """Past values, where the day stands, and one: [S, past + 2 (F - 1) + 1]."""
+    """Past values, sine and cosine of the time features, and one: [S, past + 2 (F - 1) + 1]."""
     x = _rows(windows).x
     angle = 2 * np.pi * x[:, windows.past - 1, 1:]
     one = np.ones((len(x), 1), np.float32)

@@ -1,23 +1,21 @@
-"""Published scores, for comparison: mean and spread, as printed, in % or 1e-3.
+"""Published scores of the Panacea paper: mean and spread, as printed, in % or 1e-3.
 
-panacea_2, panacea_3: Panacea, IEEE TDSC 2025, Tables II and III (trained and novel clients).
-panacea_4: its ablation, Table IV, on data that the anonymous ICLR 2024 submission of that name
-has in its Table 1. What that submission calls pFedHN is Panacea-MLP here: the journal prints
-the same numbers under that name, and other numbers as pFedHN. The papers call the spread a
-standard deviation over runs; values as large as theirs can only be over clients. Their columns
-of traffic fit no one normalisation (BUILD.md), and compare with nothing but themselves.
+panacea_2, panacea_3: Panacea, IEEE TDSC 2025, Tables II (clients that train) and III (new
+clients). panacea_4: its ablation, Table IV, for the data sets that are also in Table 1 of the
+anonymous ICLR 2024 submission of that name. The row pFedHN of that submission is Panacea-MLP
+here: the journal prints its numbers under that name, and other numbers for pFedHN. The papers
+call the spread a standard deviation over runs, but values as large as theirs can only be over
+clients. Their columns of traffic fit no single normalisation of the data (BUILD.md) and cannot
+be compared with other results.
 """
 
 from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-# What a metric is printed in: the factor, and its name.
-UNITS = {"accuracy": (100, "%"), "mse": (1000, "1e-3")}
-
 
 class Score(NamedTuple):
-    """A printed score."""
+    """A published mean and its spread."""
 
     mean: float
     spread: float
@@ -110,7 +108,7 @@ PUBLISHED = {
             pems_bay=(33.2, 24.8),
         ),
         **_VARIANTS,
-        "local": {},  # which no paper printed
+        "local": {},  # not published
     },
     "panacea_3": {
         "fedavg": _row(
@@ -181,47 +179,55 @@ PUBLISHED = {
     },
     "panacea_4": _VARIANTS,
 }
-# Printed scores that the method as it is described does not reach, and why.
+# (table, variant, data set) -> why the described method does not reach the published score
 OUT_OF_REACH = {
     (
         "panacea_3",
         "panacea-mlp",
         "tpt48",
-    ): "unless new_clients.embedding=neighbour, with which it is 2.55",
+    ): "reached only with algorithm.new_client_embedding=neighbour, which gives 2.55",
 }
+# Fields of the papers' protocol. A method or data set without a field has nothing to compare.
 PROTOCOL = {
     "rounds": 800,
     "cohort_size": 5,
     "batch_size": 64,
     "local_steps": 50,
-    "server_steps": 10,
+    "algorithm.server_steps": 10,
+    "data.val_fraction": 0.0,
+    "data.protocol": "years",
+    "data.graph": "own",
 }
 
 
 def published(
     config: ConfigDict, variant: str, dataset: dict, table: str = "panacea_2"
 ) -> Score | None:
-    """The printed score of a variant where a run follows the papers' protocol, else None.
-
-    pFedHN takes one server step per round, by its own definition.
+    """The published score of a variant if the run follows the papers' protocol, else None.
 
     Args:
       config: of the run.
-      variant: `build.variant_of` it.
-      dataset: its ``source`` and ``extent``, as in results.json; simulated data and parts of a
-        data set compare with nothing that is printed.
+      variant: `build.variant_of` the configuration.
+      dataset: ``source`` and ``extent``, as in results.json. Runs on simulated data or on a
+        part of a data set are not comparable.
       table: a key of `PUBLISHED`.
     """
-    protocol = dict(PROTOCOL)
+    expected = dict(PROTOCOL)
     if config.algorithm.name == "pfedhn":
-        protocol["server_steps"] = 1
-    same = (
+        expected["algorithm.server_steps"] = 1  # by its definition
+    comparable = (
         dataset["source"] != "simulated"
         and not dataset["extent"]
-        and config.data.val_fraction == 0
-        and config.data.protocol == "years"
-        and config.data.graph == "own"
         and config.new_clients.fraction == (0.2 if table == "panacea_3" else 0.0)
-        and all(config[field] == value for field, value in protocol.items())
+        and all(_value(config, field, value) == value for field, value in expected.items())
     )
-    return PUBLISHED[table].get(variant, {}).get(config.data.name) if same else None
+    return PUBLISHED[table].get(variant, {}).get(config.data.name) if comparable else None
+
+
+def _value(config, field, default):
+    """The value of a dotted field, or `default` where the configuration does not have it."""
+    for name in field.split("."):
+        if name not in config:
+            return default
+        config = config[name]
+    return config

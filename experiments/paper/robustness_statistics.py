@@ -1,40 +1,29 @@
-"""What malicious clients cost the others: rows and tables of `experiments.robustness`."""
+"""Scores under attack and losses of benign clients: rows and tables of the robustness entry."""
 
 import numpy as np
 
-from experiments.linear_theory.simulation import interval
-from experiments.paper.published import UNITS
-from experiments.paper.table_text import diverged
+from experiments.common.statistics import diverged, over_seeds
+from experiments.common.units import UNITS
 from graphfl_jax.runs.results import POINTS
 
 
-def shares(words: list[str]) -> list[float]:
-    """Ratios in ascending order, with 0.
+def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
+    """Statistics of attacked runs at G, L and P, in the printed unit.
 
-    Raises:
-      ValueError: one is no share.
-    """
-    try:
-        ratios = {float(word) for word in words}
-    except ValueError:
-        ratios = {-1.0}
-    if not all(0 <= ratio <= 1 for ratio in ratios):
-        raise ValueError(
-            f"ratios={','.join(words)} must be in [0, 1]; set --ratios=0,0.1,0.2 or so"
-        )
-    return sorted({0.0, *ratios})
+    Args:
+      runs: with attackers, one per seed.
+      clean: without attackers, with the same seeds.
 
-
-def row(runs: list[dict], clean: list[dict]) -> dict:
-    """Scores at G, L and P in the unit of print, of runs and of those without attackers.
-
-    Of each point ``benign``, ``all``, ``lost`` and ``success``: a ``mean`` over seeds, the
-    ``half`` width of its interval, and the ``seeds``. None where a run diverged, or nobody is
-    honest.
+    Returns:
+      ``metric``, ``unit``, ``higher_is_better``, the number of ``attackers`` and of
+      ``diverged`` runs, and for each of the ``points`` G, L and P summaries by `over_seeds`:
+      ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
+      the clients that are benign in a run score than in the clean run; and ``success`` of a
+      backdoor in %. ``points`` is None if a run diverged or has no benign clients.
     """
     metric = runs[0]["metric"]
     scale, unit = UNITS[metric]
-    told = {
+    row = {
         "metric": metric,
         "unit": unit,
         "higher_is_better": runs[0]["higher_is_better"],
@@ -43,86 +32,81 @@ def row(runs: list[dict], clean: list[dict]) -> dict:
         "points": None,
     }
     if any(map(diverged, runs + clean)) or any(not run["attack"]["benign"] for run in runs):
-        return told
+        return row
     sign = scale if runs[0]["higher_is_better"] else -scale
-    told["points"] = {}
+    row["points"] = {}
     for point in POINTS:
-        numbers = {"benign": [], "all": [], "lost": [], "success": []}
-        for run, before in zip(runs, clean, strict=True):
-            final, first = (one["scores"]["final"][point] for one in (run, before))
-            honest = np.delete(first["per_client"], run["attack"]["ids"]).mean()
-            benign = run["attack"]["benign"][point]["mean"]
-            numbers["benign"].append(scale * benign)
-            numbers["all"].append(scale * final["mean"])
-            numbers["lost"].append(sign * (honest - benign))
-            if run["attack"]["success"]:
-                numbers["success"].append(100 * run["attack"]["success"][point])
-        told["points"][point] = {name: over_seeds(own) for name, own in numbers.items() if own}
-    return told
+        values = {"benign": [], "all": [], "loss": [], "success": []}
+        for run, clean_run in zip(runs, clean, strict=True):
+            attack = run["attack"]
+            final, clean_final = (one["scores"]["final"][point] for one in (run, clean_run))
+            benign = attack["benign"][point]["mean"]
+            clean_benign = np.delete(clean_final["per_client"], attack["ids"]).mean()
+            values["benign"].append(scale * benign)
+            values["all"].append(scale * final["mean"])
+            values["loss"].append(sign * (clean_benign - benign))
+            if attack["success"]:
+                values["success"].append(100 * attack["success"][point])
+        row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
+    return row
 
 
-def over_seeds(numbers: list[float]) -> dict:
-    """A mean, the half width of its interval, None of one number, and the numbers."""
-    half = None
-    if len(numbers) > 1:
-        error = np.std(numbers, ddof=1) / np.sqrt(len(numbers))
-        half = float(interval(len(numbers), missed=0.05) * error)
-    return {"mean": float(np.mean(numbers)), "half": half, "seeds": list(map(float, numbers))}
-
-
-def tables_of(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
-    """For each attack tables of methods by ratios, at P: titles and cells."""
+def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
+    """Titles and text rows of the tables of each attack, methods by ratios, at P."""
     tables = []
-    for attack in dict.fromkeys(one["attack"] for one in rows):
-        own = [one for one in rows if one["attack"] == attack]
-        unit = f"{own[0]['metric']} at P, {own[0]['unit']}"
+    for attack in dict.fromkeys(row["attack"] for row in rows):
+        chosen = [row for row in rows if row["attack"] == attack]
+        unit = f"{chosen[0]['metric']} at P, {chosen[0]['unit']}"
         titles = {
-            "benign": f"{attack}: {unit}, of honest clients",
-            "all": f"{attack}: {unit}, of all clients",
-            "lost": f"{attack}: what honest clients lost, {unit}",
+            "benign": f"{attack}: {unit}, benign clients",
+            "all": f"{attack}: {unit}, all clients",
+            "loss": f"{attack}: loss of benign clients, {unit}",
         }
-        if any("success" in one["points"]["P"] for one in own if one["points"]):
-            titles["success"] = f"{attack}: success at P, % of honest clients' triggered images"
-        tables += [(title, grid(own, name)) for name, title in titles.items()]
-        first = own[0]["method"]
-        compared = behind(own, first)
-        if any(one["points"] for one in compared):
-            title = f"{attack}: what the others lost more than {first}, {unit}"
-            tables.append((title, grid(compared, "behind")))
+        if any("success" in row["points"]["P"] for row in chosen if row["points"]):
+            titles["success"] = f"{attack}: success at P, % of benign clients' triggered images"
+        tables += [(title, text_rows(chosen, name)) for name, title in titles.items()]
+        first = chosen[0]["method"]
+        compared = excess_losses(chosen, first)
+        if any(row["points"] for row in compared):
+            title = f"{attack}: loss of benign clients minus that with {first}, {unit}"
+            tables.append((title, text_rows(compared, "excess_loss")))
     return tables
 
 
-def behind(rows: list[dict], first: str) -> list[dict]:
-    """The rows of all methods but the first, with what they lost more than it, seed by seed."""
-    base = {one["ratio"]: one["points"] for one in rows if one["method"] == first}
+def excess_losses(rows: list[dict], first: str) -> list[dict]:
+    """Rows of all methods but `first`: their losses minus its losses, seed by seed."""
+    reference = {row["ratio"]: row["points"] for row in rows if row["method"] == first}
     compared = []
-    for one in rows:
-        points, against = one["points"], base[one["ratio"]]
-        if one["method"] == first or one["ratio"] == 0:
+    for row in rows:
+        if row["method"] == first or row["ratio"] == 0:
             continue
-        if points and against:
-            pairs = (points["P"]["lost"]["seeds"], against["P"]["lost"]["seeds"])
-            points = {"P": {"behind": over_seeds(np.subtract(*pairs).tolist())}}
-        compared.append(one | {"points": points and against and points})
+        points, first_points = row["points"], reference[row["ratio"]]
+        excess = None
+        if points and first_points:
+            pair = (points["P"]["loss"]["seeds"], first_points["P"]["loss"]["seeds"])
+            excess = {"P": {"excess_loss": over_seeds(np.subtract(*pair).tolist())}}
+        compared.append(row | {"points": excess})
     return compared
 
 
-def grid(rows: list[dict], name: str) -> list[list[str]]:
-    """Cells of one number: heads, and a line for each method."""
-    ratios = list(dict.fromkeys(one["ratio"] for one in rows))
-    lines = {}
-    for one in rows:
-        lines.setdefault(one["method"], []).append(cell(one, name))
+def text_rows(rows: list[dict], name: str) -> list[list[str]]:
+    """One statistic as text: heads with the ratios, and a row for each method."""
+    ratios = list(dict.fromkeys(row["ratio"] for row in rows))
+    cells = {}
+    for row in rows:
+        cells.setdefault(row["method"], []).append(_cell(row, name))
     return [
         ["method", *(f"{ratio:g}" for ratio in ratios)],
-        *([m, *c] for m, c in lines.items()),
+        *([method, *own] for method, own in cells.items()),
     ]
 
 
-def cell(one: dict, name: str) -> str:
-    if one["diverged"]:
-        return f"{one['diverged']} diverged"
-    if one["points"] is None or name not in one["points"]["P"]:
+def _cell(row, name):
+    """Mean and half width of the interval, the number of diverged runs, or nothing."""
+    if row["diverged"]:
+        return f"{row['diverged']} diverged"
+    if row["points"] is None or name not in row["points"]["P"]:
         return ""
-    told = one["points"]["P"][name]
-    return f"{told['mean']:.2f}" + (f"±{told['half']:.2f}" if told["half"] is not None else "")
+    value = row["points"]["P"][name]
+    half_width = value["half_width"]
+    return f"{value['mean']:.2f}" + ("" if half_width is None else f"±{half_width:.2f}")

@@ -1,27 +1,33 @@
-"""From the runs of a sweep to its leaderboard: validation decides, test stands apart."""
+"""Leaderboards of a sweep: points ranked by validation scores, with test scores beside them."""
 
 import json
 
 import numpy as np
 from rich.table import Table
 
-from experiments.paper.table_text import diverged, markdown_table, narrow
+from experiments.common.statistics import diverged
+from experiments.common.text_tables import markdown_table, narrow
 
 
 def leaderboards(lines: list[dict]) -> list[dict]:
-    """A leaderboard for each data set, of the runs in a ledger.
+    """A leaderboard for each data set.
+
+    Args:
+      lines: of the trial log.
 
     Returns:
-      Of each its ``data``, ``metric``, ``higher_is_better``, the ``fields`` of its points, its
-      ``rows``, best first, and the ``diverged`` runs. A row is a ``point`` with the number of
-      its ``runs``, ``validation``, ``sd_seeds`` and ``test``, and where new clients joined their
-      validation scores ``new clients`` and ``later``.
+      For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``
+      of the points, the numbers of ``runs`` and ``points``, the ``rows``, best first, and the
+      ``diverged`` runs. A row has a ``point``, the number of its ``runs``, ``validation``,
+      ``sd_seeds`` and ``test``. With new clients it also has their validation scores at the
+      start, ``new_clients``, and after their rounds, ``later``. A point with a diverged run has
+      no row.
     """
     boards = {}
     for line in lines:
-        mark = (line["dataset"]["name"], line["metric"])
-        boards.setdefault(mark, []).append(line)
-    return [_board(data, metric, own) for (data, metric), own in boards.items()]
+        board = (line["dataset"]["name"], line["metric"])
+        boards.setdefault(board, []).append(line)
+    return [_board(data, metric, lines) for (data, metric), lines in boards.items()]
 
 
 def _board(data, metric, lines):
@@ -49,52 +55,51 @@ def _board(data, metric, lines):
 
 def _row(runs):
     """Means at P over clients and seeds."""
-    told = [run["validation"]["final"]["P"]["mean"] for run in runs]
+    validation = [run["validation"]["final"]["P"]["mean"] for run in runs]
     row = {
         "point": runs[0]["point"],
         "runs": len(runs),
-        "validation": float(np.mean(told)),
-        "sd_seeds": float(np.std(told)),
+        "validation": float(np.mean(validation)),
+        "sd_seeds": float(np.std(validation)),
     }
     if runs[0]["new_clients"]:
-        for name, played in (("new_clients", 0), ("later", -1)):
-            scores = [run["validation"]["new_clients"][played] for run in runs]
+        for name, rounds in (("new_clients", 0), ("later", -1)):
+            scores = [run["validation"]["new_clients"][rounds] for run in runs]
             row[name] = float(np.mean(scores))
     test = [run["scores"]["final"]["P"]["mean"] for run in runs]
     return row | {"test": float(np.mean(test))}
 
 
-def ranked_lines(board: dict, top: int) -> list[list[str]]:
-    """Heads, and the best points of a leaderboard."""
+def ranked_rows(board: dict, top: int) -> list[list[str]]:
+    """Heads, and the `top` points of a leaderboard, as text."""
     fields = board["fields"]
     numbers = [name for name in (board["rows"] or [{}])[0] if name not in ("point", "runs")]
     heads = [field.removeprefix("hparams.") for field in fields]
     text = [[*heads, *(name.replace("_", " ") for name in numbers)]]
     for row in board["rows"][:top]:
         values = [row["point"].get(field, "") for field in fields]
-        told = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
-        text.append([*told, *(f"{row[name]:.4g}" for name in numbers)])
+        cells = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
+        text.append([*cells, *(f"{row[name]:.4g}" for name in numbers)])
     return text
 
 
-def _titles(board):
-    """What is ranked, and how."""
+def _title_and_caption(board):
     seeds = board["runs"] // max(1, board["points"])
     better = "higher" if board["higher_is_better"] else "lower"
     return (
         f"{board['metric']} at P on {board['data']}, data: {board['source']}",
-        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; by "
-        f"validation, {better} is better; test decides nothing",
+        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; ranked by "
+        f"validation, {better} is better; test scores do not affect the ranking",
     )
 
 
 def ranked_table(board: dict, top: int) -> Table:
-    """The best points, for a console."""
-    what, how = _titles(board)
-    return narrow(what, ranked_lines(board, top), left=("algorithm",), caption=how)
+    """The `top` points for a console."""
+    title, caption = _title_and_caption(board)
+    return narrow(title, ranked_rows(board, top), left=("algorithm",), caption=caption)
 
 
 def markdown(board: dict, top: int) -> str:
-    """The best points, for a README."""
-    what, how = _titles(board)
-    return f"{what}: {how}\n\n" + markdown_table(ranked_lines(board, top))
+    """The `top` points in Markdown."""
+    title, caption = _title_and_caption(board)
+    return f"{title}: {caption}\n\n" + markdown_table(ranked_rows(board, top))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.sweeping.grid import Group
 from graphfl_jax.build import load_federation
+from graphfl_jax.configs.fields import changed
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
+from graphfl_jax.runs.sweep import TrialGroup as Group
 
 TASK_RUNS = 32  # of a task, unless asked for otherwise
 RETRIES = 5  # of a task whose node died
@@ -66,8 +67,8 @@ def run_groups(groups: list[Group], *, at_once: int) -> Iterator[tuple[Group, in
     size = at_once or TASK_RUNS
     pending = {}
     for group in groups:
-        config = group.config.copy_and_resolve_references()
-        config.data.root = config.data.root or str(default_root())
+        root = group.config.data.root or str(default_root())
+        config = changed(group.config, {"data.root": root})
         for begin in range(0, len(group.planned), size):
             trials = [planned.trial for planned in group.planned[begin : begin + size]]
             pending[task.remote(config, trials, at_once)] = (group, begin)

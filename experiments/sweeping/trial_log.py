@@ -6,12 +6,13 @@ import os
 import warnings
 from pathlib import Path
 
-from experiments.sweeping.grid import Group, Planned
 from graphfl_jax.metrics import summary
-from graphfl_jax.runs.batch import Outcome
+from graphfl_jax.runs.batch import Outcome, recorded_identity
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.results import POINTS, environment
+from graphfl_jax.runs.sweep import Planned
+from graphfl_jax.runs.sweep import TrialGroup as Group
 
 NAME = "trials.jsonl"
 
@@ -76,6 +77,8 @@ class TrialLog:
                         stacklevel=4,
                     )
                     continue
+                line["trial"] = recorded_identity(line["trial"])
+                line["new_clients"] = line.pop("novel", line.get("new_clients"))
                 found[line["trial"]] = line
         return found
 

@@ -1,7 +1,7 @@
 """Every federated algorithm, by name. One paper per file.
 
-A factory takes the client model, the local trainer, and as keyword-only arguments the fields of
-a configuration that it wants (see `graphfl_jax.build`).
+A factory takes the client model, the local trainer if it uses one, and as keyword-only arguments
+its settings and parts, declared in its signature (see `graphfl_jax.settings`).
 """
 
 from graphfl_jax.algorithms import (
@@ -17,15 +17,15 @@ from graphfl_jax.algorithms import (
 )
 
 ALGORITHMS = {
-    "ditto": ditto.ditto,
-    "fedavg": fedavg.fedavg,
-    "fedprox": fedprox.fedprox,
-    "local": local.local,
     "panacea": panacea.panacea,
     "panacea_mlp": panacea.panacea_mlp,
-    "perfedavg": perfedavg.perfedavg,
     "pfedhn": pfedhn.pfedhn,
+    "fedavg": fedavg.fedavg,
+    "fedprox": fedprox.fedprox,
+    "perfedavg": perfedavg.perfedavg,
     "pfedme": pfedme.pfedme,
+    "ditto": ditto.ditto,
     "sfl": sfl.sfl,
     "sfl_star": sfl.sfl_star,
+    "local": local.local,
 }

@@ -1,32 +1,32 @@
-"""Local training: every client alone, the baseline without a federation.
+"""Local training: every client trains alone. The baseline without a federation.
 
-    theta_i <- K_c steps of SGD on F_i, from where client i's last round ended
+    theta_i <- K_c steps of SGD on F_i, from the last theta_i
 
-Departures: none. A client trains only in the rounds for which it is drawn, so that every method
-spends the same number of local steps.
+Departures: none. A client trains only in the rounds for which it is sampled, so that all
+methods take the same number of local steps.
 """
 
-from graphfl_jax.core import Algorithm, ClientModel
+from graphfl_jax.core import Algorithm, Client, ClientModel, Predictor, Server
 from graphfl_jax.trainers import Train
 
 
 def local(model: ClientModel, train: Train) -> Algorithm:
-    """Builds local training. Nothing is sent; a client's memory is its model."""
+    """Builds local training. Nothing is sent; the memory of a client is its model."""
 
-    def enroll(message, key):
-        return model.init(key)
-
-    def train_alone(message, theta, examples, key):
-        theta, metrics = train(model.objective, theta, examples, key)
+    def train_alone(message, theta, data, key):
+        theta, metrics = train(model.objective, theta, data.train, key)
         return theta, (), metrics
 
-    return Algorithm(
+    server = Server(
         init=lambda key, graph: (),
         download=lambda server, i: (),
-        local=train_alone,
         aggregate=lambda server, cohort, uploads, key: server,
-        predict=model.apply,
-        enroll=enroll,
-        deploy=lambda message, theta: theta,
-        personalize=lambda message, theta, examples, key: theta,
     )
+    client = Client(
+        model,
+        local=train_alone,
+        enroll=lambda message, key: model.init(key),
+        deploy=lambda message, theta: Predictor(theta),
+        personalize=lambda message, theta, data, key: Predictor(theta),
+    )
+    return Algorithm(server, (client,))

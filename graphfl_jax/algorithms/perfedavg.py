@@ -1,4 +1,4 @@
-"""Per-FedAvg: an initial model from which one step on a client's own data is a good one.
+"""Per-FedAvg: an initial model that one gradient step on a client's data makes personal.
 
 Fallah, Mokhtari, Ozdaglar. Personalized Federated Learning with Theoretical Guarantees: A
 Model-Agnostic Meta-Learning Approach. NeurIPS 2020. https://arxiv.org/abs/2002.07948
@@ -10,95 +10,91 @@ A local step draws three independent batches b1, b2, b3:
     w' = w - alpha g(w; b1),     g1 = g(w'; b2)
     w <- w - beta (g1 - alpha h),     h = H(w; b3) g1
 
-"hf" (Hessian-free) takes for h the derivative of g(w; b3) along g1, exactly; "fd" the paper's
-difference (g(w + delta g1; b3) - g(w - delta g1; b3)) / (2 delta), delta = 1e-3; "fo" (first
-order) takes h = 0. P is the model after one step of rate alpha from w, on one batch.
+With "hf" (Hessian-free), h is the exact derivative of g(w; b3) along g1; with "fd", the paper's
+difference (g(w + delta g1; b3) - g(w - delta g1; b3)) / (2 delta), delta = 1e-3; with "fo"
+(first order), h = 0. P is the model after one step of rate alpha from w, on one batch.
 
-Departures: batches are drawn with replacement, and "hf" is exact where the paper's is a
+Departures: batches are drawn with replacement, and "hf" is exact where the paper takes a
 difference. beta is ``hparams.client_lr``, alpha ``hparams.perfedavg_alpha``.
 """
 
-import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
-from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.trainers import Train, draw_indices
+from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
+from graphfl_jax.settings import Choice, Real
+from graphfl_jax.trainers import draw_indices, step_key
 
-HESSIANS = ("hf", "fd", "fo")
-DELTA = 1e-3  # of the authors' finite difference
+DELTA = 1e-3  # of the paper's finite difference
 
 
 def perfedavg(
     model: ClientModel,
-    train: Train,
     *,
     local_steps: int,
     batch_size: int,
-    perfedavg_hessian: str,
-    client_lr: Array,
-    perfedavg_alpha: Array,
+    perfedavg_hessian: Annotated[
+        str,
+        Choice(
+            "Per-FedAvg's Hessian product: exact, finite difference, or 0.", ("hf", "fd", "fo")
+        ),
+    ] = "hf",
+    client_lr: Annotated[Array, Real("Learning rate beta of a local (meta) step.")] = 0.1,
+    perfedavg_alpha: Annotated[Array, Real("Learning rate of Per-FedAvg's adaptation.")] = 0.01,
 ) -> Algorithm:
     """Builds Per-FedAvg.
 
     Args:
-      model: what is adapted.
-      train: of FedAvg, whose place the meta-steps take.
-      local_steps: meta-steps in a round, each of two ("fo") or four gradients' work.
-      batch_size: of each of a step's batches.
+      model: of the server and the clients.
+      local_steps: meta-steps in a round; each computes two ("fo") or four gradients.
+      batch_size: examples of each of a step's batches.
       perfedavg_hessian: "hf", "fd" or "fo".
-      client_lr: beta, the rate of a meta-step.
-      perfedavg_alpha: the rate of the adaptation.
-
-    Raises:
-      ValueError: an unknown perfedavg_hessian.
+      client_lr: beta.
+      perfedavg_alpha: alpha.
     """
-    if perfedavg_hessian not in HESSIANS:
-        raise ValueError(
-            f"algorithm.perfedavg_hessian={perfedavg_hessian!r} is unknown; "
-            f"choose from {', '.join(HESSIANS)}"
-        )
 
     def step_along(w, direction, rate):
         return jax.tree.map(lambda p, d: p - rate * d, w, direction)
 
-    def hessian_times(w, batch, direction):
+    def hessian_times(w, batch, direction, key):
         gradient = jax.grad(model.objective)
         if perfedavg_hessian == "fo":
             return jax.tree.map(jnp.zeros_like, direction)
         if perfedavg_hessian == "hf":
-            return jax.jvp(lambda w: gradient(w, batch), (w,), (direction,))[1]
-        ahead = gradient(step_along(w, direction, -DELTA), batch)
-        behind = gradient(step_along(w, direction, DELTA), batch)
+            return jax.jvp(lambda w: gradient(w, batch, key), (w,), (direction,))[1]
+        ahead = gradient(step_along(w, direction, -DELTA), batch, key)
+        behind = gradient(step_along(w, direction, DELTA), batch, key)
         return jax.tree.map(lambda a, b: (a - b) / (2 * DELTA), ahead, behind)
 
-    def local(w, client, examples, key):
-        def meta_step(w, indices):
-            first, second, third = (examples.rows(rows) for rows in indices)
-            loss, gradient = jax.value_and_grad(model.objective)(w, first)
+    def local(w, memory, data, key):
+        def meta_step(w, step_input):
+            number, indices = step_input
+            keys = jax.random.split(step_key(key, number), 3)
+            first, second, third = (data.train.rows(rows) for rows in indices)
+            loss, gradient = jax.value_and_grad(model.objective)(w, first, keys[0])
             adapted = step_along(w, gradient, perfedavg_alpha)
-            outer = jax.grad(model.objective)(adapted, second)
-            inner = hessian_times(w, third, outer)
+            outer = jax.grad(model.objective)(adapted, second, keys[1])
+            inner = hessian_times(w, third, outer, keys[2])
             meta = step_along(outer, inner, perfedavg_alpha)
             return step_along(w, meta, client_lr), loss
 
-        indices = draw_indices(key, (local_steps, 3, batch_size), examples.count)
-        w, losses = jax.lax.scan(meta_step, w, indices)
-        return client, w, {"loss": jnp.mean(losses)}
+        indices = draw_indices(key, (local_steps, 3, batch_size), data.train.count)
+        w, losses = jax.lax.scan(meta_step, w, (jnp.arange(local_steps), indices))
+        return memory, w, {"loss": jnp.mean(losses)}
 
     def aggregate(w, cohort, uploads, key):
         return tree.mean(uploads, jnp.ones_like(cohort.weights))
 
-    def personalize(w, client, examples, key):
-        batch = examples.rows(draw_indices(key, (batch_size,), examples.count))
-        return step_along(w, jax.grad(model.objective)(w, batch), perfedavg_alpha)
+    def personalize(w, memory, data, key):
+        batch = data.train.rows(draw_indices(key, (batch_size,), data.train.count))
+        gradient = jax.grad(model.objective)(w, batch, step_key(key, 0))
+        return Predictor(step_along(w, gradient, perfedavg_alpha))
 
-    return dataclasses.replace(
-        fedavg(model, train),
-        local=local,
-        aggregate=aggregate,
-        personalize=personalize,
+    client = Client(model, local, personalize=personalize)
+    return Algorithm(averaging_server(model), (client,), averages=True).replacing(
+        aggregate=aggregate
     )

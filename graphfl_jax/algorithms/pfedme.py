@@ -7,81 +7,84 @@ https://arxiv.org/abs/2006.08848
     w_i <- w_i - eta lambda (w_i - theta_i),                                 for each batch b
     w   <- (1 - beta) w + beta mean_i w_i
 
-Every round starts from w_i = theta_i = w. P is theta_i, as the paper defines it; a client that
-was never drawn is scored with the first w it was sent.
+Every round starts from w_i = theta_i = w. P is theta_i, as in the paper. A client that was
+never sampled is scored with the first w that it received.
 
-Departures: clients' results are weighted by their examples, as in the authors' code. That code
-also decays theta's weights by 1e-3 and scores w_i in theta_i's place; neither is done here. eta
-is ``hparams.client_lr``.
+Departures: clients are weighted by their number of examples, as in the authors' code. That code
+also applies a weight decay of 1e-3 to theta and scores w_i instead of theta_i; neither is done
+here. eta is ``hparams.client_lr``.
 """
 
-import dataclasses
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
-from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Array, ClientModel
-from graphfl_jax.trainers import Train, draw_indices
+from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
+from graphfl_jax.settings import Integer, Real
+from graphfl_jax.trainers import draw_indices, step_key
 
 
 def pfedme(
     model: ClientModel,
-    train: Train,
     *,
     local_steps: int,
     batch_size: int,
-    pfedme_steps: int,
-    client_lr: Array,
-    pfedme_lr: Array,
-    pfedme_lambda: Array,
-    pfedme_beta: Array,
+    pfedme_steps: Annotated[int, Integer("Steps K of pFedMe's personal model on a batch.")] = 5,
+    client_lr: Annotated[Array, Real("Learning rate eta of w_i; eta lambda < 1.")] = 0.1,
+    pfedme_lr: Annotated[Array, Real("Learning rate of pFedMe's personal models.")] = 0.05,
+    pfedme_lambda: Annotated[Array, Real("Pull of pFedMe's personal model to w_i.")] = 15.0,
+    pfedme_beta: Annotated[Array, Real("Server step of pFedMe; 1 takes the mean.")] = 1.0,
 ) -> Algorithm:
     """Builds pFedMe.
 
     Args:
-      model: of theta_i and w alike.
-      train: of FedAvg, whose place the proximal problems take.
-      local_steps: batches in a round, and so steps of w_i.
-      batch_size: of each.
+      model: of theta_i and w.
+      local_steps: batches in a round, which are the steps of w_i.
+      batch_size: examples of each batch.
       pfedme_steps: K, gradient steps of theta_i on a batch.
-      client_lr: eta, the rate of w_i; eta lambda < 1.
-      pfedme_lr: the rate of theta_i; times (lambda + curvature) it must stay below 2.
-      pfedme_lambda: the pull of theta_i to w_i.
-      pfedme_beta: how far the server goes to the clients' mean; 1 is all the way.
+      client_lr: eta.
+      pfedme_lr: the learning rate of theta_i; times (lambda + curvature) it must be below 2.
+      pfedme_lambda: lambda.
+      pfedme_beta: beta.
     """
 
-    def local(w, personal, examples, key):
-        def one_batch(carry, indices):
+    def local(w, personal, data, key):
+        def one_batch(carry, step_input):
             w_i, theta = carry
-            batch = examples.rows(indices)
+            number, indices = step_input
+            batch, key_batch = data.train.rows(indices), step_key(key, number)
 
-            def proximal(theta):
+            def proximal(theta, key):
                 pull = 0.5 * pfedme_lambda * tree.sq_dist(theta, w_i)
-                return model.objective(theta, batch) + pull
+                return model.objective(theta, batch, key) + pull
 
-            def inner(theta, _):
-                gradient = jax.grad(proximal)(theta)
+            def inner(theta, inner_step):
+                gradient = jax.grad(proximal)(theta, step_key(key_batch, inner_step))
                 return jax.tree.map(lambda t, g: t - pfedme_lr * g, theta, gradient), None
 
-            theta, _ = jax.lax.scan(inner, theta, length=pfedme_steps)
+            theta, _ = jax.lax.scan(inner, theta, jnp.arange(pfedme_steps))
             rate = client_lr * pfedme_lambda
             w_i = jax.tree.map(lambda a, t: a - rate * (a - t), w_i, theta)
-            return (w_i, theta), model.objective(theta, batch)
+            return (w_i, theta), model.objective(theta, batch, key_batch)
 
-        indices = draw_indices(key, (local_steps, batch_size), examples.count)
-        (w_i, theta), losses = jax.lax.scan(one_batch, (w, w), indices)
+        indices = draw_indices(key, (local_steps, batch_size), data.train.count)
+        batches = (jnp.arange(local_steps), indices)
+        (w_i, theta), losses = jax.lax.scan(one_batch, (w, w), batches)
         return theta, w_i, {"loss": jnp.mean(losses)}
 
     def aggregate(w, cohort, uploads, key):
         mean = tree.mean(uploads, cohort.weights)
         return jax.tree.map(lambda a, m: (1.0 - pfedme_beta) * a + pfedme_beta * m, w, mean)
 
-    return dataclasses.replace(
-        fedavg(model, train),
-        local=local,
-        aggregate=aggregate,
+    client = Client(
+        model,
+        local,
         enroll=lambda w, key: w,
-        personalize=lambda w, theta, examples, key: theta,
+        personalize=lambda w, theta, data, key: Predictor(theta),
+    )
+    return Algorithm(averaging_server(model), (client,), averages=True).replacing(
+        aggregate=aggregate
     )

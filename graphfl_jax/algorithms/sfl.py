@@ -7,111 +7,125 @@ https://arxiv.org/abs/2203.00829
     u_i  = a sum_j (A^^L)_ij v_j + (1 - a) v_i,      A^ = D^-1 (A + I),  L = 3
     w    = 1/N sum_i u_i
 
-P is u_i, and so is G; a client that was not drawn is smoothed with its last upload.
+P is u_i, and so is G. A client that was not sampled is smoothed with its last upload.
 
-SFL* (`sfl_star`) learns relations to add: A' = (1 - s) A^ + s A_learned, with
+SFL* (`sfl_star`) adds learned relations: A' = (1 - s) A^ + s A_learned, with
 
     B = tanh(E1 E2^T - E2 E1^T),     A_learned = the 30 largest of ReLU(B) in a row, normalised,
 
-where E1 and E2 are tanh of the clients' models times matrices that start afresh in every round
-and take 10 steps of SGD, so that A_learned's rows come near the rows of the similarities
-exp(-||v_i - v_j||^2 / mean ||v_i - v_j||^2).
+where E1 and E2 are tanh of the clients' models times matrices. These matrices are newly drawn
+in every round and take 10 steps of SGD that bring A_learned's rows near the rows of the
+similarities exp(-||v_i - v_j||^2 / mean ||v_i - v_j||^2).
 
 Departures:
-  * The regularisers are squared norms, and they act: the released code computes both from
-    detached weights, so that they have no gradient. It also smooths again, each round, what
-    it smoothed before for clients that were not drawn. ``sfl_rule="as_released"`` does
-    both as released.
+  * The regularisers are squared norms, and they have a gradient: the released code computes
+    both from detached weights, so that they have none. It also smooths the uploads of clients
+    that were not sampled again in each round. ``sfl_rule="as_released"`` does both as released.
   * The released learner of SFL* imitates distances between models, which joins the clients that
-    differ most; here it imitates similarities. Its embeddings are tables of free vectors, here
-    they are functions of the models, so that a client's number means nothing.
-  * A new client stands in for its own upload with the mean of the known clients' by its row of
-    A^^L, until it uploads.
+    differ most; here it imitates similarities. Its embeddings are tables of free vectors; here
+    they are functions of the models, so that a client's number has no effect.
+  * Until a new client uploads, the mean of the known clients' uploads by its row of A^^L takes
+    the place of its own upload.
 """
 
-import dataclasses
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, ClientModel, Params
+from graphfl_jax.core import (
+    Algorithm,
+    Array,
+    Client,
+    ClientModel,
+    Needs,
+    Params,
+    Predictor,
+    Server,
+)
 from graphfl_jax.data import relations
+from graphfl_jax.settings import Choice, Integer, Part, Real
 from graphfl_jax.trainers import Train
 
 RULES = ("intended", "as_released")
-DEGREE = 30  # most learned relations of a client
-EMBEDDING = 10  # size of the embeddings that a graph is learned with
+DEGREE = 30  # largest number of learned relations of a client
+EMBEDDING = 10  # size of the embeddings that relations are learned with
 
 
 class SmoothingServer(NamedTuple):
-    """What the server of SFL knows."""
+    """The state of SFL's server."""
 
-    uploads: Params  # every client's last, [N, ...]
+    uploads: Params  # the last upload of every client, [N, ...]
     relations: Array  # A^ of the given relations, [N, N]
-    mixing: Array  # row i holds what of each upload is in u_i, [N, N]
+    mixing: Array  # row i holds the shares of all uploads in u_i, [N, N]
+
+
+class Smoothing(NamedTuple):
+    """How models are smoothed over relations."""
+
+    layers: int  # L
+    rule: str  # one of `RULES`
+    weight: Array  # lambda
+    share: Array  # a
+
+
+def smoothing(
+    *,
+    sfl_layers: Annotated[int, Integer("Times L that SFL averages over neighbours.")] = 3,
+    sfl_rule: Annotated[
+        str, Choice("SFL as intended, or with the faults of the released code.", RULES)
+    ] = "intended",
+    sfl_lambda: Annotated[
+        Array, Real("Pull of SFL's clients to the smoothed model and to the mean model.")
+    ] = 0.3,
+    sfl_share: Annotated[
+        Array, Real("Smoothed share a of a client's model; 0 keeps its own.", high=1.0)
+    ] = 1.0,
+) -> Smoothing:
+    """Assembles a `Smoothing`."""
+    return Smoothing(sfl_layers, sfl_rule, sfl_lambda, sfl_share)
 
 
 def sfl(
-    model: ClientModel,
-    train: Train,
-    *,
-    sfl_layers: int,
-    sfl_rule: str,
-    sfl_lambda: Array,
-    sfl_share: Array,
+    model: ClientModel, train: Train, *, smoothing: Annotated[Smoothing, Part(smoothing)]
 ) -> Algorithm:
-    """Builds SFL.
-
-    Args:
-      model: of clients and server alike.
-      train: local trainer.
-      sfl_layers: L, how often the models are averaged over neighbours.
-      sfl_rule: "intended" or "as_released".
-      sfl_lambda: pull of a client to u_i and to w.
-      sfl_share: a, what of u_i is smoothed; 0 leaves each client its own model.
-
-    Raises:
-      ValueError: an unknown rule.
-    """
-    if sfl_rule not in RULES:
-        raise ValueError(
-            f"algorithm.sfl_rule={sfl_rule!r} is unknown; choose from {', '.join(RULES)}"
-        )
+    """Builds SFL."""
 
     def init(key, graph):
         model_0 = model.init(key)
         given = relations.propagation(graph, "mean")
         uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(given)), model_0)
-        return SmoothingServer(uploads, given, _powers(given, sfl_layers, sfl_share))
+        return SmoothingServer(
+            uploads, given, _powers(given, smoothing.layers, smoothing.share)
+        )
 
     def download(server, i):
         u_i = tree.mean(server.uploads, server.mixing[i])
         return u_i, tree.mean(server.uploads, jnp.mean(server.mixing, axis=0))
 
-    def local(message, client, examples, key):
+    def local(message, memory, data, key):
         u_i, w = message
 
-        def near_both(v, batch):
-            pull = 0.5 * sfl_lambda * (tree.sq_dist(v, u_i) + tree.sq_dist(v, w))
-            return model.objective(v, batch) + pull
+        def near_both(v, batch, key):
+            pull = 0.5 * smoothing.weight * (tree.sq_dist(v, u_i) + tree.sq_dist(v, w))
+            return model.objective(v, batch, key) + pull
 
-        released = sfl_rule == "as_released"
-        v, metrics = train(model.objective if released else near_both, w, examples, key)
-        return client, (v,), metrics
+        released = smoothing.rule == "as_released"
+        v, metrics = train(model.objective if released else near_both, w, data.train, key)
+        return memory, (v,), metrics
 
     def aggregate(server, cohort, uploads, key):
-        standing = server.uploads
-        if sfl_rule == "as_released":
-            standing = _mixed(server.mixing, standing)
-        return server._replace(uploads=tree.put(standing, cohort.ids, uploads[0]))
+        last_uploads = server.uploads
+        if smoothing.rule == "as_released":
+            last_uploads = _mixed(server.mixing, last_uploads)
+        return server._replace(uploads=tree.put(last_uploads, cohort.ids, uploads[0]))
 
     def admit(server, new_clients, graph, key):
         known = len(server.mixing)
         given = relations.propagation(graph, "mean")
-        mixing = _powers(given, sfl_layers, sfl_share)
+        mixing = _powers(given, smoothing.layers, smoothing.share)
         added = len(given) - known
         uploads = jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, added)] + [(0, 0)] * (leaf.ndim - 1)),
@@ -120,74 +134,58 @@ def sfl(
         is_known = jnp.ones((1, len(given))).at[:, new_clients].set(0.0)
         shares = mixing[new_clients] * is_known  # [new clients, N]
         total = jnp.sum(shares, axis=1, keepdims=True)
-        # A new client without a path to anybody known gets the mean of all.
+        # A new client without a path to a known one gets the mean of all.
         shares = jnp.where(total > 0, shares, is_known)
         shares = shares / jnp.sum(shares, axis=1, keepdims=True)
         uploads = tree.put(uploads, new_clients, _mixed(shares, uploads))
         return SmoothingServer(uploads, given, mixing)
 
-    def adapt(server, cohort, uploads, key):
+    def adapt_new_clients(server, cohort, uploads, key):
         return server._replace(uploads=tree.put(server.uploads, cohort.ids, uploads[0]))
 
-    return Algorithm(
-        init=init,
-        download=download,
-        local=local,
-        aggregate=aggregate,
-        predict=model.apply,
-        deploy=lambda sent, client: sent[0],  # message and upload both begin with a model
-        personalize=lambda message, client, examples, key: message[0],
-        admit=admit,
-        adapt=adapt,
+    server = Server(init, download, aggregate, admit=admit, adapt_new_clients=adapt_new_clients)
+    client = Client(
+        model,
+        local,
+        deploy=lambda sent, memory: Predictor(sent[0]),  # messages and uploads begin with one
+        personalize=lambda message, memory, data, key: Predictor(message[0]),
         untrained=lambda message: message[1:],  # local training starts from w
-        relational=True,
     )
+    return Algorithm(server, (client,), needs=Needs(relations=True))
 
 
 def sfl_star(
     model: ClientModel,
     train: Train,
     *,
-    sfl_layers: int,
-    sfl_rule: str,
-    sfl_lambda: Array,
-    sfl_share: Array,
-    sfl_graph_steps: int,
-    sfl_graph_share: Array,
-    sfl_graph_lr: Array,
+    smoothing: Annotated[Smoothing, Part(smoothing)],
+    sfl_graph_steps: Annotated[
+        int, Integer("Steps of SFL*'s learner of relations in a round.")
+    ] = 10,
+    sfl_graph_share: Annotated[
+        Array, Real("Learned share s of SFL*'s relations.", high=1.0)
+    ] = 0.05,
+    sfl_graph_lr: Annotated[
+        Array, Real("Learning rate of SFL*'s learner of relations.")
+    ] = 0.01,
 ) -> Algorithm:
-    """Builds SFL*, which learns relations from the clients' models.
-
-    Args:
-      sfl_graph_steps: steps of the learner in a round.
-      sfl_graph_share: s, what of A' is learned.
-      sfl_graph_lr: the learner's rate.
-
-    The others are `sfl`'s.
-    """
-    base = sfl(
-        model,
-        train,
-        sfl_layers=sfl_layers,
-        sfl_rule=sfl_rule,
-        sfl_lambda=sfl_lambda,
-        sfl_share=sfl_share,
-    )
+    """Builds SFL*, which learns relations from the clients' models."""
+    base = sfl(model, train, smoothing=smoothing)
 
     def aggregate(server, cohort, uploads, key):
-        server = base.aggregate(server, cohort, uploads, key)
+        server = base.server.aggregate(server, cohort, uploads, key)
         learned = _learn_relations(
             server.uploads,
             key,
             steps=sfl_graph_steps,
             rate=sfl_graph_lr,
-            apart=sfl_rule == "as_released",
+            apart=smoothing.rule == "as_released",
         )
         both = (1.0 - sfl_graph_share) * server.relations + sfl_graph_share * learned
         both = both / jnp.sum(both, axis=1, keepdims=True)
-        return server._replace(mixing=_powers(both, sfl_layers, sfl_share))
+        return server._replace(mixing=_powers(both, smoothing.layers, smoothing.share))
 
-    return dataclasses.replace(base, aggregate=aggregate)
+    return base.replacing(aggregate=aggregate)
 
 
 def _powers(given, layers, share):
@@ -202,25 +200,25 @@ def _mixed(shares, models):
 
 
 def _learn_relations(models, key, *, steps, rate, apart):
-    """A_learned [N, N] of the docstring; with `apart` from distances, as released."""
+    """A_learned [N, N] of the docstring; from distances with `apart`, as released."""
     rows = jax.vmap(lambda one: ravel_pytree(one)[0])(models)  # [N, d]
     rows = rows - jnp.mean(rows, axis=0, keepdims=True)
     norms = jnp.sum(jnp.square(rows), axis=1, keepdims=True)
     squares = jnp.maximum(norms + norms.T - 2 * rows @ rows.T, 0.0)  # ||v_i - v_j||^2
     tiny = jnp.finfo(jnp.float32).tiny
-    near = jnp.exp(-squares / jnp.maximum(jnp.mean(squares), tiny))
-    wanted = _normalised(jnp.sqrt(squares) if apart else near)
+    similar = jnp.exp(-squares / jnp.maximum(jnp.mean(squares), tiny))
+    target = _normalised(jnp.sqrt(squares) if apart else similar)
     features = rows * jax.lax.rsqrt(jnp.maximum(jnp.mean(norms), tiny))
-    most = min(DEGREE, len(rows))
+    degree = min(DEGREE, len(rows))
 
     def graph_of(weights):
         one, other = (jnp.tanh(features @ part) for part in weights)
         scores = jax.nn.relu(jnp.tanh(one @ other.T - other @ one.T))
-        least = jax.lax.top_k(scores, most)[0][:, -1:]
+        least = jax.lax.top_k(scores, degree)[0][:, -1:]
         return _normalised(jnp.where(scores >= least, scores, 0.0))
 
     def step(weights, _):
-        loss = lambda weights: jnp.mean(jnp.square(graph_of(weights) - wanted))  # noqa: E731
+        loss = lambda weights: jnp.mean(jnp.square(graph_of(weights) - target))  # noqa: E731
         gradient = jax.grad(loss)(weights)
         return jax.tree.map(lambda w, g: w - rate * g, weights, gradient), None
 
@@ -230,6 +228,6 @@ def _learn_relations(models, key, *, steps, rate, apart):
 
 
 def _normalised(matrix):
-    """Rows that sum to one; a row of zeros stays one."""
+    """Rows that sum to one; a row of zeros stays."""
     total = jnp.sum(matrix, axis=1, keepdims=True)
     return matrix / jnp.where(total > 0, total, 1.0)

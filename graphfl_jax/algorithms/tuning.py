@@ -1,64 +1,84 @@
-"""Fine-tuning: any method, whose clients at the end adapt what it gives them.
+"""Fine-tuning: any method whose clients, at the end, train its predictor on their own data.
 
     P_i = the trained model after some steps of SGD on F_i, from the method's own P_i
 
-"whole" trains all parameters, "head" the head alone and leaves the body as it was. Over FedAvg
-this is the baseline FedAvg-finetune; Collins, Hassani, Mokhtari, Shakkottai, Exploiting Shared
+"whole" trains all parameters; "head" trains the head and keeps the body. With FedAvg this is
+the baseline FedAvg-finetune; Collins, Hassani, Mokhtari, Shakkottai, Exploiting Shared
 Representations for Personalized Federated Learning, ICML 2021, tune the head for 10 epochs.
 
-"new_head" trains a head that starts afresh, U(+-1 / sqrt(fan_in)) as models do, on the body as
-it was: the defence Simple-Tuning of Qin, Yao, Chen, Li, Ding, Cheng. Revisiting Personalized
-Federated Learning: Robustness Against Backdoor Attacks. KDD 2023.
-https://arxiv.org/abs/2302.01677
+"new_head" trains a newly initialised head, U(+-1 / sqrt(fan_in)), on the unchanged body: the
+defence Simple-Tuning of Qin, Yao, Chen, Li, Ding, Cheng. Revisiting Personalized Federated
+Learning: Robustness Against Backdoor Attacks. KDD 2023. https://arxiv.org/abs/2302.01677
 
-Departures: none of the method's own training: G, L and the server are the method's. Clients
-tune on the examples that they trained on, which those of honest clients are clean.
+Departures: none in the training of the method itself: G, L and the server are the method's.
+Clients tune on their training examples, which are clean for honest clients.
 """
 
 import dataclasses
+from typing import Annotated
 
 import jax
+import optax
 
-from graphfl_jax.core import Algorithm, ClientModel
-from graphfl_jax.trainers import Train
+from graphfl_jax.core import Algorithm
+from graphfl_jax.settings import Integer, Optimizer
+from graphfl_jax.trainers import Trainer, epoch_trainer, sgd_trainer
 
 PARTS = ("whole", "head", "new_head")
 
 
-def finetuned(
-    algorithm: Algorithm, model: ClientModel, train: Train, *, tuning_part: str
-) -> Algorithm:
-    """A method whose predictor, parameters of `model`, is fine-tuned before it is scored at P.
+def tuning_trainer(
+    *,
+    tuning_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("client", rate="tuning_lr", meaning="Learning rate of fine-tuning."),
+    ],
+    batch_size: int,
+    steps: Annotated[int, Integer("Steps of fine-tuning.")] = 50,
+    epochs: Annotated[
+        int, Integer("Passes over the examples that replace the steps; 0: none.", low=0)
+    ] = 0,
+) -> Trainer:
+    """Builds the trainer of fine-tuning."""
+    if epochs:
+        return epoch_trainer(tuning_optimizer, epochs=epochs, batch_size=batch_size)
+    return sgd_trainer(tuning_optimizer, steps=steps, batch_size=batch_size)
+
+
+def finetuned(algorithm: Algorithm, train: Trainer, *, tuning_part: str) -> Algorithm:
+    """A method whose predictor is fine-tuned before it is scored at P.
 
     Args:
       algorithm: the method.
-      model: what its predictor is a model of.
-      train: the trainer of the fine-tuning, which may differ from the method's.
+      train: the trainer of the fine-tuning; it may differ from the method's.
       tuning_part: one of `PARTS`.
-
-    Raises:
-      ValueError: an unknown part.
     """
-    if tuning_part not in PARTS:
-        raise ValueError(
-            f"tuning.part={tuning_part!r} is unknown; choose from {', '.join(PARTS)}, "
-            f"or leave it empty for no fine-tuning"
-        )
+    clients = tuple(_finetuned(client, train, tuning_part) for client in algorithm.clients)
+    return dataclasses.replace(algorithm, clients=clients)
 
-    def personalize(message, client, examples, key):
+
+def _finetuned(client, train, tuning_part):
+    model = client.model
+
+    def personalize(message, memory, data, key):
         key_own, key_tuning = jax.random.split(key)
-        params = algorithm.personalize(message, client, examples, key_own)
+        if client.personalize is None:
+            predictor = client.deploy(message, memory)
+        else:
+            predictor = client.personalize(message, memory, data, key_own)
+        params = predictor.params
         if tuning_part == "whole":
-            return train(model.objective, params, examples, key_tuning)[0]
+            params, _ = train(model.objective, params, data.train, key_tuning)
+            return predictor._replace(params=params)
 
-        def of_head(head, batch):
-            return model.objective({"body": params["body"], "head": head}, batch)
+        def of_head(head, batch, key):
+            return model.objective({"body": params["body"], "head": head}, batch, key)
 
         head = params["head"]
         if tuning_part == "new_head":
             key_head, key_tuning = jax.random.split(key_tuning)
             head = model.init(key_head)["head"]
-        head, _ = train(of_head, head, examples, key_tuning)
-        return {"body": params["body"], "head": head}
+        head, _ = train(of_head, head, data.train, key_tuning)
+        return predictor._replace(params={"body": params["body"], "head": head})
 
-    return dataclasses.replace(algorithm, personalize=personalize)
+    return dataclasses.replace(client, personalize=personalize)

@@ -1,1 +1,19 @@
-"""Configurations: each file's get_config() returns a locked ConfigDict over `base`."""
+"""Configurations: each data set's file has ``get_config(method)``, a locked ConfigDict."""
+
+from graphfl_jax.configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
+from graphfl_jax.configs.base import METHODS
+from graphfl_jax.configs.fields import changed, checked, configuration, parsed
+
+__all__ = [
+    "METHODS",
+    "changed",
+    "checked",
+    "compcars",
+    "configuration",
+    "custom",
+    "fl60",
+    "metr_la",
+    "parsed",
+    "pems_bay",
+    "tpt48",
+]

@@ -13,7 +13,7 @@ generates in addition to pretrained weights, and takes a GPU of 80 GB.
 
 from graphfl_jax.configs import base
 
-# Rates of client and server chosen on validation, see BUILD.md; the rest are not searched.
+# Rates of client and server chosen on validation, see docs/developer/decisions.md; the rest are not searched.
 METHODS = {
     "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.01},
     "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
@@ -30,26 +30,26 @@ METHODS = {
     "sfl-star": {"client_lr": 0.1, "sfl_lambda": 0.1},
     "local": {"client_lr": 0.1},
 }
-FULL = "-full"
+SETTINGS = {
+    "model.name": "resnet18",
+    "algorithm.output": "residual",
+    "rounds": 100,
+    "eval_batch_size": 32,
+    "clients_per_eval": 5,
+}
+SMALL = {
+    "data.image_size": 32,
+    "model.width": 8,
+    "local_steps": 10,
+    "batch_size": 32,
+    "tuning.steps": 10,
+}
+FULL = {"data.image_size": 224}
+SUFFIX = "-full"
 
 
 def get_config(method="panacea"):
-    """The configuration of one of METHODS: small, or the papers' if "-full" follows."""
-    name = method.removesuffix(FULL)
-    config = base.for_method(name, METHODS[name])
-    config.data.name = "compcars"
-    config.model.name = "resnet18"
-    config.algorithm.output = "full"
-    config.rounds = 100
-    config.eval_every = 20
-    config.eval_batch_size = 32
-    config.clients_per_eval = 5
-    if method == name:
-        config.data.image_size = 32
-        config.model.width = 8
-        config.local_steps = 10
-        config.batch_size = 32
-        config.tuning.steps = 10
-    else:
-        config.data.image_size = 224
-    return config
+    """The configuration of a method of `base.METHODS`: small, or METHOD-full, the papers'."""
+    name = method.removesuffix(SUFFIX)
+    scale = SMALL if method == name else FULL
+    return base.configured(name, "compcars", tuned=METHODS, settings=SETTINGS | scale)

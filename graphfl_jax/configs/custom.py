@@ -10,11 +10,7 @@ no data in particular; experiments/sweep.py chooses better ones.
 
 from graphfl_jax.configs import base
 
-METHODS = {method: {} for method in base.METHODS}
-
 
 def get_config(method="panacea"):
-    """The configuration of one of METHODS."""
-    config = base.for_method(method, METHODS[method])
-    config.data.name = "custom"
-    return config
+    """The configuration of a method of `base.METHODS`."""
+    return base.configured(method, "custom")

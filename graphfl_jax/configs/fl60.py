@@ -10,7 +10,7 @@ Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fr
 
 from graphfl_jax.configs import base
 
-# Chosen on validation; BUILD.md tells how.
+# Chosen on validation; see docs/developer/decisions.md.
 METHODS = {
     "panacea": {"client_lr": 0.03, "server_lr": 0.03, "lambda_d": 0.03},
     "panacea-gn": {"client_lr": 0.03, "server_lr": 0.03},
@@ -30,7 +30,5 @@ METHODS = {
 
 
 def get_config(method="panacea"):
-    """The configuration of one of METHODS."""
-    config = base.for_method(method, METHODS[method])
-    config.data.name = "fl60"
-    return config
+    """The configuration of a method of `base.METHODS`."""
+    return base.configured(method, "fl60", tuned=METHODS)

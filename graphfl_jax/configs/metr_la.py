@@ -11,13 +11,10 @@ Quick look: add --config.rounds=20 --config.data.steps=600.
 
 from graphfl_jax.configs import base, pems_bay
 
-# Chosen on the other sensors; BUILD.md tells how.
+# Chosen on the other sensors; see docs/developer/decisions.md.
 METHODS = pems_bay.METHODS
 
 
 def get_config(method="panacea"):
-    """The configuration of one of METHODS."""
-    config = base.for_method(method, METHODS[method])
-    base.for_traffic(config)
-    config.data.name = "metr_la"
-    return config
+    """The configuration of a method of `base.METHODS`."""
+    return base.configured(method, "metr_la", tuned=METHODS, settings=pems_bay.SETTINGS)

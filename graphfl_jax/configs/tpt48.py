@@ -12,7 +12,7 @@ Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fr
 
 from graphfl_jax.configs import base
 
-# Chosen on validation; BUILD.md tells how.
+# Chosen on validation; see docs/developer/decisions.md.
 METHODS = {
     "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.1},
     "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
@@ -32,7 +32,5 @@ METHODS = {
 
 
 def get_config(method="panacea"):
-    """The configuration of one of METHODS."""
-    config = base.for_method(method, METHODS[method])
-    config.data.name = "tpt48"
-    return config
+    """The configuration of a method of `base.METHODS`."""
+    return base.configured(method, "tpt48", tuned=METHODS)

@@ -1,12 +1,14 @@
-"""Data sets: each loader returns a `federation.Federation`, checked, split and in NumPy.
+"""Data sets and relations between clients.
 
-A loader takes keywords only, of these what it needs: `root` (the folder of the data), `source`
-(which of the forms the data exist in), `path` (one file instead of a look under `root`), `seed`
-and `val_fraction` (the split), `generator_seed` (what is drawn in generated or simulated data),
-and what its own docstring adds. `GRAPHS` are rules that give a loaded federation its relations.
+`DATASETS` are the loaders. Each takes keyword arguments only and returns a
+`federation.Federation`: checked, split, stacked, in NumPy arrays. The settings of a loader are
+declared in its signature. The builder supplies `root`, the folder of all data, and `seed`, the
+seed of the random split, to the loaders that read them.
+
+`GRAPHS` are the rules that set the relations of a loaded federation.
 """
 
-from graphfl_jax.data import compcars, custom, fl60, knn, tpt48, traffic
+from graphfl_jax.data import compcars, custom, federation, fl60, knn, tpt48, traffic
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
@@ -20,4 +22,4 @@ DATASETS = {
     "pems_bay": traffic.pems_bay,
     "tpt48": tpt48.tpt48,
 }
-GRAPHS = {"own": lambda federation: federation, "knn": knn.knn}
+GRAPHS = {"own": federation.keep_graph, "knn": knn.knn}

@@ -1,33 +1,33 @@
-"""CompCars: photographs of cars of four body types, one client a model year and viewpoint.
+"""CompCars: images of cars of four body types, one client per model year and viewpoint.
 
-The photographs are those of Yang et al., A Large-Scale Car Dataset for Fine-Grained
-Categorization and Verification, CVPR 2015; the list of those in use, with year, viewpoint and
-type of each, is that of Mancini et al., AdaGraph: Unifying Predictive and Continuous Domain
-Adaptation through Graphs, CVPR 2019. Viewpoints are numbered from the front over the side to
-the rear.
+The images are those of Yang et al., A Large-Scale Car Dataset for Fine-Grained Categorization
+and Verification, CVPR 2015. The list of the images in use, with their years, viewpoints and
+types, is that of Mancini et al., AdaGraph: Unifying Predictive and Continuous Domain Adaptation
+through Graphs, CVPR 2019. Viewpoints are numbered from the front over the side to the rear.
 """
 
 import re
 import warnings
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from graphfl_jax.data import drawn_cars, federation, photographs, relations
+from graphfl_jax.data import drawn_cars, files, photographs, relations
+from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
+from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.settings import Choice, Integer
 
 YEARS = (2009, 2010, 2011, 2012, 2013, 2014)
 VIEWPOINTS = (1, 2, 3, 4, 5)  # front, front-side, side, rear-side, rear
 CLIENTS = tuple((year, viewpoint) for year in YEARS for viewpoint in VIEWPOINTS)
 TYPES = drawn_cars.TYPES
-OFFICIAL = 24151  # images of the published list
+OFFICIAL = 24151  # images in the published list
 
 _LIST = "car-images.txt"
 _LINE = re.compile(r"([\w./-]+) (\d+)-(\d+) (\d+)")
-_SOURCES = ("auto", "real", "simulated")
-_SMALLEST = 8  # pixels
 
-# Whether two clients are joined, by how many years and how many viewpoints they are apart.
+# Whether two clients are joined, by the differences of their years and their viewpoints.
 _RELATIONS = {
     "nearby": lambda years, views: years <= 1 and views <= 1,
     "adjacent": lambda years, views: years + views == 1,
@@ -37,30 +37,51 @@ _RELATIONS = {
 
 
 def compcars(
-    *, root, source, path, image_size, car_relations, seed, val_fraction, generator_seed
-) -> federation.Federation:
-    """Loads CompCars, or draws cars from `generator_seed`: 30 clients, RGB images in uint8.
+    *,
+    root,
+    source: Annotated[str, forms("real", "simulated")] = "auto",
+    path: DataPath = "",
+    image_size: Annotated[int, Integer("Width and height of images in pixels.", low=8)] = 64,
+    car_relations: Annotated[
+        str, Choice("Rule that joins clients by year and viewpoint.", tuple(_RELATIONS))
+    ] = "nearby",
+    val_fraction: ValFraction = 0.0,
+    generator_seed: GeneratorSeed = 0,
+    seed,
+) -> Federation:
+    """Loads CompCars, or draws simulated images of cars.
 
-    The list is at `path`, or car-images.txt of the folder compcars in `root` where `path` is
-    empty; photographs lie as released, compcars/image/MAKE/MODEL/YEAR/FILE.jpg in `root`. They
-    are squashed to squares of `image_size` pixels (see `photographs`) and kept in the folder
-    compcars. `source` is "real", "simulated" or "auto": real if list and photographs are there.
     `car_relations` joins two clients
 
     "nearby"
-        whose years are equal or consecutive, and whose viewpoints are (89 edges);
+        if the years differ by at most 1 and the viewpoints differ by at most 1 (89 edges);
     "adjacent"
-        of which one is equal and the other consecutive (49);
+        if one of the two is equal and the other one differs by 1 (49 edges);
     "same"
-        of equal years or equal viewpoints (135);
+        if the years or the viewpoints are equal (135 edges);
     "either"
-        whose years, or whose viewpoints, are equal or consecutive (315).
+        if the years or the viewpoints differ by at most 1 (315 edges).
+
+    Args:
+      root: data folder. The list is root/compcars/car-images.txt, and the images are
+        root/compcars/image/MAKE/MODEL/YEAR/FILE.jpg, as released. Resized images are cached in
+        root/compcars (see `photographs`).
+      source: "real", "simulated", or "auto": real if the list and the images exist.
+      path: list to read instead of the one in `root`.
+      image_size: images are resized to squares of this size, in pixels.
+      car_relations: the rule above.
+      val_fraction: share of each client's examples for validation.
+      generator_seed: of simulated data.
+      seed: of the split.
+
+    Returns:
+      30 clients, x [image_size, image_size, 3] uint8 (RGB), labels 0 to 3.
+
+    Raises:
+      ValueError: `path` is set for a source that reads no file, the list has a wrong line, or
+        an image cannot be decoded. One line with the file and the line.
+      FileNotFoundError: the list or an image is missing.
     """
-    if image_size < _SMALLEST:
-        raise ValueError(
-            f"compcars: data.image_size={image_size} is too small for a car; set it to "
-            f"{_SMALLEST} or more."
-        )
     graph = car_graph(car_relations)
     folder = Path(root) / "compcars"
     file = _find(folder, source, path)
@@ -73,7 +94,7 @@ def compcars(
         x, y = np.split(pixels, ends), np.split(types, ends)
     else:
         x, y = _simulated(generator_seed, image_size)
-    loaded = federation.federate(
+    federation = federate(
         [f"{year} view {viewpoint}" for year, viewpoint in CLIENTS],
         x=x,
         y=y,
@@ -86,14 +107,12 @@ def compcars(
         outputs=TYPES,
     )
     if file and len(types) < OFFICIAL:
-        loaded = loaded._replace(extent=f"{len(types)} of {OFFICIAL} images")
-    return loaded
+        federation = federation._replace(extent=f"{len(types)} of {OFFICIAL} images")
+    return federation
 
 
 def car_graph(rule):
-    """Joins the clients on the grid of years and viewpoints by one of the rules."""
-    if rule not in _RELATIONS:
-        raise ValueError(_unknown("car_relations", rule, _RELATIONS))
+    """The graph of the 30 clients by one of the rules of `compcars`."""
     edges = [
         (i, j)
         for j, (year, viewpoint) in enumerate(CLIENTS)
@@ -104,24 +123,28 @@ def car_graph(rule):
 
 
 class Photo(NamedTuple):
-    """A line of the list."""
+    """One line of the list."""
 
     client: tuple[int, int]  # year, viewpoint
     file: str  # MAKE/MODEL/YEAR/FILE.jpg
-    type: int  # from 0
-    line: int  # number in the list
+    type: int  # 0 to 3
+    line: int  # line number, from 1
 
 
 def read_list(path) -> list[Photo]:
-    """Reads the list `PATH YEAR-VIEWPOINT TYPE`, a line a photograph, ordered by client."""
+    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client.
+
+    Raises:
+      ValueError: a line has another format or repeats an image, or a client has no images.
+    """
     lines = {}
-    # Latin-1 reads any bytes, so that a file of another kind is refused below like the rest.
+    # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
     for number, line in enumerate(Path(path).read_text("latin1").splitlines(), start=1):
         photo = _parse(path, number, line)
         if photo.file in lines:
             raise ValueError(
-                f"compcars: {path}, line {number} lists {photo.file}, which line "
-                f"{lines[photo.file].line} does; remove one of them."
+                f"{path}: line {number} repeats {photo.file} of line "
+                f"{lines[photo.file].line}; remove one of them"
             )
         lines[photo.file] = photo
     photos = sorted(lines.values(), key=lambda photo: (photo.client, photo.line))
@@ -129,8 +152,8 @@ def read_list(path) -> list[Photo]:
     if absent:
         year, viewpoint = absent[0]
         raise ValueError(
-            f"compcars: {path} has no images of {len(absent)} of the {len(CLIENTS)} clients, "
-            f"first {year}-{viewpoint}; use the whole {_LIST} of AdaGraph."
+            f"{path}: {len(absent)} of the {len(CLIENTS)} clients have no images, the first is "
+            f"{year}-{viewpoint}; use the complete {_LIST} of AdaGraph"
         )
     return photos
 
@@ -140,8 +163,8 @@ def _parse(path, number, line):
     parts = match[1].split("/")[-4:] if match else ()
     if len(parts) < 4 or not all(part.strip(".") for part in parts):
         raise ValueError(
-            f"compcars: {path}, line {number} is not MAKE/MODEL/YEAR/FILE.jpg "
-            f"YEAR-VIEWPOINT TYPE; use {_LIST} of AdaGraph."
+            f"{path}: line {number} is not MAKE/MODEL/YEAR/FILE.jpg YEAR-VIEWPOINT TYPE; use "
+            f"{_LIST} of AdaGraph"
         )
     year, viewpoint, label = (int(field) for field in match.groups()[1:])
     for field, value, known in (
@@ -151,35 +174,30 @@ def _parse(path, number, line):
     ):
         if value not in known:
             raise ValueError(
-                f"compcars: {path}, line {number} has {field} {value}, which is not one of "
-                f"{known[0]} to {known[-1]}; correct it."
+                f"{path}: line {number} has {field} {value}, which is not in {known[0]} to "
+                f"{known[-1]}; correct it"
             )
     return Photo((year, viewpoint), "/".join(parts), label - 1, number)
 
 
 def _find(folder, source, path):
-    """Returns the list to read, or None where cars are to be drawn."""
-    if source not in _SOURCES:
-        raise ValueError(_unknown("source", source, _SOURCES))
-    if path and source == "simulated":
-        raise ValueError(
-            f"compcars: data.path={str(path)!r} is not read with data.source='simulated'; "
-            "leave data.path empty or set data.source=real."
-        )
-    if path and not Path(path).is_file():
-        raise FileNotFoundError(f"compcars: data.path={str(path)!r} is no file; correct it.")
+    """The list to read, or None if images are to be simulated."""
+    files.check_path(path, source, reading=("auto", "real"))
     if source == "simulated":
         return None
     file = Path(path) if path else folder / _LIST
     if not file.is_file():
-        absent = f"no file {file}; put there {_LIST} of AdaGraph (CVPR 2019)"
+        missing, remedy = f"no file {file}", f"put {_LIST} of AdaGraph (CVPR 2019) there"
     elif not (folder / "image").is_dir():
-        absent = f"no folder {folder / 'image'}; put there the images of CompCars (CVPR 2015)"
+        missing = f"no folder {folder / 'image'}"
+        remedy = "put the images of CompCars (CVPR 2015) there"
     else:
         return file
     if source == "real" or path:
-        raise FileNotFoundError(f"compcars: {absent}, or set data.source=simulated.")
-    warnings.warn(f"compcars: {absent}. Until then cars are drawn.", stacklevel=2)
+        raise FileNotFoundError(
+            f"compcars: {missing}; {remedy}, or set --config.data.source=simulated"
+        )
+    warnings.warn(f"compcars: {missing}, so images are simulated; {remedy}", stacklevel=3)
     return None
 
 
@@ -187,9 +205,8 @@ def _photographs(folder, file, photos, size):
     for photo in photos:
         if not (folder / "image" / photo.file).is_file():
             raise FileNotFoundError(
-                f"compcars: no image {folder / 'image' / photo.file}, which is in line "
-                f"{photo.line} of {file}; put the whole tree of CompCars there, or leave the "
-                "line out of a list of your own at data.path."
+                f"{file}: line {photo.line}: no file {folder / 'image' / photo.file}; put all "
+                "images of CompCars there, or set --config.data.path to a list without the line"
             )
     names = [photo.file for photo in photos]
     return photographs.squares(
@@ -198,10 +215,6 @@ def _photographs(folder, file, photos, size):
 
 
 def _simulated(generator_seed, image_size):
-    if generator_seed < 0:
-        raise ValueError(
-            f"data.generator_seed={generator_seed} is negative; set it to zero or more."
-        )
     drawn = [
         drawn_cars.draw(
             np.random.default_rng([generator_seed, year, viewpoint]),
@@ -212,7 +225,3 @@ def _simulated(generator_seed, image_size):
         for year, viewpoint in CLIENTS
     ]
     return zip(*drawn, strict=True)
-
-
-def _unknown(field, value, accepted):
-    return f"compcars: data.{field}={value!r} is not known; use one of {', '.join(accepted)}."

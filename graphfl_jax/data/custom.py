@@ -2,27 +2,47 @@
 
 import zipfile
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
-from graphfl_jax.data import federation, relations
+from graphfl_jax.data import files, relations
+from graphfl_jax.data.common_settings import ValFraction
+from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.partition import TEST_FRACTION
+from graphfl_jax.settings import Text
 
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y", "client")
 ARRAYS = (*REQUIRED, "split", "edges", "edge_weight", "directed")
 
 
-def custom(*, path, seed, val_fraction) -> federation.Federation:
-    """Loads the file of arrays at `path`, written by ``np.savez``.
+def custom(
+    *,
+    path: Annotated[str, Text("File of arrays, written by np.savez; required.")] = "",
+    val_fraction: ValFraction = 0.0,
+    seed,
+) -> Federation:
+    """Loads a file of arrays that was written by ``np.savez``.
 
-    Its arrays have the names and meanings of `from_arrays`' arguments: x, y and client, and
-    where wanted split, edges, edge_weight and directed, a single boolean.
+    The arrays have the names and meanings of the arguments of `from_arrays`: x, y and client,
+    and optionally split, edges, edge_weight and directed (a boolean scalar).
+
+    Args:
+      path: the file; required.
+      val_fraction: share of each client's examples for validation, in a random split.
+      seed: of a random split.
+
+    Raises:
+      ValueError: `path` is empty, or the file or its arrays are invalid. One line with the
+        file, the array and a remedy.
+      FileNotFoundError: the file is missing.
     """
     arrays = read_arrays(path)
     try:
         return from_arrays(**arrays, seed=seed, val_fraction=val_fraction)
     except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+        raise ValueError(f"{path}: {str(error).removeprefix('custom: ')}") from error
 
 
 def from_arrays(
@@ -37,49 +57,50 @@ def from_arrays(
     name="custom",
     seed=0,
     val_fraction=0.0,
-    test_fraction=0.2,
-) -> federation.Federation:
-    """Makes a federation of arrays that have one row per example.
+    test_fraction=TEST_FRACTION,
+) -> Federation:
+    """Makes a federation from arrays with one row per example.
 
     Args:
       x: [n, *features] numbers.
-      y: [n] integers, labels from 0 on, for a classification; [n] or [n, *targets] floats for
-        a regression, whose targets are flattened to [n, O].
-      client: [n] strings or integers, who holds each example. Clients are in sorted order.
-      split: [n] of "train", "val" and "test". Every client has examples to train on and to
-        test, and for validation if any has. Without it each client's examples are split at
-        random by `seed`, `val_fraction` and `test_fraction`.
-      edges: [m, 2] of clients that are related; without it nobody is.
-      edge_weight: [m] numbers of at least 0; without it every weight is one.
-      directed: whether of an edge's two clients only the second hears the other.
-      name: of the federation, in errors and results.
+      y: classification: [n] integers, labels from 0. Regression: [n] or [n, *targets] floats,
+        which are flattened to [n, O].
+      client: [n] strings or integers, the client of each example. Clients are sorted by name.
+      split: [n] of "train", "val" and "test". Every client needs training and test examples,
+        and validation examples if any client has some. None splits each client's examples at
+        random.
+      edges: [m, 2] pairs of related clients, by name; None means no relations.
+      edge_weight: [m] numbers of at least 0; None means that all are 1.
+      directed: whether edges are directed: the second client receives from the first.
+      name: of the federation, in error messages and results.
       seed: of a random split.
-      val_fraction: of each client's examples, in a random split.
-      test_fraction: of each client's examples, in a random split.
+      val_fraction: share of each client's examples for validation, in a random split.
+      test_fraction: share of each client's examples for test, in a random split.
 
     Raises:
-      ValueError: the arrays do not fit; one line with name, array and remedy.
+      ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
-    given = {"x": x, "y": y, "client": client, "split": split}
-    rows = {field: np.asarray(rows) for field, rows in given.items() if rows is not None}
+    arrays = {"x": x, "y": y, "client": client, "split": split}
+    rows = {field: np.asarray(array) for field, array in arrays.items() if array is not None}
     _check_rows(name, rows)
     x, y, client = (rows[field] for field in REQUIRED)
     names, holder, counts = np.unique(client, return_inverse=True, return_counts=True)
-    own = np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])  # N of [n_i]
+    # Per client, the indices of its examples, [n_i].
+    indices = np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
 
     task, y, outputs = _read_targets(name, y)
     splits = None
     if split is not None:
         if val_fraction:
             raise ValueError(
-                f"{name}: data.val_fraction={val_fraction} splits nothing where split is "
-                'given; set it to 0, and mark examples "val" in split.'
+                f"{name}: data.val_fraction={val_fraction} has no effect on a given split; set "
+                'it to 0, and mark validation examples as "val" in split'
             )
-        splits = _read_splits(name, names, rows["split"], own)
-    return federation.federate(
+        splits = _read_splits(name, names, rows["split"], indices)
+    return federate(
         [str(n) for n in names],
-        x=[x[i] for i in own],
-        y=[y[i] for i in own],
+        x=[x[i] for i in indices],
+        y=[y[i] for i in indices],
         graph=_read_graph(name, names, edges, edge_weight, directed),
         task=task,
         name=name,
@@ -93,47 +114,53 @@ def from_arrays(
 
 
 def read_arrays(path) -> dict[str, np.ndarray]:
-    """Reads a file of arrays, of which none is pickled and all have a name that is known."""
+    """Reads the arrays of a file by name. Pickled arrays are refused.
+
+    Raises:
+      ValueError: the path is empty, the file is damaged, or an array is missing or unknown.
+      FileNotFoundError: the file is missing.
+    """
     if not path:
         raise ValueError(
             "custom: data.path is empty; set --config.data.path to a file of arrays, written "
-            f"by np.savez with {', '.join(REQUIRED)}."
+            f"by np.savez with {', '.join(REQUIRED)}"
         )
-    if not Path(path).is_file():
-        raise FileNotFoundError(f"custom: data.path={str(path)!r} is no file; correct it.")
+    files.check_exists(path)
     with Path(path).open("rb") as opened:
         file = _npz(path, opened)
         for field in file.files:
             if field not in ARRAYS:
                 raise ValueError(
-                    f"{path}: the array {field!r} is unknown; choose from {', '.join(ARRAYS)}."
+                    f"{path}: the array {field!r} is unknown; choose from {', '.join(ARRAYS)}"
                 )
         for field in REQUIRED:
             if field not in file.files:
-                raise ValueError(f"{path}: there is no array {field!r}; add it to the file.")
+                raise ValueError(f"{path}: there is no array {field!r}; add it to the file")
         arrays = {field: _read_array(path, file, field) for field in file.files}
     if "directed" in arrays:
         directed = arrays["directed"]
         if directed.shape or directed.dtype != bool:
             raise ValueError(
                 f"{path}: directed has shape {directed.shape} and type {directed.dtype}; "
-                "give True or False."
+                "give True or False"
             )
         arrays["directed"] = bool(directed)
     return arrays
 
 
-# Damaged bytes can make the readers of zip files and of arrays raise nearly anything.
+# Damaged bytes can make the readers of zip files and of arrays raise almost any exception.
 
 
 def _npz(path, opened):
     try:
-        if not zipfile.is_zipfile(opened):  # np.load would take it for a pickle
+        if not zipfile.is_zipfile(opened):  # np.load would read it as a pickle
             raise zipfile.BadZipFile
         opened.seek(0)
         return np.load(opened, allow_pickle=False)
     except Exception as error:
-        raise ValueError(f"{path} is no whole npz file; write it by np.savez.") from error
+        raise ValueError(
+            f"{path}: the file is not a complete npz file; write it with np.savez"
+        ) from error
 
 
 def _read_array(path, file, field):
@@ -142,13 +169,13 @@ def _read_array(path, file, field):
     except Exception as error:
         why = " ".join(str(error).split())
         raise ValueError(
-            f"{path}: the array {field!r} cannot be read ({why}); write it by np.savez, with "
-            "names as strings and not as objects."
+            f"{path}: the array {field!r} cannot be read ({why}); write it with np.savez, and "
+            "names as strings and not as objects"
         ) from error
 
 
 def _check_rows(name, rows):
-    """Refuses arrays of another type than they must have, or of another length than x."""
+    """Checks the types of the arrays, and that all have the length of x."""
     kinds = {
         "x": ("biuf", "give numbers"),
         "y": ("biuf", "give integers for labels, floats for targets"),
@@ -158,88 +185,88 @@ def _check_rows(name, rows):
     for field, array in rows.items():
         admitted, remedy = kinds[field]
         if array.dtype.kind not in admitted:
-            raise ValueError(f"{name}: {field} has type {array.dtype}; {remedy}.")
+            raise ValueError(f"{name}: {field} has type {array.dtype}; {remedy}")
         if not array.size:
-            raise ValueError(f"{name}: {field} has shape {array.shape}; it must not be empty.")
+            raise ValueError(
+                f"{name}: {field} has shape {array.shape}; give at least one value"
+            )
         if field in ("client", "split") and array.ndim != 1:
             raise ValueError(
-                f"{name}: {field} has shape {array.shape}; give one name per example."
+                f"{name}: {field} has shape {array.shape}; give one name per example"
             )
         if array.shape[:1] != rows["x"].shape[:1]:
             raise ValueError(
                 f"{name}: {field} has shape {array.shape} and x has {rows['x'].shape}; give "
-                "one row of each per example."
+                "one row of each per example"
             )
 
 
 def _read_targets(name, y):
-    """Returns the task, the targets in its form, and the number of outputs."""
+    """Returns the task, the labels [n] or targets [n, O], and the number of outputs."""
     if y.dtype.kind == "f":
         y = y.reshape(len(y), -1)
         return "regression", y, y.shape[1]
     if y.ndim != 1:
         raise ValueError(
             f"{name}: y has integers of shape {y.shape}; give one label per example, or "
-            "floats for targets."
+            "floats for targets"
         )
     labels = int(y.max()) + 1
     if not 2 <= labels <= len(y):
         raise ValueError(
             f"{name}: y has integers up to {labels - 1} in {len(y)} examples; number at least "
-            "two labels from 0 on, or give floats for targets."
+            "two labels from 0 on, or give floats for targets"
         )
     return "classification", y, labels
 
 
-def _read_splits(name, names, split, own):
-    """Returns per client, whose rows are own[i], the indices of its examples by part."""
+def _read_splits(name, names, split, indices):
+    """Returns, per client, the positions in indices[i] of the examples of each part."""
     unknown = ~np.isin(split, PARTS)
     if unknown.any():
         first = int(np.argmax(unknown))
         raise ValueError(
             f"{name}: split has {str(split[first])!r} at example {first}; "
-            f"use {', '.join(PARTS)}."
+            f"use {', '.join(PARTS)}"
         )
     parts = [part for part in PARTS if part in split or part != "val"]
     splits = []
-    for client, rows in zip(names, own, strict=True):
+    for client, rows in zip(names, indices, strict=True):
         splits.append({part: np.flatnonzero(split[rows] == part) for part in parts})
-        for part, indices in splits[-1].items():
-            if not len(indices):
+        for part, chosen in splits[-1].items():
+            if not len(chosen):
                 raise ValueError(
-                    f"{name}: client {str(client)!r} has no {part!r} in split; every client "
-                    f"needs an example in each of {', '.join(parts)}."
+                    f"{name}: client {str(client)!r} has no {part!r} in split; give every "
+                    f"client an example in each of {', '.join(parts)}"
                 )
     return splits
 
 
 def _read_graph(name, names, edges, edge_weight, directed):
-    """Returns the graph of edges between clients called by their names."""
+    """Returns the graph of edges between clients, which are given by name."""
     edges = np.zeros((0, 2), np.int32) if edges is None else np.asarray(edges)
     if edges.size == 0:
         edges = np.zeros((0, 2), names.dtype)
     if edges.ndim != 2 or edges.shape[1] != 2:
-        raise ValueError(
-            f"{name}: edges has shape {edges.shape}; give pairs of clients [m, 2]."
-        )
+        raise ValueError(f"{name}: edges has shape {edges.shape}; give pairs of clients [m, 2]")
     if edges.dtype.kind not in "iuU" or (edges.dtype.kind == "U") != (names.dtype.kind == "U"):
         raise ValueError(
-            f"{name}: edges has type {edges.dtype} and client has {names.dtype}; call clients "
-            "the same in both."
+            f"{name}: edges has type {edges.dtype} and client has {names.dtype}; use the same "
+            "names in both"
         )
     pairs = np.minimum(np.searchsorted(names, edges), len(names) - 1)
-    strange = names[pairs] != edges
-    if strange.any():
-        first = int(np.argmax(strange.any(axis=1)))
+    unknown = names[pairs] != edges
+    if unknown.any():
+        first = int(np.argmax(unknown.any(axis=1)))
         raise ValueError(
-            f"{name}: edges: number {first}, {tuple(edges[first].tolist())}, names "
-            f"{edges[strange][0].item()!r}, who has no examples; correct it."
+            f"{name}: edges: edge number {first}, {tuple(edges[first].tolist())}, names client "
+            f"{edges[unknown][0].item()!r}, which has no examples; correct it"
         )
     if edge_weight is not None:
         edge_weight = np.asarray(edge_weight)
         if edge_weight.dtype.kind not in "biuf" or edge_weight.shape != (len(edges),):
             raise ValueError(
                 f"{name}: edge_weight has shape {edge_weight.shape} and type "
-                f"{edge_weight.dtype} for {len(edges)} edges; give one number for each."
+                f"{edge_weight.dtype} for {len(edges)} edges; give one number per edge"
             )
     return relations.from_edges(len(names), pairs, edge_weight, directed=directed, names=names)

@@ -1,24 +1,26 @@
-"""Drawn cars, in lieu of photographs: boxes in space, seen from a client's viewpoint.
+"""Simulated images of cars: boxes in space, drawn from the viewpoint of a client.
 
-A car's type decides its style, an angle on a circle: a quarter of a turn from type to type, a
-twelfth further with every model year, a fiftieth with every viewpoint. The cosine of the angle
-lifts the roof. Its sine lengthens the tail; it broadens the roof and lifts the lamps in front,
-and does the reverse behind. So every viewpoint shows some of the style, and a type looks as the
-next one did three years before. Nothing else in a picture tells its year. Over six years every
-style is that of two types, so that one model for all is right in half of the pictures at best;
-clients near each other have nearly the same model, and that of a client far away is wrong.
+The style of a car is an angle. It depends on the type (1/4 of a turn from type to type), the
+model year (1/12 per year) and the viewpoint (1/50 per viewpoint), plus noise. The cosine of the
+angle raises the roof. The sine makes the rear longer; at the front it makes the roof wider and
+raises the lamps, and at the rear it does the opposite. So every viewpoint shows part of the
+style. A type looks like the next type looked three years before, and nothing else in an image
+depends on the year. Over six years every style belongs to two types, so one model for all
+clients is right for at most half of the images. The best models of neighbouring clients are
+similar, and those of distant clients are not.
 """
 
 import numpy as np
 from PIL import Image, ImageDraw
 
 TYPES = 4
-_FEWEST, _MOST = 140, 180  # cars of a client
+_FEWEST, _MOST = 140, 180  # images of a client
 _YEAR_TURN, _VIEW_TURN, _STYLE_NOISE = 1 / 12, 1 / 50, 0.02  # in turns
-_PIXEL_NOISE = 8.0
-_SHARPNESS = 2  # drawn so many times larger, then averaged
+_PIXEL_NOISE = 8.0  # standard deviation, of 255
+_SHARPNESS = 2  # images are drawn at this multiple of their size, then averaged
 
-# In metres; x is ahead, y to the left and z up, from the ground beneath the middle of the car.
+# In metres. The axes point to the front (x), the left (y) and up (z); the origin is on the
+# ground below the centre of the car.
 _BACK, _FRONT, _SIDE = -2.4, 2.4, 0.95
 _FLOOR, _DECK, _ROOF = 0.3, 0.9, 1.5
 _AXLES, _WHEEL, _TYRE = (-1.5, 1.5), 0.38, 0.25
@@ -28,11 +30,18 @@ _LAMP, _BRAKE, _PLATE = (250, 244, 196), (196, 26, 28), (228, 228, 218)
 
 
 def draw(rng, *, year, view, image_size):
-    """Draws a client's cars: x [n, image_size, image_size, 3] uint8 and types y [n] from 0.
+    """Draws the images of one client.
 
-    `year` counts from the first one; `view` is 0 for the front and goes by eighths of a turn
-    over the car's left to 4, the rear. Paint, light, pose, size, place and background vary and
-    tell nothing.
+    Paint, light, pose, size, place and background are random and independent of the type.
+
+    Args:
+      rng: a NumPy generator.
+      year: index of the model year, from 0.
+      view: 0 (front) to 4 (rear), in steps of 1/8 of a turn over the left side of the car.
+      image_size: width and height in pixels.
+
+    Returns:
+      x [n, image_size, image_size, 3] uint8 and types y [n] from 0 to 3.
     """
     n = int(rng.integers(_FEWEST, _MOST + 1))
     y = rng.permutation(np.arange(n) % TYPES)
@@ -54,13 +63,13 @@ def draw(rng, *, year, view, image_size):
 
 
 def _car(height, shift, paint):
-    """The faces of n cars in the order of painting: pairs of corners [n, k, 3] and colours.
+    """The faces of n cars in painting order: pairs of corners [n, k, 3] and colours [n, 3].
 
-    `height` and `shift` [n] are the cosine and the sine of the style. Corners go round
-    counterclockwise for who looks at the face from outside.
+    `height` and `shift` [n] are the cosine and the sine of the style. Seen from outside, the
+    corners of a face are in counterclockwise order.
     """
-    start = _BACK + 0.7 + 0.6 * shift  # of the cabin
-    behind, before = 0.62 - 0.2 * shift, 0.62 + 0.2 * shift  # half the roof's widths
+    start = _BACK + 0.7 + 0.6 * shift  # rear end of the cabin
+    behind, before = 0.62 - 0.2 * shift, 0.62 + 0.2 * shift  # half widths of the roof
     top = _ROOF + 0.26 * height
     body = _block(_plate(_BACK, _FRONT, _FLOOR), _plate(_BACK, _FRONT, _DECK))
     cabin = _block(
@@ -100,19 +109,19 @@ def _car(height, shift, paint):
 
 
 def _plate(x0, x1, z, sides=(-_SIDE, _SIDE)):
-    """The corners of a level rectangle, counterclockwise for who looks from above."""
+    """The corners of a horizontal rectangle, counterclockwise seen from above."""
     right, left = sides
     return [(x0, right, z), (x1, right, z), (x1, left, z), (x0, left, z)]
 
 
 def _block(low, high):
-    """Right, front, left, back and upper face of a block between two plates."""
+    """The right, front, left, back and upper faces of a block between two plates."""
     sides = [[low[i], low[(i + 1) % 4], high[(i + 1) % 4], high[i]] for i in range(4)]
     return [*sides, high]
 
 
 def _pane(face):
-    """A window in the middle of a face."""
+    """A window in the centre of a face."""
     middle = [sum(values) / 4 for values in zip(*face, strict=True)]
     return [
         [m + 0.8 * (value - m) for m, value in zip(middle, corner, strict=True)]
@@ -121,32 +130,32 @@ def _pane(face):
 
 
 def _disc(x, side, radius):
-    """A wheel's outer face on the left (side 1) or the right (-1)."""
+    """The outer face of a wheel on the left (side 1) or the right (side -1)."""
     turn = -side * np.linspace(0, 2 * np.pi, 12, endpoint=False)
     return [(x + radius * np.cos(t), side * _SIDE, _WHEEL + radius * np.sin(t)) for t in turn]
 
 
 def _panel(x, y0, y1, z0, z1):
-    """A rectangle on the front or, if x is negative, on the back."""
+    """A rectangle on the front of the car or, if x is negative, on its back."""
     corners = [(x, y0, z0), (x, y1, z0), (x, y1, z1), (x, y0, z1)]
     return corners if x > 0 else corners[::-1]
 
 
 def _stacked(face, n):
-    """Corners, of which each coordinate is a number or one a car, as an array [n, k, 3]."""
+    """Corners as an array [n, k, 3]; each coordinate is a number or an array [n]."""
     coordinates = [np.broadcast_to(value, n) for corner in face for value in corner]
     return np.stack(coordinates, axis=1).reshape(n, -1, 3)
 
 
 def _seen(rng, faces, view, pixels):
-    """Lights and projects faces: pixels [n, k, 2], colours [n, 3], whether seen [n]."""
+    """Lights and projects faces: pixels [n, k, 2], colours [n, 3], visibility [n]."""
     n = len(faces[0][0])
     azimuth = np.pi / 4 * view + rng.normal(0, 0.08, n)
     elevation = rng.uniform(0.1, 0.2, n)
     sun = rng.standard_normal((n, 3)) + np.array([0, 0, 1.5])
     sun /= np.linalg.norm(sun, axis=1, keepdims=True)
     brightness = rng.uniform(0.8, 1.1, (n, 1))
-    # Zoomed so that a car is about as wide as the picture, from the front somewhat less.
+    # Scaled so that a car is nearly as wide as the image, and narrower from the front.
     width = 4.8 * np.abs(np.sin(np.pi / 4 * view)) + 1.9 * np.abs(np.cos(np.pi / 4 * view))
     zoom = pixels * 0.8 / max(width, 2.8) * rng.uniform(0.94, 1.06, n)[:, None]
     place = pixels * (np.array([0.5, 0.7]) + rng.uniform(-0.03, 0.03, (n, 2)))
@@ -171,7 +180,7 @@ def _seen(rng, faces, view, pixels):
 
 
 def _street(rng, pixels):
-    """A sky, a ground, and three houses or trees between them."""
+    """A background: sky, ground, and three rectangles as houses or trees."""
     grey = rng.uniform((150, 80, 60, 60, 60), (210, 150, 190, 190, 190))[:, None]
     sky, ground, *things = (grey + rng.uniform(-25, 25, (5, 3))).astype(int).tolist()
     image = Image.new("RGB", (pixels, pixels), tuple(sky))

@@ -1,7 +1,7 @@
-"""From each client's examples to a federation: checked, hashed, split and stacked.
+"""Makes a federation from the examples of each client: checks, hashes, splits and stacks them.
 
-Every loader of this package ends here, so that all data sets are refused for the same reasons
-and split by the same rule.
+Every loader ends in `federate` or `federate_series`, so all data sets have the same checks and
+the same split.
 """
 
 import hashlib
@@ -16,21 +16,19 @@ TASKS = ("classification", "regression")
 
 
 class Federation(NamedTuple):
-    """A data set as a run needs it, on the host, with what a report says about it."""
+    """A data set, ready for a run, with the facts that reports state."""
 
-    data: FederatedData  # of the clients that train, in NumPy arrays
+    data: FederatedData  # of the training clients, in NumPy arrays
     task: str  # "classification" or "regression"
-    outputs: int  # numbers that a model predicts per example: classes, or flattened targets
+    outputs: int  # model outputs per example: number of classes, or of flattened targets
     name: str
-    source: str  # "real", "generated" by its law, "simulated" in lieu of real data, or "own"
-    sha256: str  # of all examples, the graph, and the split unless it is drawn by the seed
-    clients: tuple[str, ...]  # names, those that train before the new clients
-    new_clients: int = 0  # clients that join after training
-    everyone: FederatedData | None = (
-        None  # of all clients, new clients last, where there are any
-    )
-    units: Units | None = None  # of a regression's targets, where they were standardised
-    extent: str = ""  # what part of the official data set this is, unless it is the whole
+    source: str  # "real", "generated" by a formula, "simulated" for missing data, or "own"
+    sha256: str  # of all examples, the graph, and the split unless it is random
+    clients: tuple[str, ...]  # names; training clients first, then new clients
+    new_clients: int = 0  # number of clients that join after training
+    everyone: FederatedData | None = None  # of all clients, new clients last; None without any
+    units: Units | None = None  # of the targets, if they were standardised
+    extent: str = ""  # the part of the official data set that was loaded; empty for all
 
 
 def federate(
@@ -45,19 +43,35 @@ def federate(
     val_fraction,
     seed,
     outputs,
-    test_fraction=0.2,
+    test_fraction=partition.TEST_FRACTION,
     splits=None,
 ) -> Federation:
-    """Checks the clients' examples, splits each client's at random, and stacks them.
+    """Checks the examples of all clients, splits them, and stacks them.
 
-    `x` and `y` hold one array per client, x[i] of shape [n_i, *features] and y[i] of shape
-    [n_i] (labels) or [n_i, *targets]. Clients with fewer examples than the largest are padded
-    with zeros. `splits` replaces the random ones: per client a dictionary of the indices of its
-    examples in "train", "test" and, for all clients or none, "val".
+    Clients with fewer examples than the largest client are padded with zeros.
+
+    Args:
+      clients: N names.
+      x: per client, inputs [n_i, *features]. They become float32; uint8 images stay uint8.
+      y: per client, labels [n_i] (0 to outputs - 1) or targets [n_i, *targets].
+      graph: relations between the N clients.
+      task: "classification" or "regression".
+      name: of the data set, in error messages and results.
+      source: as in `Federation`.
+      val_fraction: share of each client's examples for validation, in a random split.
+      seed: of a random split.
+      outputs: number of classes, or of flattened targets.
+      test_fraction: share of each client's examples for test, in a random split.
+      splits: replaces the random split. Per client, indices of its examples in "train", "test"
+        and, for all clients or none, "val".
+
+    Raises:
+      ValueError: the examples, the graph or the split do not fit together. One line with the
+        data set, the client, the example and a remedy.
     """
     clients = tuple(clients)
     if task not in TASKS:
-        raise ValueError(f"{name}: task={task!r} is not known; use one of {', '.join(TASKS)}.")
+        raise ValueError(f"task={task!r} is unknown; choose from {', '.join(TASKS)}")
     _check_lengths(name, clients, x, y, graph)
     x = [_finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
     read = _labels if task == "classification" else _targets
@@ -89,20 +103,24 @@ def federate(
 def federate_series(
     clients, *, series, past, future, counts, graph, name, source, units, extent
 ) -> Federation:
-    """Checks series of clients and splits their windows in the order of time.
+    """Checks one time series per client and splits their windows in order of time.
 
     Args:
       clients: N names.
-      series: [N, T, F] float32; feature 0 is to be forecast from all.
-      past: steps of a window that are given.
-      future: steps that are to be forecast.
-      counts: windows in "train", "val" and "test", which follow each other. Where two meet,
-        windows of both hold the same past + future - 1 steps.
-      graph: the relations.
-      name: of the data set.
+      series: [N, T, F] float32. The target is feature 0; the inputs are all features.
+      past: input steps of a window.
+      future: steps to forecast.
+      counts: number of windows in "train", "val" and "test", in order of time. The windows on
+        the two sides of a border share past + future - 1 steps.
+      graph: relations between the N clients.
+      name: of the data set, in error messages and results.
       source: as in `Federation`.
       units: of feature 0.
       extent: as in `Federation`.
+
+    Raises:
+      ValueError: numbers of clients differ, or a value is not finite. One line with the data
+        set, the client and a remedy.
     """
     _check_lengths(name, clients, series, series, graph)
     for client, rows in zip(clients, series, strict=True):
@@ -111,8 +129,8 @@ def federate_series(
     parts, begin = {}, 0
     for part, count in counts.items():
         end = begin + count + past + future - 1
-        own = np.full(len(clients), count, np.int32)
-        parts[part] = Windows(series[:, begin:end], own, past, future)
+        per_client = np.full(len(clients), count, np.int32)  # [N]
+        parts[part] = Windows(series[:, begin:end], per_client, past, future)
         begin += count
     return Federation(
         data=FederatedData(train=parts.pop("train"), evals=parts, graph=graph),
@@ -127,8 +145,13 @@ def federate_series(
     )
 
 
-def with_graph(federation, graph) -> Federation:
-    """Replaces the relations of a federation; its hash is then of both."""
+def keep_graph(federation: Federation) -> Federation:
+    """Keeps the relations of the data set."""
+    return federation
+
+
+def with_graph(federation: Federation, graph) -> Federation:
+    """Replaces the relations of a federation, and updates its hash."""
     return federation._replace(
         data=federation.data._replace(graph=graph),
         sha256=_digest(_arrays(graph), before=federation.sha256),
@@ -140,30 +163,30 @@ def _check_lengths(name, clients, x, y, graph):
     for field, count in counts.items():
         if count != len(clients) or count == 0:
             raise ValueError(
-                f"{name}: {field} has {count} clients and {len(clients)} are named; "
-                "give at least one client, and the same number everywhere."
+                f"{name}: {field} has {count} clients and there are {len(clients)} names; give "
+                "at least one client, and the same number everywhere"
             )
     for client, inputs, targets in zip(clients, x, y, strict=True):
         if len(inputs) == 0:
-            raise ValueError(f"{name}: client {client!r} has no examples; leave it out.")
+            raise ValueError(f"{name}: client {client!r} has no examples; leave it out")
         if len(inputs) != len(targets):
             raise ValueError(
                 f"{name}: client {client!r} has {len(inputs)} rows in x and {len(targets)} "
-                "in y; give one of each per example."
+                "in y; give one row of each per example"
             )
 
 
 def _finite(name, field, client, rows):
     rows = np.asarray(rows)
     if field == "x" and rows.dtype == np.uint8:
-        return rows  # images, in a quarter of the memory
-    with np.errstate(over="ignore"):  # what is too large for float32 is refused just below
+        return rows  # images take a quarter of the memory of float32
+    with np.errstate(over="ignore"):  # values too large for float32 are refused below
         rows = rows.astype(np.float32)
     wrong = ~np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
     if wrong.any():
         raise ValueError(
             f"{name}: client {client!r} has a NaN or infinite value in {field} of example "
-            f"{int(np.argmax(wrong))}; repair or remove that example."
+            f"{int(np.argmax(wrong))}; correct or remove that example"
         )
     return rows
 
@@ -172,16 +195,16 @@ def _labels(name, client, rows, outputs):
     labels = np.asarray(rows, np.float64)
     if labels.ndim != 1:
         raise ValueError(
-            f"{name}: client {client!r} has labels of shape {labels.shape}; "
-            "give one per example."
+            f"{name}: client {client!r} has labels of shape {labels.shape}; give one label "
+            "per example"
         )
-    # Written so that NaN, for which every comparison is false, counts as wrong.
+    # All comparisons with NaN are false, so this form refuses NaN.
     wrong = ~((labels >= 0) & (labels < outputs) & (labels == np.floor(labels)))
     if wrong.any():
         first = int(np.argmax(wrong))
         raise ValueError(
             f"{name}: client {client!r} has label {labels[first]:g} at example {first}; "
-            f"labels are the integers 0 to {outputs - 1}."
+            f"labels are the integers 0 to {outputs - 1}"
         )
     return labels.astype(np.int32)
 
@@ -190,8 +213,8 @@ def _targets(name, client, rows, outputs):
     targets = _finite(name, "y", client, rows)
     if targets[0].size != outputs:
         raise ValueError(
-            f"{name}: client {client!r} has {targets[0].size} targets per example; "
-            f"set outputs={outputs} to that number."
+            f"{name}: client {client!r} has {targets[0].size} targets per example and "
+            f"outputs={outputs}; make them equal"
         )
     return targets
 
@@ -202,7 +225,7 @@ def _check_shapes(name, clients, x, y):
             if rows.shape[1:] != arrays[0].shape[1:]:
                 raise ValueError(
                     f"{name}: client {client!r} has {field} of shape {rows.shape[1:]} per "
-                    f"example and {clients[0]!r} has {arrays[0].shape[1:]}; make them equal."
+                    f"example and {clients[0]!r} has {arrays[0].shape[1:]}; make them equal"
                 )
 
 
@@ -211,13 +234,13 @@ def _check_sizes(name, clients, splits):
         sizes = {part: len(rows) for part, rows in split.items()}
         if min(sizes.values()) == 0:
             raise ValueError(
-                f"{name}: client {client!r} has too few examples ({sum(sizes.values())}) to "
-                f"put one in each of {', '.join(sizes)}; leave it out or change val_fraction."
+                f"{name}: client {client!r} has too few examples ({sum(sizes.values())}) for "
+                f"one in each of {', '.join(sizes)}; leave it out or change data.val_fraction"
             )
 
 
 def _stack(x, y, chosen):
-    """Gathers the chosen rows of every client into arrays [N, S, ...], S the largest count."""
+    """Stacks the chosen rows of every client to [N, S, ...], S being the largest count."""
     counts = np.array([len(rows) for rows in chosen], np.int32)  # [N]
 
     def padded(arrays):
@@ -240,7 +263,7 @@ def _indices(splits):
 def _digest(arrays, before=""):
     digest = hashlib.sha256(before.encode())
     for array in arrays:
-        # Little-endian on every machine; the header keeps equal bytes of other shapes apart.
+        # Little-endian on every machine. The header separates equal bytes of other shapes.
         array = np.asarray(array)
         array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         digest.update(f"{array.dtype.str}{array.shape}".encode())

@@ -1,4 +1,4 @@
-"""Files on disk: where data lie, how they are fetched, and pickles read without risk."""
+"""Files: the data folder, downloads, and safe reading of pickles."""
 
 import http.client
 import os
@@ -8,37 +8,71 @@ from pathlib import Path
 
 import numpy as np
 
-_CHUNK = 1 << 16  # bytes held in memory while a download runs
+_CHUNK = 1 << 16  # bytes held in memory during a download
 
 
 def default_root() -> Path:
-    """Returns the folder of the data: ``GRAPHFL_DATA``, else one in the user's cache folder."""
+    """The default data folder: ``GRAPHFL_DATA``, or a folder in the user's cache folder."""
     if root := os.environ.get("GRAPHFL_DATA"):
         return Path(root).expanduser()
     return cache_folder()
 
 
 def cache_folder() -> Path:
-    """Returns the folder in the user's cache for what this package can make again."""
+    """The folder in the user's cache for files that this package can make again."""
     cache = os.environ.get("XDG_CACHE_HOME")
     return (Path(cache) if cache else Path.home() / ".cache") / "graphfl_jax"
 
 
 def locate(root, pattern) -> Path | None:
-    """Finds the file under `root` that matches a glob pattern; of several, the last by name."""
+    """The file under `root` that matches a glob pattern; of several, the last by name."""
     matches = [path for path in Path(root).glob(pattern) if path.is_file()]
     return max(matches, key=lambda path: path.name, default=None)
 
 
-def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
-    """Downloads `url` to the file `destination`, whole or not at all.
+def check_path(path, source, *, reading) -> None:
+    """Checks the setting `data.path`. An empty path is always valid.
 
-    A failure of the network or of the server is the OSError that urllib raises; an address that
-    is not https, and an answer longer than `max_bytes`, is a ValueError.
+    Args:
+      path: the value of `data.path`.
+      source: the value of `data.source`.
+      reading: the sources that read a file.
+
+    Raises:
+      ValueError: the source reads no file.
+      FileNotFoundError: there is no such file.
+    """
+    if path and source not in reading:
+        raise ValueError(
+            f"data.path={str(path)!r} is not read with data.source={source!r}; leave data.path "
+            f"empty, or set --config.data.source to {' or '.join(reading)}"
+        )
+    if path:
+        check_exists(path)
+
+
+def check_exists(path) -> None:
+    """Raises a FileNotFoundError if the value of `data.path` is not a file."""
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"data.path={str(path)!r} is not a file; correct the path")
+
+
+def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
+    """Downloads `url` to the file `destination`. A failure leaves no partial file.
+
+    Args:
+      url: an https address.
+      destination: the file. Its folder is created.
+      max_bytes: size limit of the download.
+      timeout: seconds without an answer.
+
+    Raises:
+      OSError: the network or the server fails, as urllib reports it.
+      ValueError: the address is not https, or the answer is longer than `max_bytes`.
     """
     _check_https(url)
     destination = Path(destination)
-    # In the same folder, since a rename is atomic only within one file system.
+    # In the same folder, because a rename is atomic only within one file system.
     part = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
@@ -48,45 +82,50 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
                 _copy(response, file, url, max_bytes)
         part.replace(destination)
     except http.client.HTTPException as error:
-        # Raised for answers that break off or are not HTTP, and no OSError like the others.
-        raise ConnectionError(f"{url}: the server's answer is broken ({error!r}).") from error
+        # Raised for incomplete answers and answers that are not HTTP; it is not an OSError.
+        raise ConnectionError(
+            f"{url}: the server's answer is invalid ({error!r}); try again later"
+        ) from error
     finally:
         part.unlink(missing_ok=True)
     return destination
 
 
 def load_pickle(path):
-    """Reads a pickle that holds NumPy arrays and builtin containers, and refuses any other.
+    """Reads a pickle of NumPy arrays and builtin containers, without executing other code.
 
-    A pickle is a program. The names it may call are those of NumPy's own reconstruction; all
-    others are refused before they are looked up.
+    A pickle can call any function by its name. Only the functions that rebuild NumPy arrays are
+    admitted; all other names are refused before they are imported.
+
+    Raises:
+      ValueError: the file is damaged, or it holds other objects.
     """
     with Path(path).open("rb") as file:
         try:
             return _ArrayUnpickler(file, encoding="latin1").load()
-        # Damaged bytes can make the unpickler raise nearly anything.
+        # Damaged bytes can make the unpickler raise almost any exception.
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(
-                f"{path} is not a whole pickle of arrays and containers ({why}); "
-                "replace it by the official file."
+                f"{path}: the file is not a complete pickle of arrays and containers ({why}); "
+                "replace it by the official file"
             ) from error
 
 
 def _latin1(text, encoding="latin1"):
-    """Stands in for ``_codecs.encode``, by which protocol 2 writes bytes."""
+    """Replaces ``_codecs.encode``, which rebuilds bytes in protocol 2."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"encoding {encoding!r} is refused")
     return text.encode("latin1")
 
 
-# NumPy 2 moved these functions from numpy.core to numpy._core; asking an array and a scalar how
-# they are pickled finds them in either version.
+# NumPy 2 moved these functions from numpy.core to numpy._core. Taking them from the pickled
+# form of an array and a scalar works in both versions.
 _RECONSTRUCT = {
     "_reconstruct": np.empty(0).__reduce__()[0],
     "scalar": np.float64(0).__reduce__()[0],
 }
-_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]  # what protocol 5 calls instead
+_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]  # used by protocol 5 instead
 _ADMITTED = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
@@ -110,7 +149,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _check_https(url):
     if not url.startswith("https://"):
-        raise ValueError(f"url={url!r} is not https; use an address that starts with https://.")
+        raise ValueError(f"url={url!r} is not https; use an address that starts with https://")
 
 
 def _copy(response, file, url, max_bytes):
@@ -119,10 +158,12 @@ def _copy(response, file, url, max_bytes):
         received += len(chunk)
         if received > max_bytes:
             raise ValueError(
-                f"{url}: the file is larger than max_bytes={max_bytes}; fetch it by hand."
+                f"{url}: the file is larger than {max_bytes} bytes; download it by hand"
             )
         file.write(chunk)
-    # A connection that closes early ends the reading without an error.
-    promised = response.headers.get("Content-Length")
-    if promised is not None and received != int(promised):
-        raise ConnectionError(f"{url}: the answer ended after {received} of {promised} bytes.")
+    # A connection that closes early ends the answer without an error.
+    announced = response.headers.get("Content-Length")
+    if announced is not None and received != int(announced):
+        raise ConnectionError(
+            f"{url}: the answer ended after {received} of {announced} bytes; try again later"
+        )

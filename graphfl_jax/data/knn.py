@@ -1,61 +1,76 @@
-"""Relations from the data: clients are joined where statistics of their examples are close.
+"""Relations from the data: joins clients whose training data have similar statistics.
 
-For federations whose relations nobody knows, and to ask what known ones are worth. Statistics
-tell how inputs and labels are distributed, not how labels follow from inputs: clients who label
-the same inputs in different ways look alike.
+This rule is for federations without known relations, and for measuring what known relations
+are worth. The statistics describe the distributions of inputs and labels. They do not describe
+how labels depend on inputs: two clients with the same inputs and opposite labels can look
+similar.
 
-These statistics leave the clients. Whoever builds the graph sees every client's means, standard
-deviations and label shares, which no method here uploads. Nothing hides them, and the traffic
-that a run reports leaves them out.
+The statistics leave the clients: the party that builds the graph sees the means, standard
+deviations and label shares of every client, which no method of this package uploads. They are
+not protected, and they are not part of the reported traffic.
 """
+
+from typing import Annotated
 
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.data import federation, relations
+from graphfl_jax.data import relations
+from graphfl_jax.data.federation import Federation, with_graph
+from graphfl_jax.settings import Integer
 
-# Data are float32: clients that differ by less than this share of a feature do not differ.
+# Data are float32: a spread over clients below this share of a feature's size is rounding.
 _PRECISION = np.finfo(np.float32).eps
 
 
-def knn(loaded, *, neighbours) -> federation.Federation:
-    """Replaces a federation's relations by those of each client's nearest `neighbours`.
+def knn(
+    federation: Federation,
+    *,
+    neighbours: Annotated[int, Integer("Nearest clients that each client is joined to.")] = 5,
+) -> Federation:
+    """Replaces the relations by edges to each client's nearest clients in `statistics`.
 
-    Near is near in `statistics`. An edge is undirected, and there where either client is among
-    the nearest of the other, so that a client has at least `neighbours`.
+    An edge is undirected. It exists if either client is among the nearest of the other, so a
+    client has at least `neighbours` edges.
+
+    Raises:
+      ValueError: all clients have the same statistics, or `neighbours` is not less than N.
     """
-    told = statistics(loaded)
-    if not told.shape[1]:
+    points = statistics(federation)
+    if not points.shape[1]:
         raise ValueError(
-            f"{loaded.name}: the clients have equal statistics, which tell nobody's "
-            "neighbours; set --config.data.graph=own."
+            f"{federation.name}: all clients have equal statistics, which give no nearest "
+            "clients; set --config.data.graph=own"
         )
-    return federation.with_graph(loaded, relations.nearest(told, neighbours))
+    return with_graph(federation, relations.nearest(points, neighbours))
 
 
-def statistics(loaded) -> np.ndarray:
-    """Describes every client by its training examples: [N, D], standardised over clients.
+def statistics(federation: Federation) -> np.ndarray:
+    """Statistics of each client's training examples, standardised over clients: [N, D].
 
-    The mean and the standard deviation of each input feature, then the share of each label or,
-    in a regression, the mean and the standard deviation of each target. What is the same for
-    all clients is left out.
+    The columns are the mean and the standard deviation of each input feature, then the share of
+    each label (classification) or the mean and the standard deviation of each target
+    (regression). Columns that are equal for all clients are left out.
     """
-    train = loaded.data.train
+    train = federation.data.train
     rows = [tree.take(train, i).rows(np.arange(count)) for i, count in enumerate(train.count)]
-    of_x = [told.x.reshape(len(told.x), -1) for told in rows]
-    of_y = [told.y.reshape(len(told.y), -1) for told in rows]
-    inputs = _moments(of_x)
-    labelled = loaded.task == "classification"
-    targets = _shares(of_y, loaded.outputs) if labelled else _moments(of_y)
-    told, size = (np.concatenate(parts, axis=-1) for parts in zip(inputs, targets, strict=True))
-    spread = told.std(axis=0)
+    x = [examples.x.reshape(len(examples.x), -1) for examples in rows]
+    y = [examples.y.reshape(len(examples.y), -1) for examples in rows]
+    classification = federation.task == "classification"
+    of_y = _shares(y, federation.outputs) if classification else _moments(y)
+    parts = zip(_moments(x), of_y, strict=True)
+    columns, size = (np.concatenate(part, axis=-1) for part in parts)
+    spread = columns.std(axis=0)
     differs = spread > _PRECISION * size
-    told, spread = told[:, differs], spread[differs]
-    return (told - told.mean(axis=0)) / spread
+    columns, spread = columns[:, differs], spread[differs]
+    return (columns - columns.mean(axis=0)) / spread
 
 
 def _moments(clients):
-    """Means and deviations [N, 2 F] of rows [n_i, F], and the size [2 F] of what they sum."""
+    """Means and standard deviations [N, 2 F] of rows [n_i, F], and the features' sizes [2 F].
+
+    The size of a feature is its largest absolute value.
+    """
     means, deviations = (
         np.stack([moment(rows, axis=0, dtype=np.float64) for rows in clients])
         for moment in (np.mean, np.std)
@@ -65,6 +80,6 @@ def _moments(clients):
 
 
 def _shares(clients, labels):
-    """Shares [N, labels] of the labels in rows [n_i, 1], and the size [labels] of a share."""
+    """Shares [N, labels] of the labels in rows [n_i, 1], and the sizes [labels], all one."""
     shares = [np.bincount(rows[:, 0], minlength=labels) / len(rows) for rows in clients]
     return np.stack(shares), np.ones(labels)

@@ -1,6 +1,7 @@
-"""Which clients join a federation only after it has been trained."""
+"""New clients: clients that join a federation after it has been trained."""
 
 import math
+from typing import Annotated
 
 import numpy as np
 
@@ -8,51 +9,64 @@ from graphfl_jax import tree
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.settings import Choice
 
-GRAPHS = ("inductive", "transductive")
 
-
-def hold_out(federation: Federation, *, fraction: float, graph: str, seed: int) -> Federation:
-    """Draws new clients and leaves them out of what is trained on.
+def hold_out(
+    federation: Federation,
+    *,
+    fraction: float,
+    graph: Annotated[
+        str,
+        Choice(
+            "What training knows of new clients: nothing (inductive) or their relations "
+            "(transductive).",
+            ("inductive", "transductive"),
+        ),
+    ] = "inductive",
+    seed: int,
+) -> Federation:
+    """Draws new clients at random and removes them from the training data.
 
     Args:
-      federation: in which every client trains.
-      fraction: of the N clients that join later; floor(fraction N) of them.
-      graph: what training knows of them: "inductive" nothing, "transductive" their relations,
-        as clients that are never drawn.
+      federation: a federation without new clients.
+      fraction: share of new clients; floor(fraction N) of the N clients are drawn.
+      graph: "inductive": the training graph has the training clients only. "transductive": it
+        has all clients, and new clients are never in a cohort.
       seed: of the draw.
 
+    Returns:
+      The federation with the training clients in `data` and all clients in `everyone`, where
+      the new clients come last. Both groups keep their order.
+
     Raises:
-      ValueError: an unknown graph, or a fraction that leaves nobody to train or to join.
+      ValueError: there would be no new client or no training client.
     """
-    if graph not in GRAPHS:
-        raise ValueError(
-            f"new_clients.graph={graph!r} is unknown; choose from {', '.join(GRAPHS)}"
-        )
     total = len(federation.clients)
-    joining = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
-    if not 0 < joining < total:
+    new_clients = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
+    if not 0 < new_clients < total:
         raise ValueError(
-            f"new_clients.fraction={fraction} makes {joining} of the {total} clients of "
+            f"new_clients.fraction={fraction} makes {new_clients} of the {total} clients of "
             f"{federation.name} new clients; set it in [{1 / total:.3g}, 1), or to 0 for none"
         )
-    # Three numbers, where the clients' own splits are seeded by two.
-    order = np.random.default_rng([seed, total, joining]).permutation(total)
-    training, later = np.sort(order[joining:]), np.sort(order[:joining])
-    order = np.concatenate([training, later])
-    everyone = _chosen(federation.data, order)
-    known = _chosen(federation.data, training)
+    # Three numbers, because the clients' splits are seeded by two.
+    order = np.random.default_rng([seed, total, new_clients]).permutation(total)
+    training, new = np.sort(order[new_clients:]), np.sort(order[:new_clients])
+    order = np.concatenate([training, new])
+    everyone = _select(federation.data, order)
+    data = _select(federation.data, training)
     if graph == "transductive":
-        known = known._replace(graph=everyone.graph)
+        data = data._replace(graph=everyone.graph)
     return federation._replace(
-        data=known,
+        data=data,
         everyone=everyone,
-        new_clients=joining,
+        new_clients=new_clients,
         clients=tuple(federation.clients[i] for i in order),
     )
 
 
-def _chosen(data, clients):
+def _select(data, clients):
+    """The data of `clients` [n], which become clients 0 to n - 1."""
     return FederatedData(
         train=tree.take(data.train, clients),
         evals=tree.take(data.evals, clients),

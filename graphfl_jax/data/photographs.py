@@ -1,4 +1,4 @@
-"""Photographs from image files: decoded and resized once, and kept."""
+"""Reads image files: decodes and resizes them once, and caches the result."""
 
 import hashlib
 import json
@@ -9,25 +9,34 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-# The formats of photographs; decoders of others have more to go wrong.
+# Only common formats, so that few decoders read files that may be damaged or malicious.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _MAX_PIXELS = 50_000_000  # of an image before it is resized
 
 
 def squares(folder, names, *, size, cache) -> np.ndarray:
-    """Reads the images `names` of a folder, squashed to squares: [n, size, size, 3] uint8.
+    """Reads images as RGB squares, [n, size, size, 3] uint8.
 
-    They are kept in the file `cache`, with a note beside it of what they were made from, and
-    read from there afterwards as a memory map. A cache of other names, or of files whose sizes
-    or times have changed, and one that is damaged, is made anew. Where it cannot be written,
-    the images are decoded every time.
+    The result is written to a cache and read from it later as a memory map. A JSON file beside
+    the cache holds hashes of the image files' names, sizes and times and of the pixels. If they
+    differ, or the cache is damaged, it is made again. If the cache cannot be written, the
+    images are decoded in every call.
+
+    Args:
+      folder: of the images.
+      names: n paths within the folder.
+      size: width and height of the result in pixels; the aspect ratio is not kept.
+      cache: file of the cache, ``*.npy``.
+
+    Raises:
+      ValueError: an image cannot be decoded.
     """
     files = [Path(folder) / name for name in names]
-    state = _fingerprint(names, files)
+    fingerprint = _fingerprint(names, files)
     shape = (len(files), size, size, 3)
-    kept = _kept(cache, state, shape)
-    if kept is not None:
-        return kept
+    cached = _read_cache(cache, fingerprint, shape)
+    if cached is not None:
+        return cached
     pixels = np.empty(shape, np.uint8)
 
     def fill(i):
@@ -35,19 +44,22 @@ def squares(folder, names, *, size, cache) -> np.ndarray:
 
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(fill, range(len(files))):
-            pass  # raises what a decoder has raised
+            pass  # the iteration raises errors of `fill`
     try:
-        _keep(cache, state, pixels)
+        _write_cache(cache, fingerprint, pixels)
     except OSError:
         return pixels
-    kept = _kept(cache, state, shape)
-    return pixels if kept is None else kept  # another process may have written its own
+    cached = _read_cache(cache, fingerprint, shape)
+    return pixels if cached is None else cached  # another process may have replaced it
 
 
 def decode(file, size) -> np.ndarray:
-    """Reads an image as RGB and squashes it to [size, size, 3] uint8.
+    """Reads an image as RGB and resizes it to [size, size, 3] uint8.
 
-    Resizing is bilinear; where it shrinks, it averages over all that a pixel covers.
+    Resizing is bilinear, with antialiasing where the image becomes smaller.
+
+    Raises:
+      ValueError: the image cannot be decoded.
     """
     try:
         with Image.open(file, formats=_FORMATS) as image:
@@ -55,16 +67,16 @@ def decode(file, size) -> np.ndarray:
                 raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels")
             rgb = image.convert("RGB")
         return np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR))
-    # Damaged bytes can make a decoder raise nearly anything.
+    # Damaged bytes can make a decoder raise almost any exception.
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
-            f"{file} is no image that can be read ({why}); replace it by the official file."
+            f"{file}: the image cannot be decoded ({why}); replace it by the official file"
         ) from error
 
 
 def _fingerprint(names, files):
-    """Changes with the names, their order, and the sizes and times of the files."""
+    """A hash of the names, their order, and the sizes and modification times of the files."""
     digest = hashlib.sha256()
     for name, file in zip(names, files, strict=True):
         stat = file.stat()
@@ -72,28 +84,29 @@ def _fingerprint(names, files):
     return digest.hexdigest()
 
 
-def _kept(cache, state, shape):
-    """Opens the cache if its note tells of this state and of the very pixels that it holds."""
+def _read_cache(cache, fingerprint, shape):
+    """The cached pixels, or None if they are of other files, damaged, or missing."""
     try:
-        note = json.loads(_note(cache).read_text())
+        hashes = json.loads(_hash_file(cache).read_text())
         pixels = np.lib.format.open_memmap(cache, mode="r")
-    # Damaged bytes can make NumPy raise nearly anything.
+    # Damaged bytes can make NumPy raise almost any exception.
     except Exception:
         return None
     if (pixels.shape, pixels.dtype) != (shape, np.uint8):
         return None
-    return pixels if note == {"files": state, "pixels": _sha256(pixels)} else None
+    return pixels if hashes == {"files": fingerprint, "pixels": _sha256(pixels)} else None
 
 
-def _keep(cache, state, pixels):
-    """Writes cache and note, each whole or not at all."""
-    note = json.dumps({"files": state, "pixels": _sha256(pixels)}).encode()
+def _write_cache(cache, fingerprint, pixels):
+    """Writes the cache and its hashes."""
+    hashes = json.dumps({"files": fingerprint, "pixels": _sha256(pixels)}).encode()
     _write(cache, lambda file: np.save(file, pixels))
-    _write(_note(cache), lambda file: file.write(note))
+    _write(_hash_file(cache), lambda file: file.write(hashes))
 
 
 def _write(path, write):
-    # In the same folder, since a rename is atomic only within one file system.
+    """Writes a file. A failure leaves no partial file."""
+    # In the same folder, because a rename is atomic only within one file system.
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as file:
@@ -103,7 +116,7 @@ def _write(path, write):
         part.unlink(missing_ok=True)
 
 
-def _note(cache):
+def _hash_file(cache):
     return cache.with_suffix(".json")
 
 

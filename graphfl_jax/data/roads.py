@@ -1,9 +1,9 @@
-"""Relations between sensors on roads, from DCRNN's files.
+"""Relations between sensors on roads, from the files of DCRNN.
 
-A relation weighs exp(-(d / sigma)^2), d being the distance by road from one sensor to another
-and sigma the standard deviation of all distances; weights under 0.1 are left out (Li, Yu,
-Shahabi, Liu. Diffusion Convolutional Recurrent Neural Network: Data-Driven Traffic Forecasting.
-ICLR 2018. https://arxiv.org/abs/1707.01926). Relations are directed.
+Li, Yu, Shahabi, Liu. Diffusion Convolutional Recurrent Neural Network: Data-Driven Traffic
+Forecasting. ICLR 2018. https://arxiv.org/abs/1707.01926. The weight of a directed edge is
+exp(-(d / sigma)^2), where d is the distance by road from one sensor to the other and sigma is
+the standard deviation of all distances. Edges with weights below 0.1 are left out.
 """
 
 import csv
@@ -16,20 +16,20 @@ import numpy as np
 from graphfl_jax.data import files, relations
 
 SOURCES = ("auto", "matrix", "distances")
-FROM = "https://github.com/liyaguang/DCRNN"
-THRESHOLD = 0.1  # of the weight of a relation
+URL = "https://github.com/liyaguang/DCRNN"  # links to all files
+THRESHOLD = 0.1  # smallest weight of an edge
 
 
 class RoadFiles(NamedTuple):
-    """Names of a data set's files of relations, all in its folder."""
+    """Names of the files of relations, in the folder of a data set."""
 
-    matrix: str  # of weights, a pickle
-    distances: str  # by road
-    listed: str  # ids of the sensors, where the distances have others too
+    matrix: str  # weights, a pickle
+    distances: str  # distances by road, which can include other sensors
+    sensors: str  # ids of the sensors
 
 
 def relations_of(
-    sensors, folder, names: RoadFiles, *, source, series, whole
+    sensors, folder, names: RoadFiles, *, source, series, complete
 ) -> jraph.GraphsTuple:
     """The graph of `sensors`, from the matrix of weights or from the distances.
 
@@ -37,77 +37,82 @@ def relations_of(
       sensors: N ids.
       folder: of the files.
       names: of the files.
-      source: one of `SOURCES`; "auto" is the matrix, or the distances if they alone are there.
-      series: the file that the sensors are from, for errors.
-      whole: whether they are all of the data set, and their distances make sigma.
+      source: one of `SOURCES`; "auto" takes the matrix, or the distances if only they exist.
+      series: file of the sensors, for error messages.
+      complete: whether `sensors` are all sensors of the data set. If not, sigma is computed
+        from all sensors in the file of sensors, or from all distances without such a file.
 
     Raises:
       FileNotFoundError: the file is missing.
-      ValueError: the file is no such file, or lacks a sensor.
+      ValueError: the file has another format, or a sensor is missing in it.
     """
-    if source not in SOURCES:
-        raise ValueError(
-            f"data.roads={source!r} is not known; use one of {', '.join(SOURCES)}."
-        )
     matrix, distances = folder / names.matrix, folder / names.distances
     if source == "auto":
         source = "matrix" if matrix.is_file() or not distances.is_file() else "distances"
     file = matrix if source == "matrix" else distances
     if not file.is_file():
         raise FileNotFoundError(
-            f"no file {file}; put it there from {FROM}, or set --config.data.roads to what "
-            f"there is."
+            f"data.roads: no file {file}; put it there from {URL}, or set --config.data.roads "
+            "to a file that exists"
         )
     if source == "matrix":
-        named, weights = read_matrix(file)
+        ids, weights = read_matrix(file)
     else:
-        listed = sensors if whole else _listed(folder / names.listed)
-        named, weights = read_distances(file, listed)
-    place = {sensor: i for i, sensor in enumerate(named)}
+        ids, weights = read_distances(
+            file, sensors if complete else _read_ids(folder / names.sensors)
+        )
+    index = {sensor: i for i, sensor in enumerate(ids)}
     for sensor in sensors:
-        if sensor not in place:
+        if sensor not in index:
             raise ValueError(
-                f"{file} has no sensor {sensor}, which {series} has; use the files of one data "
-                f"set, or leave that sensor out."
+                f"{file}: sensor {sensor} of {series} is missing; use files of the same data "
+                "set, or leave the sensor out"
             )
-    chosen = [place[sensor] for sensor in sensors]
+    chosen = [index[sensor] for sensor in sensors]
     return graph_of(weights[np.ix_(chosen, chosen)])
 
 
 def graph_of(weights) -> jraph.GraphsTuple:
-    """The second of two clients hears the first where weights[first, second] is not 0."""
+    """The directed graph of weights [N, N], senders as rows, without the diagonal."""
     weights = weights * (1 - np.eye(len(weights)))
-    first, second = np.nonzero(weights)
-    edges = np.stack([first, second], axis=1)
-    return relations.from_edges(len(weights), edges, weights[first, second], directed=True)
+    senders, receivers = np.nonzero(weights)
+    edges = np.stack([senders, receivers], axis=1)
+    return relations.from_edges(len(weights), edges, weights[senders, receivers], directed=True)
 
 
 def read_matrix(file) -> tuple[list[str], np.ndarray]:
-    """Reads sensors and the weights [N, N] of their relations from DCRNN's pickle."""
+    """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle.
+
+    Raises:
+      ValueError: the file has another format.
+    """
     loaded = files.load_pickle(file)
     try:
         ids, _, weights = loaded
-        named = [i.decode() if isinstance(i, bytes) else str(i) for i in ids]
+        ids = [i.decode() if isinstance(i, bytes) else str(i) for i in ids]
         weights = np.asarray(weights, np.float64)
-        if weights.shape != (len(named), len(named)) or not np.isfinite(weights).all():
+        if weights.shape != (len(ids), len(ids)) or not np.isfinite(weights).all():
             raise ValueError
     except (TypeError, ValueError):
         raise ValueError(
-            f"{file} does not hold sensors, their numbers and a square matrix of weights; "
-            f"replace it by the file at {FROM}."
+            f"{file}: the pickle does not hold ids, indices and a square matrix of weights; "
+            f"replace it by the file from {URL}"
         ) from None
-    return named, weights
+    return ids, weights
 
 
 def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
-    """Reads distances by road, rows "from,to,metres", and weighs them.
+    """Reads distances by road and computes the weights of the edges.
 
     Args:
-      file: the distances.
-      sensors: whose distances make sigma; None is all in the file.
+      file: text file with rows "from,to,metres". The first row may be a header.
+      sensors: ids of the sensors whose distances are used; None uses all in the file.
 
     Returns:
-      The sensors, and the weights [N, N] of what goes from one (row) to another (column).
+      N ids, and weights [N, N] with senders as rows.
+
+    Raises:
+      ValueError: a row has another format, or no sigma can be computed.
     """
     rows = []
     with Path(file).open(newline="", encoding="latin1") as text:
@@ -118,31 +123,37 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
                 if not 0 <= rows[-1][2] < np.inf:
                     raise ValueError
             except ValueError:
-                if number > 1:  # the first may be a heading
+                if number > 1:  # the first row may be a header
                     raise ValueError(
-                        f"{file}, line {number} is not from,to,metres; use the file at {FROM}."
+                        f"{file}: line {number} is not from,to,metres; use the file from {URL}"
                     ) from None
-    named = sensors or list(dict.fromkeys(end for row in rows for end in row[:2]))
-    place = {sensor: i for i, sensor in enumerate(named)}
-    distances = np.full((len(named), len(named)), np.inf)
+    ids = sensors or list(dict.fromkeys(end for row in rows for end in row[:2]))
+    index = {sensor: i for i, sensor in enumerate(ids)}
+    distances = np.full((len(ids), len(ids)), np.inf)
     for start, end, metres in rows:
-        if start in place and end in place:
-            distances[place[start], place[end]] = metres
-    return named, weights_of(distances)
+        if start in index and end in index:
+            distances[index[start], index[end]] = metres
+    return ids, weights_of(distances)
 
 
 def weights_of(distances) -> np.ndarray:
-    """Weights of relations from distances [N, N], infinite where no road is known."""
+    """Weights [N, N] of edges from distances [N, N], which are infinite if unknown.
+
+    Raises:
+      ValueError: there are no distances, or all are equal.
+    """
     known = distances[np.isfinite(distances)]
     sigma = known.std() if len(known) else 0.0
     if sigma == 0:
-        raise ValueError("distances by road are all equal, or there are none; give others.")
+        raise ValueError(
+            "data.roads: the distances are all equal or missing; give distances that differ"
+        )
     weights = np.exp(-np.square(distances / sigma))
     return np.where(weights < THRESHOLD, 0.0, weights)
 
 
-def _listed(file):
-    """The sensors that a file lists, separated by commas or lines; None if it is not there."""
+def _read_ids(file):
+    """The sensor ids in a file, separated by commas or lines; None without such a file."""
     if not file.is_file():
         return None
     return file.read_text("latin1").replace(",", " ").split()

@@ -1,13 +1,14 @@
-"""Traffic that was never measured: speeds on a drawn network of motorways.
+"""Simulated traffic: speeds on a random network of motorways.
 
-Motorways are winding lines across a plain, with a carriageway each way and a sensor every
-kilometre or so; where two lines come close there is an interchange. A sensor's speed is its
-free speed, less a little at night, less what congestion takes. Each carriageway has places
-where traffic breaks down at rush hour, at its own hour and to its own depth on every day, less
-at weekends; the jam grows and dissolves against the direction of travel, at the 18 km/h of
-measured jams (Kerner. The Physics of Traffic. Springer 2004), and gets shallower on its way.
-Accidents do the same at any hour. Noise has a memory of minutes. Figures are in round numbers
-those of loop detectors in California, and no data set in particular.
+Motorways are winding lines in the plane, with two carriageways and a sensor about every
+kilometre. Two lines that come close have an interchange. The speed of a sensor is its free
+speed, reduced slightly by night and by traffic volume, and reduced by jams. Each carriageway
+has places where jams begin in the rush hours. Time and depth of a jam vary from day to day, and
+jams are weaker at weekends. A jam grows and dissolves against the direction of travel at
+18 km/h, the speed of measured jams (Kerner. The Physics of Traffic. Springer 2004), and becomes
+weaker upstream. Accidents cause jams at random times. The noise is autocorrelated over minutes.
+The constants are rounded values for loop detectors in California, and of no data set in
+particular.
 """
 
 from typing import NamedTuple
@@ -16,46 +17,47 @@ import numpy as np
 from scipy.sparse import csgraph, csr_matrix
 
 HOUR = 60 * 60 * 10**9  # nanoseconds
-WAVE = 18.0  # km/h at which the edge of a jam travels upstream
-KNOWN = 10.0  # km, distances beyond which are not listed
-NEAR = 2.0  # km between lines that have an interchange
-RAMP = 0.5  # km that an interchange adds
-TURN = 3.0  # km to turn back on the other carriageway
-PER_LINE = 24  # sensors
+WAVE = 18.0  # km/h, speed at which the edge of a jam travels upstream
+KNOWN = 10.0  # km, longest distance by road that is given
+NEAR = 2.0  # km, largest gap between lines with an interchange
+RAMP = 0.5  # km, length of an interchange
+TURN = 3.0  # km, length of a turn to the other carriageway
+PER_LINE = 24  # sensors of a line
 
 
 class Traffic(NamedTuple):
-    """A drawn network, and what its sensors tell."""
+    """Speeds and distances of a random network."""
 
     sensors: list[str]  # N ids
     times: np.ndarray  # [T] int64, ns since 1970
-    values: np.ndarray  # [N, T] float32, miles per hour; 0 is no reading
-    distances: np.ndarray  # [N, N] metres by road from one to another; infinite if far
+    values: np.ndarray  # [N, T] float32, miles per hour
+    distances: np.ndarray  # [N, N] metres by road from row to column; infinite if far
 
 
 class _Network(NamedTuple):
-    carriageway: np.ndarray  # [N] number
+    carriageway: np.ndarray  # [N] index
     along: np.ndarray  # [N] km in the direction of travel
     place: np.ndarray  # [N, 2] km
 
 
 def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
-    """Draws a network with its traffic.
+    """Simulates traffic on a random network.
 
     Args:
-      generator_seed: of everything drawn.
-      sensors: N.
-      steps: T.
-      first: the first time, ns since 1970.
-      step: between two times, ns.
+      generator_seed: of all random draws.
+      sensors: N, at least 2.
+      steps: T, at least 1.
+      first: time of the first step, in ns since 1970.
+      step: time between two steps, in ns.
+
+    Raises:
+      ValueError: there are fewer than two sensors, which have no distances.
     """
-    for field, value, least in (
-        ("generator_seed", generator_seed, 0),
-        ("sensors", sensors, 2),
-        ("steps", steps, 1),
-    ):
-        if value < least:
-            raise ValueError(f"data.{field}={value} must be at least {least}; set it so.")
+    if sensors < 2:
+        raise ValueError(
+            f"data.sensors={sensors} is too small for simulated traffic; set "
+            "--config.data.sensors=2 or more, or to 0 for all"
+        )
     rng = np.random.default_rng(generator_seed)
     network = _network(rng, sensors)
     times = first + step * np.arange(steps, dtype=np.int64)
@@ -66,17 +68,17 @@ def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
 
 
 def _network(rng, sensors):
-    """Winding lines, each with carriageways there and back."""
+    """Random winding lines, each with two carriageways."""
     carriageway, along, place = [], [], []
     lines = -(-sensors // PER_LINE)
-    plain = 7 * np.sqrt(lines)  # km across
+    size = 7 * np.sqrt(lines)  # km, side of the area
     for line in range(lines):
         count = min(PER_LINE, sensors - line * PER_LINE)
         kilometres = np.cumsum(rng.uniform(0.4, 1.2, count))
         heading = rng.uniform(0, 2 * np.pi) + np.cumsum(rng.normal(0, 0.15, count))
         steps = np.diff(kilometres, prepend=0)[:, None]
         path = np.cumsum(steps * np.stack([np.cos(heading), np.sin(heading)], 1), axis=0)
-        path += rng.uniform(0, plain, 2) - path.mean(axis=0)
+        path += rng.uniform(0, size, 2) - path.mean(axis=0)
         back = np.arange(count) % 2
         carriageway.append(2 * line + back)
         along.append(np.where(back, kilometres[-1] - kilometres, kilometres))
@@ -85,7 +87,7 @@ def _network(rng, sensors):
 
 
 def _by_road(network):
-    """Shortest ways by road [N, N] in km: ahead, over interchanges, and by turning back."""
+    """Shortest distances by road [N, N] in km: ahead, over interchanges, and by turns."""
     way, along, place = network
     apart = np.linalg.norm(place[:, None] - place[None], axis=-1)
     ahead = along[None] - along[:, None]
@@ -104,10 +106,14 @@ def _speeds(rng, network, hours):
     sensors, steps = len(way), len(hours)
     day, hour = np.floor(hours / 24).astype(int), hours % 24
     weekend = (day + 3) % 7 >= 5
-    lost = np.zeros((sensors, steps), np.float32)  # share of the speed
+    lost = np.zeros((sensors, steps), np.float32)  # share of the speed lost in jams
 
     def jam(members, where, begin, end, depth, reach):
-        """A jam from `begin` to `end` (hours since 1970) at `where` on a carriageway."""
+        """Adds a jam from `begin` to `end` (hours since 1970) at `where` (km).
+
+        `members` are the sensors of a carriageway, `depth` is the largest lost share of the
+        speed, and `reach` (km) is the length over which a jam becomes weaker.
+        """
         upstream = where - along[members]  # km
         late = np.maximum(upstream, 0) / WAVE
         share = depth * np.exp(-np.maximum(upstream, 0) / reach)
@@ -126,7 +132,7 @@ def _speeds(rng, network, hours):
         members = np.flatnonzero(way == number)
         length = along[members].max()
         for rush in (8.0, 17.5, 8.0, 17.5):
-            # Into town in the morning, out of it in the evening.
+            # One direction is busy in the morning, the other one in the evening.
             busy = 1.0 if (number % 2 == 0) == (rush < 12) else 0.4
             where, peak = rng.uniform(0.3, 1.0) * length, rush + rng.normal(0, 0.4)
             lasts, reach = rng.uniform(1.5, 3.5), rng.uniform(3.0, 12.0)
@@ -145,7 +151,7 @@ def _speeds(rng, network, hours):
     volume = np.where(weekend, 0.6, 1.0) * np.exp(-np.square((hour - 14) / 6.0))
     speeds = (free - night - 3.0 * volume) * (1 - lost)
     shocks = rng.standard_normal((sensors, steps)).astype(np.float32)
-    memory = 0.7
+    memory = 0.7  # autocorrelation of a step
     for t in range(1, steps):
         shocks[:, t] = memory * shocks[:, t - 1] + np.sqrt(1 - memory**2) * shocks[:, t]
     speeds += (1.5 + 6.0 * lost) * shocks

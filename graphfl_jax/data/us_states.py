@@ -1,11 +1,11 @@
 """The 48 contiguous states of the USA: names, postal codes, latitudes and common borders.
 
 Borders are those of D. E. Knuth, The Stanford GraphBase (ACM Press, 1993), without the District
-of Columbia; states that touch in a corner only (Arizona and Colorado, say) have none.
+of Columbia. States that only touch in a corner, such as Arizona and Colorado, have no border.
 """
 
-# Alphabetical by full name, which is the order of NOAA's state codes 001 to 048. The latitude
-# is that of the state's middle, in degrees north.
+# Name, postal code, and latitude of the state's centre in degrees north. Alphabetical by name,
+# which is the order of NOAA's state numbers 001 to 048.
 STATES = (
     ("Alabama", "AL", 32.8),
     ("Arizona", "AZ", 34.3),
@@ -57,7 +57,7 @@ STATES = (
     ("Wyoming", "WY", 43.0),
 )
 
-# Each line is a state and those of its neighbours that no earlier line has named it with.
+# Each line is a state and its neighbours, without the borders that an earlier line lists.
 _BORDERS = """
 AL FL GA MS TN
 AR LA MO MS OK TN TX
@@ -103,9 +103,9 @@ VA WV
 
 
 def _borders():
-    order = {code: index for index, (_, code, _) in enumerate(STATES)}
+    index = {postal: i for i, (_, postal, _) in enumerate(STATES)}
     rows = [line.split() for line in _BORDERS.strip().splitlines()]
-    return tuple((order[code], order[other]) for code, *others in rows for other in others)
+    return tuple((index[state], index[other]) for state, *others in rows for other in others)
 
 
-BORDERS = _borders()  # 105 pairs of indices into STATES, each border once
+BORDERS = _borders()  # 105 pairs of indices into STATES; each border is listed once

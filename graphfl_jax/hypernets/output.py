@@ -1,24 +1,27 @@
-"""From a hypernetwork's last features to a client's parameters: which are generated, and how.
+"""The output layer of a hypernetwork: which parameters of a client are generated, and how.
 
-With the last linear layer v = O(a) of features a, and a base b that all clients share, which
-begins as the client model's own initialisation (pretrained weights, where it has them), O's
-matrix and bias being scaled by 1e-2,
+A linear layer O maps the hypernetwork's last features a to a vector of numbers v = O(a). One of
+four forms turns v into the client's parameters theta:
 
-    whole     theta = v, with O as it is initialised and no base
-    full      theta = b + v
-    head      theta = b, plus v in the head and in all vectors of the body: its biases, and the
-              scales and biases of normalisation
-    lowrank   theta = b, plus v in all vectors, plus A B / sqrt(rank) in every kernel, seen as
-              matrix [fan-in, out]; A [fan-in, rank] and B [rank, out] are their shared values
-              plus v. A's shared values begin at random and B's at 0 (Hu et al. LoRA. ICLR 2022.
-              https://arxiv.org/abs/2106.09685)
+    direct      theta = v. All parameters are generated.
+    residual    theta = b + v. All parameters are generated as differences from a base b.
+    head        theta = b, plus v in the head and in all vectors of the body (its biases, and
+                the scales and biases of its normalisation layers). The other kernels of the
+                body are those of b.
+    lora        theta = b, plus v in all vectors, plus A B / sqrt(rank) in every kernel, which
+                is seen as a matrix [fan-in, out]. A [fan-in, rank] and B [rank, out] are
+                shared values plus v (Hu et al. LoRA. ICLR 2022.
+                https://arxiv.org/abs/2106.09685).
 
-b and the shared values of A and B are the hypernetwork's to train: they are O's biases, in a
-form that starts where the model does.
+All clients share the base b and the shared values of A and B, and the server trains them with
+the rest of the hypernetwork. b starts as an initialisation of the client model, including
+pretrained weights if it has any. A's shared values start random, B's at 0. With a base, O's
+kernel and bias are scaled by 1e-2 at the start, so that the first generated models are close
+to b.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,31 +29,31 @@ from jax.flatten_util import ravel_pytree
 
 from graphfl_jax.core import Array, ClientModel, Params
 from graphfl_jax.models.mlp import MLP
+from graphfl_jax.settings import Choice, Integer
 
-PROFILES = ("whole", "full", "head", "lowrank")
-SCALE = 1e-2
+OUTPUTS = ("direct", "residual", "head", "lora")
+SCALE = 1e-2  # initial scale of the linear layer where there is a base
 
 
 class Output(NamedTuple):
-    """The last layer of a hypernetwork."""
+    """The output layer of a hypernetwork."""
 
-    size: int  # numbers generated
-    init: Callable  # (key, features) -> weights
-    decode: Callable  # (weights, a [features]) -> parameters of one client
+    size: int  # length of v
+    init: Callable  # (key, size of the features) -> weights
+    decode: Callable  # (weights, features [F]) -> the parameters of one client
 
 
-def output_layer(model: ClientModel, *, profile: str, rank: int) -> Output:
-    """Builds the layer that generates `model` by one of `PROFILES`.
-
-    Raises:
-      ValueError: an unknown profile, or no rank.
-    """
-    if profile not in PROFILES:
-        raise ValueError(
-            f"algorithm.profile={profile!r} is unknown; choose from {', '.join(PROFILES)}"
-        )
+def output_layer(
+    model: ClientModel,
+    *,
+    output: Annotated[
+        str, Choice("What a hypernetwork generates; see hypernets/output.py.", OUTPUTS)
+    ] = "direct",
+    rank: Annotated[int, Integer("Rank of the generated kernel updates with output=lora.")] = 4,
+) -> Output:
+    """Builds the layer that generates the parameters of `model`."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
-    parts = jax.tree_util.tree_map_with_path(_parts_of(profile, rank), shapes)
+    parts = jax.tree_util.tree_map_with_path(_generated_shapes(output, rank), shapes)
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parts)
     flat, unravel = ravel_pytree(zeros)
     linear = MLP((flat.shape[0],))
@@ -58,60 +61,58 @@ def output_layer(model: ClientModel, *, profile: str, rank: int) -> Output:
     def init(key: Array, features: int) -> dict[str, Any]:
         key_linear, key_base, key_factors = jax.random.split(key, 3)
         weights = {"linear": linear.init(key_linear, jnp.zeros((features,)))["params"]}
-        if profile == "whole":
+        if output == "direct":
             return weights
         weights = jax.tree.map(lambda leaf: SCALE * leaf, weights)
         weights["base"] = model.init(key_base)
-        if profile == "lowrank":
-            weights["factors"] = _random_factors(key_factors, zeros)
+        if output == "lora":
+            weights["factors"] = _initial_factors(key_factors, zeros)
         return weights
 
-    def decode(weights: dict[str, Any], active: Array) -> Params:
-        generated = unravel(linear.apply({"params": weights["linear"]}, active))
-        if profile == "whole":
+    def decode(weights: dict[str, Any], features: Array) -> Params:
+        generated = unravel(linear.apply({"params": weights["linear"]}, features))
+        if output == "direct":
             return generated
-        if profile == "lowrank":
+        if output == "lora":
             generated = jax.tree.map(jnp.add, weights["factors"], generated)
-        return jax.tree.map(_added, weights["base"], generated)
+        return jax.tree.map(_add_to_base, weights["base"], generated)
 
     return Output(flat.shape[0], init, decode)
 
 
-def _parts_of(profile, rank):
-    """What is generated for a tensor of the model: (path, shape) -> a tree of shapes."""
+def _generated_shapes(output, rank):
+    """Returns (path, shape of a tensor of the model) -> shapes of what is generated for it."""
 
-    def parts(path, leaf):
+    def generated(path, leaf):
         vector = leaf.ndim <= 1
-        if profile in ("whole", "full") or vector:
+        if output in ("direct", "residual") or vector:
             return leaf
-        if profile == "head":
+        if output == "head":
             in_head = path[0] == jax.tree_util.DictKey("head")
             return leaf if in_head else ()
         fan_in, out = leaf.size // leaf.shape[-1], leaf.shape[-1]
-        if rank < 1:
-            raise ValueError(f"algorithm.rank={rank} must be at least 1; 4 is usual")
         return {
             "a": jax.ShapeDtypeStruct((fan_in, rank), leaf.dtype),
             "b": jax.ShapeDtypeStruct((rank, out), leaf.dtype),
         }
 
-    return parts
+    return generated
 
 
-def _random_factors(key, zeros):
-    """Shared values of all that is generated: each A drawn in N(0, 1 / fan-in), the rest 0."""
-    leaves, form = jax.tree_util.tree_flatten_with_path(zeros)
-    drawn = []
+def _initial_factors(key, zeros):
+    """Initial shared values of everything generated: A from N(0, 1 / fan-in), the rest 0."""
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(zeros)
+    values = []
     for i, (path, leaf) in enumerate(leaves):
         if path[-1] == jax.tree_util.DictKey("a") and leaf.ndim == 2:
-            own = jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
-            leaf = own / jnp.sqrt(jnp.float32(leaf.shape[0]))
-        drawn.append(leaf)
-    return jax.tree_util.tree_unflatten(form, drawn)
+            normal = jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
+            leaf = normal / jnp.sqrt(jnp.float32(leaf.shape[0]))
+        values.append(leaf)
+    return jax.tree_util.tree_unflatten(treedef, values)
 
 
-def _added(base, generated):
-    """A tensor of the model from its shared value and what is generated for it, if anything."""
+def _add_to_base(base, generated):
+    """A tensor of the model: its base plus what is generated for it, () if nothing is."""
     if isinstance(generated, tuple):
         return base
     if not isinstance(generated, dict):

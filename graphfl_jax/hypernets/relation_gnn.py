@@ -1,13 +1,20 @@
-"""Graph network over the client relation graph: from initial codes to client codes."""
+"""Graph network on the client relation graph: initial embeddings to client embeddings."""
+
+from typing import Annotated, NamedTuple
 
 import flax.linen as nn
 
 from graphfl_jax.core import Array
 from graphfl_jax.models.layers import dense
+from graphfl_jax.settings import Choice, Integer
+
+# Settings of all networks of a hypernetwork: the encoder and the generator share the fields.
+Width = Annotated[int, Integer("Width of all hidden layers.")]
+Depth = Annotated[int, Integer("Number of layers.", low=2)]
 
 
 class RelationGNN(nn.Module):
-    """Message passing on codes [N, E] with a fixed propagation matrix P [N, N].
+    """Message passing on embeddings [N, E] with a fixed propagation matrix P [N, N].
 
     mean, gcn:  H' = P H W + b
     sage:       H' = H W_self + P H W_neighbours + b       (P without self loops)
@@ -28,3 +35,28 @@ class RelationGNN(nn.Module):
                 mixed = mixed + dense(width, fan_in, use_bias=False)(embeddings)
             embeddings = mixed
         return embeddings
+
+
+class RelationEncoder(NamedTuple):
+    """An encoder, and what a method needs to know to use it."""
+
+    layer: str  # kind of layer, which selects the propagation matrix
+    width: int  # size of a client embedding
+    module: RelationGNN
+
+
+def relation_encoder(
+    *,
+    layer: Annotated[
+        str,
+        Choice(
+            "Layer of the encoder: GraphSAGE, mean of neighbours and self (the paper's), or "
+            "GCN.",
+            ("sage", "mean", "gcn"),
+        ),
+    ] = "sage",
+    width: Width = 100,
+    depth: Depth = 3,
+) -> RelationEncoder:
+    """Builds the encoder of client relations."""
+    return RelationEncoder(layer, width, RelationGNN((width,) * depth, layer))

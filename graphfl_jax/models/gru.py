@@ -1,4 +1,4 @@
-"""Gated recurrent units as encoder and decoder: a client's forecaster of its own series.
+"""A GRU encoder-decoder that forecasts a client's own series.
 
 Cho et al. Learning Phrase Representations using RNN Encoder-Decoder for Statistical Machine
 Translation. EMNLP 2014. https://arxiv.org/abs/1406.1078. Layers and inputs are those of the
@@ -10,21 +10,25 @@ Spatio-Temporal Data Modeling. KDD 2021. https://arxiv.org/abs/2106.05223
     n = tanh(x W_xn + b_xn + r (h W_hn + b_hn))
     h' = (1 - z) n + z h
 
-with two biases per gate, all initialised in U(+-1/sqrt(hidden)), as PyTorch has it. The encoder
-reads the past from h = 0. The decoder starts from where the encoder ended; each step reads the
-value before, which after the first is its own forecast, and what is known of the step ahead,
-such as its time of day; a linear layer on h' is the forecast.
+Each gate has two biases. All weights are initialised in U(+-1/sqrt(hidden)), as in PyTorch. The
+encoder reads the past from h = 0. The decoder starts from the encoder's last state. Each of its
+steps reads the previous value and the features that are known ahead, such as the time of day.
+The previous value is the last observed one in the first step, and the decoder's own forecast in
+the later steps. A linear layer on h' gives the forecast.
 """
 
 import dataclasses
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import Array, ClientModel, Examples, Task
+from graphfl_jax.models.layers import Hidden
+from graphfl_jax.settings import Real
 
-UNROLL = 12  # steps of time in one step of a loop; see BUILD.md
+UNROLL = 12  # time steps per iteration of a scan; chosen by measurement, see BUILD.md
 
 
 def _uniform(hidden):
@@ -37,7 +41,7 @@ def _uniform(hidden):
 
 
 class Cell(nn.Module):
-    """The weights of a cell, gates in the order r, z, n on the last axis."""
+    """The weights of a cell, with the gates in the order r, z, n on the last axis."""
 
     inputs: int
     hidden: int
@@ -53,96 +57,102 @@ class Cell(nn.Module):
         }
 
 
-def from_inputs(cell: dict[str, Array], x: Array, first: int = 0) -> Array:
-    """What the inputs from `first` on, [T, B, F], give to the gates, [T, B, 3 H]."""
+def input_gates(cell: dict[str, Array], x: Array, first: int = 0) -> Array:
+    """The inputs' share of the gates, x W_x + b_x: [T, B, F] -> [T, B, 3 H].
+
+    `x` holds the cell's inputs from number `first` on.
+    """
     return x @ cell["input_kernel"][first:] + cell["input_bias"][None, None]
 
 
-def next_state(cell: dict[str, Array], h: Array, told: Array) -> Array:
-    """One step: states [B, H] and what their inputs give to the gates [B, 3 H] -> [B, H]."""
-    recalled = h @ cell["hidden_kernel"] + cell["hidden_bias"][None]
+def next_state(cell: dict[str, Array], h: Array, from_input: Array) -> Array:
+    """One step: states [B, H] and the inputs' share of the gates [B, 3 H] -> [B, H]."""
+    from_state = h @ cell["hidden_kernel"] + cell["hidden_bias"][None]
     hidden = h.shape[-1]
-    gates = jax.nn.sigmoid(told[:, : 2 * hidden] + recalled[:, : 2 * hidden])
+    gates = jax.nn.sigmoid(from_input[:, : 2 * hidden] + from_state[:, : 2 * hidden])
     r, z = gates[:, :hidden], gates[:, hidden:]
-    n = jnp.tanh(told[:, 2 * hidden :] + r * recalled[:, 2 * hidden :])
+    n = jnp.tanh(from_input[:, 2 * hidden :] + r * from_state[:, 2 * hidden :])
     return n + z * (h - n)
 
 
 class Encoder(nn.Module):
-    """A series [B, T, F] to the last state [B, H]."""
+    """Encodes a series [B, T, F] as the last state [B, H]."""
 
     hidden: int
 
     @nn.compact
     def __call__(self, x: Array) -> Array:
         cell = Cell(x.shape[-1], self.hidden)()
-        told = from_inputs(cell, jnp.swapaxes(x, 0, 1))  # [T, B, 3 H]
-        start = jnp.zeros_like(told[0, :, : self.hidden])
-        h, _ = jax.lax.scan(
-            lambda h, told: (next_state(cell, h, told), None), start, told, unroll=UNROLL
-        )
+        from_inputs = input_gates(cell, jnp.swapaxes(x, 0, 1))  # [T, B, 3 H]
+        start = jnp.zeros_like(from_inputs[0, :, : self.hidden])
+
+        def step(h, from_input):
+            return next_state(cell, h, from_input), None
+
+        h, _ = jax.lax.scan(step, start, from_inputs, unroll=UNROLL)
         return h
 
 
 class Decoder(nn.Module):
-    """Forecasts [B, T] from a state [B, H], the last value [B], and what is known [B, T, F]."""
+    """Forecasts [B, T] from a state [B, H], the last value [B] and known features [B, T, F]."""
 
     hidden: int
 
     @nn.compact
-    def __call__(self, h: Array, last: Array, known: Array, truth=None, told_truth=None):
-        """`truth` [B, T] is what a step reads in place of the forecast before it, where
-        `told_truth` [B, T] says so."""
+    def __call__(self, h: Array, last: Array, known: Array, truth=None, use_truth=None):
+        """Where `use_truth` [B, T] is true, a step reads the true previous value instead of the
+        forecast one; `truth` [B, T] holds the true values."""
         cell = Cell(1 + known.shape[-1], self.hidden)()
         init = _uniform(self.hidden)
         kernel, bias = self.param("kernel", init, (self.hidden,)), self.param("bias", init, ())
-        told = from_inputs(cell, jnp.swapaxes(known, 0, 1), first=1)  # [T, B, 3 H]
+        from_known = input_gates(cell, jnp.swapaxes(known, 0, 1), first=1)  # [T, B, 3 H]
 
-        def step(carry, now):
+        def step(carry, inputs):
             h, value = carry
-            told, forced = now
+            from_input, forced = inputs
             if forced is not None:
                 value = jnp.where(forced[1], forced[0], value)
-            h = next_state(cell, h, told + value[:, None] * cell["input_kernel"][:1])
+            h = next_state(cell, h, from_input + value[:, None] * cell["input_kernel"][:1])
             value = h @ kernel + bias
             return (h, value), value
 
         forced = None
         if truth is not None:
-            before = jnp.concatenate([last[:, None], truth[:, :-1]], axis=1)
-            forced = (before.T, told_truth.T)
-        _, values = jax.lax.scan(step, (h, last), (told, forced), unroll=UNROLL)
+            previous = jnp.concatenate([last[:, None], truth[:, :-1]], axis=1)
+            forced = (previous.T, use_truth.T)
+        _, values = jax.lax.scan(step, (h, last), (from_known, forced), unroll=UNROLL)
         return values.T
 
 
 def gru(
-    *, inputs: tuple[int, ...], outputs: int, hidden: tuple[int, ...], task: Task
+    *, inputs: tuple[int, ...], outputs: int, task: Task, hidden: Hidden = (100,)
 ) -> ClientModel:
-    """A client's forecaster, from examples such as `core.Windows` gives.
+    """A client's forecaster of windows such as those of `core.Windows`.
 
-    The body is the encoder, the head the decoder with its linear layer; features [B, H + 1 +
-    future F'] are the encoder's last state, the last value of the past, and what is known of
-    the steps ahead. With ``hidden=(100,)`` and one known feature it has 62,501 parameters.
+    The body is the encoder. The head is the decoder with its linear layer. The features
+    [B, H + 1 + future F'] are the encoder's last state, the last value of the past, and the
+    features that are known ahead. With ``hidden=(100,)`` and one known feature the model has
+    62,501 parameters.
 
     Args:
       inputs: [past + future, 1 + F'], shape of an example: the value to forecast, which is 0 in
         the last `future` steps, and F' features that are known ahead.
-      outputs: future, steps to forecast.
-      hidden: (H,).
+      outputs: future, the number of steps to forecast.
       task: a regression.
+      hidden: (H,).
 
     Raises:
-      ValueError: other than one hidden layer, or examples that are no such series.
+      ValueError: there is not exactly one hidden layer, or the examples are not windows.
     """
     if len(inputs) != 2 or inputs[0] <= outputs:
         raise ValueError(
-            f"model.name=gru forecasts series, and examples of shape {inputs} with {outputs} "
-            f"outputs are none; set --config.model.name=mlp"
+            f"model.name='gru' forecasts series, but examples have shape {list(inputs)} with "
+            f"{outputs} outputs; set --config.model.name=mlp"
         )
     if len(hidden) != 1 or not isinstance(hidden[0], int) or hidden[0] < 1:
         raise ValueError(
-            f"model.hidden={hidden!r} must be one width for model.name=gru; "
-            f"set --config.model.hidden='(100,)'"
+            f"model.hidden={hidden!r} must be one width for a GRU; "
+            f"set --config.model.hidden=100"
         )
     past, width = inputs[0] - outputs, hidden[0]
     encoder, decoder = Encoder(width), Decoder(width)
@@ -151,7 +161,7 @@ def gru(
         key_body, key_head = jax.random.split(key)
         x = jnp.zeros((1, *inputs))
         body_params = encoder.init(key_body, x[:, :past])["params"]
-        features = _parts(body(body_params, x), width, outputs)
+        features = _split_features(body(body_params, x), width, outputs)
         head_params = decoder.init(key_head, *features)["params"]
         return {"body": body_params, "head": head_params}
 
@@ -161,7 +171,7 @@ def gru(
         return jnp.concatenate([h, x[:, past - 1, :1], known], axis=1)
 
     def head(params, features):
-        return decoder.apply({"params": params}, *_parts(features, width, outputs))
+        return decoder.apply({"params": params}, *_split_features(features, width, outputs))
 
     return ClientModel(init=init, body=body, head=head, task=task)
 
@@ -170,36 +180,41 @@ def gru_sampled(
     *,
     inputs: tuple[int, ...],
     outputs: int,
-    hidden: tuple[int, ...],
     task: Task,
-    sampling_decay: Array,
     played: Array,
+    hidden: Hidden = (100,),
+    sampling_decay: Annotated[
+        Array,
+        Real("Rounds over which scheduled sampling moves from true values to forecasts."),
+    ] = 50.0,
 ) -> ClientModel:
-    """`gru` trained by scheduled sampling; it forecasts as `gru` does.
+    """`gru` trained with scheduled sampling; its predictions are those of `gru`.
 
-    In training, each step of the decoder for each example reads the true value before it with
-    probability k / (k + exp(rounds played / k)), k = sampling_decay, else its own forecast
-    (Bengio, Vinyals, Jaitly, Shazeer. Scheduled Sampling for Sequence Prediction with Recurrent
-    Neural Networks. NIPS 2015. https://arxiv.org/abs/1506.03099). Their schedule counts steps;
-    clients that forget have no count of steps, and rounds are counted here.
+    In training, each step of the decoder reads, independently for each example, the true
+    previous value with probability k / (k + exp(rounds played / k)), k = sampling_decay, and
+    its own forecast otherwise (Bengio, Vinyals, Jaitly, Shazeer. Scheduled Sampling for
+    Sequence Prediction with Recurrent Neural Networks. NIPS 2015.
+    https://arxiv.org/abs/1506.03099). The paper's schedule counts training steps. Here it
+    counts rounds, because clients without memory cannot count steps.
+
+    Args:
+      played: number of rounds played.
     """
-    model = gru(inputs=inputs, outputs=outputs, hidden=hidden, task=task)
+    model = gru(inputs=inputs, outputs=outputs, task=task, hidden=hidden)
     decoder = Decoder(hidden[0])
 
-    def train_forward(params, batch: Examples):
-        start = _parts(model.body(params["body"], batch.x), hidden[0], outputs)
+    def train_forward(params, batch: Examples, key):
+        start = _split_features(model.body(params["body"], batch.x), hidden[0], outputs)
         decay = jnp.asarray(sampling_decay, jnp.float32)
         share = decay / (decay + jnp.exp(jnp.asarray(played, jnp.float32) / decay))
-        # A batch throws its own coins: what it holds is drawn by chance, and seeds them.
-        seed = jax.lax.bitcast_convert_type(jnp.sum(batch.y[0]), jnp.uint32)
-        coins = jax.random.bernoulli(jax.random.key(seed), share, batch.y.shape)
-        return decoder.apply({"params": params["head"]}, *start, batch.y, coins)
+        use_truth = jax.random.bernoulli(key, share, batch.y.shape)
+        return decoder.apply({"params": params["head"]}, *start, batch.y, use_truth)
 
     return dataclasses.replace(model, train_forward=train_forward)
 
 
-def _parts(features, hidden, future):
-    """What the decoder is given: h [B, H], the last value [B], and what is known [B, T, F']."""
+def _split_features(features, hidden, future):
+    """The decoder's inputs: h [B, H], the last value [B] and known features [B, T, F']."""
     batch, size = features.shape
     known = features[:, hidden + 1 :].reshape(batch, future, (size - hidden - 1) // future)
     return features[:, :hidden], features[:, hidden], known

@@ -1,25 +1,32 @@
-"""Layers that client models and hypernetworks share."""
+"""Layers and settings that client models and hypernetworks share."""
+
+from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.nn.initializers import variance_scaling
 
+from graphfl_jax.settings import Items
+
+Hidden = Annotated[tuple[int, ...], Items("Widths of the hidden layers.")]
+
 LOWERINGS = ("patches", "grouped")
 BATCH_NORM_EPSILON = 1e-5
 
 
 def dense(features: int, fan_in: int, *, use_bias: bool = True) -> nn.Dense:
-    """A dense layer initialised as PyTorch's ``Linear``: U(+-1/sqrt(fan_in)), biases too.
+    """A dense layer initialised like PyTorch's ``Linear``.
 
-    A hypernetwork inherits the scale of the weights that it generates from this choice.
+    Weights and biases are drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)). In a hypernetwork
+    this choice also sets the scale of the generated weights.
     """
     bound = fan_in**-0.5
 
     def uniform(key, shape, dtype=None):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
-    # A uniform variable of variance scale / fan_in lies within sqrt(3 scale / fan_in).
+    # A uniform variable of variance scale / fan_in is in +-sqrt(3 scale / fan_in).
     return nn.Dense(
         features,
         use_bias=use_bias,
@@ -31,13 +38,13 @@ def dense(features: int, fan_in: int, *, use_bias: bool = True) -> nn.Dense:
 class Conv(nn.Module):
     """A convolution without bias: x [B, H, W, C] -> [B, H', W', features].
 
-    The kernel [size, size, C, features] starts as in torchvision's residual networks: normal of
-    variance 2 / (size^2 features).
+    The kernel [size, size, C, features] is initialised as in torchvision's residual networks:
+    normal with variance 2 / (size^2 features).
 
-    `lowering` says what XLA is given, and changes no result beyond rounding: "grouped" its own
-    convolution, which over clients with kernels of their own is a convolution of as many
-    groups; "patches" one matrix product for each row of the kernel, which over clients is a
-    batched one.
+    `lowering` selects the operations that XLA compiles. Results are equal up to rounding.
+    "grouped" is XLA's own convolution; vmapped over clients with different kernels, it becomes
+    a grouped convolution. "patches" is one matrix product per row of the kernel; vmapped over
+    clients, it becomes a batched matrix product.
     """
 
     features: int
@@ -62,22 +69,22 @@ class Conv(nn.Module):
                 dimension_numbers=("NHWC", "HWIO", "NHWC"),
             )
         x = jnp.pad(x, ((0, 0), *[(self.padding, self.padding)] * 2, (0, 0)))
-        # [B, padded H, W', size C]: at each output's column, what a row of the kernel sees
-        seen = jnp.concatenate(shifted(x, 2, self.size, self.stride), axis=-1)
+        # [B, padded H, W', size C]: for each output column, the inputs of one kernel row
+        patches = jnp.concatenate(shifted(x, 2, self.size, self.stride), axis=-1)
         rows = kernel.reshape(self.size, -1, self.features)
         return sum(
             part @ row
-            for part, row in zip(shifted(seen, 1, self.size, self.stride), rows, strict=True)
+            for part, row in zip(shifted(patches, 1, self.size, self.stride), rows, strict=True)
         )
 
 
 class BatchNorm(nn.Module):
     """Batch normalisation of x [B, H, W, C] over B, H and W, without running averages.
 
-    By the mean and the biased variance of the first `count` >= 1 rows, unless the collection
-    "statistics" holds a mean and a variance [C] to use in their place. Where that collection is
-    mutable, it is given the rows' mean and their unbiased variance, as in PyTorch's running
-    averages.
+    Uses the mean and the biased variance of the first `count` >= 1 rows. If the collection
+    "statistics" holds a mean and a variance, both [C], these are used instead. If that
+    collection is mutable, the mean and the unbiased variance of the rows are stored there,
+    as PyTorch's running averages are computed.
     """
 
     @nn.compact
@@ -103,23 +110,24 @@ class BatchNorm(nn.Module):
 
 
 def max_pool(x):
-    """The largest of every 3 x 3 window, two apart: x [B, H, W, C] -> [B, H', W', C].
+    """Max pooling, window 3 x 3, stride 2, padding 1: x [B, H, W, C] -> [B, H', W', C].
 
-    The edges are padded by one. Of equal values the first has the gradient, as in PyTorch;
-    XLA's own pooling is slower to differentiate.
+    Among equal maxima the first gets the gradient, as in PyTorch. The gradient of XLA's own
+    pooling is slower.
     """
     for axis in (2, 1):
         padding = [(1, 1) if a == axis else (0, 0) for a in range(4)]
         first, *rest = shifted(jnp.pad(x, padding, constant_values=-jnp.inf), axis, 3, 2)
         for other in rest:
-            # NaN, for which every comparison is false, passes through.
+            # Comparisons with NaN are false, so a NaN in `other` is taken and one in `first`
+            # must be kept explicitly.
             first = jnp.where((first >= other) | jnp.isnan(first), first, other)
         x = first
     return x
 
 
 def shifted(x, axis: int, size: int, stride: int) -> list:
-    """Of all windows of `size` along an axis, `stride` apart: the first items, the second..."""
+    """Sliding windows along an axis: a list of `size` arrays, the k-th items of all windows."""
     reach = (x.shape[axis] - size) // stride * stride + 1
     return [
         jax.lax.slice_in_dim(x, first, first + reach, stride, axis) for first in range(size)

@@ -1,4 +1,4 @@
-"""Multilayer perceptrons: the clients' of FL-60 and TPT-48, and the parts of hypernetworks."""
+"""Multilayer perceptrons: client models for FL-60 and TPT-48, and parts of hypernetworks."""
 
 import math
 
@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.layers import dense
+from graphfl_jax.models.layers import Hidden, dense
 
 
 class MLP(nn.Module):
-    """Dense layers with ReLU between them, none after the last."""
+    """Dense layers with ReLU between them and none after the last."""
 
     widths: tuple[int, ...]
 
@@ -24,18 +24,24 @@ class MLP(nn.Module):
 
 
 def mlp(
-    *, inputs: tuple[int, ...], hidden: tuple[int, ...], outputs: int, task: Task
+    *, inputs: tuple[int, ...], outputs: int, task: Task, hidden: Hidden = (16, 16)
 ) -> ClientModel:
-    """A client's perceptron: inputs - hidden - outputs, ReLU after every hidden layer.
+    """A client's perceptron: inputs - hidden - outputs, with ReLU after every hidden layer.
 
-    `inputs` is the shape of an example, which is flattened.
-    With ``hidden=(16, 16)`` it has 354 parameters on FL-60 (2 to 2) and 486 on TPT-48 (6 to 6).
+    The head is the last layer. With ``hidden=(16, 16)`` the model has 354 parameters on FL-60
+    (2 inputs, 2 outputs) and 486 on TPT-48 (6 inputs, 6 outputs).
+
+    Args:
+      inputs: shape of an example, which is flattened.
 
     Raises:
-      ValueError: a hidden layer of no width, or no hidden layer.
+      ValueError: there is no hidden layer, or a width is not a positive integer.
     """
     if not hidden or not all(isinstance(width, int) and width > 0 for width in hidden):
-        raise ValueError(f"model.hidden={hidden!r} must be widths of at least 1, such as 16,16")
+        raise ValueError(
+            f"model.hidden={hidden!r} must hold widths of at least 1; "
+            f"set --config.model.hidden to widths such as 16,16"
+        )
     body, head = MLP(hidden), MLP((outputs,))
     features = math.prod(inputs)
 

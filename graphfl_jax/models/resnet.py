@@ -1,9 +1,10 @@
 """Residual networks for images: He, Zhang, Ren, Sun, Deep Residual Learning, CVPR 2016.
 
-The architecture, the initial weights and the names of pretrained ones are torchvision's.
+The architecture, the initialisation and the names of pretrained weights are torchvision's.
 """
 
 import functools
+from typing import Annotated
 
 import flax.linen as nn
 import jax
@@ -14,18 +15,19 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.layers import LOWERINGS, BatchNorm, Conv, dense, max_pool
 from graphfl_jax.models.pretrained import read_tensors
+from graphfl_jax.settings import Choice, Integer, Text
 
-RECALIBRATION_EXAMPLES = 256  # of a client, at most, whose statistics it predicts with
-# Of ImageNet's red, green and blue, on a scale from 0 to 1.
+RECALIBRATION_EXAMPLES = 256  # largest number of a client's examples for its statistics
+# Mean and deviation of red, green and blue in ImageNet, on a scale from 0 to 1.
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
 BLOCKS = 2  # in each of the four stages
-# What a torchvision file holds besides the weights: running averages, which `recalibrate` replaces.
+# Running averages in a torchvision file. They are not read; `recalibrate` replaces them.
 AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions and a way around them: [B, H, W, C] -> [B, H', W', features]."""
+    """Two 3 x 3 convolutions with a skip connection: [B, H, W, C] -> [B, H', W', features]."""
 
     features: int
     stride: int
@@ -45,7 +47,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """All of a ResNet-18 but its last layer: images [B, H, W, 3] -> features [B, 8 width]."""
+    """A ResNet-18 without its last layer: images [B, H, W, 3] -> features [B, 8 width]."""
 
     width: int
     lowering: str
@@ -71,88 +73,87 @@ def resnet18(
     inputs: tuple[int, ...],
     outputs: int,
     task: Task,
-    width: int,
-    lowering: str,
-    weights: str,
+    width: Annotated[
+        int, Integer("Channels of the first stage; later stages double them.")
+    ] = 64,
+    lowering: Annotated[
+        str,
+        Choice("How convolutions are computed; see models/layers.py.", LOWERINGS),
+    ] = "patches",
+    weights: Annotated[
+        str,
+        Text("Pretrained weights, .safetensors or .pth; empty starts from random weights."),
+    ] = "",
 ) -> ClientModel:
     """A client's ResNet-18 for images [H, W, 3] with values from 0 to 255.
 
-    With ``width=64``, torchvision's, it has 11,689,512 parameters for 1000 outputs and
-    11,178,564 for 4. In the body a batch normalisation holds "scale" and "bias", a convolution
-    "kernel" alone.
+    With ``width=64``, as in torchvision, it has 11,689,512 parameters for 1000 outputs and
+    11,178,564 for 4. In the body, a batch normalisation holds "scale" and "bias", and a
+    convolution holds "kernel".
 
-    Training normalises by each batch, and keeps no running averages: a model is a function of
-    its parameters. A client that is about to predict recomputes the statistics from its own
-    training examples (`recalibrate`), up to SETTLE_EXAMPLES of them in one pass, and keeps them
-    beside the body's parameters as ``params["body"]["statistics"]``. So they stay with the
-    client, as in personalised methods, and are never stale, whoever averaged or generated the
-    parameters.
+    Training normalises by the statistics of each batch and keeps no running averages, so that
+    a model is a function of its parameters alone. Before a client predicts, it computes the
+    statistics from up to RECALIBRATION_EXAMPLES of its own training examples in one pass
+    (`recalibrate`) and stores them in ``params["body"]["statistics"]``. The statistics are thus
+    personal, and they always match the parameters, even after these are averaged or generated.
 
     Args:
-      width: channels of the first stage; the others have 2, 4 and 8 times as many.
-      lowering: of convolutions, one of LOWERINGS.
-      weights: a file of torchvision's names, ``.safetensors`` or ``.pth``, whose body every
-        client starts from, and whose head too if it has as many outputs. Its running averages
-        are not used. Empty: random weights.
+      weights: a file with torchvision's names. All clients start from its body, and from its
+        head if the number of outputs is the same. Its running averages are not used.
 
     Raises:
-      FileNotFoundError: there is no file of weights.
-      ValueError: a field has a value that cannot be, or the file is another model's.
+      FileNotFoundError: the file of weights does not exist.
+      ValueError: the examples are not images, or the weights cannot be used.
     """
     if len(inputs) != 3 or inputs[-1] != 3:
         raise ValueError(
-            f"model.name='resnet18' takes images of shape [H, W, 3], and an example has shape "
-            f"{list(inputs)}; choose other data, or --config.model.name=mlp"
-        )
-    if not isinstance(width, int) or width < 1:
-        raise ValueError(f"model.width={width!r} must be at least 1, such as 64")
-    if lowering not in LOWERINGS:
-        raise ValueError(
-            f"model.lowering={lowering!r} is unknown; choose from {', '.join(LOWERINGS)}"
+            f"model.name='resnet18' takes images of shape [H, W, 3], but examples have shape "
+            f"{list(inputs)}; set --config.model.name=mlp, or choose image data"
         )
     body, head = ResNet18(width, lowering), dense(outputs, 8 * width)
 
     def random(key):
         key_body, key_head = jax.random.split(key)
-        image = jnp.zeros((1, 32, 32, 3), jnp.uint8)  # of any size; no parameter depends on it
+        image = jnp.zeros((1, 32, 32, 3), jnp.uint8)  # any size: no parameter depends on it
         return {
             "body": body.init(key_body, image, jnp.int32(1))["params"],
             "head": head.init(key_head, jnp.zeros((1, 8 * width)))["params"],
         }
 
-    trained = (
+    pretrained = (
         load_weights(weights, jax.eval_shape(random, jax.random.key(0))) if weights else {}
     )
 
     def init(key):
-        return random(key) | jax.tree.map(jnp.asarray, trained)
+        return random(key) | jax.tree.map(jnp.asarray, pretrained)
 
     def features(params, x, count):
-        held = {"params": params, "statistics": params.get("statistics", {})}
-        return body.apply(held, x, count)
+        variables = {"params": params, "statistics": params.get("statistics", {})}
+        return body.apply(variables, x, count)
 
-    def of_body(params, x):
+    def apply_body(params, x):
         return features(params, x, jnp.int32(x.shape[0]))
 
-    def of_head(params, x):
+    def apply_head(params, x):
         return head.apply({"params": params}, x)
 
-    def train_forward(params, batch):
-        count = jnp.maximum(batch.count, 1)  # of no rows there are no statistics
-        return of_head(params["head"], features(params["body"], batch.x, count))
+    def train_forward(params, batch, key):
+        count = jnp.maximum(batch.count, 1)  # statistics of 0 rows are undefined
+        return apply_head(params["head"], features(params["body"], batch.x, count))
 
     def recalibrate(params, examples):
         size = min(RECALIBRATION_EXAMPLES, examples.size)
-        # Spread over all examples, in case they lie in the order of their classes.
+        # Spread over all examples, because these may be sorted by class.
         spread = jnp.arange(size) * jnp.maximum(examples.count, size) // size
         images, real = examples.rows(spread).x, jnp.minimum(examples.count, size)
-        _, told = body.apply({"params": params["body"]}, images, real, mutable=["statistics"])
-        return params | {"body": params["body"] | told}
+        variables = {"params": params["body"]}
+        _, statistics = body.apply(variables, images, real, mutable=["statistics"])
+        return params | {"body": params["body"] | statistics}
 
     return ClientModel(
         init=init,
-        body=of_body,
-        head=of_head,
+        body=apply_body,
+        head=apply_head,
         task=task,
         train_forward=train_forward,
         recalibrate=recalibrate,
@@ -160,15 +161,15 @@ def resnet18(
 
 
 def load_weights(path: str, shapes) -> dict:
-    """The body in a file of torchvision's tensors, and the head if it has as many outputs.
+    """The body in a file of torchvision's tensors, and the head if its shapes are the same.
 
     Args:
-      path: of the file.
+      path: the file.
       shapes: of the parameters, {"body": ..., "head": ...}.
 
     Raises:
-      FileNotFoundError: there is no such file.
-      ValueError: it does not hold such a body; one line that names the tensor.
+      FileNotFoundError: the file does not exist.
+      ValueError: the file cannot be read, or a tensor of the body does not fit.
     """
     tensors = {
         name: tensor
@@ -179,16 +180,16 @@ def load_weights(path: str, shapes) -> dict:
     def refuse(what):
         width = shapes["body"]["conv1"]["kernel"].shape[-1]
         raise ValueError(
-            f"model.weights={path!r} holds weights of another architecture: {what}; give those "
-            f"of a ResNet-18 of model.width={width}, or leave it empty"
+            f"model.weights={path!r} holds weights of another architecture: {what}; give the "
+            f"weights of a ResNet-18 with model.width={width}, or leave it empty"
         )
 
     def take(keys, leaf):
-        """The tensor that belongs at `keys` of the body, HWIO where PyTorch has OIHW."""
+        """Removes the tensor of the body's parameter `keys` from the file's and converts it."""
         *modules, kind = keys
         kind = "bias" if kind == "bias" else "weight"
         name = ".".join(modules).replace("_", ".") + f".{kind}"
-        expected = in_torch(leaf.shape)
+        expected = torch_shape(leaf.shape)
         if name not in tensors:
             refuse(f"{name} is missing")
         tensor = tensors.pop(name)
@@ -201,19 +202,20 @@ def load_weights(path: str, shapes) -> dict:
     head = {"kernel": tensors.pop("fc.weight", None), "bias": tensors.pop("fc.bias", None)}
     if tensors:
         refuse(f"{min(tensors)} is unknown")
-    fits = all(
-        tensor is not None and tensor.shape == in_torch(shapes["head"][name].shape)
+    head_fits = all(
+        tensor is not None and tensor.shape == torch_shape(shapes["head"][name].shape)
         for name, tensor in head.items()
     )
-    return {"body": body} | ({"head": jax.tree.map(from_torch, head)} if fits else {})
+    return {"body": body} | ({"head": jax.tree.map(from_torch, head)} if head_fits else {})
 
 
-def in_torch(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """A kernel's shape [..., inputs, outputs], or a vector's, as [outputs, inputs, ...]."""
+def torch_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape in PyTorch of a kernel [..., inputs, outputs], or of a vector: [outputs,
+    inputs, ...]."""
     return (*shape[:-3:-1], *shape[:-2])
 
 
 def from_torch(tensor: np.ndarray) -> np.ndarray:
-    """A weight [outputs, inputs, ...] as a kernel [..., inputs, outputs]; a vector as it is."""
+    """A weight [outputs, inputs, ...] as a kernel [..., inputs, outputs]; vectors as is."""
     axes = (*range(2, tensor.ndim), 1, 0)[-tensor.ndim :]
     return tensor.transpose(axes).astype(np.float32)

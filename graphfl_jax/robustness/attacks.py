@@ -1,61 +1,64 @@
-"""Attacks: what malicious clients make of their data before training, or of what they upload.
+"""Attacks by malicious clients, on their data before training or on their uploads.
 
-Of data, the training examples of malicious clients alone are changed, and once for a run:
+Attacks on data change the training examples of malicious clients, once for a run:
 
-    label_flip        y ~ U{0, ..., C - 1}; the targets of a regression change places
+    label_flip        y ~ U{0, ..., C - 1}; the targets of a regression are permuted
     label_flip_wrong  y ~ U({0, ..., C - 1} \\ {y})
     backdoor          a share of the images: x' = (1 - alpha) x + alpha trigger, y' = target
 
-Of uploads, an update u_i, the upload less what client i would send untrained, becomes
+Attacks on uploads change an update u_i, which is the upload minus what client i would send
+untrained, into
 
     poisoning  -lambda u_i; lambda = -1 is honest
     sign_flip  -u_i
     noise      u_i + sigma |u_i| z / sqrt(d),      z ~ N(0, I_d)
     alie       m - z s
     ipm        -epsilon m
-    min_max    m - gamma s, gamma the largest for which it is as close to every honest update
-               as the farthest two of them are to each other
+    min_max    m - gamma s, with the largest gamma for which it is as close to every honest
+               update as the two most distant honest updates are to each other
 
-m and s are the mean and the standard deviation, number by number, of the cohort's honest
-updates; where nobody is honest, of all. Sources: Lan et al., Panacea, IEEE TDSC 2025
-(label_flip, poisoning); Qin et al., Revisiting Personalized Federated Learning: Robustness
-Against Backdoor Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on
-Deep Learning Systems Using Data Poisoning, 2017 (backdoor); Li, Xu, Chen, Giannakis, Ling, RSA,
-AAAI 2019 (sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017 (noise); Baruch,
-Baruch, Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie, Koyejo, Gupta, Fall of Empires,
-UAI 2019 (ipm); Shejwalkar, Houmansadr, Manipulating the Byzantine, NDSS 2021 (min_max, whose
-direction is -s here).
+m and s are the elementwise mean and standard deviation of the cohort's honest updates, or of
+all updates if none is honest. Sources: Lan et al., Panacea, IEEE TDSC 2025 (label_flip,
+poisoning); Qin et al., Revisiting Personalized Federated Learning: Robustness Against Backdoor
+Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on Deep Learning
+Systems Using Data Poisoning, 2017 (backdoor); Li, Xu, Chen, Giannakis, Ling, RSA, AAAI 2019
+(sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017 (noise); Baruch, Baruch,
+Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie, Koyejo, Gupta, Fall of Empires, UAI 2019
+(ipm); Shejwalkar, Houmansadr, Manipulating the Byzantine, NDSS 2021 (min_max; its direction is
+-s here).
 
-Departures: whoever takes part in a round attacks in it. Attackers know the honest updates of
-their cohort. Noise is measured by the update, and z of alie is a setting, which its authors
-derive from the number of workers. gamma of min_max has a closed form, which its authors search
-for. The trigger is a drawing of this package's own.
+Departures: a malicious client attacks in every round that it takes part in. Attackers know the
+honest updates of their cohort. The size of the noise is relative to the update, and z of alie
+is a setting; its authors derive it from the number of workers. gamma of min_max is computed in
+closed form; its authors search for it. The trigger is an image made for this package.
 """
 
-import dataclasses
+import functools
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, Examples, Windows
+from graphfl_jax.core import Algorithm, Array, Examples, FederatedData, Windows
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.robustness.updates import with_updates
+from graphfl_jax.rounds import Poison
+from graphfl_jax.settings import Integer, Items, Real
 
 
 class DataAttack(NamedTuple):
-    """What one client's data become."""
+    """An attack on the data of one client."""
 
     poison: Callable  # (training examples, key) -> training examples
-    # (test examples) -> those that tell of success, where a prediction is the attacker's wish
+    # (test examples) -> examples that measure success: labelled as the attacker intends
     goal: Callable | None = None
 
 
 def label_flip(*, train: Examples | Windows, classes: int) -> DataAttack:
-    """Builds the flip to any class; of a regression, 0 `classes`, targets change places."""
+    """Builds the flip to a random class; of a regression (`classes` 0), targets are permuted."""
     _check_targets("label_flip", train)
 
     def poison(examples, key):
@@ -73,12 +76,12 @@ def label_flip_wrong(*, train: Examples | Windows, classes: int) -> DataAttack:
     """Builds the flip to another class.
 
     Raises:
-      ValueError: there are no classes.
+      ValueError: the task is a regression.
     """
     _check_targets("label_flip_wrong", train)
     if not classes:
         raise ValueError(
-            "attack.name='label_flip_wrong' needs classes, of which a regression has none; set "
+            "attack.name='label_flip_wrong' needs classes, and the task is a regression; set "
             "--config.attack.name=label_flip"
         )
 
@@ -93,39 +96,44 @@ def backdoor(
     *,
     train: Examples | Windows,
     classes: int,
-    target: int,
-    trigger_size: int,
-    attack_alpha: Array,
-    attack_share: Array,
+    target: Annotated[int, Integer("Label that the trigger stands for.", low=0)] = 1,
+    trigger_size: Annotated[
+        int, Integer("Pixels along the trigger's side; 0 is the image's.", low=0)
+    ] = 0,
+    attack_alpha: Annotated[Array, Real("Opacity of the trigger.", high=1.0)] = 0.2,
+    attack_share: Annotated[
+        Array, Real("Share of an attacker's images with the trigger.", high=1.0)
+    ] = 0.5,
 ) -> DataAttack:
-    """Builds the backdoor.
+    """Builds the backdoor. The trigger is in the lower right corner.
 
     Args:
       train: of all clients, images [N, S, H, W, C] in uint8.
-      classes: C.
-      target: the label that the trigger is to mean.
-      trigger_size: pixels along the trigger's side, in the lower right corner; 0: all.
-      attack_alpha: its opacity.
-      attack_share: of an attacker's images.
+      classes: number of labels.
+      target: label of images with the trigger.
+      trigger_size: pixels along the trigger's side; 0 is the image's.
+      attack_alpha: opacity of the trigger.
+      attack_share: share of an attacker's images that get the trigger.
 
     Raises:
-      ValueError: there are no images or no such label, or the trigger exceeds the images.
+      ValueError: the data are not images, there is no such label, or the trigger is larger than
+        the images.
     """
     if isinstance(train, Windows) or train.x.ndim != 5 or train.x.dtype != np.uint8:
         raise ValueError(
-            "attack.name='backdoor' needs images [height, width, channels] in uint8, which "
-            "these data are not; take compcars, or another attack"
+            "attack.name='backdoor' needs images [height, width, channels] in uint8, and the "
+            "data are of another form; use compcars, or another attack"
         )
     if not 0 <= target < classes:
         raise ValueError(
-            f"attack.target={target} is no label; set --config.attack.target in "
+            f"attack.target={target} is not a label; set --config.attack.target to a value in "
             f"[0, {classes - 1}]"
         )
     shape = train.x.shape[2:]
     if not 0 <= trigger_size <= min(shape[:2]):
         raise ValueError(
             f"attack.trigger_size={trigger_size} does not fit into images of {shape[0]} x "
-            f"{shape[1]}; set --config.attack.trigger_size in [0, {min(shape[:2])}]"
+            f"{shape[1]}; set --config.attack.trigger_size to a value in [0, {min(shape[:2])}]"
         )
     drawing, opaque = trigger(shape, trigger_size or min(shape[:2]))
 
@@ -136,7 +144,7 @@ def backdoor(
 
     def poison(examples, key):
         order = jnp.where(_real(examples), jax.random.uniform(key, (examples.size,)), 2.0)
-        place = jnp.argsort(jnp.argsort(order))  # a rank among the real ones
+        place = jnp.argsort(jnp.argsort(order))  # rank among the real examples
         count = examples.count.astype(jnp.float32)
         chosen = place.astype(jnp.float32) < jnp.round(attack_share * count)
         x = jnp.where(chosen[:, None, None, None], jax.vmap(blend)(examples.x), examples.x)
@@ -154,7 +162,7 @@ def backdoor(
 
 
 def trigger(shape: tuple[int, int, int], size: int) -> tuple[np.ndarray, np.ndarray]:
-    """A spiral of as many colours as channels, [H, W, C] from 0 to 255; and where it is, 1."""
+    """A coloured spiral [H, W, C] with values from 0 to 255, and its mask, 1 where it is."""
     height, width, channels = shape
     across, down = np.meshgrid(*(np.linspace(-1, 1, size, dtype=np.float32),) * 2)
     turn = np.arctan2(down, across) / (2 * np.pi) + 1.5 * np.hypot(across, down)  # [size, size]
@@ -166,7 +174,12 @@ def trigger(shape: tuple[int, int, int], size: int) -> tuple[np.ndarray, np.ndar
     return drawing, opaque
 
 
-def poisoning(*, attack_lambda: Array) -> Callable:
+def poisoning(
+    *,
+    attack_lambda: Annotated[
+        Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))
+    ] = 0.5,
+) -> Callable:
     return lambda updates, honest, key: -attack_lambda * updates
 
 
@@ -174,7 +187,9 @@ def sign_flip() -> Callable:
     return lambda updates, honest, key: -updates
 
 
-def noise(*, attack_sigma: Array) -> Callable:
+def noise(
+    *, attack_sigma: Annotated[Array, Real("Size of the noise, relative to the update.")] = 3.0
+) -> Callable:
     def change(updates, honest, key):
         size = jnp.sqrt(jnp.mean(jnp.square(updates), axis=1, keepdims=True))
         return updates + attack_sigma * size * jax.random.normal(key, updates.shape)
@@ -182,7 +197,9 @@ def noise(*, attack_sigma: Array) -> Callable:
     return change
 
 
-def alie(*, attack_z: Array) -> Callable:
+def alie(
+    *, attack_z: Annotated[Array, Real("Standard deviations between upload and mean.")] = 1.5
+) -> Callable:
     def change(updates, honest, key):
         mean, deviation = _statistics(updates, honest)
         return jnp.broadcast_to((mean - attack_z * deviation)[None], updates.shape)
@@ -190,7 +207,12 @@ def alie(*, attack_z: Array) -> Callable:
     return change
 
 
-def ipm(*, attack_epsilon: Array) -> Callable:
+def ipm(
+    *,
+    attack_epsilon: Annotated[
+        Array, Real("Factor epsilon: uploads are -epsilon times the mean update.")
+    ] = 0.5,
+) -> Callable:
     def change(updates, honest, key):
         mean, _ = _statistics(updates, honest)
         return jnp.broadcast_to(-attack_epsilon * mean[None], updates.shape)
@@ -210,7 +232,7 @@ def min_max() -> Callable:
         c = jnp.sum(jnp.square(off), axis=1) - jnp.max(apart)
         root = -b + jnp.sqrt(jnp.maximum(jnp.square(b) - a * c, 0.0))
         root = jnp.min(jnp.where(honest, root, jnp.inf))
-        # Of fewer than two honest clients nothing is known but their mean.
+        # With fewer than two honest clients, only their mean is known.
         gamma = jnp.where((a > 0) & jnp.isfinite(root), root / jnp.where(a > 0, a, 1.0), 0.0)
         return jnp.broadcast_to((mean - gamma * deviation)[None], updates.shape)
 
@@ -233,59 +255,90 @@ UPLOAD_ATTACKS = {
 ATTACKS = DATA_ATTACKS | UPLOAD_ATTACKS
 
 
-def attacked(
-    algorithm: Algorithm, attack: DataAttack | Callable, *, ratio: Array, num_clients: int
-) -> Algorithm:
-    """A method among whose clients some are malicious.
+class Attackers(NamedTuple):
+    """Which clients are malicious."""
+
+    ratio: Array  # share of the clients that train
+    num_clients: int  # that train
+
+    def among(self, rank: Array) -> Array:
+        """Whether the clients of ranks [n] attack: bool [n].
+
+        Those of the first round(ratio num_clients) ranks do, and all of a negative rank.
+        """
+        count = jnp.round(self.ratio * jnp.float32(self.num_clients)).astype(jnp.int32)
+        return rank < count
+
+
+def attackers(
+    *,
+    num_clients: int,
+    attack_ratio: Annotated[
+        Array, Real("Share of malicious clients among those that train.", high=1.0)
+    ] = 0.0,
+) -> Attackers:
+    """Assembles `Attackers`."""
+    return Attackers(attack_ratio, num_clients)
+
+
+def poison_with(attack: DataAttack | Callable, attackers: Attackers) -> Poison:
+    """What an attack does to a run.
 
     Args:
-      algorithm: the method.
-      attack: what one of `ATTACKS` builds.
-      ratio: share of the clients that train.
-      num_clients: that train.
+      attack: made by one of `ATTACKS`.
+      attackers: which clients are malicious.
     """
-    if not isinstance(attack, DataAttack):
-
-        def change(updates, cohort, key):
-            bad = malicious(cohort.rank, ratio, num_clients)
-            # The method's own draws are to be those of an honest run.
-            changed = attack(updates, ~bad, jax.random.fold_in(key, 1))
-            return jnp.where(bad[:, None], changed, updates)
-
-        return with_updates(algorithm, change)
-
-    def poison_data(data, key):
-        bad = malicious(data.rank, ratio, num_clients)  # [N]
-
-        def of_client(bad, examples, i):
-            poisoned = attack.poison(examples, jax.random.fold_in(key, i))
-            return jax.tree.map(lambda new, old: jnp.where(bad, new, old), poisoned, examples)
-
-        examples = jax.tree.map(jnp.asarray, data.train)
-        train = jax.vmap(of_client)(bad, examples, jnp.arange(len(bad)))
-        evals = dict(data.evals)
-        if attack.goal:
-            evals["triggered"] = jax.vmap(attack.goal)(data.evals["test"])
-        return data._replace(train=train, evals=evals)
-
-    return dataclasses.replace(algorithm, poison_data=poison_data)
+    if isinstance(attack, DataAttack):
+        return Poison(data=functools.partial(_poison_data, attack, attackers))
+    return Poison(uploads=functools.partial(_poison_uploads, attack, attackers))
 
 
-def malicious(rank: Array, ratio: Array, num_clients: int) -> Array:
-    """Who attacks: of ranks [N] the round(ratio num_clients) first, and all below 0."""
-    return rank < jnp.round(ratio * jnp.float32(num_clients)).astype(jnp.int32)
+def _poison_uploads(
+    attack, attackers, algorithm: Algorithm, server, cohorts, uploads, rank, key
+):
+    def change(updates, cohort):
+        malicious = attackers.among(rank[cohort.ids])
+        # The method's own draws must be those of an honest run.
+        changed = attack(updates, ~malicious, jax.random.fold_in(key, 1))
+        return jnp.where(malicious[:, None], changed, updates)
+
+    return with_updates(algorithm, server, cohorts, uploads, change)
 
 
-def with_ranks(federation: Federation, *, clients: tuple, seed: int) -> Federation:
-    """Draws in which order a federation's clients turn malicious; new clients never do.
+def _poison_data(attack, attackers, data: FederatedData, key) -> FederatedData:
+    malicious = attackers.among(data.attack_rank)  # [N]
+
+    def of_client(malicious, examples, i):
+        poisoned = attack.poison(examples, jax.random.fold_in(key, i))
+        return jax.tree.map(lambda new, old: jnp.where(malicious, new, old), poisoned, examples)
+
+    examples = jax.tree.map(jnp.asarray, data.train)
+    train = jax.vmap(of_client)(malicious, examples, jnp.arange(len(malicious)))
+    evals = dict(data.evals)
+    if attack.goal:
+        evals["triggered"] = jax.vmap(attack.goal)(data.evals["test"])
+    return data._replace(train=train, evals=evals)
+
+
+def with_attack_order(
+    federation: Federation,
+    *,
+    seed: int,
+    clients: Annotated[
+        tuple, Items("Attackers, by name or number; empty: drawn with the seed.")
+    ] = (),
+) -> Federation:
+    """Draws the order in which a federation's clients become malicious.
+
+    The attackers of a smaller ratio are among those of a larger one. New clients never attack.
 
     Args:
       federation: of honest clients.
-      clients: who attacks whatever the ratio is, then nobody else, by name or number.
       seed: of the draw.
+      clients: attackers by name or number, whatever the ratio is; then all others are honest.
 
     Raises:
-      ValueError: one of `clients` is none that trains.
+      ValueError: one of `clients` is not a client that trains.
     """
     names, total = federation.clients, len(federation.clients)
     training = total - federation.new_clients
@@ -296,23 +349,24 @@ def with_ranks(federation: Federation, *, clients: tuple, seed: int) -> Federati
         for client in clients:
             if client not in numbers:
                 raise ValueError(
-                    f"attack.clients has {client!r}, who does not train in {federation.name}; "
-                    f"name others, as {names[0]!r}, or give numbers from 0 to {training - 1}"
+                    f"attack.clients has {client!r}, which does not train in "
+                    f"{federation.name}; give names such as {names[0]!r}, or numbers from 0 to "
+                    f"{training - 1}"
                 )
             rank[numbers[client]] = -1
     else:
-        # Three numbers, as new clients' are, with one that no count of theirs is.
+        # Three numbers seed the draw, as for new clients; the last one, 0, is no count of them.
         rank[:training] = np.random.default_rng([seed, training, 0]).permutation(training)
-    everyone = federation.everyone and federation.everyone._replace(rank=rank)
-    data = federation.data._replace(rank=rank[:training])
+    everyone = federation.everyone and federation.everyone._replace(attack_rank=rank)
+    data = federation.data._replace(attack_rank=rank[:training])
     return federation._replace(data=data, everyone=everyone)
 
 
 def _check_targets(name, train):
     if isinstance(train, Windows):
         raise ValueError(
-            f"attack.name={name!r} cannot change targets that are steps of the series which "
-            f"inputs are; set --config.attack.name=poisoning or another attack on uploads"
+            f"attack.name={name!r} cannot change targets that are part of the same series as "
+            f"the inputs; set --config.attack.name=poisoning or another attack on uploads"
         )
 
 
@@ -321,7 +375,7 @@ def _real(examples):
 
 
 def _statistics(updates, honest):
-    """Mean and standard deviation [d] of the honest rows of [M, d]; of all if none is."""
+    """Mean and standard deviation [d] of the honest rows of [M, d], or of all without any."""
     weights = (honest | ~jnp.any(honest)).astype(updates.dtype)
     shares = weights / jnp.sum(weights)
     mean = shares @ updates

@@ -1,18 +1,19 @@
-"""Defences: what a server makes of its cohort's updates before it learns from them.
+"""Defences: how a server changes its cohort's updates before it learns from them.
 
-An update u_i is an upload less what its client would have sent untrained; M of them come in.
+An update u_i is an upload minus what its client would have sent untrained; a round has M.
 
     clip              u_i min(1, c median_j |u_j| / |u_i|)
-    median            number by number, the median
-    trimmed_mean      number by number, the mean without the f largest and the f smallest
+    median            elementwise median
+    trimmed_mean      elementwise mean without the f largest and the f smallest
     geometric_median  argmin_v sum_i |u_i - v|, by Weiszfeld's steps
-    krum              the u_i whose squared distances to the M - f - 2 closest others sum least
+    krum              the u_i with the smallest sum of squared distances to its M - f - 2
+                      nearest others
     multi_krum        the mean of the M - f best by that sum
 
-A server that averages gets clip's updates, or M times the one update that the others make of
-them. One that keeps its clients apart, as those of hypernetworks and of SFL do, gets clip's
-updates too; with krum and multi_krum the rejected clients count as untrained, and a single
-update for everybody would undo what such a server is for.
+A server that averages gets clip's updates, or M copies of the one update that the other
+defences make. A server that keeps its clients apart, as with hypernetworks and SFL, gets clip's
+updates too. With krum and multi_krum, its rejected clients count as untrained: a single update
+for all would make all clients equal. The other defences are refused there.
 
 Sources: Sun, Kairouz, Suresh, McMahan, Can You Really Backdoor Federated Learning?, 2019
 (clip); Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning, ICML 2018
@@ -20,11 +21,12 @@ Sources: Sun, Kairouz, Suresh, McMahan, Can You Really Backdoor Federated Learni
 IEEE TSP 2022 (geometric_median); Blanchard, El Mhamdi, Guerraoui, Stainer, Machine Learning
 with Adversaries, NeurIPS 2017 (krum, multi_krum).
 
-Departures: norms are clipped at a multiple of their median, not at a constant. Clients count
-once each in the robust means, whatever a method weights them by.
+Departures: norms are clipped at a multiple of their median, not at a constant. All clients have
+the same weight in the robust means, whatever weights a method uses.
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -32,16 +34,26 @@ import jax.numpy as jnp
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array
 from graphfl_jax.robustness.updates import with_updates
+from graphfl_jax.settings import Integer, Real
 
 WEISZFELD = 50  # steps
-TINY = 1e-12  # of a distance, beneath which a median is where an update is
+TINY = 1e-12  # lower bound of a distance, which avoids division by 0
 
 
-def clip(*, defence_norm: Array) -> Callable:
+Attackers = Annotated[int, Integer("Attackers in a cohort that the defence allows for.", low=0)]
+
+
+def clip(
+    *,
+    defence_norm: Annotated[
+        Array, Real("Largest norm of an update, relative to the cohort's median norm.")
+    ] = 1.0,
+) -> Callable:
     def change(updates):
         norms = jnp.linalg.norm(updates, axis=1)
-        most = defence_norm * jnp.median(norms)
-        scale = jnp.where(norms > most, most / jnp.where(norms > most, norms, 1.0), 1.0)
+        limit = defence_norm * jnp.median(norms)
+        above = norms > limit
+        scale = jnp.where(above, limit / jnp.where(above, norms, 1.0), 1.0)
         return updates * scale[:, None]
 
     return change
@@ -51,7 +63,7 @@ def median() -> Callable:
     return lambda updates: jnp.median(updates, axis=0)
 
 
-def trimmed_mean(*, attackers: int) -> Callable:
+def trimmed_mean(*, attackers: Attackers = 1) -> Callable:
     def centre(updates):
         ordered = jnp.sort(updates, axis=0)
         return jnp.mean(ordered[attackers : len(updates) - attackers], axis=0)
@@ -71,20 +83,20 @@ def geometric_median() -> Callable:
     return centre
 
 
-def krum(*, attackers: int) -> Callable:
+def krum(*, attackers: Attackers = 1) -> Callable:
     return lambda updates: _best(updates, attackers, 1)
 
 
-def multi_krum(*, attackers: int) -> Callable:
+def multi_krum(*, attackers: Attackers = 1) -> Callable:
     return lambda updates: _best(updates, attackers, len(updates) - attackers)
 
 
 def _best(updates, attackers, number):
-    """Which [M] of the updates have the `number` least sums."""
+    """Whether [M] each update is among the `number` with the smallest sums."""
     size = len(updates)
     apart = tree.sq_dists(updates) + jnp.diag(jnp.full(size, jnp.inf))
     sums = jnp.sum(jnp.sort(apart, axis=1)[:, : size - attackers - 2], axis=1)
-    place = jnp.argsort(jnp.argsort(sums, stable=True))  # of equals the first
+    place = jnp.argsort(jnp.argsort(sums, stable=True))  # among equals, the first
     return place < number
 
 
@@ -95,8 +107,8 @@ CENTRES = {
 }
 FILTERS = {"krum": krum, "multi_krum": multi_krum}
 DEFENCES = {"clip": clip} | CENTRES | FILTERS
-# A cohort's least size for f attackers among it.
-FEWEST = {
+# Smallest cohort for f attackers in it.
+SMALLEST_COHORT = {
     "trimmed_mean": lambda attackers: 2 * attackers + 1,
     "krum": lambda attackers: 2 * attackers + 3,
     "multi_krum": lambda attackers: 2 * attackers + 3,
@@ -107,49 +119,63 @@ def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
     """A method whose server defends itself.
 
     Args:
-      algorithm: the method, which `check_bearable` has seen.
-      name: of one of `DEFENCES`.
+      algorithm: the method, accepted by `check_defence`.
+      name: one of `DEFENCES`.
       defence: what it builds.
     """
 
-    def change(updates, cohort, key):
-        told = defence(updates)
+    def change(updates, cohort):
+        result = defence(updates)
+        if name == "clip":
+            return result
         if name in FILTERS:
-            kept = told[:, None]
+            kept = result[:, None]
             if not algorithm.averages:
                 return jnp.where(kept, updates, 0.0)
             number = jnp.sum(kept, dtype=updates.dtype)
-            told = jnp.sum(jnp.where(kept, updates, 0.0), axis=0) / number
-        return told if name == "clip" else jnp.broadcast_to(told[None], updates.shape)
+            result = jnp.sum(jnp.where(kept, updates, 0.0), axis=0) / number
+        return jnp.broadcast_to(result[None], updates.shape)
 
-    return with_updates(algorithm, change)
+    def aggregate(server, cohorts, uploads, key):
+        if len(algorithm.clients) == 1:
+            cohorts, uploads = (cohorts,), (uploads,)
+        uploads = with_updates(algorithm, server, cohorts, uploads, change)
+        return algorithm.aggregate(server, cohorts, uploads, key)
+
+    return algorithm.replacing(aggregate=aggregate)
 
 
 def check_defence(
     algorithm: Algorithm, name: str, graph, *, attackers: int, cohort_size: int
 ) -> None:
-    """Refuses a defence that means nothing for a method, or cannot bear so many attackers.
+    """Checks that a defence fits a method and a cohort.
 
     Raises:
-      ValueError: so.
+      ValueError: the method's clients upload nothing, its server needs different models for
+        its clients, or the cohort is too small for so many attackers.
     """
 
-    def upload(key):
-        return algorithm.untrained(algorithm.download(algorithm.init(key, graph), 0))
+    def uploads(key):
+        server = algorithm.server.init(key, graph)
+        return [
+            client.untrained(algorithm.download(server, group, 0))
+            for group, client in enumerate(algorithm.clients)
+        ]
 
-    if not jax.tree.leaves(jax.eval_shape(upload, jax.random.key(0))):
+    if not jax.tree.leaves(jax.eval_shape(uploads, jax.random.key(0))):
         raise ValueError(
-            f"defence.name={name!r} means nothing where clients upload nothing; leave it empty"
+            f"defence.name={name!r} has no effect: the method's clients upload nothing; leave "
+            f"it empty"
         )
     if name in CENTRES and not algorithm.averages:
-        own = [one for one in DEFENCES if one not in CENTRES]
+        others = [one for one in DEFENCES if one not in CENTRES]
         raise ValueError(
-            f"defence.name={name!r} makes one model of all uploads, which this method's server "
-            f"keeps apart; choose from {', '.join(own)}"
+            f"defence.name={name!r} makes one model of all uploads, and this method's server "
+            f"needs one for each client; choose from {', '.join(others)}"
         )
-    fewest = FEWEST.get(name, lambda attackers: 1)(attackers)
-    if cohort_size < fewest:
+    smallest = SMALLEST_COHORT.get(name, lambda attackers: 1)(attackers)
+    if cohort_size < smallest:
         raise ValueError(
-            f"defence.attackers={attackers} in a cohort of {cohort_size} are more than {name} "
-            f"can bear; set --config.cohort_size={fewest} or more, or allow for fewer"
+            f"defence.attackers={attackers} is too many for {name} in a cohort of "
+            f"{cohort_size}; set --config.cohort_size={smallest} or more, or fewer attackers"
         )

@@ -1,38 +1,47 @@
-"""Between clients and server: uploads as updates, which attacks and defences change."""
+"""Uploads as updates, which attacks and defences change.
 
-import dataclasses
+An upload is what the client would send untrained, plus its update.
+"""
+
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm
+from graphfl_jax.core import Algorithm, Cohort
 
 
-def with_updates(algorithm: Algorithm, change: Callable) -> Algorithm:
-    """A method whose server learns from changed updates.
+def with_updates(
+    algorithm: Algorithm, server, cohorts: tuple, uploads: tuple, change: Callable
+):
+    """The uploads of each architecture after their updates have been changed.
 
-    An upload is what a client would send untrained, plus an update; what the first is, each
-    algorithm says. Where `change` leaves a number as it is, so is the upload, to the bit.
+    Where `change` leaves a number as it is, so is the upload, bit for bit.
 
     Args:
       algorithm: the method.
-      change: (updates [M, d], cohort, key) -> updates [M, d].
+      server: its state in this round.
+      cohorts: for each architecture.
+      uploads: for each architecture, every leaf [M, ...].
+      change: (updates [M, d], cohort) -> updates [M, d].
     """
 
-    def aggregate(server, cohort, uploads, key):
+    def changed(group: int, cohort: Cohort, uploads):
         if not jax.tree.leaves(uploads):  # of clients that send nothing
-            return algorithm.aggregate(server, cohort, uploads, key)
+            return uploads
+        client = algorithm.clients[group]
 
         def untrained(i):
-            return algorithm.untrained(algorithm.download(server, i))
+            return client.untrained(algorithm.download(server, group, i))
 
         before, _ = tree.as_matrix(jax.vmap(untrained)(cohort.ids))  # [M, d]
         after, back = tree.as_matrix(uploads)
         updates = after - before
-        changed = change(updates, cohort, key)
-        after = jnp.where(changed == updates, after, before + changed)
-        return algorithm.aggregate(server, cohort, back(after), key)
+        new = change(updates, cohort)
+        return back(jnp.where(new == updates, after, before + new))
 
-    return dataclasses.replace(algorithm, aggregate=aggregate)
+    return tuple(
+        changed(group, cohort, own)
+        for group, (cohort, own) in enumerate(zip(cohorts, uploads, strict=True))
+    )

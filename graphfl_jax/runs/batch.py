@@ -1,6 +1,6 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
-import copy
+import json
 import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -15,44 +15,53 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
+from graphfl_jax.configs.fields import as_text, changed, checked, recorded, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.program import message_bytes, play_rounds
-from graphfl_jax.runs.folder import PATHS, as_text
-from graphfl_jax.runs.results import environment, new_client_scores
-from graphfl_jax.runs.single import clock, diverged_at, program_of, results_of
+from graphfl_jax.rounds import message_bytes
+from graphfl_jax.runs.folder import PATHS
+from graphfl_jax.runs.results import environment, new_client_scores, new_seconds, results_of
+from graphfl_jax.runs.session import (
+    Inputs,
+    RunsData,
+    Session,
+    batched,
+    clock,
+    diverged_at,
+    play,
+    program_of,
+)
 
-GROWTH = 8  # of a batch, from one that is tried to the next
-GAIN = 0.9  # of the time per run that a larger batch must not exceed
-MEMORY = 0.5  # of what is free, that a batch may take
-# Fields that say where data lie or when a run is saved, and not what it computes.
+GROWTH = 8  # factor from one size of a batch to the next
+GAIN = 0.9  # largest time per run of a larger batch, relative to the smaller one
+MEMORY = 0.5  # largest share of the free memory that a batch takes
+# Fields that change where data are and when a run is saved, but not its results.
 ELSEWHERE = {"checkpoint_every", *PATHS}
 
 
 class Trial(NamedTuple):
-    """What one run has of its own."""
+    """A run of a batch."""
 
-    hparams: dict[str, float]  # values for fields of ``hparams``; the others stay as they are
+    hparams: dict[str, float]  # values of fields of ``hparams``; the others stay
     seed: int  # of the split, the initial weights, the new clients and all draws
 
 
 class Outcome(NamedTuple):
-    """What became of a trial."""
+    """The outcome of a trial."""
 
-    results: dict  # as results.json of a single run holds them; times are shares of a batch's
-    rows: list[dict]  # as `experiment.Result` has them
-    new_clients: list[
-        dict
-    ]  # new clients' scores after 0, 1, ... rounds at home, {split: {point: [m]}}
+    results: dict  # as in results.json of a single run; times are shares of a batch's
+    rows: list[dict]  # as in `single.Result`
+    # Scores of the new clients after 0, 1, ... of their rounds, {split: {point: [m]}}
+    new_clients: list[dict]
 
 
 class Played(NamedTuple):
-    """A batch of trials, and what it cost."""
+    """A batch of trials that has been played."""
 
     outcomes: list[Outcome]
-    compiling: float  # seconds, also to begin
+    compiling: float  # seconds, with the first state
     playing: float  # seconds
-    bytes: int  # of a device's memory that a run takes
+    bytes: int  # memory of a device per run
 
 
 def run_trials(
@@ -67,20 +76,22 @@ def run_trials(
 
     Args:
       config: the run that the trials vary.
-      federations: of every seed, as `load_federation` of `with_seed` gives it.
+      federations: for every seed, as `load_federation` of `with_seed` gives it.
       trials: in the order in which they are run.
-      at_once: runs in a batch at most; 0 finds a number that is fast and fits into memory.
-      report: called after every evaluation of a batch with the runs' worth that it played.
+      at_once: largest number of runs in a batch; 0 finds one that is fast and fits into memory.
+      report: called after every evaluation of a batch, with the number of runs that the played
+        rounds amount to.
 
     Yields:
-      The place of a trial and its outcome, batch by batch.
+      The index of a trial and its outcome, batch by batch.
 
     Raises:
-      ValueError: a field or the data does not fit, or a trial has a float that the method does
-        not read; before anything runs.
+      ValueError: before anything runs, if a field or the data does not fit, or a trial has a
+        float that the method does not read.
     """
     if not trials:
         return iter(())
+    config = checked(config)
     federations = {seed: federations[seed] for seed in sorted({one.seed for one in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
     unread = sorted(
@@ -101,7 +112,7 @@ def _batches(player, trials, at_once, report):
     while begin < len(trials):
         size = player.whole(size)
         batch = trials[begin : begin + size]
-        new = size not in player.compiled
+        new = size not in player.executables
         played = player.play(batch, size, report)
         yield from enumerate(played.outcomes, begin)
         begin += len(batch)
@@ -114,14 +125,14 @@ def _batches(player, trials, at_once, report):
 
 
 def next_size(tried: list[tuple[int, float, float]], left: int, limit: int) -> int:
-    """How many runs the next batch should have.
+    """The number of runs of the next batch.
 
-    Batches grow as long as that makes runs faster, fits into memory, and saves more than
-    compiling another program costs, if it were to halve the time of the runs that are left.
+    Batches grow as long as runs become faster, fit into memory, and the time saved exceeds the
+    time to compile another program, if the remaining runs took half their time.
 
     Args:
-      tried: of each size so far its runs, seconds per run, and seconds to compile it.
-      left: runs to come.
+      tried: for each size so far, its runs, seconds per run, and seconds to compile.
+      left: remaining runs.
       limit: runs that fit into memory.
     """
     size, took, compiling = tried[-1]
@@ -141,192 +152,138 @@ def _even(left: int, limit: int) -> int:
 
 
 def free_memory() -> int:
-    """Bytes that every device of this host has left."""
+    """Free bytes of the device of this host that has the least."""
     devices = jax.local_devices()
-    told = [device.memory_stats() for device in devices]
-    if all(told):
-        return min(one["bytes_limit"] - one["bytes_in_use"] for one in told)
-    return psutil.virtual_memory().available // len(devices)  # they share the host's
-
-
-class _Compiled(NamedTuple):
-    """The program for batches of one size."""
-
-    advance: Callable
-    evaluate: Callable
-    bytes: int  # of a device's memory that a run takes
-    traffic: tuple[int, int]  # bytes down and up, of one client in a round
+    stats = [device.memory_stats() for device in devices]
+    if all(stats):
+        return min(one["bytes_limit"] - one["bytes_in_use"] for one in stats)
+    return psutil.virtual_memory().available // len(devices)  # they share the host's memory
 
 
 class _Player:
-    """Plays batches of trials; keeps a program for every size of them."""
+    """Plays batches of trials; keeps the executables of every size of them."""
 
     def __init__(self, config, experiment, federations, devices):
         self.config, self.experiment = config, experiment
         self.federations = federations
         self.seeds = list(federations)
-        self.new_clients = experiment.federation.new_clients
         self.devices = len(devices)
         self.mesh = None
         if self.devices > 1:
             auto = (AxisType.Auto,)
             self.mesh = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
         program = program_of(experiment, config)
-        own = self._own_data
-        self.begin = self._everywhere(lambda run, data: program.start(*own(run, data)), 0, None)
-        self.advance = self._everywhere(
-            lambda state, run, data, rounds: program.advance(state, *own(run, data), rounds),
-            *(0, 0, None, None),
-            donate=0,
-        )
-        self.evaluate, self.admit, self.adapt = (
-            self._everywhere(
-                lambda state, run, data, verb=verb: verb(state, *own(run, data)), 0, 0, None
-            )
-            for verb in (program.evaluate, program.admit, program.adapt)
-        )
+        self.program = batched(program, mesh=self.mesh, federations=len(self.seeds))
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
-        self.compiled = {}
+        self.executables = {}
         self.where = environment()
 
-    def _own_data(self, run, data):
-        """The key, floats and data of one run; of one seed, all runs share the data."""
-        key, hparams, which = run
-        return key, hparams, data if len(self.seeds) == 1 else tree.take(data, which)
-
-    def _everywhere(self, function, *axes, donate=()):
-        """`function` for all runs of a batch, split over the devices."""
-        many = jax.vmap(function, axes)
-        if self.mesh is not None:
-            many = jax.shard_map(
-                many,
-                mesh=self.mesh,
-                in_specs=tuple(P() if axis is None else P("runs") for axis in axes),
-                out_specs=P("runs"),
-                check_vma=False,  # runs have nothing in common, so that nothing is ever summed
-            )
-        return jax.jit(many, donate_argnums=donate)
-
     def _put(self, leaves, spec):
-        where = None if self.mesh is None else NamedSharding(self.mesh, spec)
-        return jax.device_put(leaves, where)
+        return jax.device_put(leaves, self.mesh and NamedSharding(self.mesh, spec))
 
     def whole(self, size):
-        """The smallest number of runs, from `size` on, that the devices share evenly."""
+        """The smallest number of runs, not below `size`, that the devices share equally."""
         return -(-size // self.devices) * self.devices
+
+    def inputs(self, trials) -> Inputs:
+        """The inputs of a batch."""
+        hparams = {
+            name: jnp.array([one.hparams.get(name, value) for one in trials], jnp.float32)
+            for name, value in self.experiment.hparams.items()
+        }
+        keys = jnp.stack([jax.random.key(trial.seed) for trial in trials])
+        which = jnp.array([self.seeds.index(trial.seed) for trial in trials], jnp.int32)
+        keys, hparams, which = self._put((keys, hparams, which), P("runs"))
+        return Inputs(keys, hparams, RunsData(which, self.data))
 
     def play(self, batch, size, report) -> Played:
         """Plays a batch, filled up to `size` with its last trial."""
-        filled = batch + batch[-1:] * (size - len(batch))
-        hparams = {
-            name: jnp.array([one.hparams.get(name, value) for one in filled], jnp.float32)
-            for name, value in self.experiment.hparams.items()
-        }
-        keys = jnp.stack([jax.random.key(trial.seed) for trial in filled])
-        which = jnp.array([self.seeds.index(trial.seed) for trial in filled], jnp.int32)
-        run = self._put((keys, hparams, which), P("runs"))
-        seconds = {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "new_clients": 0.0}
+        config, seconds = self.config, new_seconds()
+        inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
-            state = jax.block_until_ready(self.begin(run, self.data))
-            if size not in self.compiled:
-                self.compiled[size] = self._compile(size, state, run)
-        program, config = self.compiled[size], self.config
-
-        played, told = 0, []
-        while played < config.rounds:
-            step = min(config.eval_every, config.rounds - played)
-            with clock(seconds, "train"):
-                state, log = play_rounds(
-                    lambda state, rounds: program.advance(state, run, self.data, rounds),
-                    state,
-                    step,
-                )
-            with clock(seconds, "evaluate"):
-                scores, extras = jax.device_get(program.evaluate(state, run, self.data))
-            played += step
-            told.append((played, log, scores))
-            report(len(batch) * step / config.rounds)
-        new_clients = []
-        if self.new_clients:
-            with clock(seconds, "new_clients"):
-                new_clients = self._join(state, run)
+            known = self.executables.get(size)
+            session = Session(self.program, inputs, executables=known)
+            self.executables[size] = session.executables
+        traffic = message_bytes(
+            self.experiment.build(self.experiment.hparams, 0),
+            *(tree.take(session.state, 0), self.experiment.federation.data),
+        )
+        evaluations, state, extras = [], session.state, {}
+        for evaluation in play(session, config, state, seconds):
+            played, state, log, scores, extras = evaluation
+            evaluations.append((played, log, scores))
+            report(
+                len(batch)
+                * (played - (evaluations[-2][0] if evaluations[1:] else 0))
+                / config.rounds
+            )
+        joined = self._join(session, state, seconds)
         share = {what: spent / size for what, spent in seconds.items()}
         outcomes = []
         for i, trial in enumerate(batch):
-            own = jax.tree.map(
-                lambda leaf: leaf[i], ([t[1:] for t in told], extras, new_clients)
-            )  # noqa: B023
-            rounds = [stop for stop, *_ in told]
-            outcomes.append(self._outcome(trial, rounds, *own, share, program.traffic))
+            results = (evaluations, extras, joined)
+            own = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else leaf[i], results)  # noqa: B023
+            outcomes.append(self._outcome(trial, *own, share, traffic))
         compiling = seconds.pop("compile")
-        return Played(outcomes, compiling, sum(seconds.values()), program.bytes)
+        held = max(map(_held, session.executables)) * self.devices // size
+        return Played(outcomes, compiling, sum(seconds.values()), held)
 
-    def _compile(self, size, state, run):
-        advance = self.advance.lower(state, run, self.data, jnp.int32(1)).compile()
-        evaluate = self.evaluate.lower(state, run, self.data).compile()
-        held = max(_held(compiled) for compiled in (advance, evaluate))
-        algorithm = self.experiment.build(self.experiment.hparams, 0)
-        traffic = message_bytes(algorithm, tree.take(state, 0), self.experiment.federation.data)
-        return _Compiled(advance, evaluate, held * self.devices // size, traffic)
+    def _join(self, session, state, seconds):
+        """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""
+        new_clients = self.experiment.federation.new_clients
+        if not new_clients:
+            return []
+        with clock(seconds, "new_clients"):
+            everyone = [one.everyone for one in self.federations.values()]
+            everyone = RunsData(session.inputs.data.which, self._put(_stacked(everyone), P()))
+            return [
+                jax.tree.map(lambda leaf: leaf[..., -new_clients:], scores)
+                for scores in session.join(state, everyone, self.config.new_clients.rounds)
+            ]
 
-    def _join(self, state, run):
-        """Scores of the new clients after 0, 1, ... rounds at home, every leaf [runs, ...]."""
-        everyone = [one.everyone for one in self.federations.values()]
-        everyone = self._put(_stacked(everyone), P())
-        state = self.admit(state, run, everyone)
-        new_clients = []
-        for played in range(self.config.new_clients.rounds + 1):
-            state = self.adapt(state, run, everyone) if played else state
-            scores, _ = jax.device_get(self.evaluate(state, run, everyone))
-            new_clients.append(
-                jax.tree.map(lambda leaf: leaf[..., -self.new_clients :], scores)
-            )
-        return new_clients
-
-    def _outcome(self, trial, rounds, told, extras, new_clients, seconds, traffic) -> Outcome:
-        """What became of one run of a batch: the same as alone it would have told."""
-        config = with_seed(self.config, trial.seed)
-        config.hparams.update(trial.hparams)
+    def _outcome(self, trial, evaluations, extras, joined, seconds, traffic) -> Outcome:
+        """The outcome of one run of a batch, the same as of the single run."""
+        changes = {f"hparams.{name}": value for name, value in trial.hparams.items()}
+        config = changed(with_seed(self.config, trial.seed), changes)
         experiment = self.experiment._replace(
             federation=self.federations[trial.seed],
             hparams={**self.experiment.hparams, **trial.hparams},
         )
-        rows, broken = [], -1
-        for played, (log, scores) in zip(rounds, told, strict=True):
-            broken = diverged_at(log, scores, played)
-            if broken >= 0:
+        rows, diverged = [], -1
+        for played, log, scores in evaluations:
+            diverged = diverged_at(log, scores, played)
+            if diverged >= 0:
                 break
-            row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
-            rows.append(row)
-        joined = None
-        if new_clients:
-            joined = new_client_scores(
-                experiment.federation, new_clients, experiment.model.task
+            rows.append({"round": np.int32(played), "train": log.metrics, "scores": scores})
+        new_clients = None
+        if joined:
+            new_clients = new_client_scores(
+                experiment.federation, joined, experiment.model.task
             )
         results = results_of(
             config,
             experiment,
             rows,
             extras,
-            joined,
-            diverged=broken >= 0,
+            new_clients,
+            diverged=diverged >= 0,
             seconds=seconds,
             played=played,
             traffic=traffic,
             where=self.where,
         )
-        return Outcome(results, rows, new_clients)
+        return Outcome(results, rows, joined)
 
 
 def _held(compiled) -> int:
     """Bytes of a device that a compiled program holds while it runs."""
-    told = compiled.memory_analysis()
-    given = told.argument_size_in_bytes + told.output_size_in_bytes
-    return given + told.temp_size_in_bytes - told.alias_size_in_bytes
+    sizes = compiled.memory_analysis()
+    given = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    return given + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
 
 
 def _stacked(data):
-    """The data of several federations on a leading axis; of one, as they are."""
+    """The data of several federations on a leading axis; of one, without it."""
     if len(data) == 1:
         return data[0]
     edges = max(len(one.graph.senders) for one in data)
@@ -335,12 +292,15 @@ def _stacked(data):
 
 
 def identity(config: ConfigDict) -> str:
-    """What a run follows from, but for the data: its fields, as text."""
-    return as_text(config, without=ELSEWHERE)
+    """What determines a run, without the data: its fields as text."""
+    return as_text(values_of(config)[0], without=ELSEWHERE)
+
+
+def recorded_identity(text: str) -> str:
+    """The `identity` of a run whose identity an older release may have written."""
+    return as_text(recorded(json.loads(text)), without=ELSEWHERE)
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:
     """A copy of a configuration with another seed."""
-    config = copy.deepcopy(config)
-    config.seed = seed
-    return config
+    return changed(config, {"seed": seed})

@@ -1,14 +1,15 @@
 """Checkpoints: atomic when written, verified when read.
 
-A checkpoint is an Orbax folder ``checkpoints/ROUND`` with the state's leaves and the history so
-far, and beside it ``ROUND.json``, written last by an atomic rename, with a digest of every file
-in the folder. A folder without a manifest is torn; one whose digests differ is damaged; both
-are passed over for the one before.
+A checkpoint is an Orbax folder ``checkpoints/ROUND`` with the leaves of the state and the
+history, and a manifest ``ROUND.json`` with a digest of every file in the folder. The manifest is
+written last, by an atomic rename. A folder without a manifest is incomplete; one whose digests
+differ is damaged. Both are skipped, and the checkpoint before is used.
 """
 
 import hashlib
 import json
 import os
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -22,15 +23,22 @@ from orbax.checkpoint import v1 as ocp
 from graphfl_jax.core import State
 from graphfl_jax.runs import multihost
 
-KEPT = 3  # so that a damaged newest leaves two behind it
+KEPT = 3  # so that two are left if the newest is damaged
+# Names in states and notes of the last release, and today's.
+RENAMED = (
+    (r"^\.clients(?!\[0\])", ".clients[0]"),
+    (r"^\.server\.memory", ".server.opt_state"),
+    (r"\['codes'\]", "['embeddings']"),
+    (r"^novel$", "new_clients"),
+)
 
 
 class Checkpoint(NamedTuple):
-    """What a run needs to go on."""
+    """What a run needs to continue."""
 
     state: State
     history: dict  # every leaf [evaluations so far, ...]
-    notes: dict  # JSON: what the caller wants to find again
+    notes: dict  # JSON of the caller
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
@@ -38,7 +46,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     name = f"{int(checkpoint.state.round):08d}"
     target = folder / name
-    if target.exists():  # torn, or damaged: a good one would have been resumed from
+    if target.exists():  # incomplete or damaged, or the run would have been resumed from it
         shutil.rmtree(target)
     leaves = _numbered(jax.device_get(checkpoint.state))
     _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
@@ -48,7 +56,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         "notes": checkpoint.notes,
     }
     write_json(folder / f"{name}.json", {"body": body, "sha256": _sha256(_canonical(body))})
-    # Those of later rounds were passed over when this run was resumed: they count for nothing.
+    # Checkpoints of later rounds were skipped when this run was resumed, and are removed.
     whole = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)[-KEPT:]
     for path in sorted(folder.glob("[0-9]*"), reverse=True):  # a manifest before its folder
         if path.name.split(".")[0] not in whole:
@@ -56,30 +64,31 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def latest(folder: Path, template: State) -> Checkpoint | None:
-    """The newest checkpoint that is whole; warns of every newer one that is not.
+    """The newest valid checkpoint; warns of every newer one that is not.
 
     Args:
       folder: the run's ``checkpoints`` folder; it need not exist.
       template: shapes and dtypes of the state, from ``jax.eval_shape``.
 
     Raises:
-      ValueError: a whole checkpoint holds another state than `template` describes.
+      ValueError: a valid checkpoint holds another state than `template` describes.
     """
     names = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*")}
     for name in sorted((name for name in names if name.isdigit()), reverse=True):
         fault = _fault(folder, name)
         if fault:
             warnings.warn(
-                f"checkpoint {folder / name} is passed over: {fault}",
+                f"checkpoint {folder / name} is skipped: {fault}",
                 RuntimeWarning,
                 stacklevel=2,
             )
             continue
         body = json.loads((folder / f"{name}.json").read_text())["body"]
-        if body["leaves"] != _describe(template):
+        leaves = [[renamed(path), *shape] for path, *shape in body["leaves"]]
+        if leaves != _describe(template):
             raise ValueError(
-                f"{folder / name} holds another state than this configuration makes; "
-                f"resume with the version of graphfl_jax that wrote it, or choose another --out"
+                f"{folder / name} holds another state than this configuration has; resume with "
+                f"the version of graphfl_jax that wrote it, or choose another --out"
             )
         loaded = _read((folder / name).absolute())
         state = _restored(loaded["state"], template)
@@ -88,16 +97,16 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
 
 
 def from_first(found: Checkpoint | None, template: State) -> Checkpoint | None:
-    """What the first of several processes found, on all of them."""
+    """The checkpoint that the first of several processes found, on all of them."""
     packed = None
     if found is not None:
         packed = found._asdict() | {"state": _numbered(found.state)}
-    told = multihost.from_first(packed)
-    return told and Checkpoint(**told | {"state": _restored(told["state"], template)})
+    found = multihost.from_first(packed)
+    return found and Checkpoint(**found | {"state": _restored(found["state"], template)})
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON so that a reader finds the old file or the new one, never a part."""
+    """Writes JSON; a reader finds the old file or the new one, never a part."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
 
 
@@ -118,7 +127,7 @@ def _numbered(state: State) -> dict[str, np.ndarray]:
 
 
 def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
-    """A state from what `_numbered` told of it; leaves of size zero are made anew."""
+    """A state from its `_numbered` leaves; leaves of size zero are made anew."""
     shapes, structure = jax.tree.flatten(template)
     leaves = [
         numbered[f"{i:05d}"] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
@@ -132,8 +141,8 @@ def _write(target: Path, arrays: dict) -> None:
     if not multihost.is_distributed():
         ocp.save(target, arrays)
         return
-    # `ocp.save` has all processes compare their paths, whatever its options say (0.12.8), and
-    # the others are not here. Orbax's older interface heeds the same option.
+    # `ocp.save` makes all processes compare their paths, whatever its options are (0.12.8), and
+    # the others do not call it. Orbax's older interface respects the same option.
     alone = orbax.options.MultiprocessingOptions(active_processes={0})
     handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
     with orbax.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
@@ -149,7 +158,7 @@ def _read(target: Path) -> dict:
 
 
 def _fault(folder: Path, name: str) -> str:
-    """What is wrong with a checkpoint, or the empty string."""
+    """What is wrong with a checkpoint, or an empty string."""
     manifest = folder / f"{name}.json"
     if not manifest.exists():
         return "its writing was interrupted"
@@ -166,6 +175,13 @@ def _fault(folder: Path, name: str) -> str:
         if body["files"].get(file) != found.get(file):
             return f"{file} is damaged or missing"
     return ""
+
+
+def renamed(name: str) -> str:
+    """Today's name of a leaf or a note that the last release may have written."""
+    for old, new in RENAMED:
+        name = re.sub(old, new, name)
+    return name
 
 
 def _describe(state: State) -> list:

@@ -1,4 +1,4 @@
-"""A run's folder: config.json, metrics.jsonl, checkpoints/ and, once finished, results.json."""
+"""A run's folder: config.json, metrics.jsonl, checkpoints/ and, at the end, results.json."""
 
 import json
 import os
@@ -9,18 +9,19 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
+from graphfl_jax.configs.fields import flat, recorded, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.runs.folder import checkpoint
+from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.results import row_line
 
-# What may differ on resume: it changes where and how long a run is, not what it computes.
+# Fields that may differ on resume: they change where and how long a run is, not its results.
 PATHS = {"data.path", "data.root", "data.download"}
 FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
 FILES = ("config.json", "metrics.jsonl", "results.json", "checkpoints")
 
 
 class RunFolder:
-    """Writes one run. Nothing is written before `begin`."""
+    """Writes one run. It writes nothing before `begin`."""
 
     def __init__(self, path: str | os.PathLike, config: ConfigDict, *, resume: bool):
         """Checks that the folder can take this run.
@@ -36,7 +37,7 @@ class RunFolder:
         if "[" in str(self.path.absolute()):
             # Orbax takes it for a pattern, does not find its own files, and drops them.
             raise ValueError(
-                f"out={self.path} has a bracket in its path, where checkpoints would be lost; "
+                f"out={self.path} has a bracket in its path, and checkpoints would be lost; "
                 f"choose another --out"
             )
         if not resume and any((self.path / name).exists() for name in FILES):
@@ -48,13 +49,13 @@ class RunFolder:
             self._check_same_config()
 
     def _check_same_config(self):
-        before = _flat(self._config_before())
-        now = _flat(_as_json(self.config))
+        before = recorded(flat(self._config_before()))
+        now, _ = values_of(self.config)
         for field in sorted((before.keys() | now.keys()) - FREE_ON_RESUME):
             if before.get(field) != now.get(field):
                 raise ValueError(
-                    f"{field}={now.get(field)!r} is {before.get(field)!r} in the run of "
-                    f"{self.path}; resume with that, or choose another --out"
+                    f"{field}={now.get(field)!r} differs from {before.get(field)!r} in the run "
+                    f"of {self.path}; resume with that, or choose another --out"
                 )
 
     def _config_before(self):
@@ -62,14 +63,14 @@ class RunFolder:
             return json.loads((self.path / "config.json").read_text())
         except (FileNotFoundError, ValueError) as error:
             raise ValueError(
-                f"{self.path}/config.json is missing or damaged, so that nothing tells which "
-                f"run is to be resumed; choose another --out"
+                f"{self.path}/config.json is missing or damaged, and the run cannot be "
+                f"resumed without it; choose another --out"
             ) from error
 
     def begin(
         self, template: State, task: Task, identity: dict
     ) -> checkpoint.Checkpoint | None:
-        """Creates the folder, or restores the newest whole checkpoint in it.
+        """Creates the folder, or restores the newest valid checkpoint in it.
 
         Args:
           template: shapes and dtypes of the state.
@@ -77,7 +78,7 @@ class RunFolder:
           identity: ``{"data": sha256, "device": ..., "versions": ...}`` of this run.
 
         Returns:
-          The checkpoint to go on from, or None at the start of a run.
+          The checkpoint to continue from, or None at the start of a run.
         """
         self.task = task
         self.identity = identity
@@ -89,7 +90,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         if found is None or found.state.round < self.config.rounds:
             (self.path / "results.json").unlink(missing_ok=True)  # of fewer rounds
-        checkpoint.write_json(self.path / "config.json", _as_json(self.config))
+        checkpoint.write_json(self.path / "config.json", self.config.to_dict())
         lines = [row_line(row, task) for row in self.rows(found)]
         checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))
         return found
@@ -99,8 +100,8 @@ class RunFolder:
         played = int(found.state.round)
         if before["data"] != self.identity["data"]:
             raise ValueError(
-                f"the data are not those of the run in {self.path} (sha256 "
-                f"{self.identity['data'][:12]}, not {before['data'][:12]}); "
+                f"data.name={self.config.data.name}: the data differ from those of the run in "
+                f"{self.path} (sha256 {self.identity['data'][:12]}, not {before['data'][:12]}); "
                 f"choose another --out"
             )
         if played > self.config.rounds:
@@ -137,35 +138,16 @@ class RunFolder:
         checkpoint.save(self.path / "checkpoints", checkpoint.Checkpoint(state, history, notes))
 
     def finish(self, results: dict) -> None:
-        """Writes results.json: the run is complete."""
+        """Writes results.json, which completes the run."""
         checkpoint.write_json(self.path / "results.json", results)
 
 
 def check_folder(path: Path) -> None:
-    """Refuses a folder that cannot be written, or made; makes nothing.
+    """Checks that a folder can be written or made; makes nothing.
 
     Raises:
-      ValueError: so.
+      ValueError: it cannot.
     """
     existing = next(p for p in (path, *path.absolute().parents) if p.exists())
     if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise ValueError(f"out={path} cannot be written; choose another --out")
-
-
-def as_text(config: ConfigDict, *, without: set[str]) -> str:
-    """A configuration as text, but for some fields, dotted names."""
-    fields = _flat(_as_json(config))
-    return json.dumps({name: fields[name] for name in sorted(fields.keys() - without)})
-
-
-def _as_json(config):
-    return json.loads(json.dumps(config.to_dict()))
-
-
-def _flat(fields, prefix=""):
-    """Nested dictionaries as one, with dotted names."""
-    flat = {}
-    for name, value in fields.items():
-        nested = isinstance(value, dict)
-        flat.update(_flat(value, f"{prefix}{name}.") if nested else {prefix + name: value})
-    return flat

@@ -1,9 +1,9 @@
-"""What several processes tell one another beside the program that they run together.
+"""Several processes that run one program: barriers, shared errors, checks of equality.
 
-All of them run the same code on the same configuration, and every computation needs each: one
-that stops alone leaves the others waiting. So whatever may fail on one process, reading data
-above all and writing the folder of a run, which the first process does alone, is done in
-`together`. In a process by itself, nothing here does anything.
+All processes run the same code on the same configuration, and every computation needs all of
+them. If one stops alone, the others wait. So everything that may fail in one process is called
+through `run_synchronized`: reading data, and writing the folder of a run, which only the first
+process does. In a single process, the functions here do nothing else.
 """
 
 import functools
@@ -16,15 +16,15 @@ import numpy as np
 from flax import serialization
 from jax.experimental import multihost_utils
 
-_WIDTH = 1000  # bytes of an error that are told to the others
+_WIDTH = 1000  # bytes of an error message that are sent to the others
 
 
 class AgreedError(ValueError):
-    """An error on one process that all processes have been told of."""
+    """An error in one process that all processes know of."""
 
 
 def is_distributed() -> bool:
-    """Whether this process has joined others; asks no device."""
+    """Whether this process has joined others; uses no device."""
     return jax.distributed.is_initialized()
 
 
@@ -34,20 +34,20 @@ def is_first() -> bool:
 
 
 def run_synchronized(function: Callable, *args: Any) -> Any:
-    """`function(*args)` on every process, after which all go on or none does.
+    """`function(*args)` in every process; afterwards all continue, or none.
 
     Raises:
-      Agreed: on all processes, the first error that any of them met.
-      OSError, ValueError: the error itself, in a process by itself.
+      AgreedError: in all processes, the first error of any of them.
+      OSError, ValueError: the error itself, in a single process.
     """
     if not is_distributed():
         return function(*args)
-    _meet()
+    _connect()
     value, error = None, None
     try:
         value = function(*args)
-    except (OSError, ValueError) as met:
-        error = met
+    except (OSError, ValueError) as raised:
+        error = raised
     errors = _all_gather_text(str(error) or type(error).__name__ if error else "")
     for i, text in enumerate(errors):
         if text:
@@ -56,32 +56,32 @@ def run_synchronized(function: Callable, *args: Any) -> Any:
 
 
 def barrier() -> None:
-    """Returns once every process has come here."""
+    """Barrier across processes."""
     run_synchronized(lambda: None)
 
 
 @functools.cache
-def _meet():
-    """Connects the processes, while they are at one place of the code.
+def _connect():
+    """Connects the processes while they are at the same point of the code.
 
-    Gloo, which connects CPUs, gives a circle of devices 30 s to come together for the first
-    time. After that they wait for one another as long as it takes.
+    Gloo, which connects CPUs, allows 30 s for the first connection of a group of devices. Later
+    they wait for each other without a limit.
     """
     _all_gather_text("")
 
 
 def assert_same_on_all(facts: dict[str, str]) -> None:
-    """Refuses processes that were not given the same.
+    """Checks that all processes have the same facts.
 
     Raises:
-      Agreed: it names what differs.
+      AgreedError: they differ; it names the fact.
     """
     if not is_distributed():
         return
     for what, fact in facts.items():
-        told = _all_gather_text(hashlib.sha256(fact.encode()).hexdigest())
-        for i, other in enumerate(told):
-            if other != told[0]:
+        digests = _all_gather_text(hashlib.sha256(fact.encode()).hexdigest())
+        for i, digest in enumerate(digests):
+            if digest != digests[0]:
                 raise AgreedError(
                     f"process {i} and process 0 differ in their {what}; "
                     f"start all processes with the same"
@@ -89,10 +89,10 @@ def assert_same_on_all(facts: dict[str, str]) -> None:
 
 
 def from_first(value: Any) -> Any:
-    """The first process's value, on every process.
+    """The first process's value, in every process.
 
     Args:
-      value: nested dictionaries of arrays, numbers and text, or None; the others' is ignored.
+      value: nested dictionaries of arrays, numbers and text, or None; ignored in the others.
     """
     if not is_distributed():
         return value
@@ -104,7 +104,7 @@ def from_first(value: Any) -> Any:
 
 
 def _all_gather_text(text: str) -> list[str]:
-    """Every process's text, in their order; long ones are cut."""
-    told = text.encode()[:_WIDTH].ljust(_WIDTH, b"\0")
-    rows = multihost_utils.process_allgather(np.frombuffer(told, np.uint8))
+    """The texts of all processes, in their order; long ones are cut."""
+    padded = text.encode()[:_WIDTH].ljust(_WIDTH, b"\0")
+    rows = multihost_utils.process_allgather(np.frombuffer(padded, np.uint8))
     return [row.tobytes().rstrip(b"\0").decode(errors="ignore") for row in rows]

@@ -1,4 +1,4 @@
-"""What a run leaves behind: rows of metrics, scores, provenance."""
+"""The results of a run: rows of metrics, scores, provenance."""
 
 import importlib.metadata
 import json
@@ -10,15 +10,88 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+from ml_collections import ConfigDict
 
 import graphfl_jax
+from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import summary
-from graphfl_jax.robustness.attacks import malicious
+from graphfl_jax.robustness.attacks import Attackers
 
 POINTS = ("G", "L", "P")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
+
+
+def new_seconds() -> dict[str, float]:
+    """Seconds spent on each part of a run, all 0."""
+    return {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "new_clients": 0.0}
+
+
+def results_of(
+    config: ConfigDict,
+    experiment: Experiment,
+    rows: list[dict],
+    extras: dict,
+    new_clients: dict | None,
+    *,
+    diverged: bool,
+    seconds: dict[str, float],
+    played: int,
+    traffic: tuple[int, int],
+    where: dict,
+) -> dict:
+    """The content of results.json. A run that diverged has no score.
+
+    Args:
+      config: of the run.
+      experiment: of the run.
+      rows: its evaluations, as in `single.Result`.
+      extras: extra metrics of the last evaluation.
+      new_clients: their scores from `new_client_scores`, if there are any.
+      diverged: whether the run diverged.
+      seconds: from `new_seconds`, with the times added.
+      played: rounds.
+      traffic: bytes of one client's message and of its upload in a round.
+      where: the `environment` of the run.
+    """
+    federation, task = experiment.federation, experiment.model.task
+    scores = errors = attack = None
+    if config.attack.name:
+        attack = attack_summary(config, experiment, [] if diverged else rows)
+    if not diverged:
+        scores = final_scores(rows, task)
+        if task.summarize:
+            errors = errors_in_units(federation, extras, task)
+    down, up = traffic
+    steps = played * config.cohort_size * config.local_steps
+    return {
+        "algorithm": config.algorithm.name,
+        "variant": variant_of(config),
+        "dataset": {
+            "name": federation.name,
+            "source": federation.source,
+            "extent": federation.extent,
+            "sha256": federation.sha256,
+        },
+        "seed": config.seed,
+        "rounds": config.rounds,
+        "hparams": experiment.hparams,
+        "diverged": diverged,
+        "metric": task.metric,
+        "higher_is_better": task.higher_is_better,
+        "scores": scores,
+        "errors": errors,
+        "new_clients": None if diverged else new_clients,
+        "attack": attack,
+        "defence": config.defence.name or None,
+        "timing": {
+            **{f"{what}_s": spent for what, spent in seconds.items()},
+            "client_steps_per_s": steps / seconds["train"],
+        },
+        "communication": {"up_bytes": up, "down_bytes": down},
+        **where,
+    }
 
 
 def row_line(row: dict, task: Task) -> str:
@@ -36,10 +109,10 @@ def row_line(row: dict, task: Task) -> str:
 
 
 def final_scores(rows: list[dict], task: Task) -> dict:
-    """Test scores of the last round, and of the round that validation likes best.
+    """Test scores of the last round, and of the round with the best validation score.
 
-    Validation compares the mean over clients at P, the predictor that a client would use; the
-    earliest of equals wins. Without a validation split ``best_val`` is None.
+    The validation score is the mean over clients at P, the predictor that a client would use.
+    Among equals, the earliest round counts. Without a validation split ``best_val`` is None.
     """
     best = None
     if "val" in rows[0]["scores"]:
@@ -56,51 +129,48 @@ def new_client_scores(federation: Federation, scores: Iterable[dict], task: Task
     """Test scores of clients that joined after training, as they adapt.
 
     Args:
-      federation: whose last clients are the new clients.
-      scores: ``{split: {point: [new clients]}}`` after 0, 1, ... rounds at home.
+      federation: its last clients are the new ones.
+      scores: ``{split: {point: [new clients]}}`` after 0, 1, ... of their rounds.
 
     Returns:
       ``clients``, their names; ``curve``, for every number of rounds the summaries at G, L and
-      P, of which the first, before any round, is zero-shot at G; and ``diverged_at``, the
-      number of rounds after which a score was not finite, where the curve ends, or -1.
+      P, where the first, before any round, is zero-shot at G; and ``diverged_at``, the number
+      of rounds after which a score was not finite, where the curve ends, or -1.
     """
-    told = {
+    result = {
         "clients": list(federation.clients[-federation.new_clients :]),
         "curve": [],
         "diverged_at": -1,
     }
     for played, after in enumerate(scores):
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after)):
-            told["diverged_at"] = played
+            result["diverged_at"] = played
             break
-        told["curve"].append({"rounds": played, **summaries(after["test"], task)})
-    return told
+        result["curve"].append({"rounds": played, **summaries(after["test"], task)})
+    return result
 
 
-def attack_summary(
-    name: str, target: int, federation: Federation, ratio: float, rows: list[dict], task: Task
-) -> dict:
-    """Who attacked a run, and what that came to after the last round.
+def attack_summary(config: ConfigDict, experiment: Experiment, rows: list[dict]) -> dict:
+    """Which clients attacked a run, and the effect after the last round.
 
     Args:
-      name: of the attack.
-      target: the label that a trigger is to mean, if there are triggers.
-      federation: of the run.
-      ratio: of malicious clients, as the run was given it.
-      rows: as for `final_scores`; none of a run that diverged.
+      config: of the run.
+      experiment: of the run.
+      rows: as for `final_scores`; empty for a run that diverged.
 
     Returns:
-      ``name``; ``malicious``, the names of those who are, ``ids``, their numbers, and
+      ``name``; ``malicious``, the names of the attackers, ``ids``, their numbers, and
       ``ratio``, their share; ``benign``, the test scores of all others at G, L and P; and
-      ``success``, the share of triggered images that these take for the target, as means over
-      clients at G, L and P, None without triggers.
+      ``success``, the share of triggered images that these classify as the target, as means
+      over clients at G, L and P, None without triggers.
     """
+    federation = experiment.federation
     training = len(federation.clients) - federation.new_clients
-    rank = np.asarray(federation.data.rank)
-    others = ~np.asarray(malicious(rank, jnp.float32(ratio), training))
+    attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
+    others = ~np.asarray(attackers.among(np.asarray(federation.data.attack_rank)))
     ids = np.flatnonzero(~others).tolist()
-    told = {
-        "name": name,
+    result = {
+        "name": config.attack.name,
         "ratio": len(ids) / training,
         "malicious": [federation.clients[i] for i in ids],
         "ids": ids,
@@ -108,26 +178,27 @@ def attack_summary(
         "success": None,
     }
     if not (rows and others.any()):
-        return told
+        return result
     final = rows[-1]["scores"]
     own = {point: np.asarray(final["test"][point])[others] for point in POINTS}
-    told["benign"] = summaries(own, task)
+    result["benign"] = summaries(own, experiment.model.task)
     if "triggered" in final:
         test = federation.data.evals["test"]
-        fooled = (np.arange(test.y.shape[1]) < test.count[:, None]) & (test.y != target)
-        others &= fooled.any(axis=1)  # whose images are not all of the target anyway
-        told["success"] = {
+        real = np.arange(test.y.shape[1]) < test.count[:, None]
+        # Clients whose images all have the target label anyway do not count.
+        others &= (real & (test.y != config.attack.target)).any(axis=1)
+        result["success"] = {
             point: float(np.mean(np.asarray(final["triggered"][point])[others]))
             for point in POINTS
         }
-    return told
+    return result
 
 
 def errors_in_units(federation: Federation, extras: dict, task: Task) -> dict:
-    """What a task's tallies come to at G, L and P, and the units that they are in.
+    """The summaries of extra metrics at G, L and P, and their units.
 
     Args:
-      tallies: ``{point: {name: [N, ...]}}``.
+      extras: ``{point: {name: [N, ...]}}``.
     """
     return {
         "units": federation.units.name,

@@ -1,0 +1,34 @@
+"""Checks of flags whose values are lists."""
+
+from collections.abc import Iterable
+
+from graphfl_jax.settings import Choice
+
+
+def check_names(flag: str, names: Iterable[str], choices: Iterable[str]) -> None:
+    """Checks the names that a flag lists.
+
+    Raises:
+      ValueError: a name is not one of the choices.
+    """
+    choice = Choice(flag, tuple(choices))
+    for name in names:
+        choice.check(flag, name)
+
+
+def shares(flag: str, words: list[str]) -> list[float]:
+    """Different shares in ascending order, with 0 added.
+
+    Raises:
+      ValueError: a value is not a number in [0, 1].
+    """
+    try:
+        values = {float(word) for word in words}
+    except ValueError:
+        values = {-1.0}
+    if not all(0 <= value <= 1 for value in values):
+        raise ValueError(
+            f"{flag}={','.join(words)} has a value outside [0, 1]; set --{flag}=0,0.1,0.2 or "
+            f"other shares"
+        )
+    return sorted({0.0, *values})

@@ -1,0 +1,44 @@
+"""Statistics over runs: divergence, means over seeds and confidence intervals."""
+
+import numpy as np
+from scipy import stats
+
+
+def critical_value(samples: int, *, missed: float, means: int = 1) -> float:
+    """Half width, in standard errors, of simultaneous confidence intervals by Student's t.
+
+    Args:
+      samples: independent samples behind each mean.
+      missed: probability that at least one interval does not contain its true mean.
+      means: number of intervals (Bonferroni's correction).
+    """
+    return float(stats.t.isf(missed / (2 * means), samples - 1))
+
+
+def over_seeds(values: list[float]) -> dict:
+    """Summary of one number per seed.
+
+    Returns:
+      ``mean``; ``half_width`` of its 95 % interval, None with a single seed; and the values
+      themselves as ``seeds``.
+    """
+    half_width = None
+    if len(values) > 1:
+        error = np.std(values, ddof=1) / np.sqrt(len(values))
+        half_width = float(critical_value(len(values), missed=0.05) * error)
+    return {
+        "mean": float(np.mean(values)),
+        "half_width": half_width,
+        "seeds": list(map(float, values)),
+    }
+
+
+def diverged(run: dict) -> bool:
+    """Whether training or the adaptation of new clients diverged in a run.
+
+    Args:
+      run: in the format of results.json.
+    """
+    return run["diverged"] or (
+        run["new_clients"] is not None and run["new_clients"]["diverged_at"] >= 0
+    )

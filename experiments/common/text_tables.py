@@ -1,0 +1,56 @@
+"""Rows of text as tables: for the console and as Markdown. The first row holds the heads."""
+
+from rich import box
+from rich.table import Table
+
+
+def narrow(
+    title: str,
+    rows: list[list[str]],
+    *,
+    left: tuple[str, ...] = ("method",),
+    caption: str | None = None,
+) -> Table:
+    """A console table that folds "mean±interval" into two lines where a row is too wide.
+
+    Args:
+      title: printed above the table.
+      rows: cells, with the heads in the first row.
+      left: heads of the columns that are aligned to the left and never folded.
+      caption: printed below the table.
+    """
+    heads, *body = rows
+    table = Table(
+        box=box.SIMPLE,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+        title=title,
+        caption=caption,
+    )
+    body = [[cell.replace("±", " ±") for cell in row] for row in body]
+    for head, *cells in zip(heads, *body, strict=True):
+        if head in left:
+            table.add_column(head, no_wrap=True)
+        else:
+            words = " ".join([head, *cells]).split()
+            table.add_column(head, justify="right", min_width=max(map(len, words)))
+    for row in body:
+        table.add_row(*row)
+    return table
+
+
+def markdown_table(rows: list[list[str]]) -> str:
+    """The rows as a Markdown table."""
+    heads, *body = rows
+    lines = [heads, ["---"] * len(heads), *body]
+    return "".join(f"| {' | '.join(map(_markdown_cell, line))} |\n" for line in lines)
+
+
+def escaped(text: str) -> str:
+    """The text with stars that Markdown does not take for emphasis."""
+    return text.replace("*", "\\*")
+
+
+def _markdown_cell(cell):
+    return cell.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,427 @@
+"""The fields of a configuration, collected from the declarations of what it chooses.
+
+A configuration holds only the fields that its own method, model, data set, optimisers, attack
+and defence read, see `settings`. Names such as ``algorithm.name`` choose them, and choosing
+another changes the fields. Floats of methods, models, optimisers, attacks and defences are in
+``hparams``: they are traced, so that another value compiles nothing.
+
+``config.defaults``, if there is one, holds settings of a configuration file that nothing reads
+yet; they are the defaults of fields that appear when something else is chosen.
+"""
+
+import difflib
+import functools
+import json
+import warnings
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
+from graphfl_jax.configs.renamed import current
+from graphfl_jax.data import DATASETS, GRAPHS
+from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.models import MODELS
+from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
+from graphfl_jax.robustness.attacks import ATTACKS, attackers, with_attack_order
+from graphfl_jax.robustness.defences import DEFENCES
+from graphfl_jax.settings import Choice, Integer, Optimizer, Part, Real, Text, parameters
+
+FIRST_RATE = 0.1  # default learning rate of an optimiser
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Field(NamedTuple):
+    """A field of a configuration."""
+
+    setting: Any  # its declaration
+    default: Any
+    reader: str  # the choice that reads it, such as "algorithm.name=fedprox"
+
+
+EVERY = "every configuration"
+BASE = {
+    name: Field(setting, default, EVERY)
+    for name, setting, default in (
+        ("seed", Integer("Seed of splits, weights and draws.", low=0, high=2**32 - 1), 0),
+        ("rounds", Integer("Rounds of the run."), 800),
+        ("eval_every", Integer("Rounds between two evaluations."), 20),
+        (
+            "checkpoint_every",
+            Integer("Rounds between two checkpoints; saved at evaluations."),
+            100,
+        ),
+        ("cohort_size", Integer("Clients in a round."), 5),
+        ("batch_size", Integer("Examples in a local step, drawn with replacement."), 64),
+        ("local_steps", Integer("Gradient steps K_c of a client in a round."), 50),
+        (
+            "eval_batch_size",
+            Integer("Examples scored at once, per client; bounds memory."),
+            512,
+        ),
+        (
+            "clients_per_eval",
+            Integer("Clients evaluated at once; bounds memory; 0 is all.", low=0),
+            0,
+        ),
+        ("data.name", Choice("Data set.", tuple(DATASETS)), "tpt48"),
+        (
+            "data.root",
+            Text("Folder of data files; empty: $GRAPHFL_DATA or the user's cache."),
+            "",
+        ),
+        (
+            "data.graph",
+            Choice("Relations: the data set's own, or k nearest.", tuple(GRAPHS)),
+            "own",
+        ),
+        ("model.name", Choice("Client model.", tuple(MODELS)), "mlp"),
+        ("algorithm.name", Choice("Method.", tuple(ALGORITHMS)), "panacea"),
+        ("tuning.part", Choice("Fine-tuned part of the predictor.", ("", *PARTS)), ""),
+        (
+            "new_clients.fraction",
+            Real("Share of the clients that join only after training.", high=1.0),
+            0.0,
+        ),
+        ("attack.name", Choice("Attack of malicious clients.", ("", *ATTACKS)), ""),
+        ("defence.name", Choice("Defence of the server.", ("", *DEFENCES)), ""),
+    )
+}
+ROUNDS = Field(
+    Integer("Rounds for which new clients adapt, each with its own examples.", low=0),
+    0,
+    "new_clients.fraction",
+)
+
+
+def fields_of(
+    values: Mapping[str, Any], defaults: Mapping[str, Any] = NOTHING
+) -> dict[str, Field]:
+    """The fields that a configuration with such values has, by dotted name.
+
+    Args:
+      values: of fields; only those that choose something are read.
+      defaults: of fields, in place of the declared ones.
+
+    Raises:
+      ValueError: a choice is unknown.
+    """
+    return _Collector(values, defaults).collect()
+
+
+class _Collector:
+    """Collects the fields of a configuration."""
+
+    def __init__(self, values, defaults):
+        self.values, self.defaults = values, defaults
+        self.found = {}
+
+    def collect(self):
+        for name, field in BASE.items():
+            self.add(name, *field)
+        self.choice("data.name", DATASETS, "data", "data")
+        self.choice("data.graph", GRAPHS, "data", "data")
+        self.choice("model.name", MODELS, "model")
+        self.choice("algorithm.name", ALGORITHMS, "algorithm")
+        if self.chosen("tuning.part"):
+            self.factory(tuning_trainer, "tuning", reader="tuning.part")
+        if self.chosen("new_clients.fraction"):
+            self.add("new_clients.rounds", *ROUNDS)
+            self.factory(hold_out, "new_clients", reader="new_clients.fraction")
+        if self.chosen("attack.name"):
+            self.factory(with_attack_order, "attack", reader="attack.name")
+            self.factory(attackers, "attack", reader="attack.name")
+            self.choice("attack.name", ATTACKS, "attack")
+        if self.chosen("defence.name"):
+            self.choice("defence.name", DEFENCES, "defence")
+        return self.found
+
+    def chosen(self, name):
+        field = self.found[name]
+        return field.setting.check(name, self.values.get(name, field.default))
+
+    def add(self, name, setting, default, reader):
+        if name not in self.found:
+            self.found[name] = Field(setting, self.defaults.get(name, default), reader)
+
+    def choice(self, name, factories, section, floats="hparams"):
+        chosen = self.chosen(name)
+        self.factory(factories[chosen], section, floats, reader=f"{name}={chosen}")
+
+    def factory(self, factory, section, floats="hparams", *, reader, defaults=NOTHING):
+        for name, declared, default in parameters(factory):
+            default = defaults.get(name, default)
+            if isinstance(declared, Part):
+                own = declared.defaults
+                self.factory(declared.factory, section, floats, reader=reader, defaults=own)
+            elif isinstance(declared, Optimizer):
+                self.optimizer(declared, reader)
+            elif declared is not None and self.is_read(declared):
+                place = floats if isinstance(declared, Real) else section
+                self.add(f"{place}.{name}", declared, default, reader)
+
+    def is_read(self, declared):
+        return not declared.when or bool(self.chosen(declared.when))
+
+    def optimizer(self, declared, reader):
+        side, own = declared.side, dict(declared.defaults)
+        kind = Choice(f"Optimiser of the {side}.", tuple(OPTIMIZERS))
+        self.add(f"{side}_optimizer", kind, own.get("kind", "sgd"), reader)
+        if self.is_read(declared):
+            rate = Real(declared.meaning or f"Learning rate of the {side}'s optimiser.")
+            self.add(rate_field(declared), rate, own.get("lr", FIRST_RATE), reader)
+        chosen = {f"{side}_optimizer": OPTIMIZERS}
+        if not declared.rate:
+            schedule = Choice(f"Schedule of {side}_lr over rounds.", tuple(SCHEDULES))
+            self.add(f"{side}_schedule", schedule, "constant", reader)
+            chosen[f"{side}_schedule"] = SCHEDULES
+        for field, factories in chosen.items():
+            name = self.chosen(field)
+            for parameter, setting, default in parameters(factories[name]):
+                if setting is not None:
+                    default = own.get(parameter, default)
+                    self.add(f"hparams.{side}_{parameter}", setting, default, f"{field}={name}")
+
+
+def rate_field(declared: Optimizer) -> str:
+    """The field of an optimiser's learning rate."""
+    return f"hparams.{declared.rate or declared.side + '_lr'}"
+
+
+def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested dictionaries as one, by dotted names."""
+    found = {}
+    for name, value in fields.items():
+        nested = isinstance(value, Mapping | ConfigDict)
+        found |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
+    return found
+
+
+def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The values of a configuration, and its settings that nothing reads yet."""
+    values = config.to_dict()
+    defaults = values.pop("defaults", {})
+    return flat(values), flat(defaults)
+
+
+def configuration(
+    values: Mapping[str, Any], defaults: Mapping[str, Any] = NOTHING
+) -> ConfigDict:
+    """A locked configuration with all fields that are read.
+
+    Args:
+      values: of fields; the others have their defaults.
+      defaults: settings that take the place of declared defaults, read or not.
+
+    Raises:
+      ValueError: a field is not read, or a value is outside its range; one line with field,
+        value and remedy.
+    """
+    fields = fields_of(values, defaults)
+    for name, value in values.items():
+        if name not in fields:
+            raise ValueError(_not_read(name, value, fields))
+    nested = {}
+    checked = {
+        name: field.setting.check(name, values.get(name, field.default))
+        for name, field in fields.items()
+    }
+    unread = {f"defaults.{name}": v for name, v in defaults.items() if name not in fields}
+    for name, value in sorted((checked | unread).items()):
+        *sections, last = name.split(".")
+        place = functools.reduce(lambda part, key: part.setdefault(key, {}), sections, nested)
+        place[last] = value
+    return ConfigDict(nested).lock()
+
+
+def checked(config: ConfigDict) -> ConfigDict:
+    """The configuration with all its fields, each one checked; missing ones get defaults.
+
+    Raises:
+      ValueError: as `configuration`.
+    """
+    return configuration(*values_of(config))
+
+
+def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+    """A configuration with other values; fields that are no longer read are dropped.
+
+    Args:
+      config: remains as it is.
+      changes: values by dotted name. Where they choose something else, such as another
+        ``algorithm.name``, fields that have the old choice's default get the new one's.
+
+    Raises:
+      ValueError: as `configuration`.
+    """
+    changes = dict(_current(name, value) for name, value in changes.items())
+    values, defaults = values_of(config)
+    before = fields_of(values, defaults)
+    kept = {
+        name: value
+        for name, value in values.items()
+        if name not in before or before[name].default != value
+    }
+    after = fields_of(kept | changes, defaults)
+    # A value that is not read any more may be read again after another change.
+    unread = {name: value for name, value in kept.items() if name not in after | changes}
+    kept = {name: value for name, value in kept.items() if name not in unread}
+    return configuration(kept | changes, defaults)
+
+
+def parsed(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
+    """A configuration with other values, given as text, as on a command line.
+
+    Raises:
+      ValueError: as `configuration`, or a text is not of its field's type.
+    """
+    config, unread = adjusted(config, texts)
+    for name, text in unread.items():
+        raise ValueError(not_read(name, text, config))
+    return config
+
+
+def adjusted(
+    config: ConfigDict, texts: Mapping[str, str], changes: Mapping[str, Any] = NOTHING
+) -> tuple[ConfigDict, dict[str, Any]]:
+    """A configuration with other values, and those values that nothing in it reads.
+
+    Values that choose something are applied first, so that fields appear before they are set.
+
+    Args:
+      config: remains as it is.
+      texts: values as text by dotted name.
+      changes: values by dotted name; they replace texts of the same name.
+
+    Raises:
+      ValueError: a value is outside its range, or a text is not of its field's type.
+    """
+    texts = dict(_current(name, text) for name, text in texts.items())
+    changes = dict(_current(name, value) for name, value in changes.items())
+    pending = texts | changes
+    while pending:
+        fields = fields_of(*values_of(config))
+        ready = {
+            name: value if name in changes else parse(name, value, fields[name].setting)
+            for name, value in pending.items()
+            if name in fields
+        }
+        if not ready:
+            break
+        config = changed(config, ready)
+        pending = {name: value for name, value in pending.items() if name not in ready}
+    return config, pending
+
+
+def parse(name: str, text: str, setting: Any) -> Any:
+    """The value of a field from text.
+
+    Raises:
+      ValueError: the text is not of the field's type.
+    """
+    try:
+        return setting.parse(text)
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"{name}={text} is not of type {setting.kind}; its values are {setting.values}"
+        ) from None
+
+
+def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values of a configuration that was written earlier, perhaps by an older release.
+
+    Names of older releases become today's, fields that nothing reads are dropped, and fields
+    that did not exist yet have their defaults.
+    """
+    renamed = dict(current(name, value) for name, value in values.items())
+    fields = fields_of({name: v for name, v in renamed.items() if v is not None})
+    found = {}
+    for name, field in fields.items():
+        value = renamed.get(name, field.default)
+        found[name] = tuple(value) if isinstance(value, list) else value
+    return found
+
+
+def as_text(values: Mapping[str, Any], *, without: set[str]) -> str:
+    """The values of a configuration as JSON, without some fields."""
+    return json.dumps({name: values[name] for name in sorted(values.keys() - without)})
+
+
+def all_fields() -> Iterator[tuple[str, Field]]:
+    """Every field of every choice, with the choice that reads it; some names occur again."""
+    yield from BASE.items()
+    seen = set(BASE)
+    for fields in _each_choice():
+        for name, field in fields.items():
+            if (name, field.reader) not in seen and field.reader != EVERY:
+                seen.add((name, field.reader))
+                yield name, field
+
+
+def _each_choice():
+    """The fields of every single choice; everything else has its default."""
+    choices = {
+        "data.name": DATASETS,
+        "data.graph": GRAPHS,
+        "model.name": MODELS,
+        "algorithm.name": ALGORITHMS,
+        "client_optimizer": OPTIMIZERS,
+        "client_schedule": SCHEDULES,
+        "server_optimizer": OPTIMIZERS,
+        "server_schedule": SCHEDULES,
+        "tuning.part": PARTS[:1],
+        "new_clients.fraction": (0.1,),
+        "attack.name": ATTACKS,
+        "defence.name": DEFENCES,
+    }
+    for name, values in choices.items():
+        for value in values:
+            yield fields_of({name: value})
+
+
+def _current(name, value):
+    """The current name and value of a field, with a warning for an old one."""
+    new = current(name, value)
+    if new != (name, value):
+        warnings.warn(
+            f"{name}={value} is now {new[0]}={new[1]}; the old form will not work in the next "
+            f"release",
+            FutureWarning,
+            stacklevel=4,
+        )
+    return new
+
+
+def setting_of(name: str) -> Any:
+    """The declaration of a field that some configuration has.
+
+    Raises:
+      ValueError: no configuration has it.
+    """
+    for known, field in all_fields():
+        if known == name:
+            return field.setting
+    raise ValueError(_not_read(name, "", BASE))
+
+
+def not_read(name: str, value: Any, config: ConfigDict) -> str:
+    """The error for a field that a configuration does not have."""
+    return _not_read(name, value, fields_of(*values_of(config)))
+
+
+def _not_read(name, value, fields):
+    section = name.rpartition(".")[0]
+    own = [one for one in fields if one.rpartition(".")[0] == section]
+    others = sorted({field.reader for one, field in all_fields() if one == name})
+    if others:
+        shown = ", ".join(others[:3]) + ", ..." * (len(others) > 3)
+        why = f"is not read by this configuration; it belongs to {shown}"
+    else:
+        known = {one for one, _ in all_fields()} | set(fields)
+        close = difflib.get_close_matches(name, known, n=1)
+        why = "is not a field" + (f"; perhaps {close[0]} is meant" if close else "")
+    own = ", ".join(own or sorted({one.split(".")[0] for one in fields}))
+    return f"{name}={value} {why}; the fields that are read here are {own}"

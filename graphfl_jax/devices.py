@@ -1,0 +1,102 @@
+"""Devices: the mesh that a cohort is split over, and how its rows move between devices."""
+
+import itertools
+import warnings
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+
+def client_mesh(cohort_size: int, devices: list[jax.Device] | None = None) -> Mesh | None:
+    """A mesh over the largest number of devices that divides the cohort; None if that is one.
+
+    With several processes, each has devices in the mesh, since a computation needs all
+    processes. Warns of devices that are not used.
+
+    Args:
+      cohort_size: clients in a round; of several groups, the greatest common divisor.
+      devices: devices of this process that may be used; by default those of all processes.
+
+    Raises:
+      ValueError: no mesh over all processes divides the cohort.
+    """
+    processes = jax.process_count()
+    if devices is None:
+        own = [jax.local_devices(process_index=i) for i in range(processes)]
+        devices = [device for turn in itertools.zip_longest(*own) for device in turn if device]
+    sizes = range(processes, len(devices) + 1)
+    size = max((n for n in sizes if cohort_size % n == 0), default=0)
+    if not size:
+        raise ValueError(
+            f"cohort_size={cohort_size} does not divide over {processes} processes; "
+            f"set --config.cohort_size to a multiple of {processes}, or start fewer processes"
+        )
+    if size < len(devices):
+        warnings.warn(
+            f"cohort_size={cohort_size} does not divide over {len(devices)} devices, and only "
+            f"{size} are used; set --config.cohort_size to a multiple of {len(devices)} to use "
+            f"all",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    if size == 1:
+        return None
+    chosen = sorted(devices[:size], key=lambda device: device.process_index)
+    return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=chosen)
+
+
+def map_clients(one_client: Callable, mesh: Mesh | None) -> Callable:
+    """Maps ``one_client(shared, i, rows)`` over ids [M] and rows [M, ...].
+
+    It is a vmap, split over the devices of `mesh` if there is one; M must be a multiple of the
+    size of the mesh.
+    """
+    many = jax.vmap(one_client, in_axes=(None, 0, 0))
+    if mesh is None:
+        return many
+
+    def on_one_device(shared, ids, rows):
+        # A gradient with respect to a value that is the same on all devices would be summed
+        # over the devices, and each client would train on the others' examples too.
+        shared = jax.lax.pcast(shared, "clients", to="varying")
+        return many(shared, ids, rows)
+
+    whole, split = P(), P("clients")
+    return jax.shard_map(
+        on_one_device, mesh=mesh, in_specs=(whole, split, split), out_specs=split
+    )
+
+
+def replicate(values, mesh: Mesh | None):
+    """The same values, held whole by every device of `mesh`.
+
+    Without this constraint, the compiler also splits what comes before and after a cohort's
+    training, and the devices have to sum the gradients of each step of the server.
+    """
+    if mesh is None:
+        return values
+    return jax.lax.with_sharding_constraint(values, NamedSharding(mesh, P()))
+
+
+def all_gather_rows(rows, mesh: Mesh | None):
+    """Rows [M, ...] of any types, held whole by every device of `mesh`, which had parts.
+
+    All rows of a type travel in one message: between hosts, starting a message takes longer
+    than sending it.
+    """
+    if mesh is None:
+        return rows
+    leaves, structure = jax.tree.flatten(rows)
+    gathered = list(leaves)
+    for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # the same order on all hosts
+        own = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        flat = [jax.vmap(jnp.ravel)(leaves[i]) for i in own]
+        ends = np.cumsum([leaf.shape[1] for leaf in flat])
+        parts = jnp.split(replicate(jnp.concatenate(flat, axis=1), mesh), ends[:-1], axis=1)
+        for i, part in zip(own, parts, strict=True):
+            gathered[i] = replicate(part.reshape(leaves[i].shape), mesh)
+    return jax.tree.unflatten(structure, gathered)

@@ -1,0 +1,151 @@
+"""Evaluation: the scores of every client, at three points."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphfl_jax import tree
+from graphfl_jax.core import Algorithm, Array, Examples, State, Windows
+from graphfl_jax.devices import map_clients
+from graphfl_jax.rounds import client_data, members
+
+
+def score_client(predict, score, examples: Examples | Windows, batch_size: int):
+    """Means of `score` over one client's real examples, `batch_size` at a time.
+
+    The mean is NaN if an output is not finite: the argmax of NaN logits would count as a
+    prediction.
+
+    Args:
+      predict: x [B, ...] -> outputs [B, O].
+      score: (outputs, y) -> a tree of [B, ...].
+      examples: of the client.
+      batch_size: examples scored at once.
+
+    Returns:
+      The same tree of [...].
+    """
+    batch_size = min(batch_size, examples.size)
+
+    def of_batch(first):
+        indices = first + jnp.arange(batch_size)
+        real = indices < examples.count
+        batch = examples.rows(jnp.minimum(indices, examples.size - 1))
+        outputs = predict(batch.x)
+        finite = jnp.isfinite(outputs).reshape(batch_size, -1).all(axis=1)
+
+        def summed(scores):
+            scores = jnp.where(finite, jnp.moveaxis(scores, 0, -1), jnp.nan)
+            return jnp.sum(jnp.where(real, scores, 0.0), axis=-1)
+
+        return jax.tree.map(summed, score(outputs, batch.y))
+
+    sums = jax.lax.map(of_batch, jnp.arange(0, examples.size, batch_size))
+    count = jnp.maximum(examples.count, 1).astype(jnp.float32)
+    return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / count, sums)
+
+
+def evaluate_clients(
+    algorithm: Algorithm, data, state: State, key: Array, *, groups, batch_size, at_once, mesh
+):
+    """Scores every client on every evaluation split, at three points.
+
+    G is the model as the server sends it, L the same after one round of local training, P the
+    method's own predictor. The state after this local training is discarded.
+
+    Args:
+      batch_size: examples scored at once, per client.
+      at_once: clients trained and scored at once; 0 is all.
+
+    Returns:
+      ``{split: {"G": [N], "L": [N], "P": [N]}}``, and the clients' means of the task's extra
+      metrics on the test split, ``{"G" | "L" | "P": {name: [N, ...]}}``; {} without any.
+    """
+    everyone = (client_data(algorithm, data), data.evals)
+    parts = [
+        _evaluate_group(
+            functools.partial(score_points, algorithm, g, batch_size),
+            *(state, g, key, group, everyone, at_once, mesh),
+        )
+        for g, group in enumerate(groups)
+    ]
+    if len(parts) == 1:
+        (results,) = parts
+    else:
+        order = np.argsort(np.concatenate([group.ids for group in groups]))
+        results = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
+    return split_results(results)
+
+
+def split_results(results):
+    """Scores and extra metrics, apart, from `score_points` of all clients; P is G without one."""
+    points = {split: {"P": own["G"], **own} for split, own in results.items()}
+    scores = {
+        split: {point: pair[0] for point, pair in own.items()} for split, own in points.items()
+    }
+    return scores, {point: pair[1] for point, pair in points["test"].items()}
+
+
+def score_points(algorithm, group, batch_size, shared, i, rows):
+    """Scores and extra metrics of one client by split and point; without P if P is G.
+
+    Args:
+      algorithm: the method.
+      group: number of the client's architecture.
+      batch_size: examples scored at once.
+      shared: state of the server, and key.
+      i: the client's id.
+      rows: its memory, and (its `ClientData`, its evaluation splits).
+    """
+    client, (server, key), (memory, (own, evals)) = algorithm.clients[group], shared, rows
+    model, predict = client.model, client.predict or client.model.predict
+    task = model.task
+    key_local, key_personal = jax.random.split(jax.random.fold_in(key, i))
+    message = algorithm.download(server, group, i)
+    trained, upload, _ = client.local(message, memory, own, key_local)
+    predictors = {"G": client.deploy(message, memory), "L": client.deploy(upload, trained)}
+    if client.personalize is not None:
+        predictors["P"] = client.personalize(message, memory, own, key_personal)
+    predictors = {
+        point: one._replace(params=model.recalibrate(one.params, own.train))
+        for point, one in predictors.items()
+    }
+
+    def score_on(split, outputs, y):
+        with_extras = task.extra_metrics and split == "test"
+        return task.score(outputs, y), task.extra_metrics(outputs, y) if with_extras else {}
+
+    return {
+        split: {
+            point: score_client(
+                functools.partial(predict, predictor),
+                functools.partial(score_on, split),
+                *(examples, batch_size),
+            )
+            for point, predictor in predictors.items()
+        }
+        for split, examples in evals.items()
+    }
+
+
+def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, mesh):
+    """Results of all clients of a group, every leaf [n, ...]."""
+    everyone = members(everyone, group)
+    rows = (state.clients[g], everyone)
+    count = len(everyone[0].train.count)
+    size = min(at_once or count, count)
+    if mesh is not None:
+        size = -(-size // mesh.size) * mesh.size
+    # The last client is scored again until the last batch of clients is full; see the cut below.
+    full = -(-count // size) * size
+    places = jnp.minimum(jnp.arange(full, dtype=jnp.int32), count - 1)
+
+    def of_batch(places):
+        own = rows if size == count else tree.take(rows, places)
+        ids = members(places, group, of=True)
+        return map_clients(score_one_client, mesh)((state.server, key), ids, own)
+
+    results = jax.lax.map(of_batch, places.reshape(-1, size))
+    return jax.tree.map(lambda leaf: leaf.reshape(full, *leaf.shape[2:])[:count], results)

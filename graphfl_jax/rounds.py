@@ -1,0 +1,159 @@
+"""One round: sample a cohort, send, train locally, collect, aggregate.
+
+Clients of different architectures form groups. Every round samples a fixed number of clients
+from each group; the local steps of each group are one vmap.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphfl_jax import tree
+from graphfl_jax.core import Algorithm, Array, ClientData, Cohort, State
+from graphfl_jax.devices import all_gather_rows, map_clients, replicate
+
+
+class Group(NamedTuple):
+    """Clients of one architecture."""
+
+    cohort_size: int  # clients in a round
+    ids: np.ndarray | None = None  # [n] int32, ascending; None is all clients
+
+
+class Poison(NamedTuple):
+    """What malicious clients do."""
+
+    # (data, key) -> data; the key is the same throughout a run
+    data: Callable | None = None
+    # (algorithm, server, cohorts, uploads, data.attack_rank, key) -> uploads
+    uploads: Callable | None = None
+
+
+def members(rows, group: Group, *, of: bool = False):
+    """The rows [N, ...] of a group's clients; with `of`, the ids of clients by their places."""
+    if group.ids is None:
+        return rows
+    return jnp.asarray(group.ids)[rows] if of else tree.take(rows, group.ids)
+
+
+def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
+    """Draws `size` of the n clients without replacement, all with the same probability."""
+    ids = jax.random.permutation(key, counts.shape[0])[:size]
+    # Ascending, so that the order of a cohort's sums does not depend on the draw.
+    ids = jnp.sort(ids).astype(jnp.int32)
+    return Cohort(ids, counts[ids].astype(jnp.float32))
+
+
+def play_round(
+    algorithm: Algorithm, data, state: State, key: Array, *, groups, mesh, poison: Poison
+):
+    """Plays one round: draw, begin, download, train locally, upload, aggregate.
+
+    Returns:
+      The next state, and the metrics of every client of the cohort: a dictionary of [M].
+    """
+    key_cohort, key_begin, key_local, key_server = jax.random.split(key, 4)
+    places, cohorts = sample_cohorts(data, key_cohort, groups)
+    places, cohorts = replicate((places, cohorts), mesh)
+    state = state._replace(server=algorithm.server.begin_round(state.server, key_begin))
+    clients, uploads, metrics = [], [], []
+    for g, (own_places, cohort) in enumerate(zip(places, cohorts, strict=True)):
+        memories, upload, metric = train_cohort(
+            algorithm, data, state, g, own_places, cohort.ids, key_local, mesh=mesh
+        )
+        clients.append(memories)
+        uploads.append(upload)
+        metrics.append(metric)
+    uploads = tuple(uploads)
+    if poison.uploads is not None:
+        uploads = poison.uploads(
+            algorithm, state.server, cohorts, uploads, data.attack_rank, key_server
+        )
+    server = algorithm.aggregate(state.server, cohorts, uploads, key_server)
+    metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), *metrics)
+    return State(server, tuple(clients), state.round + 1), metrics
+
+
+def sample_cohorts(data, key: Array, groups: Sequence[Group]) -> tuple[tuple, tuple]:
+    """Draws the cohort of each group.
+
+    Returns:
+      For each group the places [M] of the clients among those of the group, and the `Cohort`
+      with their ids among all clients.
+    """
+    keys = [key, *(jax.random.fold_in(key, g) for g in range(1, len(groups)))]
+    drawn = [
+        draw_cohort(key, members(data.train.count, group), group.cohort_size)
+        for key, group in zip(keys, groups, strict=True)
+    ]
+    cohorts = tuple(
+        cohort._replace(ids=members(cohort.ids, group, of=True))
+        for cohort, group in zip(drawn, groups, strict=True)
+    )
+    return tuple(cohort.ids for cohort in drawn), cohorts
+
+
+def client_data(algorithm: Algorithm, data) -> ClientData:
+    """What clients may see of their data, stacked [N, ...]."""
+    return ClientData(data.train, data.evals["val"] if algorithm.needs.validation else None)
+
+
+def train_cohort(
+    algorithm: Algorithm, data, state: State, group: int, places, ids, key: Array, *, mesh
+):
+    """Trains clients of one group on the messages that they receive.
+
+    Args:
+      group: number of their architecture.
+      places: [M] of the clients among those of the group.
+      ids: [M] of the clients among all.
+
+    Returns:
+      The memories of all clients of the group, the cohort's uploads [M, ...] and metrics [M].
+    """
+    client = algorithm.clients[group]
+
+    def one_client(shared, i, rows):
+        server, key = shared
+        memory, own = rows
+        message = algorithm.download(server, group, i)
+        return client.local(message, memory, own, jax.random.fold_in(key, i))
+
+    memories = state.clients[group]
+    rows = (tree.take(memories, places), tree.take(client_data(algorithm, data), ids))
+    results = map_clients(one_client, mesh)((state.server, key), ids, rows)
+    trained, uploads, metrics = all_gather_rows(results, mesh)
+    return tree.put(memories, places, trained), uploads, metrics
+
+
+def message_bytes(algorithm: Algorithm, state: State, data) -> tuple[int, int]:
+    """Bytes of one client's message and of its upload in one round (down, up).
+
+    With several architectures, the means over them.
+    """
+
+    def one_client(group, server, clients, own):
+        memory, own = tree.take((clients[group], own), 0)
+        message = algorithm.download(server, group, 0)
+        local = algorithm.clients[group].local
+        _, upload, _ = local(message, memory, own, jax.random.key(0))
+        return message, upload
+
+    sizes = []
+    for group in range(len(algorithm.clients)):
+        shapes = jax.eval_shape(
+            functools.partial(one_client, group),
+            *(state.server, state.clients, client_data(algorithm, data)),
+        )
+        sizes.append(
+            [
+                sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
+                for part in shapes
+            ]
+        )
+    down, up = np.mean(sizes, axis=0)
+    return int(down), int(up)

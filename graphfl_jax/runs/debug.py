@@ -1,0 +1,131 @@
+"""Debug mode: rounds client by client, without ``jit``, so that an error has a place.
+
+Every function of the method is called by itself on concrete arrays. An exception, or a number
+that is not finite, is raised as one line with the round, the client and the stage.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from ml_collections import ConfigDict
+
+from graphfl_jax import tree
+from graphfl_jax.build import Experiment
+from graphfl_jax.core import Algorithm, State
+from graphfl_jax.evaluation import score_points, split_results
+from graphfl_jax.program import Log
+from graphfl_jax.rounds import client_data, members, sample_cohorts
+from graphfl_jax.runs.session import Inputs, inputs_of, program_of
+
+SERVER = "the server"
+
+
+class DebugSession:
+    """A `session.Session` whose rounds and evaluations run client by client without ``jit``."""
+
+    def __init__(self, experiment: Experiment, config: ConfigDict):
+        self.experiment, self.config = experiment, config
+        self.program = program_of(experiment, config)
+        self.inputs: Inputs = inputs_of(experiment, config.seed)
+        self.state: State = self.program.start(*self.inputs)
+        keys = jax.random.split(self.inputs.key, 5)  # as in `program.make_program`
+        self.key_rounds, self.key_evaluations, key_poison = keys[1], keys[2], keys[4]
+        self.poison = experiment.poison(self.inputs.hparams)
+        self.data = jax.tree.map(jnp.asarray, self.inputs.data)
+        if self.poison.data is not None:
+            self.data = self.poison.data(self.data, key_poison)
+
+    def advance(self, state, rounds):
+        """Plays rounds; the log has the means over cohort and rounds."""
+        logged = []
+        for _ in range(int(rounds)):
+            with jax.disable_jit():
+                state, metrics = self.play_round(state)
+            logged.append(metrics)
+        means = jax.tree.map(lambda *values: jnp.mean(jnp.stack(values)), *logged)
+        return state, Log(means, jnp.int32(-1))
+
+    def play_round(self, state: State):
+        """The next state, and the metrics of all clients of the cohort."""
+        algorithm, data = self._algorithm(state), self.data
+        key_round = jax.random.fold_in(self.key_rounds, state.round)
+        key_cohort, key_begin, key_local, key_server = jax.random.split(key_round, 4)
+        places, cohorts = sample_cohorts(data, key_cohort, self.experiment.groups)
+        call = functools.partial(self._call, int(state.round) + 1)
+        server = call(
+            SERVER, "begin_round", algorithm.server.begin_round, *(state.server, key_begin)
+        )
+        memories, uploads, metrics = list(state.clients), [], []
+        for g, cohort in enumerate(cohorts):
+            trained = []
+            for place, i in zip(places[g].tolist(), cohort.ids.tolist(), strict=True):
+                memory, own = self._rows(algorithm, memories[g], place, i)
+                message = call(i, "download", algorithm.download, server, g, i)
+                key = jax.random.fold_in(key_local, i)
+                local = algorithm.clients[g].local
+                trained.append(call(i, "local training", local, message, memory, own, key))
+            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
+            memories[g] = tree.put(memories[g], places[g], stacked[0])
+            uploads.append(stacked[1])
+            metrics += [metric for _, _, metric in trained]
+        uploads = tuple(uploads)
+        if self.poison.uploads is not None:
+            poisoned = (algorithm, server, cohorts, uploads, data.attack_rank, key_server)
+            uploads = call(SERVER, "poisoning of uploads", self.poison.uploads, *poisoned)
+        server = call(
+            SERVER, "aggregation", algorithm.aggregate, server, cohorts, uploads, key_server
+        )
+        return State(server, tuple(memories), state.round + 1), metrics
+
+    def evaluate(self, state):
+        """Scores of every client, as `evaluation.evaluate_clients`."""
+        algorithm = self._algorithm(state)
+        key = jax.random.fold_in(self.key_evaluations, state.round)
+        results = {}
+        for g, group in enumerate(self.experiment.groups):
+            count = len(members(self.data.train.count, group))
+            for place in range(count):
+                i = int(members(jnp.int32(place), group, of=True))
+                memory, own = self._rows(algorithm, state.clients[g], place, i)
+                rows = (memory, (own, tree.take(self.data.evals, i)))
+                score = functools.partial(
+                    score_points, algorithm, g, self.config.eval_batch_size
+                )
+                with jax.disable_jit():
+                    results[i] = self._call(
+                        *(int(state.round), i, "evaluation", score),
+                        *((state.server, key), i, rows),
+                    )
+        ordered = [results[i] for i in sorted(results)]
+        return split_results(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered))
+
+    def _algorithm(self, state) -> Algorithm:
+        return self.experiment.build(self.inputs.hparams, state.round)
+
+    def _rows(self, algorithm, memories, place, i):
+        """The memory and the data of one client."""
+        return tree.take(memories, place), tree.take(client_data(algorithm, self.data), i)
+
+    def _call(self, number, who, stage, function, *arguments):
+        """Calls a function; raises a ValueError that names round, client and stage."""
+        if who != SERVER:
+            who = f"client {self.experiment.federation.clients[who]!r} (number {who})"
+        try:
+            result = function(*arguments)
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(f"round {number}, {who}, {stage}: {why}") from error
+        if not tree.all_finite(_floats(result)):
+            raise ValueError(
+                f"round {number}, {who}, {stage}: a number is not finite; lower the learning "
+                f"rate, or check the inputs of this client"
+            )
+        return result
+
+
+def _floats(values):
+    """The leaves that may be other than finite."""
+    leaves = jax.tree.leaves(values)
+    return [leaf for leaf in leaves if np.issubdtype(jnp.asarray(leaf).dtype, np.floating)]

@@ -1,0 +1,218 @@
+"""Sessions: a compiled program with its inputs, for one run or a batch of runs.
+
+A single run splits its cohorts over a mesh of clients. A batch is vmapped over runs, and split
+over a mesh of runs. Both are compiled, played and evaluated here.
+"""
+
+import contextlib
+import math
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+from ml_collections import ConfigDict
+
+from graphfl_jax import tree
+from graphfl_jax.build import Experiment
+from graphfl_jax.core import State
+from graphfl_jax.program import Log, Program, make_program, play_rounds
+
+
+class Inputs(NamedTuple):
+    """The inputs of a program: of one run, or with a leading axis of runs."""
+
+    key: jax.Array
+    hparams: dict[str, jax.Array]
+    data: Any  # `FederatedData`, or `RunsData` of a batch
+
+
+class RunsData(NamedTuple):
+    """The data of a batch of runs."""
+
+    which: Any  # [runs] int32, the federation of each run
+    federations: Any  # `FederatedData`, every leaf [federations, ...]; of one, without the axis
+
+
+class Evaluation(NamedTuple):
+    """What is known after an evaluation. In a batch, every leaf begins with [runs]."""
+
+    played: int  # rounds
+    state: State
+    log: Log  # since the last evaluation
+    scores: dict  # {split: {point: [N]}}
+    extras: dict  # clients' means of extra metrics, see `evaluation.evaluate_clients`
+
+
+class Session:
+    """Functions of the state, with the program's inputs bound.
+
+    Attributes:
+      state: before the first round.
+      advance: (state, rounds) -> (state, log); donates the state.
+      evaluate: (state) -> (scores, extras).
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: Inputs,
+        *,
+        executables: tuple[Callable, Callable] | None = None,
+    ):
+        """Makes the first state and compiles, unless executables of these shapes are given."""
+        self.program, self.inputs = program, inputs
+        self.state = jax.block_until_ready(program.start(*inputs))
+        self.executables = executables or (
+            program.advance.lower(self.state, *inputs, jnp.int32(1)).compile(),
+            program.evaluate.lower(self.state, *inputs).compile(),
+        )
+
+    def advance(self, state, rounds):
+        return self.executables[0](state, *self.inputs, rounds)
+
+    def evaluate(self, state):
+        return self.executables[1](state, *self.inputs)
+
+    def join(self, state, everyone, rounds: int) -> Iterator[dict]:
+        """Scores of all clients after new ones have joined, and after each of their rounds.
+
+        Args:
+          everyone: data of all clients, the new ones last.
+          rounds: for which the new clients adapt.
+        """
+        inputs = self.inputs._replace(data=everyone)
+        state = self.program.admit(state, *inputs)
+        for played in range(rounds + 1):
+            if played:
+                state = self.program.adapt(state, *inputs)
+            scores, _ = jax.device_get(self.program.evaluate(state, *inputs))
+            yield scores
+
+
+def play(
+    session: Session, config: ConfigDict, state: State, seconds: dict[str, float]
+) -> Iterator[Evaluation]:
+    """Plays to the last round of a configuration, and evaluates every ``eval_every`` rounds.
+
+    Args:
+      state: to start from, in which all runs have played the same number of rounds.
+      seconds: to which the times of ``train`` and ``evaluate`` are added.
+    """
+    played = int(np.max(jax.device_get(state.round)))
+    while played < config.rounds:
+        step = min(config.eval_every - played % config.eval_every, config.rounds - played)
+        with clock(seconds, "train"):
+            state, log = jax.block_until_ready(play_rounds(session.advance, state, step))
+        with clock(seconds, "evaluate"):
+            scores, extras = jax.device_get(session.evaluate(state))
+        played += step
+        yield Evaluation(played, state, log, scores, extras)
+
+
+def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None) -> Program:
+    """The program of an experiment at a configuration's sizes."""
+    return make_program(
+        experiment.build,
+        groups=experiment.groups,
+        eval_batch_size=config.eval_batch_size,
+        clients_per_eval=config.clients_per_eval,
+        mesh=mesh,
+        new_clients=experiment.federation.new_clients,
+        poison=experiment.poison,
+    )
+
+
+def cohort_divisor(experiment: Experiment) -> int:
+    """The largest number of devices that can share the cohort of every group equally."""
+    return math.gcd(*(group.cohort_size for group in experiment.groups))
+
+
+def inputs_of(experiment: Experiment, seed: int, mesh: Mesh | None = None) -> Inputs:
+    """The inputs of a single run, held whole by every device of a mesh."""
+    everywhere = None if mesh is None else NamedSharding(mesh, P())
+    key = jax.jit(jax.random.key, static_argnums=0, out_shardings=everywhere)(seed)
+    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
+    hparams, data = place((hparams, experiment.federation.data), everywhere)
+    return Inputs(key, hparams, data)
+
+
+def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program:
+    """The program of a batch: vmapped over runs, and split over the mesh ``runs``.
+
+    Args:
+      program: of one run.
+      mesh: of the axis "runs"; None is one device.
+      federations: number of federations in `RunsData`.
+    """
+    per_run, shared, data = 0, None, RunsData(0, None)
+
+    def lift(function, *axes, donate=()):
+        def one_run(*arguments):
+            return function(*(_own(argument, federations) for argument in arguments))
+
+        many = jax.vmap(one_run, axes)
+        if mesh is not None:
+            specs = jax.tree.map(
+                lambda axis: P() if axis is None else P("runs"),
+                axes,
+                is_leaf=lambda axis: axis is None,
+            )
+            many = jax.shard_map(
+                many,
+                mesh=mesh,
+                in_specs=specs,
+                out_specs=P("runs"),
+                check_vma=False,  # runs are independent, so nothing is ever summed over them
+            )
+        return jax.jit(many, donate_argnums=donate)
+
+    given = (per_run, per_run, data)
+    return Program(
+        start=lift(program.start, *given),
+        advance=lift(program.advance, per_run, *given, shared, donate=0),
+        evaluate=lift(program.evaluate, per_run, *given),
+        admit=lift(program.admit, per_run, *given),
+        adapt=lift(program.adapt, per_run, *given),
+    )
+
+
+def _own(argument, federations):
+    """The argument of one run; of one federation, all runs share the data."""
+    if not isinstance(argument, RunsData):
+        return argument
+    if federations == 1:
+        return argument.federations
+    return tree.take(argument.federations, argument.which)
+
+
+def place(values, sharding):
+    """Values that all processes have, on the devices of a sharding that splits none of them."""
+    if sharding is None or sharding.is_fully_addressable:
+        return jax.device_put(values, sharding)
+
+    def place_leaf(leaf):
+        leaf = np.asarray(leaf)
+        return jax.make_array_from_callback(leaf.shape, sharding, lambda index: leaf)
+
+    return jax.tree.map(place_leaf, values)
+
+
+def diverged_at(log: Log, scores: dict, played: int) -> int:
+    """The first round that left a non-finite number, in training or in a score, or -1."""
+    if int(log.diverged_at) >= 0:
+        return int(log.diverged_at)
+    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(scores))
+    return -1 if finite else played
+
+
+@contextlib.contextmanager
+def clock(seconds: dict[str, float], what: str):
+    """Adds the time of a block to ``seconds[what]``."""
+    began = time.perf_counter()
+    yield
+    seconds[what] += time.perf_counter() - began

@@ -1,0 +1,142 @@
+"""Sweeps: the runs of many points, grouped so that one program plays those that it can.
+
+A point is a dictionary of values by dotted field. Runs whose configurations differ only in
+floats of ``hparams`` and in seeds form a group, which `batch.run_trials` plays as one program.
+"""
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+from ml_collections import ConfigDict
+
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.configs.fields import NOTHING, adjusted, as_text, values_of
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, identity, run_trials, with_seed
+
+FLOATS = "hparams."  # fields whose values are traced
+Point = dict[str, Any]
+
+
+class Planned(NamedTuple):
+    """A run of a sweep."""
+
+    identity: str  # what determines the run, without the data
+    point: Point  # without the fields that its method does not read
+    trial: Trial
+
+
+class TrialGroup(NamedTuple):
+    """Runs that one program can play."""
+
+    config: ConfigDict
+    federations: dict[int, Federation]  # by seed
+    planned: list[Planned]
+
+
+def sweep(
+    config: ConfigDict,
+    points: Iterable[Point],
+    *,
+    seeds: Iterable[int] = (0,),
+    at_once: int = 0,
+) -> Iterator[tuple[Point, int, Outcome]]:
+    """Runs every point with every seed, as few programs.
+
+    Args:
+      config: that the points change.
+      points: values by dotted field.
+      seeds: of every point.
+      at_once: largest number of runs in a program; 0 finds one that is fast and fits.
+
+    Yields:
+      The point, the seed and the outcome of a run, as programs end.
+
+    Raises:
+      ValueError: a point does not fit, or no configuration reads one of its fields.
+    """
+
+    def configure(point):
+        return adjusted(config, NOTHING, point)
+
+    for group in groups_of(list(points), list(seeds), configure):
+        trials = [planned.trial for planned in group.planned]
+        for i, outcome in run_trials(group.config, group.federations, trials, at_once=at_once):
+            yield group.planned[i].point, trials[i].seed, outcome
+
+
+def groups_of(
+    points: list[Point],
+    seeds: list[int],
+    configure: Callable[[Point], tuple[ConfigDict, dict[str, Any]]],
+    *,
+    most: int | None = None,
+) -> list[TrialGroup]:
+    """The runs of all points with all seeds, in groups that one program can play.
+
+    A field that a point's configuration does not read is left out of the point. Points that are
+    the same afterwards count once.
+
+    Args:
+      points: of the sweep.
+      seeds: of every point.
+      configure: point -> configuration, and the values that nothing in it reads.
+      most: largest accepted number of groups.
+
+    Raises:
+      ValueError: a point does not fit, there are too many groups, or nothing reads a field.
+    """
+    by_structure, read, unread = {}, set(), {}
+    for point in points:
+        config, left = configure(point)
+        own = {field: value for field, value in point.items() if field not in left}
+        read |= set(values_of(config)[0])
+        unread |= left
+        by_structure.setdefault(_structure(config), []).append((own, config))
+    for field, value in unread.items():
+        if field not in read:
+            raise ValueError(
+                f"{field}={value} is not read by any run of this sweep; remove it, or add a "
+                f"method that reads it"
+            )
+    if most is not None and len(by_structure) > most:
+        raise ValueError(
+            f"{len(by_structure)} groups of trials differ in more than floats and seeds, and "
+            f"each is compiled separately; add --yes if this is intended"
+        )
+    loaded = {}
+    return [_group(members, seeds, loaded) for members in by_structure.values()]
+
+
+def _structure(config):
+    """What two runs of one program have in common."""
+    values, _ = values_of(config)
+    floats = {name for name in values if name.startswith(FLOATS)}
+    # The names of the floats are part of it, their values are not.
+    return as_text(values, without=ELSEWHERE | floats) + json.dumps(sorted(floats))
+
+
+def _group(members, seeds, loaded):
+    """The group of points and configurations of one structure."""
+    _, base = members[0]
+    federations = {seed: _load(with_seed(base, seed), loaded) for seed in seeds}
+    planned = {}
+    for point, config in members:
+        build_experiment(config, federations[seeds[0]])  # refuses values that do not fit
+        hparams = config.hparams.to_dict()
+        for seed in seeds:
+            key = identity(with_seed(config, seed))
+            planned.setdefault(key, Planned(key, point, Trial(hparams, seed)))
+    return TrialGroup(base, federations, list(planned.values()))
+
+
+def _load(config, loaded):
+    """The federation of a configuration, loaded once for all methods."""
+    sections = ("data.", "new_clients.", "attack.")
+    values, _ = values_of(config)
+    own = {name: value for name, value in values.items() if name.startswith(sections)}
+    key = json.dumps([own, config.seed], sort_keys=True)
+    if key not in loaded:
+        loaded[key] = load_federation(config)
+    return loaded[key]

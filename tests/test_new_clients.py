@@ -1,0 +1,59 @@
+"""New clients: which clients are held out of training, and what the training graph has."""
+
+import numpy as np
+import pytest
+
+from graphfl_jax.data.new_clients import hold_out
+from tests.federations import two_clusters
+
+
+def edges_by_name(data, names):
+    graph = data.graph
+    return {(names[i], names[j]) for i, j in zip(graph.senders, graph.receivers, strict=True)}
+
+
+def parts(data):
+    return [data.train, *(data.evals[name] for name in sorted(data.evals))]
+
+
+@pytest.mark.parametrize("graph", ["inductive", "transductive"])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_new_clients_come_last_and_all_clients_keep_their_data(graph, seed):
+    before = two_clusters()
+    after = hold_out(before, fraction=0.3, graph=graph, seed=seed)
+    assert after.new_clients == 2 and after.sha256 == before.sha256
+    assert sorted(after.clients) == sorted(before.clients)
+    assert after.clients[:5] == tuple(sorted(after.clients[:5]))
+
+    order = [before.clients.index(name) for name in after.clients]
+    for data, clients in ((after.everyone, order), (after.data, order[:5])):
+        for part, original in zip(parts(data), parts(before.data), strict=True):
+            for leaf, expected in zip(part, original, strict=True):
+                np.testing.assert_array_equal(leaf, expected[clients])
+    edges = edges_by_name(before.data, before.clients)
+    between_training_clients = {e for e in edges if not set(e) & set(after.clients[5:])}
+    assert edges_by_name(after.everyone, after.clients) == edges
+    expected = between_training_clients if graph == "inductive" else edges
+    assert edges_by_name(after.data, after.clients) == expected
+    assert len(after.data.graph.nodes) == (5 if graph == "inductive" else 7)
+
+
+def test_new_clients_are_drawn_by_the_seed():
+    drawn = [
+        hold_out(two_clusters(), fraction=0.3, seed=seed).clients[5:] for seed in range(40)
+    ]
+    again = hold_out(two_clusters(), fraction=0.3, seed=7)
+    assert again.clients[5:] == drawn[7]
+    assert {name for pair in drawn for name in pair} == set(two_clusters().clients)
+
+
+@pytest.mark.parametrize("fraction, new_clients", [(0.29, 2), (2 / 7, 2), (0.28, 1), (0.99, 6)])
+def test_number_of_new_clients_is_rounded_down(fraction, new_clients):
+    assert hold_out(two_clusters(), fraction=fraction, seed=0).new_clients == new_clients
+
+
+@pytest.mark.parametrize("fraction, new_clients", [(0.1, 0), (1.0, 7), (1.5, 10)])
+def test_fractions_without_new_or_without_training_clients_are_refused(fraction, new_clients):
+    named = f"new_clients.fraction={fraction} makes {new_clients} of the 7 clients"
+    with pytest.raises(ValueError, match=rf"{named}.*; set it in \[0.143, 1\), or to 0"):
+        hold_out(two_clusters(), fraction=fraction, seed=0)
