@@ -1,15 +1,19 @@
 # make run, make test: each sets itself up in .venv; needs Python >= 3.11 and nothing else.
+# make test-all adds the slow end-to-end tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test lint format bench install clean
+.PHONY: run test test-all lint format bench install clean
 
 run: install
 	$(BIN)/python -m experiments.run --config=configs/tpt48.py
 
 test: lint
 	$(BIN)/python -m pytest
+
+test-all: lint
+	$(BIN)/python -m pytest -m ""
 
 lint: install
 	$(BIN)/ruff check .

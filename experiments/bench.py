@@ -1,173 +1,267 @@
 """Measures a configuration: ``python -m experiments.bench --config=configs/tpt48.py``.
 
-Prints rounds and client-steps per second, compile time and peak memory, and what share of the
-machine's own matrix-multiply peak the round's products reach, convolutions counted as such.
-Times are medians of repeats in one process, with the fastest and the slowest. With
---methods=all, or a list, it compares methods on that configuration's data and sizes, each with
-its time per round and its ratio to FedAvg's; with --vary=model.lowering=patches,grouped, or
-another field, the values of that field. With --distributed, as `experiments.run` has it, all
-processes take part and the first prints.
+Prints the time of a round and of an evaluation, the time to compile, the peak memory, and the
+rate of the round's matrix products compared with the largest rate of this machine; convolutions
+count as matrix products. Times are medians of repeats in one process, with the fastest and the
+slowest. With --distributed, all processes take part and the first one prints.
 
---against=torch plays the same rounds in PyTorch, verified, beside these
-(`torch_comparison`), and --scaling=clients, =runs or =devices times rounds over the number of those (`scaling.py`); both
-write JSON and a drawing into the folder of --out.
+    --methods=all, or a list        compares methods on the configuration's data and sizes
+    --vary=model.hidden=16,32       compares values of a field
+    --against=torch                 compares with PyTorch, see `benchmarks.torch_comparison`
+    --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
+
+The first two compare all times with the first row, which is FedAvg for methods.
+
+--against and --scaling write JSON, a Markdown page and a figure into the folder of --out, by
+default runs/bench. The others write bench.json and bench.md if --out is given.
 """
 
-import copy
 import functools
 import math
 import statistics
+import time
 from pathlib import Path
 
 import jax
 from absl import flags
 from jax.extend import core as jex_core
+from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table
 
 from experiments.benchmarks import scaling, torch_comparison
+from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
 from experiments.common.command_line import FLAGS, configuration, launch
+from experiments.common.flag_values import check_names
 from experiments.common.processes import joined
-from graphfl_jax.build import build_experiment, load_federation, pick, variant_of
-from graphfl_jax.configs import base
-from graphfl_jax.program import play_round
+from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.configs import METHODS, changed, parsed
+from graphfl_jax.configs.fields import fields_of, values_of
+from graphfl_jax.rounds import play_round
+from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.multihost import is_first, run_synchronized
 from graphfl_jax.runs.results import environment
-from graphfl_jax.runs.single import compile_experiment
+from graphfl_jax.runs.single import compiled
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
-flags.DEFINE_list("methods", [], "Methods of configs/base.py to compare; or all.")
+flags.DEFINE_list("methods", [], "Methods to compare; all compares every method.")
 flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
-flags.DEFINE_enum("against", None, ["torch"], "Another library to compare with.")
-flags.DEFINE_list("variants", list(torch_comparison.VARIANTS), "How the other library is used.")
-flags.DEFINE_integer("threads", None, "PyTorch's threads, else its default.", lower_bound=1)
-flags.DEFINE_enum("scaling", None, list(scaling.SCALINGS), "What to time rounds over.")
-flags.DEFINE_list("sizes", [], "Numbers of what --scaling names, in place of its own.")
-flags.DEFINE_string("out", "runs/bench", "Folder of what --against and --scaling write.")
+flags.DEFINE_enum("against", None, ["torch"], "Library to compare with.")
+flags.DEFINE_list(
+    "variants",
+    list(torch_comparison.VARIANTS),
+    f"Variants of the other library, of {', '.join(torch_comparison.VARIANTS)}.",
+)
+flags.DEFINE_integer(
+    "threads", None, "Threads of PyTorch; by default its own choice.", lower_bound=1
+)
+flags.DEFINE_enum(
+    "scaling", None, list(scaling.SCALINGS), "Number over which rounds are timed."
+)
+flags.DEFINE_list("sizes", [], "Values of that number; by default a suitable range.")
+flags.DEFINE_string(
+    "out", None, "Output folder; --against and --scaling default to runs/bench."
+)
 
 COMPARISONS = ("methods", "vary", "against", "scaling")
+DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
 
 def main() -> int:
     config = configuration()
     chosen = [name for name in COMPARISONS if FLAGS[name].value]
     if len(chosen) > 1:
-        raise ValueError(f"{' and '.join(chosen)} are two comparisons; leave one out")
-    out = Path(FLAGS.out)
-    if out.exists() and not out.is_dir():
-        raise ValueError(f"out={out} is no folder; choose another --out")
-    repeated = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each}
-    alone = FLAGS.against or FLAGS.scaling
-    if alone and FLAGS.distributed:
-        raise ValueError(f"distributed=True measures rounds alone; leave --{chosen[0]} out")
+        raise ValueError(
+            f"{chosen[0]} and {chosen[1]} are different comparisons; leave one of them out"
+        )
+    out = Path(FLAGS.out or "runs/bench")
+    check_folder(out)
+    sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
+    if FLAGS.distributed and (FLAGS.against or FLAGS.scaling):
+        raise ValueError(f"{chosen[0]} needs a single process; leave --distributed out")
     if FLAGS.against:
         return torch_comparison.against_torch(
-            config, FLAGS.variants, threads=FLAGS.threads, **repeated, out=out
+            config, FLAGS.variants, threads=FLAGS.threads, **sizes
         )
     if FLAGS.scaling:
-        return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **repeated, out=out)
-    changes = values(config, FLAGS.vary) if FLAGS.vary else {}
-    if FLAGS.methods:
-        changes = {name: base.METHODS[name] for name in methods(FLAGS.methods)}
+        return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **sizes)
+    configs = {}
+    if FLAGS.vary:
+        configs = varied(config, FLAGS.vary)
+    elif FLAGS.methods:
+        configs = {name: with_method(config, name) for name in names_of(FLAGS.methods)}
     with joined():
-        return compare(config, changes) if changes else measure(config)
-
-
-def measure(config) -> int:
-    """Prints what one configuration costs."""
-    experiment = run_synchronized(lambda: build_experiment(config, load_federation(config)))
-    compiled = compile_experiment(experiment, config)
-    flops = round_flops(experiment, config, compiled.state)
-    peak, peak_flops = matmul_peak()
-    scores = functools.partial(compiled.evaluate, compiled.state)
-    times = interleaved(
-        {"round": player(compiled, FLAGS.rounds_each), "evaluation": scores, "peak": peak},
-        FLAGS.repeats,
-    )
-    times["round"] = [took / FLAGS.rounds_each for took in times["round"]]
-
-    table = Table(
-        title=f"{variant_of(config)} on {config.data.name}, {environment()['device']}"
-    )
-    for column in ("", "median", "fastest", "slowest"):
-        table.add_column(column, justify="right" if column else "left")
-    steps = config.cohort_size * config.local_steps
-    for name in ("round", "evaluation"):
-        table.add_row(f"ms per {name}", *(f"{1e3 * took:.2f}" for took in spread(times[name])))
-    for name, count in (("rounds/s", 1), ("client-steps/s", steps)):
-        table.add_row(name, *(f"{count / took:,.0f}" for took in spread(times["round"])))
-    rate = flops / statistics.median(times["round"])
-    best = peak_flops / min(times["peak"])
-    console = Console(quiet=not is_first())
-    console.print(table)
-    console.print(
-        f"compile {compiled.seconds:.1f} s, peak memory {peak_memory() / 2**20:,.0f} MiB\n"
-        f"products: {flops / 1e6:.0f} MFLOP a round, {rate / 1e9:.0f} GFLOP/s, "
-        f"{rate / best:.0%} of the {best / 1e9:.0f} GFLOP/s of a 1024 x 1024 float32 product",
-        highlight=False,
-    )
+        report, results = compare(config, configs) if configs else measure(config)
+        if is_first():
+            console = Console()
+            show(report, console)
+            for path in write(report, out, "bench", results) if FLAGS.out else ():
+                console.print(path, highlight=False, soft_wrap=True)
     return 0
 
 
-def methods(names: list[str]) -> list[str]:
-    """The methods of those names, FedAvg first; all of them for "all"."""
-    for name in names:
-        if name != "all":
-            pick(base.METHODS, name, "methods")
-    chosen = base.METHODS if "all" in names else names
-    return ["fedavg", *(name for name in chosen if name != "fedavg")]
+def names_of(words: list[str]) -> list[str]:
+    """The methods that the flag names, FedAvg first.
+
+    Raises:
+      ValueError: there is no such method.
+    """
+    check_names("methods", words, [*METHODS, "all"])
+    chosen = METHODS if "all" in words else words
+    return list(dict.fromkeys(["fedavg", *chosen]))
 
 
-def values(config, vary: str) -> dict[str, dict]:
-    """What "FIELD=VALUE,VALUE" changes, by the name of each change."""
-    field, _, told = vary.partition("=")
+def with_method(config: ConfigDict, method: str) -> ConfigDict:
+    """The configuration with another method of `METHODS`."""
+    fields = fields_of(*values_of(config))
+    own = METHODS.get(variant_of(config), {})
+    defaults = {name: fields[name].default for name in own if name != "algorithm.name"}
+    return changed(changed(config, defaults), METHODS[method])
+
+
+def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
+    """The configurations of "FIELD=VALUE,VALUE", by "FIELD=VALUE".
+
+    Raises:
+      ValueError: the field is not one of the configuration, or a value does not fit.
+    """
+    field, _, values = vary.partition("=")
+    if not all(values.split(",")):
+        raise ValueError(f"vary={vary} has no values; set --vary=FIELD=VALUE,VALUE")
     try:
-        kind = type(functools.reduce(lambda part, name: part[name], field.split("."), config))
-        return {f"{field}={value}": {field: kind(value)} for value in told.split(",")}
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"vary={vary} is not FIELD=VALUE,VALUE with a field of the configuration, values "
-            f"of its kind; give one such as model.lowering=patches,grouped"
-        ) from None
+        return {f"{field}={text}": parsed(config, {field: text}) for text in values.split(",")}
+    except ValueError as error:
+        raise ValueError(f"vary={vary}: {error}") from None
 
 
-def compare(config, changes: dict[str, dict]) -> int:
-    """Prints what a configuration costs with each of some changes, the first as the measure."""
-    federation = run_synchronized(load_federation, config)
-    players, work = {}, {}
-    for name, change in changes.items():
-        own = copy.deepcopy(config)
-        own.update_from_flattened_dict(change)
-        experiment = run_synchronized(build_experiment, own, federation)
-        compiled = compile_experiment(experiment, own)
-        players[name] = player(compiled, FLAGS.rounds_each)
-        work[name] = round_flops(experiment, own, compiled.state)
-    times = interleaved(players, FLAGS.repeats)
-    table = Table(
-        title=f"ms per round on {config.data.name}, {environment()['device']}",
-        caption="ratios are to the first: of the medians, and of the products' operations",
-    )
-    for column in ("", "median", "fastest", "slowest", "ratio", "MFLOP", "ratio"):
-        table.add_column(column, justify="right" if column else "left")
-    first = next(iter(changes))
-    for name in changes:
-        median, *others = (1e3 * took / FLAGS.rounds_each for took in spread(times[name]))
-        ratio = statistics.median(times[name]) / statistics.median(times[first])
-        table.add_row(
-            name,
-            *(f"{took:.2f}" for took in (median, *others)),
-            f"{ratio:.2f}",
-            f"{work[name] / 1e6:,.0f}",
-            f"{work[name] / work[first]:.2f}",
+def measure(config: ConfigDict) -> tuple[Report, dict]:
+    """Measures one configuration: the report and all numbers."""
+    experiment = run_synchronized(lambda: build_experiment(config, load_federation(config)))
+    began = time.perf_counter()
+    session = compiled(experiment, config)
+    compiling = time.perf_counter() - began
+    flops = round_flops(experiment, session.state)
+    multiply, peak_flops = matmul_chain()
+    functions = {
+        "round": player(session, FLAGS.rounds_each),
+        "evaluation": functools.partial(session.evaluate, session.state),
+        "multiply": multiply,
+    }
+    times = interleaved(functions, FLAGS.repeats)
+    rounds = [took / FLAGS.rounds_each for took in times["round"]]
+    results = {
+        **description(config),
+        "client_steps": config.cohort_size * config.local_steps,
+        "s_per_round": spread(rounds),
+        "s_per_evaluation": spread(times["evaluation"]),
+        "compile_s": compiling,
+        "peak_memory_bytes": peak_memory(),
+        "products_flop": flops,
+        "peak_flop_per_s": peak_flops / min(times["multiply"]),
+    }
+    return measure_report(results), results
+
+
+def measure_report(results: dict) -> Report:
+    """The report of the results of `measure`."""
+    rows = [["", "median", "fastest", "slowest"]]
+    for name in ("round", "evaluation"):
+        rows.append(
+            [f"ms per {name}", *(f"{1e3 * took:.2f}" for took in results[f"s_per_{name}"])]
         )
-    Console(quiet=not is_first()).print(table)
-    return 0
+    for name, count in (("rounds/s", 1), ("client-steps/s", results["client_steps"])):
+        rows.append([name, *(f"{count / took:,.0f}" for took in results["s_per_round"])])
+    flops, peak = results["products_flop"], results["peak_flop_per_s"]
+    rate = flops / results["s_per_round"][0]
+    lines = [
+        repeats_line(),
+        f"Time to compile {results['compile_s']:.1f} s, peak memory "
+        f"{results['peak_memory_bytes'] / 2**20:,.0f} MiB.",
+        f"Matrix products: {flops / 1e6:,.0f} MFLOP per round at {rate / 1e9:,.0f} GFLOP/s, "
+        f"{rate / peak:.0%} of the {peak / 1e9:,.0f} GFLOP/s of products of 1024 x 1024 "
+        f"float32 matrices.",
+    ]
+    title = f"{results['variant']} on {results['data']}, {results['device']}"
+    return Report(title, rows, lines)
 
 
-def matmul_peak():
-    """A function that multiplies large matrices, and the operations that takes."""
+def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report, dict]:
+    """Measures the rounds of several configurations, and compares them with the first.
+
+    Args:
+      config: that they were made from.
+      configs: configurations by name.
+
+    Returns:
+      The report and all numbers.
+    """
+    players, flops = {}, {}
+    data_varies = bool(FLAGS.vary) and FLAGS.vary.startswith(DATA)
+    federation = None if data_varies else run_synchronized(load_federation, config)
+    for name, own in configs.items():
+        if data_varies:
+            federation = run_synchronized(load_federation, own)
+        experiment = run_synchronized(build_experiment, own, federation)
+        session = compiled(experiment, own)
+        players[name] = player(session, FLAGS.rounds_each)
+        flops[name] = round_flops(experiment, session.state)
+    times = interleaved(players, FLAGS.repeats)
+    first = next(iter(configs))
+    results = description(config) | {
+        "rows": [
+            {
+                "name": name,
+                "s_per_round": [took / FLAGS.rounds_each for took in spread(times[name])],
+                "time_ratio": statistics.median(times[name]) / statistics.median(times[first]),
+                "products_flop": flops[name],
+                "products_ratio": flops[name] / flops[first],
+            }
+            for name in configs
+        ]
+    }
+    return compare_report(results), results
+
+
+def compare_report(results: dict) -> Report:
+    """The report of the results of `compare`."""
+    rows = [["", "median", "fastest", "slowest", "ratio", "MFLOP", "MFLOP ratio"]]
+    for row in results["rows"]:
+        rows.append(
+            [
+                row["name"],
+                *(f"{1e3 * took:.2f}" for took in row["s_per_round"]),
+                f"{row['time_ratio']:.2f}",
+                f"{row['products_flop'] / 1e6:,.0f}",
+                f"{row['products_ratio']:.2f}",
+            ]
+        )
+    lines = [
+        repeats_line(),
+        "Ratios are relative to the first row: of the medians, and of the operations in matrix "
+        "products.",
+    ]
+    return Report(f"ms per round on {results['data']}, {results['device']}", rows, lines)
+
+
+def description(config: ConfigDict) -> dict:
+    """What was measured, and where."""
+    return {
+        "variant": variant_of(config),
+        "data": config.data.name,
+        "config": config.to_dict(),
+        "repeats": FLAGS.repeats,
+        "rounds_each": FLAGS.rounds_each,
+        **environment(),
+    }
+
+
+def repeats_line() -> str:
+    return f"Medians of {FLAGS.repeats} interleaved repeats of {FLAGS.rounds_each} rounds."
+
+
+def matmul_chain():
+    """A function that multiplies large matrices, and the number of operations of a call."""
     size, products = 1024, 8
     a = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
 
@@ -178,13 +272,14 @@ def matmul_peak():
     return lambda: chain(a), 2 * size**3 * products
 
 
-def round_flops(experiment, config, state) -> int:
-    """Operations in the products of one round, counted in its trace."""
+def round_flops(experiment, state) -> int:
+    """Operations in the matrix products of one round, counted in its trace."""
 
     def one_round(state, data, key):
         algorithm = experiment.build(experiment.hparams, 0)
+        poison = experiment.poison(experiment.hparams)
         return play_round(
-            algorithm, data, state, key, cohort_size=config.cohort_size, mesh=None
+            algorithm, data, state, key, groups=experiment.groups, mesh=None, poison=poison
         )
 
     trace = jax.make_jaxpr(one_round)(state, experiment.federation.data, jax.random.key(0))
@@ -192,18 +287,20 @@ def round_flops(experiment, config, state) -> int:
 
 
 def matmul_flops(jaxpr: jex_core.Jaxpr) -> int:
-    """Operations in all matrix products and convolutions of a trace, those in loops as often
-    as they run."""
+    """Operations in all matrix products and convolutions of a trace.
+
+    Those in a loop count as often as the loop repeats them.
+    """
     total = 0
     for equation in jaxpr.eqns:
         if equation.primitive.name == "dot_general":
             (contracted, _), _ = equation.params["dimension_numbers"]
-            left, right = equation.invars[0].aval, equation.outvars[0].aval
-            total += 2 * math.prod(left.shape[axis] for axis in contracted) * right.size
+            left, result = equation.invars[0].aval, equation.outvars[0].aval
+            total += 2 * math.prod(left.shape[axis] for axis in contracted) * result.size
         if equation.primitive.name == "conv_general_dilated":
-            kernel, right = equation.invars[1].aval, equation.outvars[0].aval
+            kernel, result = equation.invars[1].aval, equation.outvars[0].aval
             outputs = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
-            total += 2 * kernel.size // outputs * right.size
+            total += 2 * kernel.size // outputs * result.size
         inner = [
             part if isinstance(part, jex_core.Jaxpr) else part.jaxpr
             for part in equation.params.values()
@@ -215,4 +312,4 @@ def matmul_flops(jaxpr: jex_core.Jaxpr) -> int:
 
 
 if __name__ == "__main__":
-    launch(main, keep_compiled=False)  # it tells what compiling takes
+    launch(main, keep_compiled=False)  # compiling is measured

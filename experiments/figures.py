@@ -24,7 +24,7 @@ from rich.console import Console
 
 from experiments.common.command_line import FLAGS, launch, progress_bar
 from experiments.common.flag_values import check_names
-from experiments.common.plots import draw_histograms, draw_lines
+from experiments.common.plots import draw_histograms, draw_lines, save_figure
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table
 from experiments.common.units import UNITS
@@ -99,8 +99,7 @@ def main() -> int:
         lines = ablation(figure, out)
         drawn, rows = draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
     out.mkdir(parents=True, exist_ok=True)
-    for suffix in ("png", "svg"):
-        drawn.savefig(out / f"{FLAGS.figure}.{suffix}", dpi=150)
+    save_figure(drawn, out / FLAGS.figure)
     write_json(out / f"{FLAGS.figure}.json", lines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")

@@ -28,7 +28,7 @@ from rich.console import Console
 
 from experiments.common.command_line import FLAGS, file_configuration, launch, progress_bar
 from experiments.common.flag_values import check_names, shares
-from experiments.common.plots import draw_robustness
+from experiments.common.plots import draw_robustness, save_figure
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table, narrow
 from experiments.paper.cached_runs import cached_runs
@@ -70,7 +70,10 @@ def main() -> int:
         planned.append((attack, method + suffix, config))
         unread.append(ignored)
     for field in set.intersection(*map(set, unread)):
-        raise ValueError(f"{field}={unread[0][field]} is not read by any method; leave it out")
+        raise ValueError(
+            f"{field}={unread[0][field]} is not read by any run; remove it, or add a method "
+            f"that reads it"
+        )
 
     rows, new_runs = [], 0
     with progress_bar("methods") as bar:
@@ -102,9 +105,7 @@ def main() -> int:
     parts = [f"{made} {counts}.\n", f"{note}\n"]
     parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
     write_text(out / "robustness.md", "\n".join(parts))
-    figure = draw_robustness(rows, note)
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"robustness.{suffix}", dpi=150)
+    save_figure(draw_robustness(rows, note), out / "robustness")
     console.print(
         f"{note}; {counts}\n{out}/robustness.json, .md, .png and .svg",
         highlight=False,

@@ -1,13 +1,19 @@
 """Runs one federation: ``python -m experiments.run --config=configs/tpt48.py``.
 
-Exit status: 0 when a valid result was written, 1 when the run diverged, 2 when a flag, a field,
-the data or the output folder does not fit. Of several processes (--distributed) the first alone
-writes and prints, and all exit with one status; 3 where a process failed alone or lost another.
+Any field can be set, as in --config.rounds=40; --help with --config lists the fields. With
+--debug, rounds are played client by client without jit, and an error names the round, the
+client and the stage.
+
+Exit status: 0 if a valid result was written, 1 if the run diverged, 2 if a flag, a field, the
+data or the output folder does not fit. Of several processes (--distributed), only the first
+writes and prints, and all exit with the same status, or with 3 if a process failed alone or
+lost another.
 """
 
 from pathlib import Path
 
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 from rich.table import Table
 
@@ -27,20 +33,20 @@ from graphfl_jax.build import variant_of
 from graphfl_jax.runs.multihost import is_first
 from graphfl_jax.runs.results import POINTS
 
-flags.DEFINE_string("out", None, "Folder for the results; by default a new one under runs/.")
-flags.DEFINE_bool("resume", False, "Go on with the run in --out.")
+flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
+flags.DEFINE_bool("resume", False, "Continue the run in --out.")
 
 
 def main() -> int:
     config = configuration()
     if FLAGS.resume and not FLAGS.out:
-        raise ValueError("--resume needs to know which run; add --out=DIR")
+        raise ValueError("resume=True needs the folder of the run; add --out=DIR")
     with joined():
-        return play(config)
+        return run_and_print(config)
 
 
-def play(config) -> int:
-    """Runs the federation and prints what came of it."""
+def run_and_print(config: ConfigDict) -> int:
+    """Runs the federation, prints its results, and returns the exit status."""
     name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
     with progress_bar(shown=is_first()) as bar:
@@ -55,10 +61,10 @@ def play(config) -> int:
     console = Console(quiet=not is_first())
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
-        kept = any(out.glob("checkpoints/*.json"))
+        saved = any(out.glob("checkpoints/*.json"))
         console.print(
             f"diverged in round {result.diverged_at} with {numbers}; "
-            + (f"the last good checkpoint is in {out}" if kept else "there is no checkpoint"),
+            + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint"),
             style="red",
             markup=False,
             soft_wrap=True,
@@ -77,7 +83,7 @@ def play(config) -> int:
 
 
 def score_table(results: dict, paper: Score | None) -> Table:
-    """Test scores of the final round at G, L and P, and the published one if it compares."""
+    """Test scores at G, L and P after the last round, and a published score if there is one."""
     data, metric = results["dataset"], results["metric"]
     better = "higher" if results["higher_is_better"] else "lower"
     table = Table(
@@ -89,7 +95,11 @@ def score_table(results: dict, paper: Score | None) -> Table:
     table.add_column("scored at")
     for column in (metric, "sd over clients", "worst decile"):
         table.add_column(column, justify="right")
-    meanings = {"G": "G  as sent", "L": "L  trained locally", "P": "P  the method's own"}
+    meanings = {
+        "G": "G  as received",
+        "L": "L  after local training",
+        "P": "P  the method's predictor",
+    }
     for point, meaning in meanings.items():
         scores = results["scores"]["final"][point]
         names = ("mean", "std_clients", "worst_decile")
@@ -98,25 +108,25 @@ def score_table(results: dict, paper: Score | None) -> Table:
 
 
 def error_table(errors: dict) -> Table:
-    """Errors of forecasts at G, L and P, over the targets that are not missing."""
+    """Errors of forecasts at G, L and P over the targets that are not missing."""
     table = Table(
         title=f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts",
-        caption="targets that are missing are left out; results.json has both",
+        caption="without missing targets; results.json also has the errors with them",
     )
     table.add_column("scored at")
     for ahead in errors["G"]:
         table.add_column(ahead, justify="right")
     for point in POINTS:
-        table.add_row(point, *(error_cell(told) for told in errors[point].values()))
+        table.add_row(point, *(error_cell(ahead) for ahead in errors[point].values()))
     return table
 
 
 def new_clients_table(results: dict) -> Table:
-    """Test scores of the new clients, from the moment they join on."""
+    """Test scores of the new clients when they join and after each of their rounds."""
     new_clients = results["new_clients"]
     table = Table(
-        title=f"{len(new_clients['clients'])} new clients to {results['dataset']['name']}",
-        caption=f"{results['metric']}; rounds at home, with nothing else learned"
+        title=f"{len(new_clients['clients'])} new clients on {results['dataset']['name']}",
+        caption=f"{results['metric']} after rounds in which only the new clients adapt"
         + (
             f"; diverged in round {new_clients['diverged_at']}"
             if new_clients["diverged_at"] >= 0
@@ -133,19 +143,19 @@ def new_clients_table(results: dict) -> Table:
 
 
 def attack_table(results: dict) -> Table:
-    """Test scores of the honest clients, and how often a trigger had its effect on them."""
+    """Test scores of all and of benign clients, and the success rate of a backdoor."""
     attack, everyone = results["attack"], results["scores"]["final"]
     defence = f" against {results['defence']}" if results["defence"] else ""
     table = Table(
         title=f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients",
-        caption=f"{results['metric']}; results.json names them",
+        caption=f"{results['metric']}; results.json has their names",
     )
-    columns = {"of all clients": {point: everyone[point]["mean"] for point in POINTS}}
+    columns = {"all clients": {point: everyone[point]["mean"] for point in POINTS}}
     if attack["benign"]:
         benign = {point: attack["benign"][point]["mean"] for point in POINTS}
-        columns["of honest clients"] = benign
+        columns["benign clients"] = benign
     if attack["success"]:
-        columns["success"] = attack["success"]
+        columns["attack success"] = attack["success"]
     table.add_column("scored at")
     for column in columns:
         table.add_column(column, justify="right")
@@ -155,7 +165,7 @@ def attack_table(results: dict) -> Table:
 
 
 def footer(results: dict, out: Path) -> str:
-    """Time, speed and traffic of a run, and where its results lie."""
+    """Time, speed and traffic of a run, and the path of its results."""
     timing, traffic = results["timing"], results["communication"]
     seconds = sum(
         timing[f"{what}_s"] for what in ("compile", "train", "evaluate", "new_clients")

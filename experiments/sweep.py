@@ -3,20 +3,21 @@
     python -m experiments.sweep --config=configs/tpt48.py --config.data.val_fraction=0.1 \\
         --grid.algorithm=panacea,pfedhn --grid.hparams.client_lr=0.01,0.03,0.1 --seeds=2
 
-An axis is any field of the configuration, or ``algorithm`` for the methods of its file.
-``--samples=100`` draws points instead, with ``--uniform.FIELD=LOW,HIGH`` and
-``--loguniform.FIELD=LOW,HIGH`` beside values to choose from; ``--points=FILE.py`` takes them
-from the file's ``get_points()``. Trials that differ in floats and seeds are one program,
-vmapped, and split over the devices of this host, or over those of a Ray cluster.
+An axis is any field of the configuration, or ``algorithm`` for the methods of its file. A field
+that a method does not read is left out of its points. ``--samples=100`` draws random points:
+``--grid.FIELD`` then lists the values to draw from, and ``--uniform.FIELD=LOW,HIGH`` and
+``--loguniform.FIELD=LOW,HIGH`` are ranges. ``--points=FILE.py`` takes the points from the
+function get_points() of a file. Runs that differ only in floats of hparams and in seeds are one
+vmapped program, which is split over the devices of this host, or sent to a Ray cluster.
 
-Validation decides: the leaderboard is sorted by its mean over clients and seeds at P, after the
-last round. New clients, if there are any, are scored on validation too, as they join and after
-their rounds at home. Test scores stand apart and decide nothing. A point is ranked only where
-none of its runs diverged.
+The leaderboard ranks points by validation: by the mean score over clients and seeds at P after
+the last round. New clients are also scored on validation, when they join and after their
+rounds. Test scores are shown and do not affect the ranking. A point with a diverged run is not
+ranked.
 
-The folder of --out gets trials.jsonl, a line with the results of each run as it ends, and at
-the end leaderboard.json, leaderboard.md, and a plot of scores over each axis. With --resume,
-runs that trials.jsonl has are not made again.
+In the folder of --out, trials.jsonl gets one line with the results of each run when the run
+ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,
+runs that are in trials.jsonl are not repeated.
 """
 
 import sys
@@ -49,30 +50,39 @@ from graphfl_jax.runs.batch import run_trials
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.sweep import groups_of
 
-MOST_GROUPS = 20  # of trials that differ in structure, without --yes
+MOST_GROUPS = 20  # programs to compile without --yes
 
 flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
-flags.DEFINE_integer("samples", 0, "Random points in place of a grid.", lower_bound=0)
-flags.DEFINE_string("points", None, "Python file with get_points(), in place of a grid.")
 flags.DEFINE_integer(
-    "at_once", 0, "Runs in a program; 0 finds what is fast and fits into memory.", lower_bound=0
+    "samples", 0, "Number of random points; 0 takes every point of the grid.", lower_bound=0
+)
+flags.DEFINE_string("points", None, "Python file with get_points(), which replaces a grid.")
+flags.DEFINE_integer(
+    "at_once",
+    0,
+    "Runs in one program; 0 finds a number that is fast and fits into memory.",
+    lower_bound=0,
 )
 flags.DEFINE_integer("top", 10, "Rows of the leaderboard that are printed.", lower_bound=1)
-flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} groups to compile.")
+flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} programs to compile.")
 flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
-flags.DEFINE_bool("resume", False, "Go on with the sweep in --out.")
-flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where trials run.")
-flags.DEFINE_string("ray_address", "auto", "Of a running Ray ray_backend, HOST:PORT.")
+flags.DEFINE_bool("resume", False, "Continue the sweep in --out.")
+flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where the runs are made.")
+flags.DEFINE_string("ray_address", "auto", "Address of a running Ray cluster, HOST:PORT.")
 
 
 def main() -> int:
-    matplotlib.use("Agg")  # writes files, and needs no screen
+    matplotlib.use("Agg")  # needs no screen
     if FLAGS.resume and not FLAGS.out:
-        raise ValueError("--resume needs to know which sweep; add --out=DIR")
+        raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
     if FLAGS.points and (AXES or FLAGS.samples):
-        raise ValueError(f"points={FLAGS.points} and a grid are two searches; leave one out")
+        raise ValueError(
+            f"points={FLAGS.points} cannot be combined with axes or --samples; leave one out"
+        )
     if not (FLAGS.points or AXES):
-        raise ValueError("nothing to search; add --grid.hparams.client_lr=0.03,0.1 or so")
+        raise ValueError(
+            "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
+        )
     points = points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
     most = len(points) if FLAGS.yes else MOST_GROUPS
     groups = groups_of(points, list(range(FLAGS.seeds)), configured, most=most)
@@ -85,10 +95,10 @@ def main() -> int:
     with TrialLog(out, groups, resume=FLAGS.resume) as log, progress_bar("runs") as bar:
         total, found = len(log.planned), len(log.found)
         task = bar.add_task("sweep", total=total, completed=found)
-        for group, place, outcome in outcomes(
+        for group, i, outcome in outcomes(
             log.unfinished(), lambda runs: bar.advance(task, runs)
         ):
-            log.write(group, group.planned[place], outcome)
+            log.write(group, group.planned[i], outcome)
         lines = log.lines()
     seconds = time.perf_counter() - began
 
@@ -106,7 +116,8 @@ def main() -> int:
             draw_search(board).savefig(out / f"scores-{board['data']}.{suffix}", dpi=150)
     diverged = sum(len(board["diverged"]) for board in boards)
     console.print(
-        f"{total - found} runs in {seconds:.0f} s, {found} found; {diverged} diverged\n"
+        f"{total - found} runs in {seconds:.0f} s, {found} were in trials.jsonl; "
+        f"{diverged} diverged\n"
         f"{out}/trials.jsonl, leaderboard.md and .json, scores-*.png and .svg",
         highlight=False,
         soft_wrap=True,
@@ -115,7 +126,7 @@ def main() -> int:
 
 
 def outcomes(groups, report):
-    """Outcomes of all runs, as they end: the group, the place in it, what became of it."""
+    """Yields the group, the index in its ``planned`` and the outcome of each run that ends."""
     if FLAGS.launcher == "ray":
         for ended in ray_backend.run_groups(groups, at_once=FLAGS.at_once):
             report(1)
@@ -123,10 +134,10 @@ def outcomes(groups, report):
         return
     for group in groups:
         trials = [planned.trial for planned in group.planned]
-        for place, outcome in run_trials(
+        for i, outcome in run_trials(
             group.config, group.federations, trials, at_once=FLAGS.at_once, report=report
         ):
-            yield group, place, outcome
+            yield group, i, outcome
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from rich.console import Console
 
 from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
 from experiments.common.flag_values import check_names
-from experiments.common.plots import draw_risks
+from experiments.common.plots import draw_risks, save_figure
 from experiments.common.provenance import provenance
 from experiments.common.statistics import critical_value
 from experiments.common.text_tables import escaped, markdown_table, narrow
@@ -111,9 +111,7 @@ def main() -> int:
     write_json(out / "theory.json", results)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     write_text(out / "theory.md", page(made, tables, lines))
-    figure = draw_risks(curves, NAMES)
-    for suffix in ("png", "svg"):
-        figure.savefig(out / f"theory.{suffix}", dpi=150)
+    save_figure(draw_risks(curves, NAMES), out / "theory")
     console.print(f"{out}/theory.json, .md, .png and .svg", highlight=False, soft_wrap=True)
     return 0
 

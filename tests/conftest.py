@@ -44,3 +44,10 @@ def no_network(monkeypatch):
         raise OSError("tests have no network")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+def pytest_collection_modifyitems(items):
+    """Tests of one file run in one process, unless they name another group."""
+    for item in items:
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))

@@ -251,9 +251,10 @@ def test_tables_and_figures_share_cached_runs(tmp_path):
     scores = row["scores"]["P"]
     np.testing.assert_allclose(scores["mean"], np.mean(scores["seeds"]))
     np.testing.assert_allclose(scores["std_seeds"], np.std(scores["seeds"]))
-    made, empty, *lines = (tmp_path / "here/panacea_3.md").read_text().splitlines()
+    made, _, title, _, *lines = (tmp_path / "here/panacea_3.md").read_text().splitlines()
     assert made.startswith("Made by `python -m experiments.tables --table=panacea_3 ")
-    assert made.endswith("2 new runs, 0 from the cache.") and not empty
+    assert made.endswith("2 new runs, 0 from the cache.")
+    assert title == "Test scores of 2 seeds; fl60: accuracy, %"
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 3
     assert f"{scores['mean']:.2f}" in lines[2].split(" | ")
     status, printed, _ = shrunk("tables", *words, cwd=tmp_path, file="fl60")

@@ -14,7 +14,7 @@ from experiments.paper.robustness_statistics import (
     robustness_row,
     robustness_tables,
 )
-from tests.entries import entry
+from tests.entries import ROOT, launched
 
 
 def run(scores, ids=(), success=None, higher=True):
@@ -36,6 +36,7 @@ def run(scores, ids=(), success=None, higher=True):
     }
 
 
+CONFIG = f"--config={ROOT}/configs/fl60.py"
 CLEAN = [run([0.9, 0.8, 0.7]), run([0.6, 0.9, 0.9])]
 ATTACKED = [run([0.1, 0.6, 0.7], [0], 0.25), run([0.5, 0.0, 0.8], [1], 0.75)]
 
@@ -109,26 +110,38 @@ def test_ratios_are_sorted_and_zero_is_added():
 
 
 def test_the_entry_writes_tables_and_reads_runs_from_the_cache(tmp_path):
-    words = ["--methods=fedavg", "--attacks=sign_flip", "--ratios=0.5", "--seeds=2"]
-    status, printed, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
+    words = [CONFIG, "--config.rounds=3", "--config.local_steps=5", "--config.model.hidden=5"]
+    words += ["--methods=fedavg", "--attacks=sign_flip", "--ratios=0.5", "--seeds=2"]
+    status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
     assert "4 new runs, 0 from the cache" in printed
     page = (tmp_path / "out/robustness.md").read_text()
-    assert page.startswith("Made by `python -m experiments.robustness --config=")
-    assert "--methods=fedavg --attacks=sign_flip" in page and "--out" not in page
+    command = "python -m experiments.robustness --config=configs/fl60.py --config.rounds=3"
+    assert page.startswith(f"Made by `{command}") and "--out" not in page
+    assert "--methods=fedavg --attacks=sign_flip" in page
     assert "sign_flip: loss of benign clients, accuracy at P, %" in page
     names = {f"robustness.{suffix}" for suffix in ("json", "md", "png", "svg")}
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"cached_runs", *names}
     before = json.loads((tmp_path / "out/robustness.json").read_text())
     assert [(row["ratio"], row["attackers"]) for row in before["rows"]] == [(0.0, 0), (0.5, 30)]
     assert before["rows"][0]["points"]["P"]["loss"]["seeds"] == [0.0, 0.0]
-    status, printed, errors = entry("robustness", *words, "--out=out", cwd=tmp_path)
+    status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0 and "0 new runs, 4 from the cache" in printed, errors
     assert json.loads((tmp_path / "out/robustness.json").read_text()) == before
 
 
-def test_an_unknown_attack_is_refused_in_one_line(tmp_path):
-    status, printed, errors = entry("robustness", "--attacks=gas", cwd=tmp_path)
-    assert (status, printed, errors.count("\n")) == (2, "", 1)
-    assert errors.startswith("error: attacks='gas' is unknown; choose from label_flip")
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--attacks=gas"], "attacks='gas' is unknown; choose from label_flip"),
+        (
+            ["--methods=fedavg", "--config.algorithm.depth=2"],
+            "algorithm.depth=2 is not read by any run; remove it",
+        ),
+    ],
+)
+def test_invalid_flags_are_refused_in_one_line(tmp_path, words, message):
+    status, printed, errors = launched("robustness", CONFIG, *words, cwd=tmp_path)
+    assert (status, printed, errors.count("\n")) == (2, "", 1), errors
+    assert errors.startswith(f"error: {message}")
     assert not any(tmp_path.iterdir())

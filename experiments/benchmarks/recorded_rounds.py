@@ -1,4 +1,4 @@
-"""Rounds as JAX plays them, in arrays for another library: draws, losses, weights."""
+"""Rounds as JAX plays them, as arrays for another library: draws, losses, weights."""
 
 from typing import Any, NamedTuple
 
@@ -11,53 +11,53 @@ from ml_collections import ConfigDict
 from experiments.benchmarks.timing import Rounds, compile_rounds
 from graphfl_jax.algorithms.hyper import HyperServer
 from graphfl_jax.build import Experiment
-from graphfl_jax.core import Algorithm
+from graphfl_jax.core import Algorithm, Client, Server
 from graphfl_jax.trainers import draw_indices
 
 
 class Draws(NamedTuple):
-    """What a round leaves to chance, in arrays."""
+    """Everything that a round draws at random."""
 
     ids: Any  # [M] the cohort, ascending
-    indices: Any  # [M, K_c, B] examples of each client's steps
-    forgotten: Any  # [N, 1] bool, whose code the round takes from its neighbours
+    indices: Any  # [M, K_c, B] examples of each step of each client
+    # [N, 1] bool, clients whose initial embedding is replaced by the mean of their neighbours'
+    dropped: Any
 
 
 class Round(NamedTuple):
-    """A round as JAX played it."""
+    """A round that JAX has played."""
 
     draws: Draws
     loss: float  # mean over the clients' steps
-    weights: dict[str, np.ndarray]  # what the server then knows, by PyTorch's names
+    weights: dict[str, np.ndarray]  # of the server after the round, by PyTorch's names
 
 
 def play_in_jax(
     experiment: Experiment, config: ConfigDict, rounds: Rounds, count: int
 ) -> tuple[dict[str, np.ndarray], list[Round]]:
-    """What the server knows at the start, and the first `count` rounds, as JAX plays them."""
+    """The weights of the server at the start, and the first `count` rounds."""
 
-    def known(state):
+    def weights_of(state):
         return exported(jax.device_get(state.server), experiment, config)
 
     state = jax.tree.map(jnp.copy, rounds.state)
-    start, played = known(state), []
+    start, played = weights_of(state), []
     for draws in recorded(experiment, config, count):
         state, log = rounds.advance(state, jnp.int32(1))
-        played.append(Round(draws, float(log.metrics["loss"]), known(state)))
+        played.append(Round(draws, float(log.metrics["loss"]), weights_of(state)))
     return start, played
 
 
 def recorded(experiment: Experiment, config: ConfigDict, count: int) -> list[Draws]:
-    """What the first `count` rounds of the configuration's program leave to chance.
+    """The random draws of the first `count` rounds.
 
-    The program itself draws them, for an algorithm in which nobody trains.
+    They come from the program itself, for an algorithm that records them and does not train.
     """
 
     def build(hparams, played):
         return recording(experiment.build(hparams, played), config)
 
-    idle = experiment._replace(build=build)
-    rounds = compile_rounds(idle, config)
+    rounds = compile_rounds(experiment._replace(build=build), config)
     state, draws = rounds.state, []
     for _ in range(count):
         state, _ = rounds.advance(state, jnp.int32(1))
@@ -66,44 +66,42 @@ def recorded(experiment: Experiment, config: ConfigDict, count: int) -> list[Dra
 
 
 def recording(algorithm: Algorithm, config: ConfigDict) -> Algorithm:
-    """The algorithm without training, whose server keeps what the last round drew.
+    """The algorithm without training, whose server records the draws of the last round.
 
-    The server is the algorithm's own, as it was at the start, and the `Draws`.
+    The state of the server is a pair: the initial state of the algorithm's own server, and the
+    `Draws`.
     """
-    shape = (config.local_steps, config.batch_size)
+    server, shape = algorithm.server, (config.local_steps, config.batch_size)
 
     def init(key, graph):
         ids = jnp.zeros((config.cohort_size,), jnp.int32)
         indices = jnp.zeros((config.cohort_size, *shape), jnp.int32)
-        forgotten = jnp.zeros((graph.nodes.shape[0], 1), bool)
-        return algorithm.init(key, graph), Draws(ids, indices, forgotten)
+        dropped = jnp.zeros((graph.nodes.shape[0], 1), bool)
+        return server.init(key, graph), Draws(ids, indices, dropped)
 
-    def prepare(server, key):
-        own, draws = server
-        prepared = algorithm.prepare(own, key)
-        if isinstance(own, HyperServer):
-            draws = draws._replace(forgotten=prepared.mask)
-        return own, draws
+    def begin_round(state, key):
+        initial, draws = state
+        begun = server.begin_round(initial, key)
+        if isinstance(begun, HyperServer):
+            draws = draws._replace(dropped=begun.dropped)
+        return initial, draws
 
-    def local(message, client, examples, key):
-        return client, draw_indices(key, shape, examples.count), {"loss": jnp.float32(0.0)}
+    def local(message, memory, data, key):
+        indices = draw_indices(key, shape, data.train.count)  # as `trainers.sgd_trainer` does
+        return memory, indices, {"loss": jnp.float32(0.0)}
 
-    def aggregate(server, cohort, indices, key):
-        own, draws = server
-        return own, Draws(cohort.ids, indices, draws.forgotten)
+    def aggregate(state, cohort, indices, key):
+        initial, draws = state
+        return initial, Draws(cohort.ids, indices, draws.dropped)
 
-    return Algorithm(
-        init=init,
-        prepare=prepare,
-        download=lambda server, i: (),
-        local=local,
-        aggregate=aggregate,
-        predict=algorithm.predict,
+    recorder = Server(
+        init, download=lambda state, i: (), aggregate=aggregate, begin_round=begin_round
     )
+    return Algorithm(recorder, (Client(algorithm.client.model, local),))
 
 
 def exported(server, experiment: Experiment, config: ConfigDict) -> dict[str, np.ndarray]:
-    """What a JAX server knows, by PyTorch's names and in its layout."""
+    """The weights of a JAX server, by PyTorch's names and in its layout."""
 
     def flat(params):
         return np.concatenate([np.ravel(leaf) for leaf in LAYOUTS[config.model.name](params)])
@@ -111,7 +109,8 @@ def exported(server, experiment: Experiment, config: ConfigDict) -> dict[str, np
     if not isinstance(server, HyperServer):
         return {"theta": flat(server)}
     vector, unravel = ravel_pytree(experiment.model.init(jax.random.key(0)))
-    # The generator's outputs are the numbers of a model: where each of PyTorch's is among them.
+    # The generator's outputs are the parameters of a model: the place of each of PyTorch's
+    # parameters among them.
     order = flat(unravel(jnp.arange(len(vector), dtype=vector.dtype))).astype(int)
     weights, depth = server.weights, config.algorithm.depth
     named = {"embeddings": weights["embeddings"]}
@@ -143,5 +142,5 @@ def _forecaster(params):
     yield from (params["head"]["kernel"], params["head"]["bias"])
 
 
-# A model's arrays in the order in which the PyTorch module holds them.
+# The arrays of a model in the order of the PyTorch module's parameters.
 LAYOUTS = {"mlp": _perceptron, "gru": _forecaster}

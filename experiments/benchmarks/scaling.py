@@ -1,17 +1,16 @@
-"""``bench --scaling=...``: how the time of a round grows with what it is made of.
+"""``bench --scaling=...``: how the time of a round grows with the size of a federation.
 
-clients: federations of perceptrons of 5 to 10,000 clients, all of whom train in every round.
-    They are drawn, with `EXAMPLES` examples each, in a ring of relations.
-runs: a configuration with 1 to 64 seeds at once, vmapped, as sweeps run them.
-devices: one such drawn federation over more and more of this host's devices.
+clients: generated federations of 5 to 10,000 clients with perceptrons. All clients train in
+    every round. Each has `EXAMPLES` examples, and the relations form a ring.
+runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them.
+devices: one such generated federation on more and more devices of this host.
 
-A power is fitted to the sizes from a tenth of the largest on, to three at least: where a device
-is not full yet, time hardly grows.
+A power law is fitted to the sizes from a tenth of the largest on, at least three. Smaller
+sizes do not fill a device, and their time hardly grows.
 """
 
-import copy
-import math
 from collections.abc import Callable
+from math import lcm
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,8 +19,8 @@ import matplotlib
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table
 
+from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import (
     Rounds,
     compile_rounds,
@@ -31,21 +30,21 @@ from experiments.benchmarks.timing import (
     spread,
 )
 from experiments.common.plots import draw_power
-from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.build import arrange, build_experiment, load_federation, variant_of
+from graphfl_jax.configs import changed
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
-from graphfl_jax.program import client_mesh
-from graphfl_jax.runs.checkpoint import write_json
+from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.results import environment
 
-EXAMPLES = 100  # of a drawn client
+EXAMPLES = 100  # of a generated client
 NUMBERS = 6  # in an example and in its target, as in TPT-48
-AT_LEAST = 960  # clients in the federation that is split over devices
-REPEAT = 0.5  # seconds that a repeat takes at most, if a round does not take longer
+AT_LEAST = 960  # clients of the federation that is split over devices
+REPEAT = 0.5  # seconds that a repeat may take, if it has more than one round
 
 
 class Power(NamedTuple):
-    """A law time = factor * size ** exponent, fitted by least squares of logarithms."""
+    """A power law, time = factor * size ** exponent, fitted by least squares of logarithms."""
 
     factor: float
     exponent: float
@@ -54,31 +53,42 @@ class Power(NamedTuple):
 
 def scale(
     config: ConfigDict,
-    what: str,
+    over: str,
     sizes: list[str],
     *,
     repeats: int,
     rounds_each: int,
     out: Path,
 ) -> int:
-    """Prints, draws and writes the time of a round over the numbers of clients, runs or
-    devices."""
-    defaults, prepare = SCALINGS[what]
+    """Prints, draws and writes the time of a round over a number of clients, runs or devices.
+
+    Args:
+      config: of the rounds.
+      over: one of `SCALINGS`.
+      sizes: the numbers, as text; empty for the default ones.
+      repeats: timed repeats of each size.
+      rounds_each: largest number of rounds in a repeat.
+      out: output folder.
+
+    Raises:
+      ValueError: a field or a size does not fit.
+    """
+    defaults, prepare = SCALINGS[over]
     sizes = numbers(sizes) or defaults(config)
     compile_for = prepare(config, sizes)
     players, rounds, steps = {}, {}, {}
     for size in sizes:
         compiled = compile_for(size)
         once = player(compiled, 1)
-        seconds(once)
+        seconds(once)  # warms up
         rounds[size] = max(1, min(rounds_each, int(REPEAT / seconds(once))))
         players[size] = player(compiled, rounds[size])
         steps[size] = compiled.client_steps
     times = interleaved(players, repeats)
     times = [[took / rounds[size] for took in spread(times[size])] for size in sizes]
     fit = power(sizes, [median for median, *_ in times])
-    told = {
-        "over": what,
+    results = {
+        "over": over,
         "variant": variant_of(config),
         "config": config.to_dict(),
         "repeats": repeats,
@@ -94,20 +104,32 @@ def scale(
         ],
         "power": fit and fit._asdict(),
     }
-    _print(told)
-    _write(told, fit, out)
+    report, console = _report(results, fit), Console()
+    show(report, console)
+    matplotlib.use("Agg")  # needs no screen
+    title = f"{variant_of(config)}, {results['device']}"
+    figure = draw_power(sizes, times, fit, (over, "seconds per round"), title)
+    for path in write(report, out, f"scaling_{over}", results, figure):
+        console.print(path, highlight=False, soft_wrap=True)
     return 0
 
 
-def numbers(told: list[str]) -> list[int]:
-    """Sizes from words, ascending."""
-    if not all(word.isdecimal() and int(word) > 0 for word in told):
-        raise ValueError(f"sizes={','.join(told)} are no numbers; give some such as 10,100")
-    return sorted({int(word) for word in told})
+def numbers(words: list[str]) -> list[int]:
+    """Positive integers from text, in ascending order.
+
+    Raises:
+      ValueError: a word is not a positive integer.
+    """
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        raise ValueError(
+            f"sizes={','.join(words)} has a value that is not a positive integer; set "
+            f"--sizes=10,100 or other numbers"
+        )
+    return sorted({int(word) for word in words})
 
 
 def power(sizes: list[int], times: list[float]) -> Power | None:
-    """Fits the upper sizes; None where there is one size alone."""
+    """Fits a power law to the upper sizes; None if there is only one size."""
     if len(sizes) < 2:
         return None
     upper = sum(size >= max(sizes) / 10 for size in sizes)
@@ -117,8 +139,8 @@ def power(sizes: list[int], times: list[float]) -> Power | None:
     return Power(float(np.exp(offset)), float(exponent), sizes[-upper:])
 
 
-def drawn_federation(clients: int) -> Federation:
-    """A regression that every client of a ring poses alike, but for its own offsets."""
+def generated_federation(clients: int) -> Federation:
+    """A regression on a ring of clients, whose targets differ by an offset per client."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(clients, EXAMPLES, NUMBERS))
     y = np.tanh(x @ rng.normal(size=(NUMBERS, NUMBERS)))
@@ -130,7 +152,7 @@ def drawn_federation(clients: int) -> Federation:
         y=y,
         graph=relations.from_edges(clients, ring),
         task="regression",
-        name="drawn",
+        name="generated",
         source="generated",
         val_fraction=0.0,
         seed=0,
@@ -139,54 +161,59 @@ def drawn_federation(clients: int) -> Federation:
 
 
 def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of so many clients."""
-    return lambda clients: _all_play(config, clients)
+    """A function that compiles rounds of a number of clients."""
+    return lambda clients: _all_clients_train(config, clients)
 
 
 def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds on so many devices."""
+    """A function that compiles rounds on a number of devices.
+
+    Raises:
+      ValueError: this host has only one device, or fewer than the largest size.
+    """
     devices = jax.local_devices()
     if len(devices) == 1:
         raise ValueError(
-            "scaling=devices needs more than the one device of this host; on a CPU set "
-            "XLA_FLAGS=--xla_force_host_platform_device_count=4, which simulates four"
+            "scaling=devices needs several devices, and this host has one; on a CPU, set "
+            "XLA_FLAGS=--xla_force_host_platform_device_count=4 to simulate four"
         )
     if max(sizes) > len(devices):
         raise ValueError(
-            f"sizes={max(sizes)} exceeds the {len(devices)} devices of this host; give fewer"
+            f"sizes={max(sizes)} exceeds the {len(devices)} devices of this host; set --sizes "
+            f"to at most {len(devices)}"
         )
-    shared = math.lcm(*sizes)
-    clients = shared * -(-AT_LEAST // shared)
-    return lambda size: _all_play(config, clients, devices[:size])
+    multiple = lcm(*sizes)
+    clients = multiple * -(-AT_LEAST // multiple)
+    return lambda size: _all_clients_train(config, clients, devices[:size])
 
 
 def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of so many runs."""
+    """A function that compiles rounds of a number of runs."""
     experiment = build_experiment(config, load_federation(config))
     return lambda runs: compile_rounds(experiment, config, runs=runs)
 
 
-def _all_play(config, clients, devices=None):
-    """Rounds of a drawn federation in which all clients train."""
-    experiment, config = _drawn_experiment(config, clients)
+def _all_clients_train(config, clients, devices=None):
+    """Rounds of a generated federation in which all clients train."""
+    experiment, config = _generated_experiment(config, clients)
     mesh = client_mesh(clients, devices) if devices else None
     return compile_rounds(experiment, config, mesh=mesh)
 
 
-def _drawn_experiment(config, clients):
+def _generated_experiment(config, clients):
     if config.model.name != "mlp":
         raise ValueError(
-            f"model.name={config.model.name}: clients are drawn for perceptrons alone; set "
-            f"--config.model.name=mlp, or take configs/tpt48.py"
+            f"model.name={config.model.name} does not fit generated clients, which have "
+            f"perceptrons; set --config.model.name=mlp, or use configs/tpt48.py"
         )
-    config = copy.deepcopy(config)
-    config.cohort_size = clients
-    return build_experiment(config, drawn_federation(clients)), config
+    config = changed(config, {"cohort_size": clients})
+    federation = arrange(config, generated_federation(clients))
+    return build_experiment(config, federation), config
 
 
 def _numbers_of_clients(config):
-    experiment, _ = _drawn_experiment(config, 5)
-    relational = experiment.build(experiment.hparams, 0).relational
+    experiment, _ = _generated_experiment(config, 5)
+    relational = experiment.build(experiment.hparams, 0).needs.relations
     return [5, 10, 30, 100, 300, 1000] + [3000, 10000] * (not relational)
 
 
@@ -202,46 +229,24 @@ def _powers_of_two(most):
     return [2**i for i in range(most.bit_length())]
 
 
-def _print(told):
-    unit = told["over"]
-    table = Table(title=f"{told['variant']} over {unit}, {told['device']}")
-    for column in (unit, "ms per round", "fastest", "slowest", "client-steps/s"):
-        table.add_column(column, justify="right")
-    for row in told["rows"]:
+def _report(results, fit):
+    over = results["over"]
+    rows = [[over, "ms per round", "fastest", "slowest", "client-steps/s"]]
+    for row in results["rows"]:
         median, *others = row["s_per_round"]
-        cached_runs = (f"{1e3 * took:,.2f}" for took in (median, *others))
-        table.add_row(f"{row['size']:,}", *cached_runs, f"{row['client_steps'] / median:,.0f}")
-    console = Console()
-    console.print(table)
-    fit = told["power"]
+        times = (f"{1e3 * took:,.2f}" for took in (median, *others))
+        rows.append([f"{row['size']:,}", *times, f"{row['client_steps'] / median:,.0f}"])
+    lines = [f"Medians of {results['repeats']} interleaved repeats."]
     if fit is not None:
-        fitted = ", ".join(f"{size:,}" for size in fit["sizes"])
-        console.print(
-            f"time grows as {unit} to the power {fit['exponent']:.2f}, by least squares of "
-            f"logarithms at {fitted} {unit}",
-            highlight=False,
+        fitted = ", ".join(f"{size:,}" for size in fit.sizes)
+        lines.append(
+            f"The time grows as {over} to the power {fit.exponent:.2f}, by least squares of "
+            f"logarithms at {fitted} {over}."
         )
+    return Report(f"{results['variant']} over {over}, {results['device']}", rows, lines)
 
 
-def _write(told, fit, out):
-    matplotlib.use("Agg")  # writes files, and needs no screen
-    out.mkdir(parents=True, exist_ok=True)
-    name = f"scaling_{told['over']}"
-    write_json(out / f"{name}.json", told)
-    drawn = draw_power(
-        [row["size"] for row in told["rows"]],
-        [row["s_per_round"] for row in told["rows"]],
-        fit,
-        (told["over"], "seconds per round"),
-        f"{told['variant']}, {told['device']}",
-    )
-    for suffix in ("png", "svg"):
-        drawn.savefig(out / f"{name}.{suffix}", dpi=150)
-    for suffix in ("png", "svg", "json"):
-        Console().print(f"{out}/{name}.{suffix}", highlight=False, soft_wrap=True)
-
-
-# Of each, (config) -> the sizes unless others are told, and what compiles rounds of a size.
+# For each: (config) -> default sizes, and (config, sizes) -> a function that compiles a size.
 SCALINGS = {
     "clients": (_numbers_of_clients, over_clients),
     "runs": (_numbers_of_runs, over_runs),

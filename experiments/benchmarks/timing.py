@@ -1,4 +1,4 @@
-"""What is measured, and how: times of functions in turn, memory, and rounds compiled alone."""
+"""Measurements of time and memory, and rounds that are compiled without evaluations."""
 
 import resource
 import statistics
@@ -11,33 +11,44 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
-from graphfl_jax.runs.single import Compiled, program_of
+from graphfl_jax.runs.session import (
+    Inputs,
+    RunsData,
+    Session,
+    batched,
+    inputs_of,
+    program_of,
+)
 
 
-def interleaved(measured: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
-    """Times of all functions, one after the other, so that a slow spell slows all of them."""
-    times = {name: [] for name in measured}
+def interleaved(functions: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
+    """Seconds of every call of every function, by name.
+
+    The functions are called in turn, so that a slow period of the machine affects all of them.
+    """
+    times = {name: [] for name in functions}
     for repeat in range(repeats + 1):
-        for name, function in measured.items():
+        for name, function in functions.items():
             took = seconds(function)
-            if repeat:  # the first one warms up
+            if repeat:  # the first call warms up
                 times[name].append(took)
     return times
 
 
 def seconds(function: Callable) -> float:
-    """Wall-clock time of a call, to the end of its computation."""
+    """Wall-clock time of a call, including its computation on devices."""
     began = time.perf_counter()
     jax.block_until_ready(function())
     return time.perf_counter() - began
 
 
 def spread(times: list[float]) -> tuple[float, float, float]:
+    """The median, the smallest and the largest of some times."""
     return statistics.median(times), min(times), max(times)
 
 
@@ -48,18 +59,18 @@ def peak_memory() -> int:
 
 
 class Cost(NamedTuple):
-    """What it took to make something ready."""
+    """Time and memory of a block of code."""
 
     seconds: float
-    memory: int | None  # bytes by which the resident size rose at its peak; None: not told
+    memory: int | None  # bytes by which the resident size rose at its peak; None if unknown
 
 
 @contextmanager
 def cost() -> Iterator[Callable[[], Cost]]:
-    """Measures a block; the function that it gives tells the cost afterwards.
+    """Measures a block. It yields a function that returns the cost after the block has ended.
 
-    Memory is the rise over what was resident before, and says nothing of what was there to be
-    used again. Only Linux lets a process forget its old peak.
+    Memory is the rise over the resident size at the start; memory that was free for reuse does
+    not count. It is known on Linux only, where a process can reset its peak.
     """
     began = time.perf_counter()
     try:
@@ -67,54 +78,60 @@ def cost() -> Iterator[Callable[[], Cost]]:
         before = _status("VmRSS")
     except OSError:
         before = None
-    told = []
-    yield lambda: told[0]
+    measured = []
+    yield lambda: measured[0]
     took = time.perf_counter() - began
-    told.append(Cost(took, None if before is None else max(0, _status("VmHWM") - before)))
+    measured.append(Cost(took, None if before is None else max(0, _status("VmHWM") - before)))
 
 
 def _status(field):
+    """A size in bytes from the status of this process."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return 1024 * int(line.split()[1])
-    raise OSError(f"/proc/self/status tells no {field}")
+    raise OSError(f"/proc/self/status has no {field}")
 
 
 class Rounds(NamedTuple):
     """Rounds of a configuration, compiled without evaluations."""
 
     state: State  # before the first round
-    advance: Callable[[State, Any], Any]  # (state, rounds) -> (State, Log); takes the state
+    advance: Callable[[State, Any], Any]  # (state, rounds) -> (State, Log); donates the state
     client_steps: int  # in a round, of all runs
 
 
 def compile_rounds(
     experiment: Experiment, config: ConfigDict, *, mesh: Mesh | None = None, runs: int = 0
 ) -> Rounds:
-    """Compiles rounds for a mesh of devices; `runs` of them at once, with seeds of their own,
-    if that is not 0."""
+    """Compiles the rounds of an experiment.
+
+    Args:
+      experiment: of the configuration.
+      config: its sizes and its seed.
+      mesh: devices over which the cohort is split.
+      runs: number of runs in one program, with different seeds; 0 is a single run.
+    """
     program = program_of(experiment, config, mesh)
-    key = jax.random.key(config.seed)
-    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
-    start, advance = program.start, program.advance
+    inputs = inputs_of(experiment, config.seed, mesh)
     if runs:
-        key = jax.random.split(key, runs)
-        start = jax.jit(jax.vmap(start, (0, None, None)))
-        advance = jax.jit(jax.vmap(advance, (0, 0, None, None, None)), donate_argnums=0)
-    everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
-    inputs = jax.device_put((key, hparams, experiment.federation.data), everywhere)
-    state = jax.block_until_ready(start(*inputs))
-    compiled = advance.lower(state, *inputs, jnp.int32(1)).compile()
+        program = batched(program, mesh=None, federations=1)
+        inputs = Inputs(
+            jax.random.split(inputs.key, runs),
+            {name: jnp.broadcast_to(value, (runs,)) for name, value in inputs.hparams.items()},
+            RunsData(jnp.zeros(runs, jnp.int32), inputs.data),
+        )
+    state = jax.block_until_ready(program.start(*inputs))
+    executable = program.advance.lower(state, *inputs, jnp.int32(1)).compile()
     return Rounds(
         state,
-        lambda state, rounds: compiled(state, *inputs, rounds),
+        lambda state, rounds: executable(state, *inputs, rounds),
         config.cohort_size * config.local_steps * max(1, runs),
     )
 
 
-def player(rounds: Rounds | Compiled, count: int) -> Callable[[], State]:
-    """A function that plays `count` rounds, each call from where the last one ended."""
-    state = jax.tree.map(jnp.copy, rounds.state)
+def player(rounds: Rounds | Session, count: int) -> Callable[[], State]:
+    """A function that plays `count` rounds; each call continues where the last one ended."""
+    state = jax.tree.map(jnp.copy, rounds.state)  # `advance` donates its argument
 
     def play():
         nonlocal state

@@ -1,58 +1,65 @@
-"""``bench --against=torch``: the same rounds in PyTorch, verified, then timed.
+"""``bench --against=torch``: rounds in PyTorch, verified against JAX and then timed.
 
-Before anything is timed, every variant starts from JAX's initial weights and plays `ROUNDS`
-rounds with the cohorts, batches and code dropout that the compiled program draws. The losses of
-every round must agree, and what the server knows after it; else nothing is timed. The timed
-rounds are then drawn on each side by its own generator.
+First, each variant of `torch_player` starts from JAX's initial weights and plays `ROUNDS`
+rounds with the cohorts, batches and dropped embeddings that the compiled program draws. After
+each round, the loss and the weights of the server must agree with JAX's; otherwise nothing is
+timed. In the timed rounds, each library draws with its own generator.
 """
 
 import contextlib
-import functools
 import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import jax
 import matplotlib
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table
 
 from experiments.benchmarks.recorded_rounds import Round, play_in_jax
+from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player, spread
+from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_rates
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.program import client_mesh
-from graphfl_jax.runs.checkpoint import write_json
+from graphfl_jax.configs.fields import values_of
+from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.results import environment
+from graphfl_jax.runs.session import cohort_divisor
 
-HERE = "graphfl_jax"
+JAX = "graphfl_jax"
 VARIANTS = ("eager", "compile", "vmap", "vmap+compile")
-# What `experiments.pytorch` has, by the field that chooses it; PANACEAS of Panacea alone.
-WRITTEN = {
+# Values that `torch_player` supports, by field; the others are checked for Panacea only.
+SUPPORTED = {
     "algorithm.name": ("panacea", "fedavg"),
     "tuning.part": ("",),
+    "attack.name": ("",),
+    "defence.name": ("",),
     "model.name": ("mlp", "gru"),
     "client_optimizer": ("sgd", "adam"),
+    "client_schedule": ("constant",),
 }
-PANACEAS = {
+SUPPORTED_PANACEA = {
     "algorithm.layer": ("sage",),
-    "algorithm.profile": ("whole",),
+    "algorithm.output": ("direct",),
     "server_optimizer": ("polyak_sgd", "sgd", "adam"),
+    "server_schedule": ("constant",),
 }
 ROUNDS = 3
-# By how much a loss may differ, as a share of it. A step adds in other orders, which costs
-# about ten float32 roundings of 6e-8; 3 rounds of 60 steps one after the other 1e-4. Seen are
-# 2e-7 with SGD and 4e-6 with Adam.
+# Largest relative difference of a loss. The libraries add in different orders, which costs
+# about ten float32 roundings of 6e-8 per step, and at most 1e-4 over 3 rounds of 60 steps in
+# sequence. Measured: 2e-7 with SGD, 4e-6 with Adam.
 LOSS_TOLERANCE = 1e-4
-# By how much a server may, as a share of the way it has come, which is small against its
-# weights. Seen are 1e-6 with SGD; with Adam, which divides a gradient near 0 by its own size
-# and so shows its rounding in full, 7e-5, and 1e-3 on tiny federations. Without Panacea's
-# penalty at lambda_d = 0.01 it is 3e-2, with a wrong code or weight 0.2 or more.
+# Largest difference of the server's weights, relative to their change since the start, which is
+# small compared with the weights. Measured: 1e-6 with SGD. Adam divides a gradient near 0 by
+# its own size, which amplifies its rounding error: 7e-5, and 1e-3 on tiny federations. Errors
+# cause more: 3e-2 without Panacea's penalty at lambda_d = 0.01, and at least 0.2 with a wrong
+# embedding or weight.
 SERVER_TOLERANCE = 5e-3
 
 
@@ -65,141 +72,173 @@ def against_torch(
     rounds_each: int,
     out: Path,
 ) -> int:
-    """Prints, draws and writes what rounds cost here and in PyTorch."""
+    """Prints, draws and writes the time of a round in JAX and in PyTorch.
+
+    Raises:
+      ValueError: a field or a flag does not fit, PyTorch is not installed, or the rounds of a
+        variant differ from JAX's.
+    """
     check(config, variants)
-    pytorch = torch_players(threads)
+    torch_player = import_torch_player(threads)
     experiment = build_experiment(config, load_federation(config))
     with cost() as spent:
-        rounds = compile_rounds(experiment, config, mesh=client_mesh(config.cohort_size))
+        mesh = client_mesh(cohort_divisor(experiment))
+        rounds = compile_rounds(experiment, config, mesh=mesh)
         jax.block_until_ready(player(rounds, 1)())
-    costs, players = {HERE: spent()}, {HERE: player(rounds, rounds_each)}
+    costs, players = {JAX: spent()}, {JAX: player(rounds, rounds_each)}
     start, played = play_in_jax(experiment, config, rounds, ROUNDS)
-    apart, failed = {}, {}
-    with _own_cache():
+    differences, failed = {}, {}
+    with _empty_compile_cache():
         for variant in variants:
             try:
                 with cost() as spent:
-                    torch_player = pytorch.Player(experiment, config, variant)
-                    torch_player.start(start)
-                    torch_player.play(pytorch.drawn(*played[0].draws))
-            except pytorch.CompileError as error:
+                    torch_rounds = torch_player.Player(experiment, config, variant)
+                    torch_rounds.start(start)
+                    torch_rounds.play(torch_player.as_tensors(played[0].draws))
+            except torch_player.CompileError as error:
                 failed[variant] = str(error).splitlines()[0]
                 continue
             costs[variant] = spent()
-            apart[variant] = verify(torch_player, pytorch.drawn, start, played, variant)
-            players[variant] = _several(torch_player, rounds_each)
+            differences[variant] = verify(torch_player, torch_rounds, start, played, variant)
+            players[variant] = _play_several(torch_rounds, rounds_each)
         times = interleaved(players, repeats)
 
     rows = [
         {
             "name": name,
             "s_per_round": [took / rounds_each for took in spread(times[name])],
-            "times_as_long": statistics.median(times[name]) / statistics.median(times[HERE]),
-            "ready_s": costs[name].seconds,
+            "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
+            "setup_s": costs[name].seconds,
             "memory_bytes": costs[name].memory,
-            "apart": apart.get(name),
+            "differences": differences.get(name),
         }
         for name in players
     ]
-    told = {
+    results = {
         "config": config.to_dict(),
         "repeats": repeats,
         "rounds_each": rounds_each,
         "client_steps": rounds.client_steps,
-        "torch": pytorch.environment(),
+        "torch": torch_player.environment(),
         **environment(),
         "rows": rows,
         "not_measured": failed,
     }
     title = f"{variant_of(config)} on {config.data.name}"
-    _print(told, title)
-    _write(told, title, out)
+    report = _report(results, title)
+    console = Console()
+    show(report, console)
+    matplotlib.use("Agg")  # needs no screen
+    figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
+    for path in write(report, out, "bench", results, figure):
+        console.print(path, highlight=False, soft_wrap=True)
     return 0
 
 
 def check(config: ConfigDict, variants: list[str]) -> None:
-    """Refuses what `experiments.pytorch` does not have."""
-    for variant in variants:
-        if variant not in VARIANTS:
+    """Checks that `torch_player` supports a configuration and the variants.
+
+    Raises:
+      ValueError: it does not, or JAX does not use the CPU.
+    """
+    check_names("variants", variants, VARIANTS)
+    values, _ = values_of(config)
+    is_panacea = config.algorithm.name == "panacea"
+    for field, choices in (SUPPORTED | (SUPPORTED_PANACEA if is_panacea else {})).items():
+        if values[field] not in choices:
             raise ValueError(
-                f"variants={variant!r} is unknown; choose from {', '.join(VARIANTS)}"
-            )
-    written = WRITTEN | (PANACEAS if config.algorithm.name == "panacea" else {})
-    for field, choices in written.items():
-        value = functools.reduce(getattr, field.split("."), config)
-        if value not in choices:
-            raise ValueError(
-                f"{field}={value!r} is not written in PyTorch; set --config.{field} to one of "
-                f"{', '.join(map(repr, choices))}, or take configs/tpt48.py or metr_la.py"
+                f"{field}={values[field]!r} is not supported by --against=torch; set "
+                f"--config.{field} to one of {', '.join(map(repr, choices))}, or use "
+                f"configs/tpt48.py or metr_la.py"
             )
     if jax.default_backend() != "cpu":
         raise ValueError(
-            f"against=torch compares on CPUs, and JAX has a {jax.default_backend()} here; set "
+            f"against=torch compares on CPUs, but JAX uses a {jax.default_backend()}; set "
             f"JAX_PLATFORMS=cpu"
         )
 
 
-def torch_players(threads: int | None):
-    """The module `experiments.pytorch`, with so many threads if that is not None."""
+def import_torch_player(threads: int | None) -> Any:
+    """The module `torch_player`, after the number of PyTorch's threads is set.
+
+    Args:
+      threads: that number; None keeps PyTorch's own.
+
+    Raises:
+      ValueError: PyTorch is not installed.
+    """
     if importlib.util.find_spec("torch") is None:
         raise ValueError(
-            "against=torch needs PyTorch, which is not installed; in a checkout "
-            ".venv/bin/pip install -e '.[torch]', else pip install 'graphfl_jax[torch]'"
+            "against=torch needs PyTorch, which is not installed; run .venv/bin/pip install -e "
+            "'.[torch]' in a checkout, or pip install 'graphfl_jax[torch]'"
         )
-    from experiments import pytorch
+    from experiments.benchmarks import torch_player
 
     if threads is not None:
-        pytorch.torch.set_num_threads(threads)
-    return pytorch
+        torch_player.torch.set_num_threads(threads)
+    return torch_player
 
 
-def verify(torch_player, drawn: Callable, start, played: list[Round], variant: str) -> dict:
-    """Plays JAX's rounds in PyTorch.
+def verify(
+    torch_player: Any, torch_rounds: Any, start: dict, played: list[Round], variant: str
+) -> dict[str, float]:
+    """Plays JAX's rounds in PyTorch and compares the results.
+
+    Args:
+      torch_player: the module.
+      torch_rounds: its `Player`.
+      start: weights of the server before the first round.
+      played: rounds that JAX has played.
+      variant: of the player, for the error.
 
     Returns:
-      The largest difference of a ``loss``, as a share of it, and of the ``server``'s weights,
-      as a share of the way that they have come in JAX.
+      The largest difference of a ``loss``, relative to it, and of the ``server``'s weights,
+      relative to their change since the start.
 
     Raises:
       ValueError: a difference is larger than rounding explains.
     """
-    torch_player.start(start)
+    torch_rounds.start(start)
     largest = {"loss": 0.0, "server": 0.0}
-    for number, told in enumerate(played, start=1):
-        loss = float(torch_player.play(drawn(*told.draws)))
-        weights = torch_player.weights()
-        gap = _distance(weights, told.weights) / _distance(start, told.weights)
-        differences = {"loss": abs(loss - told.loss) / abs(told.loss), "server": gap}
-        # Written so that NaN, for which every comparison is false, is refused.
-        if not (differences["loss"] <= LOSS_TOLERANCE and gap <= SERVER_TOLERANCE):
+    for number, expected in enumerate(played, start=1):
+        loss = float(torch_rounds.play(torch_player.as_tensors(expected.draws)))
+        change = _distance(start, expected.weights)
+        found = {
+            "loss": abs(loss - expected.loss) / abs(expected.loss),
+            "server": _distance(torch_rounds.weights(), expected.weights) / change,
+        }
+        # With NaN, every comparison is false, so that it is refused too.
+        if not (found["loss"] <= LOSS_TOLERANCE and found["server"] <= SERVER_TOLERANCE):
             raise ValueError(
-                f"variant {variant} in round {number}: its loss is {loss:.7g}, JAX's "
-                f"{told.loss:.7g}, and servers are {gap:.1e} of their way apart, which is more "
-                f"than rounding ({LOSS_TOLERANCE:.0e}, {SERVER_TOLERANCE:.0e}); not timed; "
-                f"lower the learning rates, or correct experiments/pytorch.py"
+                f"variants={variant} differs from JAX in round {number}, so nothing is timed: "
+                f"its loss is {loss:.7g} and not {expected.loss:.7g}, and its server differs "
+                f"by {found['server']:.1e} of the change since the start, where rounding "
+                f"explains {LOSS_TOLERANCE:.0e} of the loss and {SERVER_TOLERANCE:.0e} of the "
+                f"change; lower the learning rates, or correct experiments/benchmarks"
             )
-        largest = {name: max(largest[name], differences[name]) for name in largest}
+        largest = {name: max(largest[name], found[name]) for name in largest}
     return largest
 
 
 def _distance(a, b):
+    """Euclidean distance between the weights of two servers."""
     squares = (np.sum(np.square(a[name].astype(np.float64) - b[name])) for name in b)
     return float(np.sqrt(sum(squares)))
 
 
-def _several(torch_player, count):
+def _play_several(torch_rounds, count):
     """A function that plays `count` rounds, drawn by PyTorch."""
 
     def play():
         for _ in range(count):
-            torch_player.play(torch_player.draw())
+            torch_rounds.play(torch_rounds.draw())
 
     return play
 
 
 @contextlib.contextmanager
-def _own_cache() -> Iterator[None]:
-    """Gives torch.compile an empty cache, as XLA has none, so that it compiles."""
+def _empty_compile_cache() -> Iterator[None]:
+    """Gives torch.compile an empty cache, so that it compiles, as XLA does."""
     before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
@@ -211,53 +250,41 @@ def _own_cache() -> Iterator[None]:
                 os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
 
 
-def _print(told, title):
-    pytorch = told["torch"]
-    table = Table(
-        title=f"{title}, {told['device']}; PyTorch {pytorch['version']} with "
+def _report(results, title):
+    pytorch = results["torch"]
+    title = (
+        f"{title}, {results['device']}; PyTorch {pytorch['version']} with "
         f"{pytorch['threads']} threads"
     )
-    table.add_column("", no_wrap=True)
-    columns = ("rounds/s", "fastest", "slowest", "client steps/s", "ratio", "ready s", "MiB")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for row in told["rows"]:
+    heads = ["", "rounds/s", "fastest", "slowest", "client-steps/s", "ratio", "setup s", "MiB"]
+    cells = [heads]
+    for row in results["rows"]:
         rates = [1 / took for took in row["s_per_round"]]
         memory = row["memory_bytes"]
-        table.add_row(
-            row["name"],
-            *(f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}" for rate in rates),
-            f"{told['client_steps'] * rates[0]:,.0f}",
-            f"{row['times_as_long']:.1f}",
-            f"{row['ready_s']:.1f}",
-            "?" if memory is None else f"{memory / 2**20:,.0f}",
+        cells.append(
+            [
+                row["name"],
+                *(f"{rate:.3g}" if rate < 1000 else f"{rate:,.0f}" for rate in rates),
+                f"{results['client_steps'] * rates[0]:,.0f}",
+                f"{row['time_ratio']:.1f}",
+                f"{row['setup_s']:.1f}",
+                "?" if memory is None else f"{memory / 2**20:,.0f}",
+            ]
         )
-    for name in told["not_measured"]:
-        table.add_row(name, "not measured")
-    console = Console(highlight=False)
-    console.print(table)
-    for name, why in told["not_measured"].items():
-        console.print(f"{name} is not measured: {why}", markup=False)
-    console.print(
-        f"Medians of {told['repeats']} interleaved repeats of {told['rounds_each']} rounds. "
-        f"ratio: how many times as long a round takes as here. ready: to build, compile and "
-        f"play the first round. MiB: by how much the process grew for that, at its peak."
-    )
-    found = [row["apart"] for row in told["rows"] if row["apart"]]
+    cells += [[name, "not measured", *[""] * 6] for name in results["not_measured"]]
+    lines = [f"{name} is not measured: {why}" for name, why in results["not_measured"].items()]
+    lines += [
+        f"Medians of {results['repeats']} interleaved repeats of {results['rounds_each']} "
+        f"rounds.",
+        f"Ratio: time per round relative to {JAX}.",
+        "Setup: time to build, to compile and to play the first round; MiB: largest growth of "
+        "the process during it.",
+    ]
+    found = [row["differences"] for row in results["rows"] if row["differences"]]
     if found:
-        loss, server = (max(apart[name] for apart in found) for name in ("loss", "server"))
-        console.print(
-            f"Verified over {ROUNDS} rounds of the same draws: losses agree to {loss:.0e} of "
-            f"themselves, servers to {server:.0e} of their way."
+        loss, server = (max(one[name] for one in found) for name in ("loss", "server"))
+        lines.append(
+            f"Verified over {ROUNDS} rounds with the same draws: losses differ by at most "
+            f"{loss:.0e}, relative to them, and servers by {server:.0e} of their change."
         )
-
-
-def _write(told, title, out):
-    matplotlib.use("Agg")  # writes files, and needs no screen
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "bench.json", told)
-    drawn = draw_rates({row["name"]: row["s_per_round"] for row in told["rows"]}, title)
-    for suffix in ("png", "svg"):
-        drawn.savefig(out / f"bench.{suffix}", dpi=150)
-    for suffix in ("png", "svg", "json"):
-        Console().print(f"{out}/bench.{suffix}", highlight=False, soft_wrap=True)
+    return Report(title, cells, lines)

@@ -1,6 +1,6 @@
-"""What `experiments.pytorch` trains, as modules: a perceptron, a GRU, a graph hypernetwork.
+"""The PyTorch modules that `torch_player` trains: perceptron, GRU, graph hypernetwork.
 
-Imported only where PyTorch is installed.
+It is imported only if PyTorch is installed.
 """
 
 import numpy as np
@@ -12,7 +12,7 @@ from graphfl_jax.data import relations
 
 
 class Forecaster(nn.Module):
-    """A GRU as encoder, a GRU cell as decoder that reads its own forecasts."""
+    """A GRU as encoder, and a GRU cell as decoder, whose inputs are its own forecasts."""
 
     def __init__(self, features: int, future: int, hidden: int):
         super().__init__()
@@ -27,19 +27,21 @@ class Forecaster(nn.Module):
         return self.forecast(x, last[0])
 
     def forecast(self, x, h):
-        """Forecasts [B, future] of x [B, past + future, F], from the encoder's state [B, H]."""
+        """Forecasts [B, future] for x [B, past + future, F] and the encoder's state [B, H]."""
         past = x.shape[1] - self.future
         value, values = x[:, past - 1, :1], []
-        for known in x[:, past:, 1:].unbind(1):
-            h = self.decoder(torch.cat([value, known], dim=1), h)
+        for features in x[:, past:, 1:].unbind(1):
+            h = self.decoder(torch.cat([value, features], dim=1), h)
             value = self.readout(h)
             values.append(value)
         return torch.cat(values, dim=1)
 
 
 class Cell(nn.Module):
-    """nn.GRUCell written out, with its parameters: torch.compile refuses nn.GRU, and vmap of
-    a module that holds one has no rule for its backward."""
+    """nn.GRUCell in elementary operations, with the same parameters.
+
+    torch.compile does not accept nn.GRU, and vmap has no rule for its backward pass.
+    """
 
     def __init__(self, features: int, hidden: int):
         super().__init__()
@@ -48,34 +50,35 @@ class Cell(nn.Module):
         self.bias_ih = nn.Parameter(torch.empty(3 * hidden))
         self.bias_hh = nn.Parameter(torch.empty(3 * hidden))
 
-    def told(self, x):
-        """What inputs [..., F] give to the gates [..., 3 H]."""
+    def project(self, x):
+        """The part of the gates [..., 3 H] that comes from the inputs [..., F]."""
         return F.linear(x, self.weight_ih, self.bias_ih)
 
-    def following(self, told, h):
-        recalled = F.linear(h, self.weight_hh, self.bias_hh)
-        told_gates, told_new = told.tensor_split([2 * h.shape[-1]], dim=-1)
-        recalled_gates, recalled_new = recalled.tensor_split([2 * h.shape[-1]], dim=-1)
-        r, z = torch.sigmoid(told_gates + recalled_gates).chunk(2, dim=-1)
-        new = torch.tanh(told_new + r * recalled_new)
+    def step(self, projected, h):
+        """The next state [B, H] from projected inputs [B, 3 H] and the state [B, H]."""
+        recurrent = F.linear(h, self.weight_hh, self.bias_hh)
+        input_gates, input_new = projected.tensor_split([2 * h.shape[-1]], dim=-1)
+        hidden_gates, hidden_new = recurrent.tensor_split([2 * h.shape[-1]], dim=-1)
+        r, z = torch.sigmoid(input_gates + hidden_gates).chunk(2, dim=-1)
+        new = torch.tanh(input_new + r * hidden_new)
         return new + z * (h - new)
 
     def forward(self, x, h):
-        return self.following(self.told(x), h)
+        return self.step(self.project(x), h)
 
 
-class OpenForecaster(Forecaster):
-    """`Forecaster` of written out cells; the same parameters in the same order."""
+class CellForecaster(Forecaster):
+    """A `Forecaster` that consists of `Cell`, with the same parameters in the same order."""
 
     def __init__(self, features: int, future: int, hidden: int):
         super().__init__(features, future, hidden)
         self.encoder, self.decoder = Cell(features, hidden), Cell(features, hidden)
 
     def forward(self, x):
-        told = self.encoder.told(x[:, : x.shape[1] - self.future])
-        h = torch.zeros_like(told[:, 0, : told.shape[-1] // 3])
-        for now in told.unbind(1):
-            h = self.encoder.following(now, h)
+        projected = self.encoder.project(x[:, : x.shape[1] - self.future])
+        h = torch.zeros_like(projected[:, 0, : projected.shape[-1] // 3])
+        for step in projected.unbind(1):
+            h = self.encoder.step(step, h)
         return self.forecast(x, h)
 
 
@@ -88,7 +91,7 @@ def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 class Sage(nn.Module):
-    """A layer of GraphSAGE with the mean over neighbours."""
+    """A GraphSAGE layer with the mean over neighbours."""
 
     def __init__(self, fan_in: int, fan_out: int):
         super().__init__()
@@ -100,13 +103,13 @@ class Sage(nn.Module):
 
 
 class Hypernetwork(nn.Module):
-    """Panacea's server: a graph encoder over all clients' codes, and a generator of models."""
+    """Panacea's hypernetwork: an encoder of all clients' embeddings, a generator of models."""
 
     def __init__(self, graph, size: int, *, embedding_dim, width, depth, lambda_d):
         super().__init__()
         self.propagation = tensor(relations.propagation(graph, "sage"))  # [N, N]
         self.adjacency = adjacency = tensor(relations.adjacency(graph))  # [N, N]
-        self.others = 1 - torch.eye(len(adjacency))
+        self.off_diagonal = 1 - torch.eye(len(adjacency))
         self.lambda_d = lambda_d
         self.embeddings = nn.Parameter(torch.randn(len(adjacency), embedding_dim))
         widths = (embedding_dim, *[width] * depth)
@@ -114,8 +117,8 @@ class Hypernetwork(nn.Module):
         self.trunk = perceptron((width,) * depth)
         self.output = nn.Linear(width, size)
 
-    def encode(self, forgotten):
-        embeddings = torch.where(forgotten, self.propagation @ self.embeddings, self.embeddings)
+    def encode(self, dropped):
+        embeddings = torch.where(dropped, self.propagation @ self.embeddings, self.embeddings)
         for i, layer in enumerate(self.encoder):
             embeddings = layer(F.relu(embeddings) if i else embeddings, self.propagation)
         return embeddings
@@ -124,7 +127,7 @@ class Hypernetwork(nn.Module):
         return self.output(F.relu(self.trunk(embeddings)))
 
     def penalty(self, embeddings):
-        """The graph generator's loss, to which the trunk's weights are constants."""
+        """The graph generator's loss, in which the trunk's weights are constants."""
         hidden = embeddings
         for layer in self.trunk:
             if isinstance(layer, nn.Linear):
@@ -133,13 +136,13 @@ class Hypernetwork(nn.Module):
                 hidden = layer(hidden)
         logits = hidden @ hidden.T / hidden.shape[1]
         losses = F.binary_cross_entropy_with_logits(
-            logits, self.adjacency, weight=self.others, reduction="sum"
+            logits, self.adjacency, weight=self.off_diagonal, reduction="sum"
         )
         return losses / (len(embeddings) * (len(embeddings) - 1))
 
     def forward(self, draws, uploads):
-        """The objective, and the part of it whose least value is 0."""
-        embeddings = self.encode(draws.forgotten)
+        """The objective, and the part of it whose minimum is 0."""
+        embeddings = self.encode(draws.dropped)
         gap = (
             0.5 * (uploads - self.generate(embeddings[draws.ids])).square().sum() / len(uploads)
         )
@@ -148,4 +151,5 @@ class Hypernetwork(nn.Module):
 
 
 def tensor(array) -> Tensor:
+    """A copy of an array as a tensor."""
     return torch.from_numpy(np.array(array))

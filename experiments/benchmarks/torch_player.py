@@ -1,19 +1,17 @@
-"""The federations of `bench --against=torch` in PyTorch, written as its users write them.
+"""The federations of `bench --against=torch` in idiomatic PyTorch.
 
-Imported only where PyTorch is installed. A `Player` plays whole rounds of FedAvg or Panacea, in
-one of four variants that differ in how a cohort trains at home:
+It is imported only if PyTorch is installed. A `Player` plays rounds of FedAvg or Panacea, in
+one of four variants that differ in the local training of a cohort:
 
     eager         client by client: a module, autograd, torch.optim
-    compile       client by client, the gradient of a step under torch.compile
-    vmap          torch.func.vmap of the loss over stacked clients, one backward for all of them
+    compile       client by client, with torch.compile of the gradient of a step
+    vmap          torch.func.vmap of the loss over stacked clients, and one backward pass
     vmap+compile  torch.compile of the gradients of stacked clients
 
-What a server generates and how it learns is batched over the cohort in all of them; the two
-that compile compile its gradient too. Models travel as vectors in the order of a module's
-parameters: M clients are theta [M, d].
+In all variants, the server generates the models of a cohort in one batch. The variants with
+"compile" also compile the gradient of the server. Models are sent as vectors in the order of
+the module's parameters: those of M clients are theta [M, d].
 """
-
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,10 +22,11 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from experiments.benchmarks.recorded_rounds import Draws
 from experiments.benchmarks.torch_models import (
+    CellForecaster,
     Forecaster,
     Hypernetwork,
-    OpenForecaster,
     perceptron,
     tensor,
 )
@@ -35,19 +34,11 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import Windows
 from graphfl_jax.data import relations
 
-CompileError = TorchDynamoException  # what torch.compile raises, of any kind
-
-
-class Draws(NamedTuple):
-    """What a round leaves to chance."""
-
-    ids: Tensor  # [M] the cohort, ascending
-    indices: Tensor  # [M, K_c, B] examples of each client's steps
-    forgotten: Tensor  # [N, 1] bool, whose code the round takes from its neighbours
+CompileError = TorchDynamoException  # base class of the errors of torch.compile
 
 
 class PolyakSGD(torch.optim.Optimizer):
-    """Gradient descent by lr or by value / ||gradient||^2, the lesser."""
+    """Gradient descent with step size min(lr, value / ||gradient||^2)."""
 
     def __init__(self, parameters, lr: float):
         super().__init__(parameters, {"lr": lr})
@@ -70,7 +61,9 @@ def sgd(parameters, lr):
 
 
 def adam(parameters, lr):
-    return torch.optim.Adam(parameters, lr, fused=True)  # of three forms the fastest here
+    return torch.optim.Adam(
+        parameters, lr, fused=True
+    )  # the fastest of its three implementations
 
 
 CLIENT_OPTIMIZERS = {"sgd": sgd, "adam": adam}
@@ -78,7 +71,7 @@ SERVER_OPTIMIZERS = CLIENT_OPTIMIZERS | {"polyak_sgd": PolyakSGD}
 
 
 class Clients:
-    """The clients' data, their module, and how a cohort of them trains in one variant."""
+    """The clients' data, their module, and the local training of a cohort in one variant."""
 
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
         federation = experiment.federation
@@ -89,8 +82,8 @@ class Clients:
             self.series = tensor(train.series)
             self.window = torch.arange(train.past + train.future)
             self.past, features = train.past, train.series.shape[2]
-            self.told = torch.ones(train.past + train.future, features)
-            self.told[train.past :, 0] = 0
+            self.visible = torch.ones(train.past + train.future, features)
+            self.visible[train.past :, 0] = 0
             inputs = (train.past + train.future, features)
         else:
             self.series, inputs = None, train.x.shape[2:]
@@ -98,7 +91,7 @@ class Clients:
             if federation.task == "classification":
                 self.y, self.loss = self.y.long(), F.cross_entropy
         if config.model.name == "gru":
-            forecaster = Forecaster if variant == "eager" else OpenForecaster
+            forecaster = Forecaster if variant == "eager" else CellForecaster
             self.module = forecaster(inputs[1], federation.outputs, *config.model.hidden)
         else:
             widths = (int(np.prod(inputs)), *config.model.hidden, federation.outputs)
@@ -110,25 +103,25 @@ class Clients:
         optimizer, lr = CLIENT_OPTIMIZERS[config.client_optimizer], experiment.hparams
         self.optimizer = lambda parameters: optimizer(parameters, lr["client_lr"])
         self.train, self.gradient = {
-            "eager": (self.in_turn, None),
-            "compile": (self.in_turn_by_gradient, _compiled(grad_and_value(self.loss_of))),
-            "vmap": (self.run_synchronized, self.gradients_by_one_backward),
+            "eager": (self.train_each, None),
+            "compile": (self.train_each_by_gradient, _compiled(grad_and_value(self.loss_of))),
+            "vmap": (self.train_by_gradient, self.gradients_by_one_backward),
             "vmap+compile": (
-                self.run_synchronized,
+                self.train_by_gradient,
                 _compiled(vmap(grad_and_value(self.loss_of))),
             ),
         }[variant]
 
     def batches(self, draws: Draws):
-        """All batches of a round: x [K_c, M, B, ...] and y [K_c, M, B, ...]."""
+        """All batches of a round: x [K_c, M, B, ...], y [K_c, M, B, ...]."""
         ids, indices = draws.ids[:, None], draws.indices.transpose(0, 1)  # [M, 1], [K_c, M, B]
         if self.series is None:
             return self.x[ids, indices], self.y[ids, indices]
         windows = self.series[ids[..., None], indices[..., None] + self.window]
-        return windows * self.told, windows[..., self.past :, 0]
+        return windows * self.visible, windows[..., self.past :, 0]
 
-    def in_turn(self, theta, x, y):
-        """Uploads [M, d] and the mean loss of clients who are sent theta [M, d]."""
+    def train_each(self, theta, x, y):
+        """The uploads [M, d] and the mean loss of clients that receive theta [M, d]."""
         uploads, losses = [], []
         for m, sent in enumerate(theta):
             vector_to_parameters(sent.clone(), self.module.parameters())
@@ -142,15 +135,15 @@ class Clients:
             uploads.append(parameters_to_vector(self.module.parameters()).detach())
         return torch.stack(uploads), torch.stack(losses).mean()
 
-    def in_turn_by_gradient(self, theta, x, y):
+    def train_each_by_gradient(self, theta, x, y):
         trained = [
-            self.run_synchronized(sent, x[:, m], y[:, m]) for m, sent in enumerate(theta)
+            self.train_by_gradient(sent, x[:, m], y[:, m]) for m, sent in enumerate(theta)
         ]
         uploads, losses = zip(*trained, strict=True)
         return torch.stack(uploads), torch.stack(losses).mean()
 
-    def run_synchronized(self, theta, x, y):
-        """`in_turn`, by a gradient of all clients at once; or of one, theta [d]."""
+    def train_by_gradient(self, theta, x, y):
+        """As `train_each`, with one gradient for all clients, or for one, theta [d]."""
         theta, losses = theta.clone(), []
         optimizer = self.optimizer([theta])
         for x_k, y_k in zip(x, y, strict=True):
@@ -160,7 +153,8 @@ class Clients:
         return theta, torch.stack(losses).mean()
 
     def gradients_by_one_backward(self, theta, x, y):
-        # A client's loss depends on its own row alone; half the time of vmap over gradients.
+        # The loss of a client depends only on its own row, so the gradient of the sum holds
+        # the gradients of all. It takes half the time of vmap over gradients.
         theta = theta.detach().requires_grad_()
         losses = vmap(self.loss_of)(theta, x, y)
         (gradient,) = torch.autograd.grad(losses.sum(), theta)
@@ -180,10 +174,10 @@ class FedAvgServer:
         self.counts = clients.counts
         self.theta = torch.zeros(clients.size)
 
-    def send(self, draws):
+    def download(self, draws):
         return self.theta.expand(len(draws.ids), -1)
 
-    def learn(self, draws, uploads):
+    def aggregate(self, draws, uploads):
         counts = self.counts[draws.ids].float()
         self.theta = counts / counts.sum() @ uploads
 
@@ -205,16 +199,16 @@ class PanaceaServer:
             lambda_d=experiment.hparams["lambda_d"],
             **sizes,
         )
-        self.steps, self.lr = config.server_steps, experiment.hparams["server_lr"]
+        self.steps, self.lr = config.algorithm.server_steps, experiment.hparams["server_lr"]
         self.make_optimizer = SERVER_OPTIMIZERS[config.server_optimizer]
         functional = grad_and_value(self.objective_of, has_aux=True)
         self.functional_gradient = _compiled(functional) if compiled else None
 
     @torch.no_grad()
-    def send(self, draws):
-        return self.network.generate(self.network.encode(draws.forgotten)[draws.ids])
+    def download(self, draws):
+        return self.network.generate(self.network.encode(draws.dropped)[draws.ids])
 
-    def learn(self, draws, uploads):
+    def aggregate(self, draws, uploads):
         def closure():
             if self.functional_gradient is None:
                 self.optimizer.zero_grad()
@@ -242,7 +236,7 @@ class PanaceaServer:
 
 
 class Player:
-    """A federation in one variant, at its first round."""
+    """A federation in one variant."""
 
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
         self.config, self.dropout = config, experiment.hparams.get("embedding_dropout", 0.0)
@@ -253,45 +247,46 @@ class Player:
             compiled = "compile" in variant
             self.server = PanaceaServer(self.clients, experiment, config, compiled)
         graph = experiment.federation.data.graph
-        heard = tensor(relations.propagation(graph, "sage")).sum(dim=1, keepdim=True)
-        self.related = heard > 0
+        propagation = tensor(relations.propagation(graph, "sage"))
+        self.has_neighbours = propagation.sum(dim=1, keepdim=True) > 0  # [N, 1]
 
     def play(self, draws: Draws) -> Tensor:
-        """Plays a round, and returns the mean loss of the clients' steps."""
+        """Plays a round and returns the mean loss of the clients' steps."""
         x, y = self.clients.batches(draws)
-        uploads, loss = self.clients.train(self.server.send(draws), x, y)
-        self.server.learn(draws, uploads)
+        uploads, loss = self.clients.train(self.server.download(draws), x, y)
+        self.server.aggregate(draws, uploads)
         return loss
 
     def draw(self) -> Draws:
-        """Draws a round by PyTorch's own generator."""
+        """The draws of a round, by PyTorch's generator."""
         counts, size = self.clients.counts, self.config.cohort_size
         ids = torch.randperm(len(counts))[:size].sort().values
         shape = (self.config.local_steps, self.config.batch_size)
         indices = torch.stack([torch.randint(int(counts[i]), shape) for i in ids])
-        forgotten = (torch.rand(len(counts), 1) < self.dropout) & self.related
-        return Draws(ids, indices, forgotten)
+        dropped = (torch.rand(len(counts), 1) < self.dropout) & self.has_neighbours
+        return Draws(ids, indices, dropped)
 
     def start(self, weights: dict[str, np.ndarray]) -> None:
-        """Goes to the first round, in which the server knows `weights`."""
+        """Starts the federation again, with these weights of the server."""
         self.server.start({name: tensor(leaf) for name, leaf in weights.items()})
 
     def weights(self) -> dict[str, np.ndarray]:
-        """What the server knows now."""
-        known = self.server.weights()
-        return {name: leaf.detach().numpy().copy() for name, leaf in known.items()}
+        """The current weights of the server."""
+        current = self.server.weights()
+        return {name: leaf.detach().numpy().copy() for name, leaf in current.items()}
 
 
 def environment() -> dict:
-    """The version of PyTorch, and its threads."""
+    """The version of PyTorch, and its number of threads."""
     return {"version": torch.__version__, "threads": torch.get_num_threads()}
 
 
-def drawn(ids, indices, forgotten) -> Draws:
-    """Draws from arrays."""
-    return Draws(tensor(ids).long(), tensor(indices).long(), tensor(forgotten).bool())
+def as_tensors(draws: Draws) -> Draws:
+    """The draws of a round as tensors."""
+    ids, indices, dropped = map(tensor, draws)
+    return Draws(ids.long(), indices.long(), dropped.bool())
 
 
 def _compiled(function):
-    # A lambda, since torch.compile does not look into the wrappers of torch.func themselves.
-    return torch.compile(lambda *given: function(*given), fullgraph=True)
+    # In a lambda, because torch.compile does not trace the wrappers of torch.func themselves.
+    return torch.compile(lambda *arguments: function(*arguments), fullgraph=True)

@@ -1,8 +1,12 @@
 """The command line of all entries: flags, errors in one line, progress."""
 
+import functools
 import itertools
 import os
+import re
+import runpy
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +14,7 @@ from typing import NoReturn
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 from rich import progress
 from rich.console import Console
 from rich.table import Table
@@ -19,26 +23,30 @@ from rich.text import Text
 from graphfl_jax.configs.fields import changed, fields_of, parsed, values_of
 from graphfl_jax.data.files import cache_folder
 
-config_flags.DEFINE_config_file(
-    "config", None, "Configuration file; --config.FIELD=VALUE sets a field, --help lists them."
+flags.DEFINE_string(
+    "config",
+    None,
+    "Configuration file, FILE.py or FILE.py:METHOD. --config.FIELD=VALUE sets a field; --help "
+    "lists the fields.",
 )
 flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
 flags.DEFINE_string(
     "compilation_cache",
     None,
-    "Folder of compiled programs, by default in the user's cache folder; empty keeps none.",
+    "Folder in which compiled programs are kept, by default in the user's cache folder; if "
+    "empty, none are kept.",
 )
 flags.DEFINE_integer(
     "cores",
     None,
-    "Cores over which many runs are split, by default all that this process may use. "
-    "Accelerators are always all used.",
+    "CPU cores that share many runs, by default all that this process may use. "
+    "All accelerators are used in any case.",
     lower_bound=1,
 )
 flags.DEFINE_bool(
     "debug",
     False,
-    "Show the trace of an error; experiments.run then plays client by client without jit.",
+    "Show the traceback of an error. In experiments.run, play client by client without jit.",
 )
 FLAGS = flags.FLAGS
 OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
@@ -49,11 +57,13 @@ def launch(
 ) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
-    A flag, a field or a file that does not fit ends in one line on stderr and status 2.
+    An OSError or ValueError, as raised for an invalid flag, field or file, is printed as one
+    line on stderr, and the status is 2. With --debug, its traceback is printed before.
 
     Args:
+      main: the entry; returns the exit status.
       keep_compiled: whether compiled programs are kept for later processes.
-      many_runs: whether `main` splits runs over devices; then each core is one.
+      many_runs: whether `main` splits runs over devices; each CPU core is then a device.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
@@ -67,29 +77,66 @@ def launch(
             sys.exit(main())
         except (OSError, ValueError) as error:
             if FLAGS.debug:
-                raise
+                traceback.print_exc()
             refuse(str(error))
 
     app.run(guarded, flags_parser=_parse)
 
 
 def configuration() -> ConfigDict:
-    """The configuration that the flags describe."""
+    """The configuration of the file, with the fields that the flags set.
+
+    Raises:
+      ValueError: --config is missing, or a field does not fit.
+    """
     config = parsed(file_configuration(), OVERRIDES)
     if FLAGS.data_root is not None:
         config = changed(config, {"data.root": FLAGS.data_root})
     return config
 
 
-def file_configuration() -> ConfigDict:
-    """The configuration of the file, without ``--config.FIELD=VALUE``."""
+def file_configuration(method: str = "") -> ConfigDict:
+    """The configuration of the file, without ``--config.FIELD=VALUE``.
+
+    Args:
+      method: replaces the method that --config names.
+
+    Raises:
+      ValueError: --config is missing, or the file or the method does not fit.
+    """
     if FLAGS.config is None:
-        raise ValueError("no configuration; add --config=configs/tpt48.py or another file")
-    return FLAGS.config
+        raise ValueError("config is not set; add --config=configs/tpt48.py or another file")
+    path, _, named = FLAGS.config.partition(":")
+    words = [word for word in (method or named,) if word]
+    config = _get_config_of(path)(*words)
+    if not isinstance(config, ConfigDict):
+        raise ValueError(
+            f"config={path}: get_config() returns a {type(config).__name__}; return a "
+            f"ConfigDict"
+        )
+    return config
+
+
+@functools.cache
+def _get_config_of(path: str) -> Callable[..., ConfigDict]:
+    """The function get_config of a Python file."""
+    if not Path(path).is_file():
+        raise ValueError(
+            f"config={path} is not a file; choose a configuration file, such as "
+            f"configs/tpt48.py"
+        )
+    try:
+        contents = runpy.run_path(path)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise ValueError(f"config={path} cannot be loaded ({why}); correct the file") from error
+    if "get_config" not in contents:
+        raise ValueError(f"config={path} has no get_config(); define it in the file")
+    return contents["get_config"]
 
 
 def fresh_folder(name: str) -> Path:
-    """The first of runs/NAME, runs/NAME-2, ... that does not exist."""
+    """The first of the folders runs/NAME, runs/NAME-2, ... that does not exist."""
     numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
     return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
 
@@ -106,7 +153,7 @@ def complain(message: str) -> None:
 
 
 class Rate(progress.ProgressColumn):
-    """Recent units per second, or per minute if they are slow."""
+    """Recent units per second, or per minute below one per second."""
 
     def __init__(self, unit: str):
         super().__init__()
@@ -122,7 +169,7 @@ class Rate(progress.ProgressColumn):
 
 
 def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
-    """Progress, rate and remaining time on stderr; silent if stderr is not a terminal."""
+    """Progress, rate and remaining time on stderr; nothing if stderr is not a terminal."""
     console = Console(stderr=True)
     return progress.Progress(
         progress.TextColumn("{task.description}"),
@@ -136,9 +183,9 @@ def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progre
 
 
 def _keep_compiled(folder: str | None) -> None:
-    """Makes JAX keep compiled programs in a folder, unless its own settings name one.
+    """Makes JAX keep compiled programs in a folder, unless JAX's own settings name one.
 
-    A later process runs this code, so only the user may write into the folder.
+    Later processes execute these programs, so only the user may write into the folder.
     """
     if folder == "" or (folder is None and jax.config.jax_compilation_cache_dir):
         return
@@ -150,8 +197,8 @@ def _keep_compiled(folder: str | None) -> None:
             raise PermissionError(f"{path} cannot be written")
     except OSError as error:
         warnings.warn(
-            f"compiled programs are not kept: {error}; set --compilation_cache to another "
-            f"folder, or leave it empty",
+            f"compilation_cache={path}: compiled programs are not kept ({error}); set "
+            f"--compilation_cache to another folder, or to nothing",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -161,9 +208,10 @@ def _keep_compiled(folder: str | None) -> None:
 
 
 def _make_cores_devices(cores: int | None) -> None:
-    """Makes each core a device, unless XLA's own flags set the number of devices.
+    """Makes each CPU core a device, unless XLA's own flags set the number of devices.
 
-    XLA uses several cores for a large product, but one for a program of many small products.
+    XLA uses several cores for one large matrix product, but only one core for a program of many
+    small products.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
@@ -174,24 +222,17 @@ def _make_cores_devices(cores: int | None) -> None:
 
 
 def _parse(argv):
-    argv, overrides = _take_overrides(argv)
-    OVERRIDES.clear()
-    OVERRIDES.update(overrides)
+    """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`."""
     asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
     argv = [word for word in argv if word not in asked]
     try:
+        argv, overrides = _take_overrides(argv)
+        OVERRIDES.clear()
+        OVERRIDES.update(overrides)
         rest = FLAGS(argv)
-        getattr(FLAGS.config, "rounds", None)  # a file that cannot be read fails at first use
         if asked:
             _show_help()
-    except OSError as error:
-        why = str(error).splitlines()[-1].strip()
-        refuse(f"{why}; name a configuration file, such as configs/tpt48.py")
-    except AttributeError as error:
-        if "get_config" not in str(error):
-            raise
-        refuse(f"the configuration file has no get_config: {error}")
-    except (flags.Error, ImportError, SyntaxError, TypeError, ValueError) as error:
+    except (flags.Error, ValueError) as error:
         refuse(str(error))
     if len(rest) > 1:
         refuse(f"{rest[1]!r} is not a flag; flags begin with --")
@@ -199,36 +240,46 @@ def _parse(argv):
 
 
 def _take_overrides(argv):
-    """Splits --config.FIELD=VALUE, or --config.FIELD VALUE, off the other words."""
+    """Splits ``--config.FIELD=VALUE``, or ``--config.FIELD VALUE``, off the other words.
+
+    Raises:
+      ValueError: a field has no value.
+    """
     rest, overrides, words = [], {}, iter(argv)
     for word in words:
-        field, given, value = word.removeprefix("--config.").partition("=")
-        if not word.startswith("--config."):
+        found = re.fullmatch(r"--?config\.([^=]*)(=?)(.*)", word, re.DOTALL)
+        if found is None:
             rest.append(word)
-        elif given:
-            overrides[field] = value
-        else:
-            overrides[field] = next(words, "")
+            continue
+        field, given, value = found.groups()
+        if not given:
+            value = next(words, None)
+            if value is None or value.startswith("--"):
+                raise ValueError(f"config.{field} has no value; add --config.{field}=VALUE")
+        overrides[field] = value
     return rest, overrides
 
 
 def _show_help():
-    """Prints the flags of the entry, and the fields of the configuration."""
-    app.usage(shorthelp=True, writeto_stdout=True)
+    """Prints the flags of the entry and the fields of the configuration, and exits."""
+    for module, own in FLAGS.flags_by_module_dict().items():
+        if module.startswith("experiments."):  # flags that entries share
+            for flag in own:
+                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    fields = "\nAdd --config=FILE to list the fields of a configuration."
     if FLAGS.config is not None:
-        config = parsed(FLAGS.config, OVERRIDES)
-        Console().print(field_table(config))
-    else:
-        print("\nAdd --config=FILE to list the fields of a configuration.")
+        fields = field_table(configuration())
+    app.usage(shorthelp=True, writeto_stdout=True)
+    Console().print(fields)
     sys.exit(0)
 
 
 def field_table(config: ConfigDict) -> Table:
-    """The fields of a configuration, with their values and meanings."""
+    """The fields of a configuration with their values, possible values and meanings."""
     values, defaults = values_of(config)
     table = Table(title="--config.FIELD=VALUE", show_edge=False)
     for column in ("field", "value", "possible values", "meaning"):
-        table.add_column(column, overflow="fold")
+        table.add_column(column, overflow="fold", no_wrap=column == "field")
     for name, field in fields_of(values, defaults).items():
         shown = field.setting.values
         table.add_row(name, str(values[name]), shown, field.setting.meaning)

@@ -1,5 +1,7 @@
 """Figures of scores, risks, histograms, rates and power laws."""
 
+from pathlib import Path
+
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.figure import Figure
@@ -11,13 +13,24 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 DASHES = ("-", "--", ":")
 
 
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG and SVG.
+
+    Args:
+      figure: the figure.
+      path: path of the files without their suffix.
+    """
+    for suffix in (".png", ".svg"):
+        figure.savefig(path.with_name(path.name + suffix), dpi=150)
+
+
 def draw_lines(lines: list[dict], label: str) -> Figure:
     """Means over seeds, with a band of one standard deviation over seeds.
 
     Args:
       lines: each with its ``name``, ``metric``, positions ``x``, and the scores there of every
         seed, ``seeds`` [seeds, x]; ``seeds`` is empty if no run has a score.
-      label: of the x axis.
+      label: label of the x axis.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     scale, unit = UNITS[lines[0]["metric"]]
@@ -62,7 +75,7 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
 
     Args:
       rows: as `robustness.main` makes them.
-      title: of the figure.
+      title: title of the figure.
     """
     attacks, methods = (
         list(dict.fromkeys(row[name] for row in rows)) for name in ("attack", "method")
@@ -155,7 +168,7 @@ def draw_histograms(lines: list[dict], unit: str) -> Figure:
     Args:
       lines: each with its ``name``, the ``edges`` of bins [b + 1] and the ``shares`` of values
         in them [b].
-      unit: of the edges.
+      unit: unit of the edges.
     """
     rows = -(-len(lines) // 4)
     figure, panels = pyplot.subplots(
@@ -235,7 +248,7 @@ def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
 
     Args:
       times: label of each bar -> median, fastest and slowest seconds per round.
-      title: of the figure.
+      title: title of the figure.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
     first, *_ = next(iter(times.values()))
@@ -267,8 +280,8 @@ def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], titl
       times: median, fastest and slowest time of each size.
       fit: ``factor`` and ``exponent`` of a power law and the ``sizes`` that it was fitted to,
         or None.
-      labels: of the two axes.
-      title: of the figure.
+      labels: labels of the two axes.
+      title: title of the figure.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     median, fastest, slowest = np.array(times).T

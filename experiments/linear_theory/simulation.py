@@ -41,10 +41,10 @@ def simulate(
       attacked: number of attacked clients.
       params: d, size of a model.
       embedding: k, size of an embedding.
-      draws: of generators, targets and initial embeddings.
-      steps: of gradient descent, at the largest rate that is sure to descend; 0 computes the
-        limit by least squares.
-      seed: of the draws.
+      draws: number of random generators, targets and initial embeddings.
+      steps: gradient steps, at the largest rate that is sure to descend; 0 computes the limit
+        by least squares.
+      seed: seed of the draws.
     """
     benign = np.arange(len(graph)) >= attacked
     with jax.enable_x64(True):  # G = G~^L may be nearly singular

@@ -68,10 +68,10 @@ def verdicts(
 
     Args:
       risks: rows of `theory.risks_of`.
-      graphs: of each graph its `closed_form.conditions`.
+      graphs: `closed_form.conditions` of each graph.
       worst: results of `closed_form.extremes`.
       within: standard errors by which a true formula may differ from the simulated mean.
-      steps: of gradient descent; 0 is the limit of training.
+      steps: gradient steps; 0 is the limit of training.
     """
     return [
         "± is a 95 % confidence interval. A formula holds if it differs from the simulated "

@@ -1,1 +1,1 @@
-"""The papers' tables and figures: published numbers, cached runs, text."""
+"""Tables and figures of the papers: configurations, published scores, cached runs, text."""

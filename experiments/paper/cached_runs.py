@@ -32,8 +32,8 @@ def cached_runs(
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
-      config: of the runs.
-      seeds: of the runs.
+      config: configuration of the runs.
+      seeds: seeds of the runs.
       folder: output folder of the entry, which holds the cache.
       points: values of ``hparams``; every point is run with every seed.
       at_once: runs in one program; 0 is all.

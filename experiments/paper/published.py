@@ -5,8 +5,8 @@ clients). panacea_4: its ablation, Table IV, for the data sets that are also in 
 anonymous ICLR 2024 submission of that name. The row pFedHN of that submission is Panacea-MLP
 here: the journal prints its numbers under that name, and other numbers for pFedHN. The papers
 call the spread a standard deviation over runs, but values as large as theirs can only be over
-clients. Their columns of traffic fit no single normalisation of the data (BUILD.md) and cannot
-be compared with other results.
+clients. Their columns of traffic fit no single normalisation of the data, so they cannot be
+compared with other results (docs/developer/decisions.md).
 """
 
 from typing import NamedTuple
@@ -206,7 +206,7 @@ def published(
     """The published score of a variant if the run follows the papers' protocol, else None.
 
     Args:
-      config: of the run.
+      config: configuration of the run.
       variant: `build.variant_of` the configuration.
       dataset: ``source`` and ``extent``, as in results.json. Runs on simulated data or on a
         part of a data set are not comparable.

@@ -19,7 +19,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
 
     Args:
       table: a key of `published.PUBLISHED`.
-      config: of the runs.
+      config: configuration of the runs.
       runs: one per seed, in the format of results.json.
     """
     variant = variant_of(config)
@@ -28,6 +28,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     row = {
         "data": config.data.name,
         "method": variant,
+        "metric": runs[0]["metric"],
         "unit": unit,
         "seeds": len(runs),
         "hparams": runs[0]["hparams"],
@@ -156,10 +157,14 @@ def _without_data(text):
 
 
 def markdown(table: str, rows: list[dict]) -> str:
-    """The table and its notes in Markdown."""
-    return markdown_table([list(heads_of(table)), *score_rows(table, rows)]) + "".join(
-        f"\n{escaped(note)}\n" for note in notes(rows)
-    )
+    """The table in Markdown, with a line on metrics and seeds, and notes."""
+    metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
+    parts = [
+        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}\n",
+        markdown_table([list(heads_of(table)), *score_rows(table, rows)]),
+        *(f"{escaped(note)}\n" for note in notes(rows)),
+    ]
+    return "\n".join(parts)
 
 
 def error_markdown(rows: list[dict]) -> str:

@@ -1,27 +1,26 @@
-"""The points of a sweep: a grid, random draws, or a file; and their configurations."""
+"""The points of a sweep, from a grid, random draws or a file, and their configurations."""
 
 import itertools
 import runpy
 from pathlib import Path
 
 import numpy as np
-from ml_collections import ConfigDict, config_flags
+from ml_collections import ConfigDict
 
 from experiments.common.command_line import FLAGS, OVERRIDES, file_configuration
-from graphfl_jax.configs.base import METHODS
-from graphfl_jax.configs.fields import adjusted, parse, setting_of
+from graphfl_jax.configs.fields import adjusted, current_field, parse, setting_of
 from graphfl_jax.runs.sweep import Point, TrialGroup
 from graphfl_jax.settings import Real
 
-METHOD = "algorithm"  # the axis of a grid that goes over the methods of a configuration file
+METHOD = "algorithm"  # the axis whose values are methods of the configuration file
 AXES = ("--grid.", "--uniform.", "--loguniform.")
 
 
 def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
-    """Splits words such as --grid.FIELD=a,b off the flags that absl knows.
+    """Splits axes such as --grid.FIELD=a,b off the other words of a command line.
 
     Returns:
-      The other words, and for each axis, such as ``--grid.FIELD``, its values.
+      The other words, and the values of each axis, by its name such as ``--grid.FIELD``.
 
     Raises:
       ValueError: an axis has no values, or is given twice.
@@ -33,9 +32,9 @@ def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
             continue
         axis, _, values = word.partition("=")
         if not all(values.split(",")):
-            raise ValueError(f"{word!r} has no values; write {axis}=0.1,0.2")
+            raise ValueError(f"{word} lacks a value; write {axis}=0.1,0.2")
         if axis in axes:
-            raise ValueError(f"{axis} is given twice; put all its values in one")
+            raise ValueError(f"{word} repeats an axis; give all its values in one {axis}")
         axes[axis] = values.split(",")
     return rest, axes
 
@@ -43,28 +42,40 @@ def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
 def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
     """The points of a grid, or random points if `samples` is not 0.
 
-    A grid is the product of its axes. In random points, an axis with values takes each of them
-    with the same probability, and a uniform or loguniform axis any number in its range. The
-    first points do not depend on the number of samples.
+    A grid is the product of its axes. In a random point, an axis with values takes one of them,
+    all with the same probability, and a uniform or loguniform axis takes a number in its range.
+    The first points do not depend on the number of samples.
+
+    Args:
+      axes: as `take_axes` returns them.
+      samples: number of random points.
 
     Raises:
-      ValueError: an axis is not a field, a value is not of its type, or samples are missing.
+      ValueError: an axis is not a field, a value is not of its type, or there is a range and
+        `samples` is 0.
     """
     grid, ranges = {}, {}
     for axis, values in axes.items():
         law, field = axis.removeprefix("--").split(".", 1)
         if field == "seed":
-            raise ValueError(f"{axis}: seeds are counted from 0; set --seeds")
+            raise ValueError(
+                f"{axis}={','.join(values)} is not an axis; set --seeds to the number of seeds"
+            )
+        renamed = [current_field(field, text) for text in values]
+        field, values = renamed[0][0], [text for _, text in renamed]
         if law != "grid":
             ranges[field] = _range(axis, field, values)
             continue
         if field != METHOD:
             setting = setting_of(field)
-            values = [setting.check(field, parse(field, text, setting)) for text in values]
+            values = [parse(field, text, setting) for text in values]
         grid[field] = values
     if not samples:
         if ranges:
-            raise ValueError(f"{next(iter(ranges))} has a range; set --samples to a number")
+            raise ValueError(
+                f"samples=0 is not possible with a range of {next(iter(ranges))}; set "
+                f"--samples to the number of points"
+            )
         return [
             dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
         ]
@@ -86,27 +97,30 @@ def _range(axis, field, values):
     law = "log" if axis.startswith("--log") else "uniform"
     if len(values) != 2 or not isinstance(setting, Real) or low >= high:
         raise ValueError(
-            f"{axis}={','.join(values)} is not a range of floats; write {axis}=0.1,1"
+            f"{axis}={','.join(values)} is not a range of a float; write {axis}=0.1,1"
         )
     if law == "log" and low <= 0:
         raise ValueError(
-            f"{axis}={values[0]},{values[1]} must begin above 0; write {axis}=0.001,0.1"
+            f"{axis}={','.join(values)} must begin above 0; write {axis}=0.001,0.1"
         )
     return law, low, high
 
 
 def points_of_file(path: str) -> list[Point]:
-    """The points that a Python file's ``get_points()`` returns: dictionaries by dotted field.
+    """The points that the function get_points() of a Python file returns.
 
     Raises:
-      ValueError: the file has none, or returns something else.
+      ValueError: the file cannot be read, or does not return dictionaries.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(f"no file {path}; name a Python file with get_points()")
+        raise ValueError(f"points={path} is not a file; choose a file with get_points()")
     points = runpy.run_path(path).get("get_points", lambda: None)()
-    good = isinstance(points, list) and points and all(isinstance(one, dict) for one in points)
-    if not good:
-        raise ValueError(f"{path}: get_points() must return a list of dictionaries by field")
+    valid = isinstance(points, list) and points and all(isinstance(one, dict) for one in points)
+    if not valid:
+        raise ValueError(
+            f"points={path} has no get_points() that returns dictionaries; return a list of "
+            f"dictionaries by dotted field"
+        )
     return points
 
 
@@ -114,23 +128,13 @@ def configured(point: Point) -> tuple[ConfigDict, dict]:
     """The configuration of the flags with the values of a point.
 
     Returns:
-      The configuration, and the values of flags and point that nothing in it reads.
+      The configuration, and those values of flags and point that nothing in it reads.
 
     Raises:
-      ValueError: there is no such method, or a value is outside its range.
+      ValueError: the method is unknown, or a value is outside its range.
     """
-    changes, config = dict(point), file_configuration()
-    if METHOD in changes:
-        method = changes.pop(METHOD)
-        file = runpy.run_path(
-            config_flags.get_config_filename(FLAGS["config"]).partition(":")[0]
-        )
-        known = METHODS | file.get("METHODS", {})
-        if method not in known:
-            raise ValueError(
-                f"grid.{METHOD}={method!r} is unknown; choose from {', '.join(known)}"
-            )
-        config = file["get_config"](method)
+    changes = dict(point)
+    config = file_configuration(changes.pop(METHOD, ""))
     if FLAGS.data_root is not None:
         changes["data.root"] = FLAGS.data_root
     return adjusted(config, OVERRIDES, changes)
@@ -140,7 +144,7 @@ def check_validation(groups: list[TrialGroup]) -> None:
     """Checks that all runs of a sweep have a validation split.
 
     Raises:
-      ValueError: one does not.
+      ValueError: a run has none.
     """
     for group in groups:
         for federation in group.federations.values():

@@ -13,7 +13,7 @@ def leaderboards(lines: list[dict]) -> list[dict]:
     """A leaderboard for each data set.
 
     Args:
-      lines: of the trial log.
+      lines: lines of the trial log.
 
     Returns:
       For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``

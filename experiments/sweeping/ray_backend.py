@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: each task a batch of runs that one program plays."""
+"""Runs of a sweep on a Ray cluster. A task is a batch of runs that one program plays."""
 
 import os
 import socket
@@ -11,26 +11,26 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.configs.fields import changed
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
-from graphfl_jax.runs.sweep import TrialGroup as Group
+from graphfl_jax.runs.sweep import TrialGroup
 
-TASK_RUNS = 32  # of a task, unless asked for otherwise
-RETRIES = 5  # of a task whose node died
+TASK_RUNS = 32  # runs of a task, unless --at_once is set
+RETRIES = 5  # of a task whose node was lost
 
 
 def connect(address: str) -> None:
     """Joins a running Ray cluster.
 
     Raises:
-      ValueError: Ray is not installed, or nothing answers at that address.
+      ValueError: Ray is not installed, or no cluster answers at the address.
     """
     try:
         import ray
     except ImportError:
         raise ValueError(
-            "launcher=ray needs Ray, which is not installed; run: pip install -e '.[ray]'"
+            "launcher=ray needs Ray, which is not installed; run pip install -e '.[ray]'"
         ) from None
     try:
-        if address != "auto":  # Ray itself would try for minutes
+        if address != "auto":  # Ray itself would wait for minutes
             host, _, port = address.removeprefix("ray://").rpartition(":")
             socket.create_connection((host, int(port)), timeout=10).close()
         ray.init(
@@ -42,22 +42,25 @@ def connect(address: str) -> None:
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"ray_address={address} does not answer ({why}); start one with: ray start --head"
+            f"ray_address={address} does not answer ({why}); start a cluster with ray start "
+            f"--head"
         ) from None
 
 
-def run_groups(groups: list[Group], *, at_once: int) -> Iterator[tuple[Group, int, Outcome]]:
-    """Runs groups of trials as tasks of the cluster, one accelerator each, or else one core.
+def run_groups(
+    groups: list[TrialGroup], *, at_once: int
+) -> Iterator[tuple[TrialGroup, int, Outcome]]:
+    """Runs groups of trials as tasks on the cluster, each on one accelerator or one CPU core.
 
-    A task whose node dies is sent to another one.
+    A task whose node is lost is sent to another node.
 
     Args:
       groups: of the sweep.
-      at_once: runs of a task, all in one program; 0 is `TASK_RUNS` at most, and the node finds
-        how many of them to run at once.
+      at_once: runs of a task, all in one program. With 0 a task has at most `TASK_RUNS` runs,
+        and the node chooses how many of them are in one program.
 
     Yields:
-      The group, the place in its ``planned``, and the outcome of a run, as tasks end.
+      The group, the index in its ``planned``, and the outcome of a run, as tasks end.
     """
     import ray
 
@@ -75,18 +78,17 @@ def run_groups(groups: list[Group], *, at_once: int) -> Iterator[tuple[Group, in
     while pending:
         (ended,), _ = ray.wait(list(pending), num_returns=1)
         group, begin = pending.pop(ended)
-        for place, outcome in ray.get(ended):
-            yield group, begin + place, outcome
+        for i, outcome in ray.get(ended):
+            yield group, begin + i, outcome
 
 
 def _import_path():
-    """Where nodes that share this host's files find this package, installed or not."""
-    here = str(Path(__file__).resolve().parents[2])
-    return os.pathsep.join(filter(None, (here, os.environ.get("PYTHONPATH"))))
+    """PYTHONPATH for nodes that share the files of this host, with this package first."""
+    root = str(Path(__file__).resolve().parents[2])
+    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
 
 
 def _run_part(config: ConfigDict, trials: list[Trial], at_once: int):
-    federations = {
-        seed: load_federation(with_seed(config, seed)) for seed in {one.seed for one in trials}
-    }
+    seeds = {trial.seed for trial in trials}
+    federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
     return list(run_trials(config, federations, trials, at_once=at_once))

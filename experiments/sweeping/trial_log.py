@@ -1,4 +1,4 @@
-"""The file of a sweep: a line of JSON for every run that ended, written once and never lost."""
+"""The log of a sweep: one line of JSON for every run that ended, safe against interruption."""
 
 import fcntl
 import json
@@ -6,54 +6,60 @@ import os
 import warnings
 from pathlib import Path
 
+from graphfl_jax.configs.renamed import current
 from graphfl_jax.metrics import summary
 from graphfl_jax.runs.batch import Outcome, recorded_identity
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.results import POINTS, environment
-from graphfl_jax.runs.sweep import Planned
-from graphfl_jax.runs.sweep import TrialGroup as Group
+from graphfl_jax.runs.sweep import Planned, TrialGroup
 
 NAME = "trials.jsonl"
 
 
 class TrialLog:
-    """trials.jsonl in the folder of a sweep; a context, in which nobody else writes there."""
+    """trials.jsonl in the folder of a sweep. As a context, it locks the file.
 
-    def __init__(self, out: Path, groups: list[Group], *, resume: bool):
-        """Checks that the folder can take this sweep; nothing is written yet.
+    Attributes:
+      planned: digests of the data of all runs of the sweep, by the runs' identities.
+      found: lines of the runs that the file has, by their identities.
+    """
+
+    def __init__(self, out: Path, groups: list[TrialGroup], *, resume: bool):
+        """Checks that the folder can take this sweep. Nothing is written yet.
 
         Raises:
-          ValueError: it cannot be written, or it holds a sweep and `resume` is false.
+          ValueError: the folder cannot be written, or it holds a sweep and `resume` is false.
         """
         check_folder(out)
-        self.path = out / NAME
+        self.out, self.path = out, out / NAME
         self.groups = groups
         self.planned = {
-            one.identity: group.federations[one.trial.seed].sha256
+            planned.identity: group.federations[planned.trial.seed].sha256
             for group in groups
-            for one in group.planned
+            for planned in group.planned
         }
         if self.path.exists() and not resume:
             raise ValueError(
-                f"out={out} already holds a sweep; add --resume to go on with it, or choose "
+                f"out={out} already holds a sweep; add --resume to continue it, or choose "
                 f"another --out"
             )
 
     def __enter__(self):
-        """Takes the file, and reads the runs that it has.
-
-        A last line that was not written to its end is dropped.
+        """Locks the file and reads its runs. An incomplete line is dropped, with a warning.
 
         Raises:
-          ValueError: another process writes it, or it has runs that this sweep has not.
+          ValueError: another process has locked the file, or the file has runs that are not in
+            this sweep.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         self.lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
         try:
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise ValueError(f"another process writes {self.path}; wait for its end") from None
+            raise ValueError(
+                f"out={self.out}: another process writes {NAME}; wait until it has ended"
+            ) from None
         self.found = self._read()
         self._check()
         write_text(self.path, "".join(_text(line) for line in self.found.values()))
@@ -72,53 +78,55 @@ class TrialLog:
                     line = json.loads(text)
                 except ValueError:
                     warnings.warn(
-                        f"{self.path}: line {number} is damaged; its run is made again",
+                        f"{self.path}: line {number} is damaged; its run is repeated",
                         RuntimeWarning,
                         stacklevel=4,
                     )
                     continue
-                line["trial"] = recorded_identity(line["trial"])
-                line["new_clients"] = line.pop("novel", line.get("new_clients"))
+                line = _with_current_names(line)
                 found[line["trial"]] = line
         return found
 
     def _check(self):
-        here, elsewhere = environment(), set()
-        for mark, line in self.found.items():
-            if mark not in self.planned:
+        here, changed = environment(), set()
+        for identity, line in self.found.items():
+            if identity not in self.planned:
                 raise ValueError(
-                    f"{self.path} has a run that this sweep has not, {line['point']} with seed "
-                    f"{line['seed']}; add it to the grid, or choose another --out"
+                    f"out={self.out} has a run that is not in this sweep, {line['point']} with "
+                    f"seed {line['seed']}; add it to the sweep, or choose another --out"
                 )
-            if line["dataset"]["sha256"] != self.planned[mark]:
-                raise ValueError(f"the data are not those of {self.path}; choose another --out")
-            elsewhere |= {what for what, value in here.items() if line[what] != value}
-        for what in sorted(elsewhere):
+            if line["dataset"]["sha256"] != self.planned[identity]:
+                raise ValueError(
+                    f"out={self.out}: the data differ from those of its runs; choose another "
+                    f"--out"
+                )
+            changed |= {what for what, value in here.items() if line[what] != value}
+        for what in sorted(changed):
             warnings.warn(
-                f"{what} is another than for some runs that {self.path} has",
+                f"{what} differs from that of runs in {self.path}",
                 RuntimeWarning,
                 stacklevel=3,
             )
 
-    def unfinished(self) -> list[Group]:
-        """The groups, with those of their runs that the file has not."""
+    def unfinished(self) -> list[TrialGroup]:
+        """The groups, without the runs that the file has."""
         left = [
             group._replace(planned=[p for p in group.planned if p.identity not in self.found])
             for group in self.groups
         ]
         return [group for group in left if group.planned]
 
-    def write(self, group: Group, planned: Planned, outcome: Outcome) -> None:
-        """Adds a run, and returns when it is on disk.
+    def write(self, group: TrialGroup, planned: Planned, outcome: Outcome) -> None:
+        """Adds a run. Returns when it is on disk.
 
         Raises:
-          ValueError: it was made with other data than this host has.
+          ValueError: the run used other data than this host has.
         """
         results = outcome.results
         if results["dataset"]["sha256"] != group.federations[planned.trial.seed].sha256:
             raise ValueError(
-                f"a run used other data ({results['dataset']['source']}) than this host has; "
-                f"put the same files in {group.config.data.root} of every node"
+                f"data.source={results['dataset']['source']}: a node has other data than this "
+                f"host; put the same files into {group.config.data.root} on every node"
             )
         line = {"trial": planned.identity, "point": planned.point, **results}
         line["validation"] = None
@@ -129,7 +137,9 @@ class TrialLog:
                 "final": {
                     point: summary(final[point], higher_is_better=better) for point in POINTS
                 },
-                "new_clients": [float(told["val"]["P"].mean()) for told in outcome.new_clients],
+                "new_clients": [
+                    float(scores["val"]["P"].mean()) for scores in outcome.new_clients
+                ],
             }
         self.found[planned.identity] = line
         self.file.write(_text(line))
@@ -138,7 +148,20 @@ class TrialLog:
 
     def lines(self) -> list[dict]:
         """The runs of the file, in the order of the sweep."""
-        return [self.found[one.identity] for group in self.groups for one in group.planned]
+        return [
+            self.found[planned.identity] for group in self.groups for planned in group.planned
+        ]
+
+
+def _with_current_names(line):
+    """A line that the last release may have written, with the names of this one."""
+    line = dict(line)
+    line["trial"] = recorded_identity(line["trial"])
+    line["point"] = dict(current(field, value) for field, value in line["point"].items())
+    for part in (line, line["validation"] or {}):
+        if "novel" in part:
+            part["new_clients"] = part.pop("novel")
+    return line
 
 
 def _text(line):

@@ -1,7 +1,8 @@
 """Every federated algorithm, by name. One paper per file.
 
-A factory takes the client model, the local trainer if it uses one, and as keyword-only arguments
-its settings and parts, declared in its signature (see `graphfl_jax.settings`).
+A factory takes the client model and, if it uses one, the local trainer. Its keyword-only
+arguments are its settings and parts. They are declared in its signature, see
+`graphfl_jax.settings`.
 """
 
 from graphfl_jax.algorithms import (

@@ -203,7 +203,15 @@ def _descend(objective, start, optimizer, steps):
 
 
 def _initial_embeddings(embeddings, new_clients, graph, scheme, key):
-    """Embeddings [m, E0] of new clients by any scheme but "random", from those of all [N, E0]."""
+    """Embeddings [m, E0] of new clients by any scheme except "random".
+
+    Args:
+      embeddings: of all clients, [N, E0].
+      new_clients: [m] ids.
+      graph: relations between the N clients.
+      scheme: one of `SCHEMES`.
+      key: of the draw of "neighbour".
+    """
     if scheme == "zero":
         return jnp.zeros_like(embeddings[new_clients])
     is_known = jnp.ones((1, len(embeddings))).at[:, new_clients].set(0.0)

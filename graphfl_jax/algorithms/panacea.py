@@ -17,7 +17,8 @@ Departures:
     uses the mean of its neighbours' initial embeddings instead of its own. Trained clients gain
     from GraphSAGE compared with the paper's mean over neighbours and self; with this dropout,
     new clients lose nothing. ``layer="mean", embedding_dropout=0`` is the paper's method.
-  * Alg. 1 prints psi - alpha J^T (theta~ - theta), which ascends eq. (4). The sign is corrected.
+  * Alg. 1 prints psi - alpha J^T (theta~ - theta), which ascends eq. (4). Here the sign is
+    corrected.
   * theta~ stays fixed during the K_s steps while theta moves, as the text of eq. (4) says. The
     printed algorithm repeats one difference, which overshoots.
   * Targets are averaged over the cohort; eq. (4) divides by the number of all clients.
@@ -64,8 +65,8 @@ def panacea(
     embedding_dropout: Annotated[
         Array,
         Real(
-            "Probability that, in a round, a client's initial embedding is replaced by the mean "
-            "of its neighbours'.",
+            "Probability that, in a round, the mean of its neighbours' initial embeddings "
+            "replaces a client's own.",
             high=1.0,
         ),
     ] = 0.1,

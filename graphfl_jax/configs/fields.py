@@ -257,7 +257,7 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     Raises:
       ValueError: as `configuration`.
     """
-    changes = dict(_current(name, value) for name, value in changes.items())
+    changes = dict(current_field(name, value) for name, value in changes.items())
     values, defaults = values_of(config)
     before = fields_of(values, defaults)
     kept = {
@@ -299,8 +299,8 @@ def adjusted(
     Raises:
       ValueError: a value is outside its range, or a text is not of its field's type.
     """
-    texts = dict(_current(name, text) for name, text in texts.items())
-    changes = dict(_current(name, value) for name, value in changes.items())
+    texts = dict(current_field(name, text) for name, text in texts.items())
+    changes = dict(current_field(name, value) for name, value in changes.items())
     pending = texts | changes
     while pending:
         fields = fields_of(*values_of(config))
@@ -382,7 +382,7 @@ def _each_choice():
             yield fields_of({name: value})
 
 
-def _current(name, value):
+def current_field(name: str, value: Any) -> tuple[str, Any]:
     """The current name and value of a field, with a warning for an old one."""
     new = current(name, value)
     if new != (name, value):

@@ -57,9 +57,17 @@ class DataAttack(NamedTuple):
     goal: Callable | None = None
 
 
-def label_flip(*, train: Examples | Windows, classes: int) -> DataAttack:
-    """Builds the flip to a random class; of a regression (`classes` 0), targets are permuted."""
-    _check_targets("label_flip", train)
+def label_flip(*, train_data: Examples | Windows, classes: int) -> DataAttack:
+    """Builds the flip to a random class, or of a regression the permutation of targets.
+
+    Args:
+      train: of all clients.
+      classes: number of labels; 0 for a regression.
+
+    Raises:
+      ValueError: the targets are part of the same series as the inputs.
+    """
+    _check_targets("label_flip", train_data)
 
     def poison(examples, key):
         if classes:
@@ -72,13 +80,14 @@ def label_flip(*, train: Examples | Windows, classes: int) -> DataAttack:
     return DataAttack(poison)
 
 
-def label_flip_wrong(*, train: Examples | Windows, classes: int) -> DataAttack:
+def label_flip_wrong(*, train_data: Examples | Windows, classes: int) -> DataAttack:
     """Builds the flip to another class.
 
     Raises:
-      ValueError: the task is a regression.
+      ValueError: the task is a regression, or the targets are part of the same series as the
+        inputs.
     """
-    _check_targets("label_flip_wrong", train)
+    _check_targets("label_flip_wrong", train_data)
     if not classes:
         raise ValueError(
             "attack.name='label_flip_wrong' needs classes, and the task is a regression; set "
@@ -94,9 +103,9 @@ def label_flip_wrong(*, train: Examples | Windows, classes: int) -> DataAttack:
 
 def backdoor(
     *,
-    train: Examples | Windows,
+    train_data: Examples | Windows,
     classes: int,
-    target: Annotated[int, Integer("Label that the trigger stands for.", low=0)] = 1,
+    target: Annotated[int, Integer("Label that images with the trigger get.", low=0)] = 1,
     trigger_size: Annotated[
         int, Integer("Pixels along the trigger's side; 0 is the image's.", low=0)
     ] = 0,
@@ -108,9 +117,9 @@ def backdoor(
     """Builds the backdoor. The trigger is in the lower right corner.
 
     Args:
-      train: of all clients, images [N, S, H, W, C] in uint8.
+      train_data: of all clients, images [N, S, H, W, C] in uint8.
       classes: number of labels.
-      target: label of images with the trigger.
+      target: label that images with the trigger get.
       trigger_size: pixels along the trigger's side; 0 is the image's.
       attack_alpha: opacity of the trigger.
       attack_share: share of an attacker's images that get the trigger.
@@ -119,7 +128,11 @@ def backdoor(
       ValueError: the data are not images, there is no such label, or the trigger is larger than
         the images.
     """
-    if isinstance(train, Windows) or train.x.ndim != 5 or train.x.dtype != np.uint8:
+    if (
+        isinstance(train_data, Windows)
+        or train_data.x.ndim != 5
+        or train_data.x.dtype != np.uint8
+    ):
         raise ValueError(
             "attack.name='backdoor' needs images [height, width, channels] in uint8, and the "
             "data are of another form; use compcars, or another attack"
@@ -129,7 +142,7 @@ def backdoor(
             f"attack.target={target} is not a label; set --config.attack.target to a value in "
             f"[0, {classes - 1}]"
         )
-    shape = train.x.shape[2:]
+    shape = train_data.x.shape[2:]
     if not 0 <= trigger_size <= min(shape[:2]):
         raise ValueError(
             f"attack.trigger_size={trigger_size} does not fit into images of {shape[0]} x "

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs.fields import NOTHING, adjusted, as_text, values_of
+from graphfl_jax.configs.fields import NOTHING, adjusted, as_text, current_field, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, identity, run_trials, with_seed
 
@@ -89,6 +89,7 @@ def groups_of(
     """
     by_structure, read, unread = {}, set(), {}
     for point in points:
+        point = dict(current_field(field, value) for field, value in point.items())
         config, left = configure(point)
         own = {field: value for field, value in point.items() if field not in left}
         read |= set(values_of(config)[0])
