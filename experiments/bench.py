@@ -36,7 +36,8 @@ from experiments.common.flag_values import check_names
 from experiments.common.processes import joined
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs import METHODS, changed, parsed
-from graphfl_jax.configs.fields import fields_of, values_of
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.rounds import play_round
 from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.multihost import is_first, run_synchronized
@@ -72,14 +73,12 @@ def main() -> int:
     config = configuration()
     chosen = [name for name in COMPARISONS if FLAGS[name].value]
     if len(chosen) > 1:
-        raise ValueError(
-            f"{chosen[0]} and {chosen[1]} are different comparisons; leave one of them out"
-        )
+        raise ValueError(f"{given(chosen[0])} excludes --{chosen[1]}; leave one of them out")
     out = Path(FLAGS.out or "runs/bench")
     check_folder(out)
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
     if FLAGS.distributed and (FLAGS.against or FLAGS.scaling):
-        raise ValueError(f"{chosen[0]} needs a single process; leave --distributed out")
+        raise ValueError(f"{given(chosen[0])} needs a single process; leave --distributed out")
     if FLAGS.against:
         return torch_comparison.against_torch(
             config, FLAGS.variants, threads=FLAGS.threads, **sizes
@@ -99,6 +98,11 @@ def main() -> int:
             for path in write(report, out, "bench", results) if FLAGS.out else ():
                 console.print(path, highlight=False, soft_wrap=True)
     return 0
+
+
+def given(flag: str) -> str:
+    """A flag with its value, as it was given."""
+    return FLAGS[flag].serialize().removeprefix("--")
 
 
 def names_of(words: list[str]) -> list[str]:

@@ -16,7 +16,8 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned, tuning_trainer
-from graphfl_jax.configs.fields import checked, rate_field
+from graphfl_jax.configs.fields import rate_field
+from graphfl_jax.configs.values import checked
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
@@ -80,7 +81,7 @@ def _check_attackers(config):
     ratio = config.hparams.attack_ratio
     if named and ratio:
         raise ValueError(
-            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both choose the "
+            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both choose "
             f"attackers; leave one out"
         )
 

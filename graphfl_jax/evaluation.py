@@ -80,7 +80,7 @@ def evaluate_clients(
 
 
 def split_results(results):
-    """Scores and extra metrics, apart, from `score_points` of all clients; P is G without one."""
+    """Scores and extra metrics from `score_points` of all clients; P is G if it is missing."""
     points = {split: {"P": own["G"], **own} for split, own in results.items()}
     scores = {
         split: {point: pair[0] for point, pair in own.items()} for split, own in points.items()
@@ -138,7 +138,7 @@ def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, m
     size = min(at_once or count, count)
     if mesh is not None:
         size = -(-size // mesh.size) * mesh.size
-    # The last client is scored again until the last batch of clients is full; see the cut below.
+    # The last client is scored again until the last batch is full; see the cut below.
     full = -(-count // size) * size
     places = jnp.minimum(jnp.arange(full, dtype=jnp.int32), count - 1)
 

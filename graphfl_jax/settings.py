@@ -184,7 +184,7 @@ class Part:
     """A part that another factory makes from settings of its own.
 
     Args:
-      factory: of the part; its declarations become those of whoever takes the part.
+      factory: of the part; its declarations become those of the factory that takes the part.
       **defaults: replace the factory's own defaults.
     """
 

@@ -4,7 +4,6 @@ import os
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
 # Set before JAX starts, for this process and for those that tests start. Tests compile far more
 # than they compute, so the compiler's own optimisations would cost more time than they save.
 os.environ["XLA_FLAGS"] = (
@@ -13,8 +12,9 @@ os.environ["XLA_FLAGS"] = (
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiled programs are shared by all workers, by the processes that tests start, and by the
 # next test run.
-CACHE = os.environ.setdefault("GRAPHFL_TEST_CACHE", str(ROOT / ".cache" / "tests"))
-os.environ["JAX_COMPILATION_CACHE_DIR"] = CACHE
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".cache" / "tests")
+)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 # The user's cache folder of the entries that tests start.

@@ -6,6 +6,7 @@ child for every start before JAX is used. The child is a fresh process in all ot
 
 import atexit
 import functools
+import importlib
 import json
 import os
 import select
@@ -14,7 +15,10 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import changed, values_of
 from tests.federations import SMALL
 
 ROOT = Path(__file__).parents[1]
@@ -24,9 +28,11 @@ TIMEOUT = 300  # seconds of one start
 # Reads one start per line from standard input, and answers with the exit status.
 SERVER = """
 import gc, json, os, runpy, sys
-import matplotlib.pyplot, orbax.checkpoint, rich.progress
-import experiments.common.command_line, experiments.common.plots, experiments.paper.published
 import graphfl_jax
+# All but the entries and `processes`, whose flags would be those of every entry.
+import experiments.common.plots, experiments.paper.cached_runs, experiments.paper.table_text
+import experiments.sweeping.grid, experiments.sweeping.leaderboard
+import experiments.sweeping.trial_log
 
 gc.freeze()  # so that a child does not copy memory when it collects garbage
 for line in sys.stdin:
@@ -48,10 +54,96 @@ for line in sys.stdin:
 """
 
 
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+def tiny(config):
+    """A configuration at the sizes of `SMALL`."""
+    fields = fields_of(*values_of(config))
+    return changed(config, {name: value for name, value in SMALL.items() if name in fields})
+
+
 def small_words(file="fl60.py", rounds=3):
-    """Flags of a configuration at tiny sizes."""
+    """Flags of a configuration at tiny sizes; `file` may name a method, as in "fl60.py:sfl"."""
+    name, _, method = file.partition(":")
+    module = importlib.import_module(f"graphfl_jax.configs.{name.removesuffix('.py')}")
+    config = module.get_config(*[method] * bool(method))
+    values, before = values_of(tiny(config))[0], values_of(config)[0]
     settings = [
         f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
-        for field, value in SMALL.items()
+        for field, value in values.items()
+        if value != before[field]
     ]
     return [f"--config={ROOT}/configs/{file}", *settings, f"--config.rounds={rounds}"]
+
+
+def command(name, *words):
+    """The command line of an entry."""
+    return [sys.executable, "-m", f"experiments.{name}", *words]
+
+
+def launched(name, *words, cwd, **environment) -> Ended:
+    """Runs an entry to its end."""
+    return _forked({"argv": [f"experiments.{name}", *words]}, cwd, environment)
+
+
+def entry(name, *words, cwd, file="fl60.py", **environment) -> Ended:
+    """Runs an entry with a configuration at tiny sizes to its end."""
+    return launched(name, *small_words(file), *words, cwd=cwd, **environment)
+
+
+def shrunk(name, *words, cwd, file) -> Ended:
+    """Runs an entry that chooses configurations itself, with those of `file` at tiny sizes."""
+    script = f"""
+import runpy
+from graphfl_jax.configs import {file} as file
+from tests.entries import tiny
+whole = file.get_config
+file.get_config = lambda *method: tiny(whole(*method))
+runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
+"""
+    return _forked({"argv": [f"experiments.{name}", *words], "script": script}, cwd, {})
+
+
+def _forked(start, cwd, environment) -> Ended:
+    """Sends a start to the server, and waits until its process has ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        outputs = [Path(folder, name) for name in ("stdout", "stderr")]
+        start |= {"cwd": str(cwd), "environment": environment, "outputs": [*map(str, outputs)]}
+        server = _server()
+        server.stdin.write(json.dumps(start) + "\n")
+        server.stdin.flush()
+        ready, _, _ = select.select([server.stdout], [], [], TIMEOUT)
+        answer = server.stdout.readline() if ready else ""
+        texts = [path.read_text() if path.exists() else "" for path in outputs]
+        if not answer:
+            _stop(server)
+            _server.cache_clear()
+            raise TimeoutError(f"{start['argv']} did not end: {''.join(texts)}")
+        return Ended(int(answer), *texts)
+
+
+@functools.cache
+def _server():
+    server = subprocess.Popen(
+        [sys.executable, "-c", SERVER],
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    atexit.register(_stop, server)
+    return server
+
+
+def _stop(server):
+    """Ends the server and its child, if there is one."""
+    if server.poll() is None:
+        os.killpg(server.pid, signal.SIGKILL)
+        server.wait()

@@ -1,10 +1,6 @@
-"""The program: who is drawn, what is split over devices, how scores are counted."""
+"""The program: sampling of cohorts, splitting over devices, computation of scores."""
 
-import ast
 import functools
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -14,24 +10,17 @@ from jax.sharding import PartitionSpec as P
 
 from graphfl_jax import trainers, tree
 from graphfl_jax.core import Examples, State
+from graphfl_jax.devices import client_mesh, map_clients
+from graphfl_jax.evaluation import score_client
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import (
-    ROUNDS_PER_EXECUTION,
-    Log,
-    client_mesh,
-    draw_cohort,
-    map_clients,
-    play_rounds,
-    score_client,
-)
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, play_rounds
+from graphfl_jax.rounds import draw_cohort
 from tests.federations import two_clusters
-
-REPOSITORY = Path(__file__).parents[1]
 
 
 def test_cohorts_are_ascending_without_repeats_and_fair():
-    """Each of 10 clients is drawn 3 / 10 of the time: four standard errors of 2000 draws."""
+    """Each of 10 clients is drawn with probability 3 / 10, within four standard errors."""
     keys = jax.random.split(jax.random.key(0), 2000)
     counts = jnp.arange(10, dtype=jnp.int32) + 1
     cohorts = jax.vmap(lambda key: draw_cohort(key, counts, 3))(keys)
@@ -42,7 +31,7 @@ def test_cohorts_are_ascending_without_repeats_and_fair():
     assert np.abs(shares - 0.3).max() < 4 * np.sqrt(0.3 * 0.7 / 2000)
 
 
-def test_batches_are_drawn_evenly_from_the_real_examples_only():
+def test_batches_are_uniform_draws_from_the_real_examples():
     indices = np.asarray(trainers.draw_indices(jax.random.key(1), (100, 70), jnp.int32(7)))
     assert (indices.min(), indices.max()) == (0, 6)
     shares = np.bincount(indices.ravel()) / 7000
@@ -79,7 +68,9 @@ def test_gradients_are_not_summed_over_devices():
     forecast = jax.shard_map(
         uncast, mesh=mesh, in_specs=(P(), P("clients"), P("clients")), out_specs=P("clients")
     )
-    assert not np.allclose(jax.jit(forecast)(w, ids, (x, y)), split)  # the trap is still there
+    assert not np.allclose(
+        jax.jit(forecast)(w, ids, (x, y)), split
+    )  # JAX still sums these gradients
 
 
 def test_pmap_over_the_same_function_gives_the_same_numbers():
@@ -95,19 +86,19 @@ def test_pmap_over_the_same_function_gives_the_same_numbers():
 MODEL = mlp(inputs=(2,), hidden=(4,), outputs=2, task=CLASSIFICATION)
 
 
-def score(params, examples, block):
+def score(params, examples, batch_size):
     predict = functools.partial(MODEL.apply, params)
-    return score_client(predict, MODEL.task.score, examples, block)
+    return score_client(predict, MODEL.task.score, examples, batch_size)
 
 
-@pytest.mark.parametrize("block", [1, 5, 12, 14, 512])
-def test_scores_do_not_depend_on_the_block(block):
+@pytest.mark.parametrize("batch_size", [1, 5, 12, 14, 512])
+def test_scores_do_not_depend_on_the_batch_size(batch_size):
     data = two_clusters().data.evals["test"]
     examples = tree.take(data, 2)  # 14 real examples in 14 rows
     params = MODEL.init(jax.random.key(0))
     predicted = np.argmax(MODEL.apply(params, examples.x), -1)
     expected = np.mean(predicted[: examples.count] == examples.y[: examples.count])
-    found = score(params, Examples(*map(jnp.asarray, examples)), block)
+    found = score(params, Examples(*map(jnp.asarray, examples)), batch_size)
     np.testing.assert_allclose(found, expected, rtol=1e-6)
 
 
@@ -123,16 +114,18 @@ def test_the_objective_is_the_mean_over_real_rows():
     x, y = jnp.arange(4.0)[:, None], jnp.arange(4.0)[:, None] * 3
     batch = Examples(x, y.at[3].set(1e6), jnp.int32(3))
     losses = np.square(np.asarray(model.apply(params, x)) - np.asarray(y))[:3]
-    np.testing.assert_allclose(model.objective(params, batch), losses.mean(), rtol=1e-5)
+    np.testing.assert_allclose(
+        model.objective(params, batch, jax.random.key(0)), losses.mean(), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("higher_is_better, worst", [(True, 0.5), (False, 10.5)])
 def test_the_worst_decile_is_of_the_worst_clients(higher_is_better, worst):
     """Of the scores 0, 1, ..., 11 the worst ceil(12 / 10) = 2 are 0, 1 or 10, 11."""
-    told = summary(np.arange(12), higher_is_better=higher_is_better)
-    assert told["worst_decile"] == worst
-    assert told["mean"] == 5.5
-    assert told["std_clients"] == pytest.approx(np.sqrt((144 - 1) / 12))  # of 0..n-1
+    scores = summary(np.arange(12), higher_is_better=higher_is_better)
+    assert scores["worst_decile"] == worst
+    assert scores["mean"] == 5.5
+    assert scores["std_clients"] == pytest.approx(np.sqrt((144 - 1) / 12))  # of 0..n-1
 
 
 def test_trees_of_clients_are_taken_put_and_averaged():
@@ -147,64 +140,7 @@ def test_trees_of_clients_are_taken_put_and_averaged():
     assert tree.all_finite(())
 
 
-# Who may import whom: a layer imports layers above it in this list, and itself.
-LAYERS = [
-    {"core"},
-    {"tree", "local", "metrics", "optimizers", "processes"},
-    {"program", "models", "data", "updates"},
-    {"hypernets", "attacks", "defences"},
-    {"algorithms"},
-    {"build", "results", "checkpoint"},
-    {"runs"},
-    {"experiment"},
-]
-ONLY = {"program": {"core", "tree"}}
-
-
-def imported(path):
-    """The modules of the package that a file names, by their first word."""
-    words = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module == "graphfl_jax":
-            words |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
-            "graphfl_jax."
-        ):
-            words.add(node.module.split(".")[1])
-    return words
-
-
-def test_imports_point_down():
-    package = REPOSITORY / "graphfl_jax"
-    level = {name: i for i, names in enumerate(LAYERS) for name in names}
-    for path in package.rglob("*.py"):
-        name = path.relative_to(package).parts[0].removesuffix(".py")
-        if name == "__init__":
-            continue
-        for other in imported(path):
-            assert level[other] < level[name] or other == name, f"{path} imports {other}"
-            assert name not in ONLY or other in ONLY[name], f"{path} imports {other}"
-
-
-def test_algorithms_use_one_another_only_whole():
-    """By the factory of the same name as its file, or by the part that hypernetworks share."""
-    for path in (REPOSITORY / "graphfl_jax" / "algorithms").glob("[!_]*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            module = getattr(node, "module", None) or ""
-            if isinstance(node, ast.ImportFrom) and module.startswith(
-                "graphfl_jax.algorithms."
-            ):
-                file = module.rsplit(".", 1)[1]
-                names = {alias.name for alias in node.names}
-                assert file == "hyper" or names == {file}, f"{path.name} imports {names}"
-
-
-def test_the_package_needs_neither_experiments_nor_configurations():
-    code = "import sys, graphfl_jax; assert not {'experiments', 'configs'} & set(sys.modules)"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=REPOSITORY)
-
-
-def test_many_rounds_are_played_in_portions_and_told_as_one():
+def test_many_rounds_are_played_in_portions_and_logged_as_one():
     counts, first_broken = [], np.array([7, -1, 44])
 
     def advance(state, rounds):

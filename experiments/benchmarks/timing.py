@@ -59,7 +59,7 @@ def peak_memory() -> int:
 
 
 class Cost(NamedTuple):
-    """Time and memory of a block of code."""
+    """Time and memory that a block takes."""
 
     seconds: float
     memory: int | None  # bytes by which the resident size rose at its peak; None if unknown

@@ -27,7 +27,7 @@ from experiments.benchmarks.timing import compile_rounds, cost, interleaved, pla
 from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_rates
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.configs.fields import values_of
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.session import cohort_divisor
@@ -227,7 +227,7 @@ def _distance(a, b):
 
 
 def _play_several(torch_rounds, count):
-    """A function that plays `count` rounds, drawn by PyTorch."""
+    """A function that plays `count` rounds with draws of PyTorch."""
 
     def play():
         for _ in range(count):
@@ -253,10 +253,10 @@ def _empty_compile_cache() -> Iterator[None]:
 def _report(results, title):
     pytorch = results["torch"]
     title = (
-        f"{title}, {results['device']}; PyTorch {pytorch['version']} with "
-        f"{pytorch['threads']} threads"
+        f"{title}, {results['device']}, PyTorch {pytorch['version']}, threads of PyTorch: "
+        f"{pytorch['threads']}"
     )
-    heads = ["", "rounds/s", "fastest", "slowest", "client-steps/s", "ratio", "setup s", "MiB"]
+    heads = ["", "rounds/s", "fastest", "slowest", "client steps/s", "ratio", "setup s", "MiB"]
     cells = [heads]
     for row in results["rows"]:
         rates = [1 / took for took in row["s_per_round"]]

@@ -20,7 +20,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphfl_jax.configs.fields import changed, fields_of, parsed, values_of
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import changed, parsed, values_of
 from graphfl_jax.data.files import cache_folder
 
 flags.DEFINE_string(

@@ -8,7 +8,8 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.common.command_line import FLAGS, OVERRIDES, file_configuration
-from graphfl_jax.configs.fields import adjusted, current_field, parse, setting_of
+from graphfl_jax.configs.fields import setting_of
+from graphfl_jax.configs.values import adjusted, current_field, parse
 from graphfl_jax.runs.sweep import Point, TrialGroup
 from graphfl_jax.settings import Real
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import load_federation
-from graphfl_jax.configs.fields import changed
+from graphfl_jax.configs.values import changed
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.sweep import TrialGroup

@@ -2,7 +2,7 @@
 
 from graphfl_jax.configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
 from graphfl_jax.configs.base import METHODS
-from graphfl_jax.configs.fields import changed, checked, configuration, parsed
+from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
 __all__ = [
     "METHODS",

@@ -6,7 +6,8 @@ from typing import Any
 from ml_collections import ConfigDict
 
 from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.configs.fields import NOTHING, configuration
+from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.configs.values import configuration
 
 # Values of fields that make a method, by the name of the method. Every registered algorithm is
 # a method; the others are variants.

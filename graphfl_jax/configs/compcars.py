@@ -1,19 +1,20 @@
-"""CompCars: four body types of cars told apart, one client per model year and viewpoint.
+"""CompCars: four body types of cars, one client per model year and viewpoint.
 
     python -m experiments.run --config=configs/compcars.py
     python -m experiments.run --config=configs/compcars.py:fedavg
     python -m experiments.run --config=configs/compcars.py:panacea-full \\
         --config.model.weights=resnet18.safetensors
 
-Without photographs, cars are drawn; see the README. The first two are a small ResNet on
-pictures of 32 pixels in rounds of 10 steps, for a machine without an accelerator; METHOD-full
-is the papers' protocol, ResNet-18 on pictures of 224 pixels, all of which a hypernetwork
-generates in addition to pretrained weights, and takes a GPU of 80 GB.
+Without photographs, pictures of cars are generated, see docs/guide/data.md. The first two train
+a small ResNet on pictures of 32 pixels in rounds of 10 steps, for a machine without an
+accelerator. METHOD-full is the papers' protocol: ResNet-18 on pictures of 224 pixels, where a
+hypernetwork generates what is added to pretrained weights. It needs a GPU of 80 GB.
 """
 
 from graphfl_jax.configs import base
 
-# Rates of client and server chosen on validation, see docs/developer/decisions.md; the rest are not searched.
+# Learning rates of clients and server were chosen on validation, see
+# docs/developer/decisions.md; the other floats were not searched.
 METHODS = {
     "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.01},
     "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},

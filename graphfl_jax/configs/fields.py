@@ -10,18 +10,12 @@ yet; they are the defaults of fields that appear when something else is chosen.
 """
 
 import difflib
-import functools
-import json
-import warnings
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ml_collections import ConfigDict
-
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
-from graphfl_jax.configs.renamed import current
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.models import MODELS
@@ -191,165 +185,6 @@ def rate_field(declared: Optimizer) -> str:
     return f"hparams.{declared.rate or declared.side + '_lr'}"
 
 
-def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, by dotted names."""
-    found = {}
-    for name, value in fields.items():
-        nested = isinstance(value, Mapping | ConfigDict)
-        found |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return found
-
-
-def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of a configuration, and its settings that nothing reads yet."""
-    values = config.to_dict()
-    defaults = values.pop("defaults", {})
-    return flat(values), flat(defaults)
-
-
-def configuration(
-    values: Mapping[str, Any], defaults: Mapping[str, Any] = NOTHING
-) -> ConfigDict:
-    """A locked configuration with all fields that are read.
-
-    Args:
-      values: of fields; the others have their defaults.
-      defaults: settings that take the place of declared defaults, read or not.
-
-    Raises:
-      ValueError: a field is not read, or a value is outside its range; one line with field,
-        value and remedy.
-    """
-    fields = fields_of(values, defaults)
-    for name, value in values.items():
-        if name not in fields:
-            raise ValueError(_not_read(name, value, fields))
-    nested = {}
-    checked = {
-        name: field.setting.check(name, values.get(name, field.default))
-        for name, field in fields.items()
-    }
-    unread = {f"defaults.{name}": v for name, v in defaults.items() if name not in fields}
-    for name, value in sorted((checked | unread).items()):
-        *sections, last = name.split(".")
-        place = functools.reduce(lambda part, key: part.setdefault(key, {}), sections, nested)
-        place[last] = value
-    return ConfigDict(nested).lock()
-
-
-def checked(config: ConfigDict) -> ConfigDict:
-    """The configuration with all its fields, each one checked; missing ones get defaults.
-
-    Raises:
-      ValueError: as `configuration`.
-    """
-    return configuration(*values_of(config))
-
-
-def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
-    """A configuration with other values; fields that are no longer read are dropped.
-
-    Args:
-      config: remains as it is.
-      changes: values by dotted name. Where they choose something else, such as another
-        ``algorithm.name``, fields that have the old choice's default get the new one's.
-
-    Raises:
-      ValueError: as `configuration`.
-    """
-    changes = dict(current_field(name, value) for name, value in changes.items())
-    values, defaults = values_of(config)
-    before = fields_of(values, defaults)
-    kept = {
-        name: value
-        for name, value in values.items()
-        if name not in before or before[name].default != value
-    }
-    after = fields_of(kept | changes, defaults)
-    # A value that is not read any more may be read again after another change.
-    unread = {name: value for name, value in kept.items() if name not in after | changes}
-    kept = {name: value for name, value in kept.items() if name not in unread}
-    return configuration(kept | changes, defaults)
-
-
-def parsed(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
-    """A configuration with other values, given as text, as on a command line.
-
-    Raises:
-      ValueError: as `configuration`, or a text is not of its field's type.
-    """
-    config, unread = adjusted(config, texts)
-    for name, text in unread.items():
-        raise ValueError(not_read(name, text, config))
-    return config
-
-
-def adjusted(
-    config: ConfigDict, texts: Mapping[str, str], changes: Mapping[str, Any] = NOTHING
-) -> tuple[ConfigDict, dict[str, Any]]:
-    """A configuration with other values, and those values that nothing in it reads.
-
-    Values that choose something are applied first, so that fields appear before they are set.
-
-    Args:
-      config: remains as it is.
-      texts: values as text by dotted name.
-      changes: values by dotted name; they replace texts of the same name.
-
-    Raises:
-      ValueError: a value is outside its range, or a text is not of its field's type.
-    """
-    texts = dict(current_field(name, text) for name, text in texts.items())
-    changes = dict(current_field(name, value) for name, value in changes.items())
-    pending = texts | changes
-    while pending:
-        fields = fields_of(*values_of(config))
-        ready = {
-            name: value if name in changes else parse(name, value, fields[name].setting)
-            for name, value in pending.items()
-            if name in fields
-        }
-        if not ready:
-            break
-        config = changed(config, ready)
-        pending = {name: value for name, value in pending.items() if name not in ready}
-    return config, pending
-
-
-def parse(name: str, text: str, setting: Any) -> Any:
-    """The value of a field from text.
-
-    Raises:
-      ValueError: the text is not of the field's type.
-    """
-    try:
-        return setting.parse(text)
-    except (KeyError, ValueError):
-        raise ValueError(
-            f"{name}={text} is not of type {setting.kind}; its values are {setting.values}"
-        ) from None
-
-
-def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a configuration that was written earlier, perhaps by an older release.
-
-    Names of older releases become today's, fields that nothing reads are dropped, and fields
-    that did not exist yet have their defaults.
-    """
-    renamed = dict(current(name, value) for name, value in values.items())
-    fields = fields_of({name: v for name, v in renamed.items() if v is not None})
-    found = {}
-    for name, field in fields.items():
-        value = renamed.get(name, field.default)
-        found[name] = tuple(value) if isinstance(value, list) else value
-    return found
-
-
-def as_text(values: Mapping[str, Any], *, without: set[str]) -> str:
-    """The values of a configuration as JSON, without some fields."""
-    return json.dumps({name: values[name] for name in sorted(values.keys() - without)})
-
-
 def all_fields() -> Iterator[tuple[str, Field]]:
     """Every field of every choice, with the choice that reads it; some names occur again."""
     yield from BASE.items()
@@ -382,19 +217,6 @@ def _each_choice():
             yield fields_of({name: value})
 
 
-def current_field(name: str, value: Any) -> tuple[str, Any]:
-    """The current name and value of a field, with a warning for an old one."""
-    new = current(name, value)
-    if new != (name, value):
-        warnings.warn(
-            f"{name}={value} is now {new[0]}={new[1]}; the old form will not work in the next "
-            f"release",
-            FutureWarning,
-            stacklevel=4,
-        )
-    return new
-
-
 def setting_of(name: str) -> Any:
     """The declaration of a field that some configuration has.
 
@@ -404,15 +226,11 @@ def setting_of(name: str) -> Any:
     for known, field in all_fields():
         if known == name:
             return field.setting
-    raise ValueError(_not_read(name, "", BASE))
+    raise ValueError(not_read(name, "", BASE))
 
 
-def not_read(name: str, value: Any, config: ConfigDict) -> str:
-    """The error for a field that a configuration does not have."""
-    return _not_read(name, value, fields_of(*values_of(config)))
-
-
-def _not_read(name, value, fields):
+def not_read(name: str, value: Any, fields: Mapping[str, Field]) -> str:
+    """The error for a field that is not among those that a configuration reads."""
     section = name.rpartition(".")[0]
     own = [one for one in fields if one.rpartition(".")[0] == section]
     others = sorted({field.reader for one, field in all_fields() if one == name})

@@ -11,7 +11,8 @@ Quick look: add --config.rounds=20 --config.data.steps=600.
 
 from graphfl_jax.configs import base
 
-# Rates chosen on validation where docs/developer/decisions.md says so; the rest are not searched.
+# docs/developer/decisions.md lists the floats that were chosen on validation. The others were
+# not searched.
 METHODS = {
     "panacea": {"client_lr": 0.001, "server_lr": 0.0003, "lambda_d": 0.01},
     "panacea-gn": {"client_lr": 0.001, "server_lr": 0.0003},

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs.fields import as_text, changed, checked, recorded, values_of
+from graphfl_jax.configs.values import as_text, changed, checked, recorded, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import message_bytes

@@ -1,9 +1,9 @@
 """Checkpoints: atomic when written, verified when read.
 
 A checkpoint is an Orbax folder ``checkpoints/ROUND`` with the leaves of the state and the
-history, and a manifest ``ROUND.json`` with a digest of every file in the folder. The manifest is
-written last, by an atomic rename. A folder without a manifest is incomplete; one whose digests
-differ is damaged. Both are skipped, and the checkpoint before is used.
+history, and a manifest ``ROUND.json`` with a digest of every file in the folder. The manifest
+is written last, by an atomic rename. A folder without a manifest is incomplete; one whose
+digests differ is damaged. Both are skipped, and the checkpoint before is used.
 """
 
 import hashlib

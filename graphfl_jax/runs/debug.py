@@ -43,7 +43,7 @@ class DebugSession:
         for _ in range(int(rounds)):
             with jax.disable_jit():
                 state, metrics = self.play_round(state)
-            logged.append(metrics)
+            logged += metrics
         means = jax.tree.map(lambda *values: jnp.mean(jnp.stack(values)), *logged)
         return state, Log(means, jnp.int32(-1))
 

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.configs.fields import flat, recorded, values_of
+from graphfl_jax.configs.values import flat, recorded, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.results import row_line
@@ -101,8 +101,8 @@ class RunFolder:
         if before["data"] != self.identity["data"]:
             raise ValueError(
                 f"data.name={self.config.data.name}: the data differ from those of the run in "
-                f"{self.path} (sha256 {self.identity['data'][:12]}, not {before['data'][:12]}); "
-                f"choose another --out"
+                f"{self.path} (sha256 {self.identity['data'][:12]}, not "
+                f"{before['data'][:12]}); choose another --out"
             )
         if played > self.config.rounds:
             raise ValueError(

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
-from graphfl_jax.configs.fields import as_text, checked, values_of
+from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.devices import client_mesh

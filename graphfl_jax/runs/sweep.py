@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs.fields import NOTHING, adjusted, as_text, current_field, values_of
+from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.configs.values import adjusted, as_text, current_field, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, identity, run_trials, with_seed
 

@@ -1,0 +1,46 @@
+"""Pages of results: an entry replaces one block of a Markdown page and leaves the rest.
+
+A block is the text between the lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+"""
+
+from pathlib import Path
+
+from absl import flags
+
+from graphfl_jax.runs.checkpoint import write_text
+
+flags.DEFINE_string(
+    "page", None, "Markdown page whose block of this result is replaced, as in docs/results."
+)
+
+
+def update(path: str | Path, name: str, text: str) -> None:
+    """Replaces the block `name` of a page. The markers stay.
+
+    Args:
+      path: the page.
+      name: of the block.
+      text: its new content.
+
+    Raises:
+      ValueError: the page does not exist, or does not have both markers once and in order.
+    """
+    path = Path(path)
+    begin, end = markers(name)
+    if not path.is_file():
+        raise ValueError(f"page={path} is not a file; choose a page that has the line {begin}")
+    lines = path.read_text().splitlines()
+    places = [[i for i, line in enumerate(lines) if line == mark] for mark in (begin, end)]
+    if [len(found) for found in places] != [1, 1] or places[0] > places[1]:
+        raise ValueError(
+            f"page={path} has no block {name}; add the lines {begin} and {end} to it, once and "
+            f"in this order"
+        )
+    (first,), (last,) = places
+    kept = [*lines[: first + 1], text.strip("\n"), *lines[last:]]
+    write_text(path, "\n".join(kept) + "\n")
+
+
+def markers(name: str) -> tuple[str, str]:
+    """The lines before and after a block."""
+    return f"<!-- begin {name} -->", f"<!-- end {name} -->"

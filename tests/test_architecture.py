@@ -1,0 +1,91 @@
+"""The structure of the code: who imports whom, and how long files are."""
+
+import ast
+from pathlib import Path
+
+REPOSITORY = Path(__file__).parents[1]
+PACKAGE = REPOSITORY / "graphfl_jax"
+# A layer imports layers above it in this list, and itself.
+LAYERS = [
+    {"core", "settings"},
+    {"tree", "devices", "trainers", "metrics", "optimizers"},
+    {"rounds", "models", "data"},
+    {"evaluation", "hypernets", "robustness"},
+    {"program", "algorithms"},
+    {"configs"},
+    {"build"},
+    {"runs"},
+]
+# The program knows neither methods nor data sets.
+COMPUTATION = {"core", "tree", "devices", "rounds", "evaluation", "program"}
+ENTRIES = {"run", "sweep", "tables", "figures", "bench", "robustness", "theory"}
+ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
+LONGEST = 400  # lines
+
+
+def imported(path, package):
+    """The modules of a package that a file names, by the first word below the package."""
+    words = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.module == package:
+            words |= {alias.name for alias in node.names}
+        elif (node.module or "").startswith(f"{package}."):
+            words.add(node.module.split(".")[1])
+    return words
+
+
+def test_imports_of_the_package_point_down():
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if name == "__init__":
+            continue
+        for other in imported(path, "graphfl_jax"):
+            assert (
+                level[other] < level[name] or other == name or ({other, name} <= COMPUTATION)
+            ), f"{path} imports {other}"
+            assert name not in COMPUTATION or other in COMPUTATION, f"{path} imports {other}"
+
+
+def test_imports_of_experiments_point_down():
+    """From the entries to their rooms, and from these to what all share."""
+    folder = REPOSITORY / "experiments"
+    for path in folder.rglob("*.py"):
+        parts = path.relative_to(folder).parts
+        others = imported(path, "experiments")
+        if parts[0] == "common":
+            assert others <= {"common"}, f"{path} imports {others}"
+        elif parts[0] in ROOMS:
+            allowed = {"common", parts[0]}
+            assert others <= allowed, f"{path} imports {others - allowed}"
+        else:
+            assert not others & (ENTRIES - {path.stem}), f"{path} imports an entry"
+
+
+def test_the_package_imports_no_experiments():
+    for path in PACKAGE.rglob("*.py"):
+        assert not imported(path, "experiments") and not imported(path, "configs"), path
+
+
+def test_entries_are_the_only_modules_beside_the_rooms():
+    folder = REPOSITORY / "experiments"
+    assert {path.stem for path in folder.glob("[!_]*.py")} == ENTRIES
+    rooms = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
+    assert rooms == ROOMS | {"common"}
+
+
+def test_algorithms_use_each_other_only_by_public_names():
+    for path in (PACKAGE / "algorithms").glob("[!_]*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            if module.startswith("graphfl_jax.algorithms."):
+                private = [alias.name for alias in node.names if alias.name.startswith("_")]
+                assert not private, f"{path.name} imports {private}"
+
+
+def test_no_file_is_longer_than_400_lines():
+    files = [*PACKAGE.rglob("*.py"), *(REPOSITORY / "experiments").rglob("*.py")]
+    long = {str(path): len(path.read_text().splitlines()) for path in files}
+    assert {path: lines for path, lines in long.items() if lines > LONGEST} == {}
