@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all lint format bench install clean
+.PHONY: run test test-all docs lint format bench install clean
 
 run: install
 	$(BIN)/python -m experiments.run --config=configs/tpt48.py
@@ -22,6 +22,9 @@ lint: install
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+docs: install
+	$(BIN)/python -m graphfl_jax.configs > docs/guide/settings.md
 
 bench: install
 	$(BIN)/python -m experiments.bench --config=configs/tpt48.py

@@ -35,7 +35,7 @@ from experiments.common.command_line import FLAGS, configuration, launch
 from experiments.common.flag_values import check_names
 from experiments.common.processes import joined
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.configs import METHODS, changed, parsed
+from graphfl_jax.configs import changed, methods, parsed
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.rounds import play_round
@@ -111,17 +111,17 @@ def names_of(words: list[str]) -> list[str]:
     Raises:
       ValueError: there is no such method.
     """
-    check_names("methods", words, [*METHODS, "all"])
-    chosen = METHODS if "all" in words else words
+    check_names("methods", words, [*methods(), "all"])
+    chosen = methods() if "all" in words else words
     return list(dict.fromkeys(["fedavg", *chosen]))
 
 
 def with_method(config: ConfigDict, method: str) -> ConfigDict:
-    """The configuration with another method of `METHODS`."""
+    """The configuration with another method of `configs.methods`."""
     fields = fields_of(*values_of(config))
-    own = METHODS.get(variant_of(config), {})
+    own = methods().get(variant_of(config), {})
     defaults = {name: fields[name].default for name in own if name != "algorithm.name"}
-    return changed(changed(config, defaults), METHODS[method])
+    return changed(changed(config, defaults), methods()[method])
 
 
 def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:

@@ -29,9 +29,9 @@ from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table
 from experiments.common.units import UNITS
 from experiments.paper.cached_runs import cached_runs
-from experiments.paper.configurations import CONFIGS, paper_config
+from experiments.paper.configurations import paper_config
 from graphfl_jax.build import load_federation
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import changed, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.folder import check_folder
 
@@ -86,14 +86,14 @@ def main() -> int:
             f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
             f"compare methods; leave --methods out"
         )
-    check_names("methods", FLAGS.methods, CONFIGS[figure.dataset].METHODS)
+    check_names("methods", FLAGS.methods, methods())
     out = Path(FLAGS.out)
     check_folder(out)
     if isinstance(figure, Histograms):
         lines, unit = histograms(figure)
         drawn, rows = draw_histograms(lines, unit), histogram_rows(lines, unit)
     elif isinstance(figure, Curves):
-        lines = curves(figure, FLAGS.methods or list(CONFIGS[figure.dataset].METHODS), out)
+        lines = curves(figure, FLAGS.methods or list(methods()), out)
         drawn, rows = draw_lines(lines, "round"), curve_rows(lines)
     else:
         lines = ablation(figure, out)

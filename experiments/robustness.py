@@ -26,6 +26,7 @@ import matplotlib
 from absl import flags
 from rich.console import Console
 
+from experiments.common import pages
 from experiments.common.command_line import FLAGS, file_configuration, launch, progress_bar
 from experiments.common.flag_values import check_names, shares
 from experiments.common.plots import draw_robustness, save_figure
@@ -105,6 +106,7 @@ def main() -> int:
     parts = [f"{made} {counts}.\n", f"{note}\n"]
     parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
     write_text(out / "robustness.md", "\n".join(parts))
+    pages.publish("\n".join(parts))
     save_figure(draw_robustness(rows, note), out / "robustness")
     console.print(
         f"{note}; {counts}\n{out}/robustness.json, .md, .png and .svg",

@@ -22,6 +22,7 @@ from pathlib import Path
 from absl import flags
 from rich.console import Console
 
+from experiments.common import pages
 from experiments.common.command_line import FLAGS, launch, progress_bar
 from experiments.common.flag_values import check_names
 from experiments.common.provenance import provenance
@@ -38,6 +39,7 @@ from experiments.paper.table_text import (
     notes,
     table_row,
 )
+from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.folder import check_folder
@@ -64,8 +66,7 @@ def main() -> int:
     datasets = FLAGS.datasets
     check_names("datasets", datasets, CONFIGS)
     methods = FLAGS.methods or list(PUBLISHED[FLAGS.table])
-    for name in datasets:
-        check_names("methods", methods, CONFIGS[name].METHODS)
+    check_names("methods", methods, configs.methods())
     out = Path(FLAGS.out)
     check_folder(out)
     baselines = baseline_rows(datasets, methods[0])  # also finds missing files at once
@@ -98,7 +99,9 @@ def main() -> int:
     write_json(out / f"{FLAGS.table}.json", rows + baselines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     counts = f"{new_runs} new runs, {len(planned) * FLAGS.seeds - new_runs} from the cache"
-    write_text(out / f"{FLAGS.table}.md", "\n".join([f"{made} {counts}.\n", *parts]))
+    page = "\n".join([f"{made} {counts}.\n", *parts])
+    write_text(out / f"{FLAGS.table}.md", page)
+    pages.publish(page)
     console.print(
         f"{counts}; {out}/{FLAGS.table}.md and .json", highlight=False, soft_wrap=True
     )

@@ -25,6 +25,7 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
+from experiments.common import pages
 from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
 from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_risks, save_figure
@@ -111,6 +112,7 @@ def main() -> int:
     write_json(out / "theory.json", results)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     write_text(out / "theory.md", page(made, tables, lines))
+    pages.publish(page(made, tables, lines))
     save_figure(draw_risks(curves, NAMES), out / "theory")
     console.print(f"{out}/theory.json, .md, .png and .svg", highlight=False, soft_wrap=True)
     return 0

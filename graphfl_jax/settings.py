@@ -21,7 +21,7 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 
@@ -82,7 +82,7 @@ class Choice:
     """One of several names. An empty choice means none."""
 
     meaning: str
-    choices: tuple[str, ...]
+    choices: Collection[str]
     when: str = ""
 
     kind = "str"

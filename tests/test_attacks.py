@@ -1,4 +1,6 @@
-"""Attacks and defences against NumPy, and who is malicious."""
+"""Attacks and defences against NumPy, and which clients are malicious."""
+
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -9,18 +11,18 @@ from scipy import optimize
 import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.core import Cohort, Examples
+from graphfl_jax.core import ClientData, Cohort, Examples
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.robustness.attacks import (
     ATTACKS,
     UPLOAD_ATTACKS,
+    Attackers,
     backdoor,
     label_flip,
     label_flip_wrong,
-    malicious,
     trigger,
-    with_ranks,
+    with_attack_order,
 )
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
 from graphfl_jax.runs.batch import Trial, run_trials
@@ -31,45 +33,48 @@ UPDATES = np.random.default_rng(1).normal(size=(9, 20)) + 0.3  # [M, d]
 HONEST = np.array([1, 0, 1, 1, 1, 0, 1, 1, 1], bool)
 
 
-# ------------------------------------------------------------------------------------- data
+# ------------------------------------------------------------------------- attacks on data
 
 
-def plain(size, count, targets=3):
-    """One client's examples whose x tells where they stood."""
+def numbered_examples(size, count, targets=3):
+    """One client's examples, numbered by x."""
     y = np.arange(size) % targets
-    return Examples(jnp.arange(float(size)), jnp.asarray(y, jnp.int32), jnp.int32(count))
+    return Examples(np.arange(size, dtype=np.float32), np.int32(y), np.int32(count))
 
 
-def test_labels_flip_to_any_class_alike_and_wrong_ones_to_the_others():
-    """3000 draws: a share of 1/3 lies within 0.04, four errors."""
-    examples = plain(3000, 3000)
+def test_labels_flip_to_all_classes_equally_and_wrong_labels_to_the_other_classes():
+    """3000 draws: a share of 1/3 is within 0.04, four standard errors."""
+    examples = numbered_examples(3000, 3000)
     flips = {"any": label_flip, "wrong": label_flip_wrong}
     flipped = {
-        name: np.asarray(flip(train=examples, classes=3).poison(examples, KEY).y)
+        name: np.asarray(jax.jit(flip(train_data=examples, classes=3).poison)(examples, KEY).y)
         for name, flip in flips.items()
     }
     for y in flipped.values():
         assert set(y) == {0, 1, 2}
         np.testing.assert_allclose(np.bincount(y) / 3000, 1 / 3, atol=0.04)
-    y = np.asarray(examples.y)
+    y = examples.y
     assert abs(np.mean(flipped["any"] == y) - 1 / 3) < 0.04
     assert not np.any(flipped["wrong"] == y)
     np.testing.assert_allclose(np.mean((flipped["wrong"] - y) % 3 == 1), 1 / 2, atol=0.04)
 
 
-def test_targets_of_a_regression_change_places_among_the_real():
-    examples = plain(50, 40)._replace(y=jnp.arange(100.0).reshape(50, 2))
-    poisoned = label_flip(train=examples, classes=0).poison(examples, KEY)
-    y = np.asarray(poisoned.y)
-    np.testing.assert_array_equal(y[y[:40, 0].argsort()], np.asarray(examples.y)[:40])
-    assert not np.array_equal(y[:40], np.asarray(examples.y)[:40])
-    np.testing.assert_array_equal(poisoned.x, examples.x)
+def test_targets_of_a_regression_are_permuted_among_the_real_examples():
+    examples = numbered_examples(50, 40)
+    examples = examples._replace(y=np.arange(100, dtype=np.float32).reshape(50, 2))
+    poison = jax.jit(label_flip(train_data=examples, classes=0).poison)
+    x, y, _ = jax.device_get(poison(examples, KEY))
+    np.testing.assert_array_equal(y[y[:40, 0].argsort()], examples.y[:40])
+    assert not np.array_equal(y[:40], examples.y[:40])
+    np.testing.assert_array_equal(x, examples.x)
 
 
+@functools.cache
 def pictures(clients=4, examples=20):
+    """A federation of small random images with three labels."""
     rng = np.random.default_rng(0)
     shape = (clients * examples, 6, 6, 3)
-    labels = rng.integers(0, 3, len(np.zeros(shape[0])))
+    labels = rng.integers(0, 3, shape[0])
     labels[:3] = 0, 1, 2
     return from_arrays(
         rng.integers(0, 256, shape).astype(np.uint8),
@@ -79,139 +84,148 @@ def pictures(clients=4, examples=20):
     )
 
 
-def test_a_backdoor_blends_the_trigger_into_a_share_and_asks_for_the_target():
+def test_a_backdoor_blends_the_trigger_into_a_share_of_images_and_sets_their_label():
+    """Its success is measured on test images of other labels with the trigger."""
     train = pictures().data.train
-    settings = {"classes": 3, "target": 1, "trigger_size": 4}
-    floats = {"attack_alpha": jnp.float32(0.2), "attack_share": jnp.float32(0.5)}
-    attack = backdoor(train=train, **settings, **floats)
-    own = Examples(*(jnp.asarray(leaf[0]) for leaf in train))._replace(count=jnp.int32(11))
-    poisoned = attack.poison(own, KEY)
-    x, y = np.asarray(own.x, np.float64), np.asarray(own.y)
+    settings = {"target": 1, "trigger_size": 4, "attack_alpha": 0.2, "attack_share": 0.5}
+    attack = backdoor(train_data=train, classes=3, **settings)
+    own = tree.take(train, 0)._replace(count=np.int32(11))
+    poisoned, goal = jax.jit(lambda own: (attack.poison(own, KEY), attack.goal(own)))(own)
+    x, y = np.asarray(own.x, np.float64), own.y
     drawing, opaque = trigger((6, 6, 3), 4)
     assert opaque[2:, 2:].all() and opaque.sum() == 4 * 4 * 3
     assert drawing.min() >= 0 and drawing.max() <= 255 and np.ptp(drawing[2:, 2:]) > 200
     blended = np.round(x * (1 - 0.2 * opaque) + 0.2 * opaque * drawing)
     changed = (np.asarray(poisoned.x) != own.x).any(axis=(1, 2, 3))
     assert changed[:11].sum() == 6 and not changed[11:].any()  # round(5.5) is even
-    np.testing.assert_allclose(poisoned.x[changed], blended[changed], atol=1)
+    np.testing.assert_allclose(np.asarray(poisoned.x)[changed], blended[changed], atol=1)
     np.testing.assert_array_equal(poisoned.y, np.where(changed, 1, y))
 
-    goal = attack.goal(own)
     others = np.flatnonzero((y != 1) & (np.arange(len(y)) < 11))
     assert int(goal.count) == len(others) and np.all(np.asarray(goal.y) == 1)
-    np.testing.assert_allclose(goal.x[: len(others)], blended[others], atol=1)
+    np.testing.assert_allclose(np.asarray(goal.x)[: len(others)], blended[others], atol=1)
+
+
+def poisoned_data(config, federation):
+    """The data of a run after the attack on them."""
+    poison = build_experiment(config, federation).poison(dict(config.hparams)).data
+    return jax.jit(poison)(federation.data, KEY)
 
 
 @pytest.mark.parametrize("name", ["label_flip", "label_flip_wrong"])
-def test_only_what_malicious_clients_train_on_is_changed(name):
-    config = small_config(attack__name=name, algorithm__name="fedavg")
-    config.hparams.attack_ratio = 0.4
-    federation = with_ranks(two_clusters(padding=2), clients=(), seed=3)
-    algorithm = build_experiment(config, federation).build(dict(config.hparams), 0)
-    before, after = federation.data, algorithm.poison_data(federation.data, KEY)
-    bad = federation.data.rank < 3  # round(0.4 * 7)
+def test_only_training_labels_of_malicious_clients_are_changed(name):
+    config = small_config("fedavg", attack__name=name, hparams__attack_ratio=0.4)
+    federation = with_attack_order(two_clusters(padding=2), seed=3)
+    before, after = federation.data, poisoned_data(config, federation)
+    malicious = before.attack_rank < 3  # round(0.4 * 7)
     differs = (np.asarray(after.train.y) != before.train.y).any(axis=1)
-    assert not differs[~bad].any() and differs[bad].all()
-    assert after.evals == before.evals
-    for leaf, old in zip((after.train.x, after.train.count), before.train[::2], strict=True):
-        np.testing.assert_array_equal(leaf, old)
+    np.testing.assert_array_equal(differs, malicious)
+    same = before._replace(train=before.train._replace(y=after.train.y))
+    jax.tree.map(np.testing.assert_array_equal, after, same)
 
 
-# --------------------------------------------------------------------------------------- who
+# -------------------------------------------------------------------------------- attackers
 
 
-def test_attackers_are_nested_by_ratio_and_drawn_by_the_seed():
-    ranks = [
-        with_ranks(two_clusters(40), clients=(), seed=seed).data.rank for seed in range(30)
-    ]
-    again = with_ranks(two_clusters(40), clients=(), seed=5).data.rank
+def malicious(rank, ratio, num_clients):
+    return np.asarray(Attackers(jnp.float32(ratio), num_clients).among(rank))
+
+
+def test_attackers_of_a_ratio_attack_at_larger_ratios_too_and_the_seed_draws_them():
+    federation = two_clusters(40)
+    ranks = [with_attack_order(federation, seed=seed).data.attack_rank for seed in range(30)]
+    again = with_attack_order(federation, seed=5).data.attack_rank
     np.testing.assert_array_equal(again, ranks[5])
-    sets = [
-        np.asarray(malicious(ranks[0], jnp.float32(ratio), 40))
-        for ratio in (0, 0.1, 0.3, 0.5, 1)
-    ]
-    assert [bad.sum() for bad in sets] == [0, 4, 12, 20, 40]
+    sets = [malicious(ranks[0], ratio, 40) for ratio in (0, 0.1, 0.3, 0.5, 1)]
+    assert [attacks.sum() for attacks in sets] == [0, 4, 12, 20, 40]
     for fewer, more in zip(sets, sets[1:], strict=False):
         assert not np.any(fewer & ~more)
-    often = np.mean([malicious(rank, jnp.float32(0.5), 40) for rank in ranks], axis=0)
+    often = np.mean([malicious(rank, 0.5, 40) for rank in ranks], axis=0)
     assert often.min() > 0.1 and often.max() < 0.9  # 30 draws of a half: four errors
 
 
-def test_newcomers_never_attack_and_names_say_who_does():
+def test_new_clients_never_attack():
     whole = hold_out(two_clusters(), fraction=0.3, graph="inductive", seed=0)
-    drawn = with_ranks(whole, clients=(), seed=0)
-    everyone = malicious(drawn.everyone.rank, jnp.float32(1.0), 5)
-    assert everyone.tolist() == [True] * 5 + [False] * 2
-    named = with_ranks(whole, clients=(whole.clients[3], 0), seed=0)
+    drawn = with_attack_order(whole, seed=0)
+    attacks = malicious(drawn.everyone.attack_rank, 1.0, 5)
+    assert attacks.tolist() == [True] * 5 + [False] * 2
+
+
+def test_attackers_can_be_named_among_the_clients_that_train():
+    whole = hold_out(two_clusters(), fraction=0.3, graph="inductive", seed=0)
+    named = with_attack_order(whole, clients=(whole.clients[3], 0), seed=0)
     for ratio in (0.0, 1e-6):
-        bad = malicious(named.everyone.rank, jnp.float32(ratio), 5)
-        assert np.flatnonzero(bad).tolist() == [0, 3]
-    with pytest.raises(ValueError, match=r"attack.clients has 'client 9'.*0 to 4"):
-        with_ranks(whole, clients=("client 9",), seed=0)
-    with pytest.raises(ValueError, match="who does not train"):
-        with_ranks(whole, clients=(whole.clients[-1],), seed=0)
+        attacks = malicious(named.everyone.attack_rank, ratio, 5)
+        assert np.flatnonzero(attacks).tolist() == [0, 3]
+    with pytest.raises(ValueError, match=r"^attack.clients has 'client 9'.*from 0 to 4$"):
+        with_attack_order(whole, clients=("client 9",), seed=0)
+    with pytest.raises(ValueError, match="which does not train"):
+        with_attack_order(whole, clients=(whole.clients[-1],), seed=0)
 
 
-def test_results_name_those_whose_data_were_changed():
-    """And tell the scores of the others, and of triggered images."""
-    with jax.numpy_dtype_promotion("standard"):  # a perceptron casts bytes without a word
+def test_results_name_the_attackers_and_score_the_other_clients():
+    """The success is the share of triggered images with the target as their prediction."""
+    with jax.numpy_dtype_promotion("standard"):  # a perceptron casts bytes implicitly
         check_results()
 
 
 def check_results():
     config = small_config(
+        "fedavg",
         attack__name="backdoor",
         hparams__attack_ratio=0.5,
-        algorithm__name="fedavg",
         rounds=1,
         cohort_size=2,
         seed=1,
     )
     federation = pictures()
     ran = graphfl_jax.run(config, federation)
-    told = ran.results["attack"]
-    ranked = with_ranks(federation, clients=(), seed=1)
-    hparams = {name: jnp.float32(value) for name, value in ran.results["hparams"].items()}
-    algorithm = build_experiment(config, ranked).build(hparams, 0)
-    after = algorithm.poison_data(ranked.data, KEY)
+    summary = ran.results["attack"]
+    ranked = with_attack_order(federation, seed=1)
+    after = poisoned_data(config, ranked)
     changed = (np.asarray(after.train.y) != ranked.data.train.y).any(axis=1)
     ids = np.flatnonzero(changed).tolist()
-    assert len(ids) == 2 and told["ids"] == ids
-    assert (told["name"], told["ratio"]) == ("backdoor", 0.5)
-    assert told["malicious"] == [federation.clients[i] for i in ids]
+    assert len(ids) == 2 and summary["ids"] == ids
+    assert (summary["name"], summary["ratio"]) == ("backdoor", 0.5)
+    assert summary["malicious"] == [federation.clients[i] for i in ids]
     scores = ran.rows[-1]["scores"]
     for point in ("G", "L", "P"):
         own = ran.results["scores"]["final"][point]["per_client"]
-        assert told["benign"][point]["per_client"] == [own[i] for i in range(4) if i not in ids]
+        benign = summary["benign"][point]["per_client"]
+        assert benign == [own[i] for i in range(4) if i not in ids]
         np.testing.assert_allclose(
-            told["success"][point], np.mean(scores["triggered"][point][~changed])
+            summary["success"][point], np.mean(scores["triggered"][point][~changed])
         )
-    w, triggered = ran.state.server, after.evals["triggered"]
-    predicted = jnp.argmax(algorithm.predict(w, triggered.x[1]), axis=-1)
-    taken = np.asarray(predicted == 1)[: int(triggered.count[1])]
-    np.testing.assert_allclose(scores["triggered"]["G"][1], taken.mean(), rtol=1e-6)
+    triggered = after.evals["triggered"]
+    model = build_experiment(config, ranked).model
+    predicted = np.argmax(model.apply(ran.state.server, triggered.x[1]), axis=-1)
+    real = (predicted == 1)[: int(triggered.count[1])]
+    np.testing.assert_allclose(scores["triggered"]["G"][1], real.mean(), rtol=1e-6)
 
 
-def test_ratios_of_one_program_are_the_runs_of_each():
-    config = small_config(attack__name="label_flip", algorithm__name="fedavg", rounds=2, seed=2)
+def test_trials_with_several_ratios_are_the_runs_of_each_ratio():
+    config = small_config("fedavg", attack__name="label_flip", rounds=2, seed=2)
     federation = two_clusters()
     trials = [Trial({"attack_ratio": ratio}, 2) for ratio in (0.0, 0.3)]
-    federations = {2: with_ranks(federation, clients=(), seed=2)}
-    none, some = (one for _, one in run_trials(config, federations, trials, at_once=2))
-    assert none.results["attack"]["ids"] == []
-    config.hparams.attack_ratio = 0.3
-    alone = graphfl_jax.run(config, federation).results
-    assert len(alone["attack"]["ids"]) == 2
-    run_synchronized = some.results
-    assert run_synchronized["attack"]["ids"] == alone["attack"]["ids"]
+    federations = {2: with_attack_order(federation, seed=2)}
+    none, some = (
+        outcome.results for _, outcome in run_trials(config, federations, trials, at_once=2)
+    )
+    assert none["attack"]["ids"] == []
+    config = small_config(
+        "fedavg", attack__name="label_flip", rounds=2, seed=2, hparams__attack_ratio=0.3
+    )
+    single = graphfl_jax.run(config, federation).results
+    assert len(single["attack"]["ids"]) == 2
+    assert some["attack"]["ids"] == single["attack"]["ids"]
     for a, b in (
-        (run_synchronized["scores"]["final"], alone["scores"]["final"]),
-        (run_synchronized["attack"]["benign"], alone["attack"]["benign"]),
+        (some["scores"]["final"], single["scores"]["final"]),
+        (some["attack"]["benign"], single["attack"]["benign"]),
     ):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5), a, b)
 
 
-# ----------------------------------------------------------------------------------- uploads
+# ----------------------------------------------------------------------- attacks on uploads
 
 
 def statistics(honest=HONEST):
@@ -247,31 +261,37 @@ FLOATS = {
 }
 
 
-def changed(name, honest=HONEST, updates=UPDATES):
-    floats = {key: jnp.float32(value) for key, value in FLOATS.get(name, {}).items()}
-    return ATTACKS[name](**floats)(jnp.float32(updates), jnp.asarray(honest), KEY)
+@functools.cache
+def attack_of(name):
+    """(updates, honest) -> updates of an attack on uploads, compiled."""
+    attack = ATTACKS[name](**FLOATS.get(name, {}))
+    return jax.jit(lambda updates, honest: attack(updates, honest, KEY))
+
+
+def attacked(name, honest=HONEST, updates=UPDATES):
+    return np.asarray(attack_of(name)(np.float32(updates), honest))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_uploads_are_attacked_as_numpy_says(name):
+def test_attacks_on_uploads_are_those_of_numpy(name):
     assert {*EXPECTED, "noise"} == {*UPLOAD_ATTACKS}
-    np.testing.assert_allclose(changed(name), EXPECTED[name](), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(attacked(name), EXPECTED[name](), rtol=1e-4, atol=1e-4)
 
 
-def test_noise_is_as_large_as_it_says():
+def test_noise_has_the_given_size_relative_to_each_update():
     """100,000 draws: a standard deviation within 1 %, four errors."""
     updates = np.random.default_rng(0).normal(size=(2, 50_000)) * np.array([[1.0], [0.01]])
-    added = np.asarray(changed("noise", np.ones(2, bool), updates)) - updates
+    added = attacked("noise", np.ones(2, bool), updates) - updates
     np.testing.assert_allclose(added.std(axis=1) / updates.std(axis=1), 3.0, rtol=0.02)
 
 
 @pytest.mark.parametrize("name", ["alie", "ipm", "min_max"])
 @pytest.mark.parametrize("honest", [0, 1])
-def test_colluders_with_hardly_anybody_to_hide_among_stay_finite(name, honest):
-    told = np.asarray(changed(name, np.arange(9) < honest))
-    assert np.isfinite(told).all()
-    if honest and name != "ipm":  # a deviation of one is 0
-        np.testing.assert_allclose(told[3], UPDATES[0], rtol=1e-5, atol=1e-6)
+def test_attacks_stay_finite_with_at_most_one_honest_client(name, honest):
+    updates = attacked(name, np.arange(9) < honest)
+    assert np.isfinite(updates).all()
+    if honest and name != "ipm":  # the standard deviation of one update is 0
+        np.testing.assert_allclose(updates[3], UPDATES[0], rtol=1e-5, atol=1e-6)
 
 
 # ---------------------------------------------------------------------------------- defences
@@ -286,7 +306,7 @@ def krum_sums(updates, attackers):
 
 
 def by_numpy(name, updates, attackers):
-    """The one update that a defence makes of all; by SciPy where it is a minimum."""
+    """The single update that a defence makes of all; minima are found by SciPy."""
     if name == "median":
         return np.median(updates, axis=0)
     if name == "trimmed_mean":
@@ -299,106 +319,130 @@ def by_numpy(name, updates, attackers):
     return updates[np.argsort(krum_sums(updates, attackers))[:kept]].mean(axis=0)
 
 
-def difference(after, before):
-    """Between two models, as [d]."""
-    apart = jax.tree.map(lambda a, b: (a - b)[None], after, before)
-    return np.asarray(tree.as_matrix(apart)[0][0])
-
-
-def learned(updates, algorithm="fedavg", **changes):
-    """A method's server, and what it makes of a cohort's updates [M, d]."""
-    size = len(updates)
-    config = small_config(algorithm__name=algorithm, cohort_size=size, **changes)
-    config.client_optimizer = config.server_optimizer = "sgd"
+@functools.cache
+def aggregation(method, size=9, **changes):
+    """(updates [M, d]) -> a method's server before and after it aggregates these updates."""
+    config = small_config(method, cohort_size=size, client_optimizer="sgd", **changes)
     federation = two_clusters(size)
     experiment = build_experiment(config, federation)
-    method = experiment.build(experiment.hparams, 0)
-    server = jax.jit(method.init)(KEY, federation.data.graph)
-    before = jax.vmap(lambda i: method.untrained(method.download(server, i)))(jnp.arange(size))
-    flat, back = tree.as_matrix(before)
-    flat = flat.at[:, : updates.shape[1]].add(jnp.float32(updates))
+    algorithm = experiment.build(experiment.hparams, 0)
     cohort = Cohort(jnp.arange(size), jnp.ones(size))
-    return server, jax.jit(method.aggregate)(server, cohort, back(flat), KEY)
+
+    def untrained(server, i):
+        return algorithm.client.untrained(algorithm.server.download(server, i))
+
+    @jax.jit
+    def aggregate(updates):
+        server = algorithm.server.init(KEY, federation.data.graph)
+        flat, back = tree.as_matrix(jax.vmap(untrained, (None, 0))(server, cohort.ids))
+        uploads = back(flat.at[:, : updates.shape[1]].add(updates))
+        return server, algorithm.server.aggregate(server, cohort, uploads, KEY)
+
+    return lambda updates: jax.device_get(aggregate(np.float32(updates)))
 
 
-@pytest.mark.parametrize("name", [*CENTRES, *FILTERS])
-@pytest.mark.parametrize("attackers", [1, 2])
+def fedavg_update(updates, **changes):
+    """The difference [d] that FedAvg's server makes of updates."""
+    before, after = aggregation("fedavg", **changes)(updates)
+    gaps = jax.tree.map(lambda a, b: (a - b)[None], after, before)
+    return np.asarray(tree.as_matrix(gaps)[0][0])
+
+
+WITH_ATTACKERS = {"trimmed_mean", *FILTERS}  # defences for a number of attackers
+MEANS = [(name, 1) for name in [*CENTRES, *FILTERS]] + [
+    (name, 2) for name in sorted(WITH_ATTACKERS)
+]
+
+
+@pytest.mark.parametrize("name, attackers", MEANS)
 def test_robust_means_are_those_of_numpy(name, attackers):
-    before, after = learned(UPDATES, defence__name=name, defence__attackers=attackers)
-    update = difference(after, before)
+    changes = {"defence__attackers": attackers} if name in WITH_ATTACKERS else {}
+    update = fedavg_update(UPDATES, defence__name=name, **changes)
     expected = by_numpy(name, UPDATES, attackers)
     np.testing.assert_allclose(update[:20], expected, rtol=1e-3, atol=1e-4)
     np.testing.assert_allclose(update[20:], 0, atol=1e-6)
 
 
-def test_clipped_updates_are_no_longer_than_the_median():
-    floats = {"defence_norm": jnp.float32(1.0)}
-    clipped = np.asarray(DEFENCES["clip"](**floats)(jnp.float32(UPDATES)))
+def test_updates_are_clipped_to_the_median_norm():
+    clip = jax.jit(lambda updates, norm: DEFENCES["clip"](defence_norm=norm)(updates))
+    clipped = clip(np.float32(UPDATES), np.float32(1.0))
     norms = np.linalg.norm(UPDATES, axis=1)
-    most = np.median(norms)
-    expected = UPDATES * np.minimum(1, most / norms)[:, None]
+    expected = UPDATES * np.minimum(1, np.median(norms) / norms)[:, None]
     np.testing.assert_allclose(clipped, expected, rtol=1e-5)
-    wide = DEFENCES["clip"](defence_norm=jnp.float32(1e9))
-    np.testing.assert_array_equal(wide(jnp.float32(UPDATES)), np.float32(UPDATES))
-    assert np.all(np.asarray(wide(jnp.zeros((3, 2)))) == 0)
+    unchanged = clip(np.float32(UPDATES), np.float32(1e9))
+    np.testing.assert_array_equal(unchanged, np.float32(UPDATES))
+    assert np.all(np.asarray(clip(np.zeros((9, 20), np.float32), np.float32(1e9))) == 0)
 
 
 @pytest.mark.parametrize("outliers", [1, 2, 3])
-def test_krum_picks_an_honest_update_when_outliers_are_far(outliers):
+def test_krum_selects_an_honest_update_where_outliers_are_far_away(outliers):
     updates = UPDATES.copy()
     updates[:outliers] = 1e3 * (1 + np.arange(outliers))[:, None]
-    before, after = learned(updates, defence__name="krum", defence__attackers=outliers)
-    update = difference(after, before)
+    update = fedavg_update(updates, defence__name="krum", defence__attackers=outliers)
     distance = np.abs(UPDATES - update[:20]).max(axis=1)
     assert distance.argmin() >= outliers and distance.min() < 1e-5
 
 
 @pytest.mark.parametrize("name", FILTERS)
-def test_a_server_that_keeps_clients_apart_hears_the_rejected_as_untrained(name):
+def test_rejected_clients_count_as_untrained_where_clients_have_different_models(name):
     updates = UPDATES.copy()
     updates[:2] = 50.0
-    ours = learned(updates, "pfedhn", defence__name=name, defence__attackers=2)[1]
+    settings = {"server_optimizer": "sgd"}
+    defended = aggregation("pfedhn", defence__name=name, defence__attackers=2, **settings)
     kept = np.argsort(krum_sums(updates, 2))[: {"krum": 1, "multi_krum": 7}[name]]
     assert kept.min() >= 2
     filtered = np.where(np.isin(np.arange(9), kept)[:, None], updates, 0.0)
-    for a, b in zip(*map(jax.tree.leaves, (ours, learned(filtered, "pfedhn")[1])), strict=True):
+    ours, theirs = defended(updates)[1], aggregation("pfedhn", **settings)(filtered)[1]
+    for a, b in zip(*map(jax.tree.leaves, (ours, theirs)), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
-    "algorithm, changes, says",
+    "method, changes, message",
     [
-        ("panacea", {"defence__name": "median"}, "'median' makes one model.*clip, krum, multi"),
-        ("sfl", {"defence__name": "geometric_median"}, "keeps apart"),
-        ("local", {"defence__name": "clip"}, "means nothing where clients upload nothing"),
-        ("fedavg", {"defence__name": "krum"}, "attackers=1 in a cohort of 4 .*cohort_size=5"),
+        (
+            "panacea",
+            {"defence__name": "median"},
+            "defence.name='median' makes one model of all uploads, .* choose from clip, krum, "
+            "multi_krum",
+        ),
+        ("sfl", {"defence__name": "geometric_median"}, "needs one for each client"),
+        ("local", {"defence__name": "clip"}, "has no effect: the method's clients upload"),
+        (
+            "fedavg",
+            {"defence__name": "krum"},
+            "attackers=1 is too many for krum in a cohort of 4; set --config.cohort_size=5",
+        ),
         (
             "fedavg",
             {"defence__name": "trimmed_mean", "defence__attackers": 2},
-            "attackers=2 in a cohort of 4 .*cohort_size=5",
+            "attackers=2 is too many for trimmed_mean in a cohort of 4; .*cohort_size=5",
         ),
-        ("fedavg", {"attack__name": "backdoor"}, "needs images"),
+        ("fedavg", {"attack__name": "backdoor"}, "attack.name='backdoor' needs images"),
     ],
 )
-def test_what_means_nothing_is_refused(algorithm, changes, says):
-    config = small_config(algorithm__name=algorithm, **changes)
-    with pytest.raises(ValueError, match=says):
-        build_experiment(config, two_clusters())
+def test_attacks_and_defences_that_do_not_fit_are_refused_in_one_line(method, changes, message):
+    with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
+        build_experiment(small_config(method, **changes), two_clusters())
 
 
-def test_simple_tuning_starts_a_head_afresh_on_the_body_as_it_was():
-    """Of nine clients no two heads are alike, and none is larger than 1 / sqrt(fan_in)."""
-    config = small_config(algorithm__name="fedavg", tuning__part="new_head")
+def test_simple_tuning_trains_a_newly_drawn_head_on_the_unchanged_body():
+    """Of nine clients no two heads are equal, and none is larger than 1 / sqrt(fan_in)."""
+    config = small_config("fedavg", tuning__part="new_head")
     experiment = build_experiment(config, two_clusters())
-    resting = experiment.build(experiment.hparams | {"tuning_lr": 0.0}, 0)
-    tuned = experiment.build(experiment.hparams, 0)
-    w = resting.init(KEY, experiment.federation.data.graph)
-    w["head"] = jax.tree.map(lambda leaf: leaf + 100.0, w["head"])
     own = Examples(*(jnp.asarray(leaf[0]) for leaf in experiment.federation.data.train))
-    keys = jax.random.split(KEY, 9)
+    w = experiment.model.init(KEY)
+    w["head"] = jax.tree.map(lambda leaf: leaf + 100.0, w["head"])
+
+    @jax.jit
+    def tuned(rate):
+        client = experiment.build(experiment.hparams | {"tuning_lr": rate}, 0).client
+        personalize = jax.vmap(lambda key: client.personalize(w, (), ClientData(own), key))
+        return personalize(jax.random.split(KEY, 9)).params
+
     heads = []
-    for algorithm in (resting, tuned):
-        after = jax.vmap(lambda key: algorithm.personalize(w, (), own, key))(keys)  # noqa: B023
+    for rate in (0.0, experiment.hparams["tuning_lr"]):
+        after = jax.device_get(tuned(jnp.float32(rate)))
         for leaf, before in zip(*map(jax.tree.leaves, (after["body"], w["body"])), strict=True):
             np.testing.assert_array_equal(leaf, np.broadcast_to(before, leaf.shape))
         heads.append(np.asarray(tree.as_matrix(after["head"])[0]))

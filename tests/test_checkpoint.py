@@ -1,4 +1,4 @@
-"""Checkpoints: what is saved is what is read, and what is not whole is passed over."""
+"""Checkpoints: what is saved is read again, and damaged checkpoints are skipped."""
 
 import errno
 import json
@@ -17,11 +17,11 @@ HISTORY = {"round": np.arange(2, dtype=np.int32), "scores": {"G": np.ones((2, 3)
 
 
 def some_state(played=4) -> State:
-    """Nested containers, empty ones, and leaves of all kinds, some with odd bit patterns."""
+    """Nested and empty containers, and leaves of all kinds, some with special bit patterns."""
     numbers = jnp.array([0.1, -0.0, jnp.inf, jnp.nan, 1e-45], jnp.float32)
     server = {
         "weights": (numbers, {"half": jnp.ones((2, 3), jnp.bfloat16), "none": ()}),
-        "memory": [jnp.int32(-7), jnp.zeros((0, 2)), jnp.array([True, False])],
+        "list": [jnp.int32(-7), jnp.zeros((0, 2)), jnp.array([True, False])],
         "bytes": jnp.arange(256).astype(jnp.uint8),
     }
     return State(server, (), jnp.int32(played))
@@ -49,13 +49,13 @@ def rounds_kept(folder):
 
 @pytest.fixture
 def strictly():
-    """A warning is an error."""
+    """Turns warnings into errors."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         yield
 
 
-def test_every_leaf_returns_with_its_bits_and_its_type(tmp_path):
+def test_every_leaf_is_restored_with_its_bits_and_its_type(tmp_path):
     save(tmp_path, some_state(), {"seconds": 0.1})
     found = latest(tmp_path)
     assert jax.tree.structure(found.state) == jax.tree.structure(some_state())
@@ -64,12 +64,12 @@ def test_every_leaf_returns_with_its_bits_and_its_type(tmp_path):
     assert found.notes == {"seconds": 0.1}
 
 
-def test_empty_folder_holds_no_checkpoint(tmp_path, strictly):
+def test_an_empty_folder_holds_no_checkpoint(tmp_path, strictly):
     assert latest(tmp_path) is None
     assert latest(tmp_path / "absent") is None
 
 
-def test_the_newest_are_kept_and_the_last_is_found(tmp_path, strictly):
+def test_the_newest_are_kept_and_the_last_is_read(tmp_path, strictly):
     for played in (2, 4, 6, 8, 10):
         save(tmp_path, some_state(played))
     newest = ("00000006", "00000008", "00000010")
@@ -77,20 +77,20 @@ def test_the_newest_are_kept_and_the_last_is_found(tmp_path, strictly):
     assert latest(tmp_path).state.round == 10
 
 
-def test_leftovers_of_an_interrupted_save_do_not_disturb(tmp_path):
+def test_files_of_an_interrupted_save_are_skipped(tmp_path):
     save(tmp_path, some_state(4))
     shutil.copytree(tmp_path / "00000004", tmp_path / "00000006")  # killed before the manifest
     (tmp_path / "00000008.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
     (tmp_path / "00000008.json.part").write_text('{"bo')
     with pytest.warns(RuntimeWarning) as caught:
         assert latest(tmp_path).state.round == 4
-    assert ["00000006 is passed over" in str(w.message) for w in caught] == [True]
+    assert ["00000006 is skipped" in str(w.message) for w in caught] == [True]
     save(tmp_path, some_state(6))
     assert latest(tmp_path).state.round == 6
     assert rounds_kept(tmp_path) == ["00000004", "00000004.json", "00000006", "00000006.json"]
 
 
-def test_damaged_checkpoints_of_later_rounds_do_not_crowd_out_good_ones(tmp_path):
+def test_damaged_checkpoints_of_later_rounds_do_not_replace_valid_ones(tmp_path):
     for played in (6, 8, 10):
         save(tmp_path, some_state(played))
         (tmp_path / f"{played:08d}.json").write_text("{}")
@@ -101,14 +101,14 @@ def test_damaged_checkpoints_of_later_rounds_do_not_crowd_out_good_ones(tmp_path
 
 
 @pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"body": 1, "sha256": 2}', "\x00"])
-def test_nonsense_for_a_manifest_is_passed_over(tmp_path, manifest):
+def test_an_invalid_manifest_is_skipped(tmp_path, manifest):
     save(tmp_path, some_state())
     (tmp_path / "00000004.json").write_text(manifest)
-    with pytest.warns(RuntimeWarning, match="00000004 is passed over: its manifest is damaged"):
+    with pytest.warns(RuntimeWarning, match="00000004 is skipped: its manifest is damaged"):
         assert latest(tmp_path) is None
 
 
-def test_a_manifest_that_tells_something_else_is_passed_over(tmp_path):
+def test_a_changed_manifest_is_skipped(tmp_path):
     save(tmp_path, some_state(), {"seconds": 0.1})
     manifest = tmp_path / "00000004.json"
     manifest.write_text(manifest.read_text().replace('"seconds": 0.1', '"seconds": 0.3'))
@@ -116,7 +116,7 @@ def test_a_manifest_that_tells_something_else_is_passed_over(tmp_path):
         assert latest(tmp_path) is None
 
 
-def test_a_flipped_bit_in_any_file_is_noticed(tmp_path):
+def test_a_flipped_bit_in_any_file_is_detected(tmp_path):
     save(tmp_path, some_state())
     rng = np.random.default_rng(0)
     for path in [path for path in tmp_path.rglob("*") if path.is_file()]:
@@ -124,7 +124,7 @@ def test_a_flipped_bit_in_any_file_is_noticed(tmp_path):
         flipped = np.frombuffer(whole or b"\0", np.uint8).copy()
         flipped[rng.integers(flipped.size)] ^= 1 << rng.integers(8)
         path.write_bytes(flipped.tobytes())
-        with pytest.warns(RuntimeWarning, match="00000004 is passed over"):
+        with pytest.warns(RuntimeWarning, match="00000004 is skipped"):
             assert latest(tmp_path) is None
         path.write_bytes(whole)
     assert latest(tmp_path).state.round == 4
@@ -141,7 +141,7 @@ def test_a_flipped_bit_in_any_file_is_noticed(tmp_path):
         lambda state: state._replace(server={"renamed": state.server}),
     ],
 )
-def test_state_of_another_kind_is_refused_in_one_line(tmp_path, change):
+def test_a_state_of_another_structure_is_refused_in_one_line(tmp_path, change):
     save(tmp_path, some_state())
     with pytest.raises(ValueError, match="holds another state") as caught:
         latest(tmp_path, change(some_state()))
@@ -149,7 +149,7 @@ def test_state_of_another_kind_is_refused_in_one_line(tmp_path, change):
     assert "\n" not in str(caught.value)
 
 
-def test_full_disk_leaves_the_earlier_checkpoint_good(tmp_path, monkeypatch):
+def test_a_full_disk_leaves_the_earlier_checkpoint_valid(tmp_path, monkeypatch):
     save(tmp_path, some_state(2))
 
     def full(path, tree):
@@ -161,15 +161,31 @@ def test_full_disk_leaves_the_earlier_checkpoint_good(tmp_path, monkeypatch):
         patch.setattr(checkpoint.ocp, "save", full)
         with pytest.raises(OSError, match="No space left"):
             save(tmp_path, some_state(4))
-    with pytest.warns(RuntimeWarning, match="00000004 is passed over: its writing"):
+    with pytest.warns(RuntimeWarning, match="00000004 is skipped: its writing"):
         assert latest(tmp_path).state.round == 2
     save(tmp_path, some_state(4))  # once there is room again
     assert latest(tmp_path).state.round == 4
 
 
-def test_json_is_replaced_whole_or_not_at_all(tmp_path):
+def test_json_is_replaced_completely_or_not_at_all(tmp_path):
     checkpoint.write_json(tmp_path / "results.json", {"a": 1})
     with pytest.raises(ValueError):
         checkpoint.write_json(tmp_path / "results.json", {"a": float("nan")})
     assert json.loads((tmp_path / "results.json").read_text()) == {"a": 1}
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        (".clients['head']['Dense_0']['bias']", ".clients[0]['head']['Dense_0']['bias']"),
+        (".clients[0]['head']['bias']", ".clients[0]['head']['bias']"),
+        (".server.memory[2][0].trace['codes']", ".server.opt_state[2][0].trace['embeddings']"),
+        (".server.weights['codes']", ".server.weights['embeddings']"),
+        (".server['memory']", ".server['memory']"),
+        ("novel", "new_clients"),
+        ("train", "train"),
+    ],
+)
+def test_names_of_the_last_release_become_those_of_this_one(old, new):
+    assert checkpoint.renamed(old) == new

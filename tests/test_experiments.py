@@ -17,11 +17,11 @@ from experiments.paper.published import PUBLISHED, published
 from experiments.paper.table_text import heads_of, score_rows, table_row
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs import (
-    METHODS,
     changed,
     compcars,
     custom,
     fl60,
+    methods,
     metr_la,
     pems_bay,
     tpt48,
@@ -33,7 +33,7 @@ from tests.test_traffic import write_matrix, write_series
 CONFIGS = [
     (file, method)
     for file in (custom, fl60, tpt48, metr_la, pems_bay, compcars)
-    for method in METHODS
+    for method in methods()
 ] + [(compcars, "panacea-full")]
 
 

@@ -1,10 +1,11 @@
-"""A run that was cut, killed or damaged ends, once resumed, bit for bit as an uncut one."""
+"""A run that was cut, killed or damaged ends, once resumed, bit for bit like an uncut one."""
 
 import contextlib
 import errno
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,17 +13,17 @@ import time
 import warnings
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.compilation_cache import compilation_cache
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
-from graphfl_jax.configs import fl60
-from graphfl_jax.runs import checkpoint
+from graphfl_jax.configs import changed, fl60
+from graphfl_jax.runs import checkpoint, single
+from graphfl_jax.runs.results import environment
+from tests.entries import ENVIRONMENT, ROOT, command
+from tests.last_release import make_old
 
-ROOT = Path(__file__).resolve().parent.parent
 SMALL = {
     "rounds": 10,
     "eval_every": 2,
@@ -31,20 +32,17 @@ SMALL = {
     "local_steps": 2,
     "batch_size": 4,
     "model.hidden": (4,),
-    "algorithm.width": 4,
     "data.val_fraction": 0.1,
 }
-LONG = {"rounds": 200, "checkpoint_every": 20}  # seconds in which to kill it
+LONG = {"rounds": 200, "checkpoint_every": 20}  # it takes seconds, in which it can be killed
 
 
 class Cut(BaseException):
-    """What ends a run in these tests; like SIGKILL, nothing in the code catches it."""
+    """Ends a run in these tests. Like SIGKILL, it is not caught anywhere in the package."""
 
 
 def configure(changes, method="local"):
-    config = fl60.get_config(method)
-    config.update_from_flattened_dict(SMALL | changes)
-    return config
+    return changed(fl60.get_config(method), SMALL | changes)
 
 
 def play(out, *, cut_at=None, changes=None, method="local"):
@@ -74,40 +72,30 @@ def contents(folder):
     return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compiled_once(tmp_path_factory):
-    """Runs in this process share executables, for time; those in child processes do not."""
-    settings = {
-        "jax_compilation_cache_dir": str(tmp_path_factory.mktemp("executables")),
-        "jax_persistent_cache_min_compile_time_secs": 0.0,
-    }
-    before = {name: getattr(jax.config, name) for name in settings}
-    for name, value in settings.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
-    compilation_cache.reset_cache()
-
-
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory):
-    """The outcome of a run that nothing befell."""
+    """The outcome of an uninterrupted run."""
     out = tmp_path_factory.mktemp("uncut")
     assert play(out) == [2, 4, 6, 8, 10]
     return outcome(out)
 
 
+@pytest.fixture(scope="module")
+def cut_once(tmp_path_factory):
+    out = tmp_path_factory.mktemp("cut")
+    play(out, cut_at=8)
+    return out
+
+
 @pytest.fixture
-def cut(tmp_path):
+def cut(cut_once, tmp_path):
     """A run cut after round 8, with checkpoints of rounds 4, 6 and 8."""
-    play(tmp_path, cut_at=8)
+    shutil.copytree(cut_once, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
 @pytest.mark.parametrize("cut_at", [2, 4, 6])  # before, at and after the first checkpoint
-def test_a_cut_run_ends_as_an_uncut_one(uncut, tmp_path, cut_at):
+def test_a_cut_run_ends_like_an_uncut_one(uncut, tmp_path, cut_at):
     every = {"checkpoint_every": 4}
     play(tmp_path, cut_at=cut_at, changes=every)
     assert not (tmp_path / "results.json").exists()
@@ -115,7 +103,7 @@ def test_a_cut_run_ends_as_an_uncut_one(uncut, tmp_path, cut_at):
     assert outcome(tmp_path) == uncut
 
 
-def test_a_half_written_line_of_metrics_heals(uncut, cut):
+def test_an_incomplete_line_of_metrics_is_replaced(uncut, cut):
     with open(cut / "metrics.jsonl", "a") as file:
         file.write('{"round": 10, "tra')
     play(cut)
@@ -142,36 +130,44 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over_for_the_one_before(uncut, cut, damage):
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(uncut, cut, damage):
     DAMAGES[damage](cut / "checkpoints" / "00000008")
-    with pytest.warns(RuntimeWarning, match="00000008 is passed over"):
+    with pytest.warns(RuntimeWarning, match="00000008 is skipped"):
         assert play(cut) == [8, 10]
     assert outcome(cut) == uncut
 
 
-def test_a_run_without_any_whole_checkpoint_starts_over(uncut, cut):
+def test_a_run_without_a_valid_checkpoint_starts_over(uncut, cut):
     for played in (4, 6, 8):
         DAMAGES["data flipped"](cut / "checkpoints" / f"{played:08d}")
     with pytest.warns(RuntimeWarning) as caught:
         assert play(cut, cut_at=2) == [2]
-    told = " ".join(str(warning.message) for warning in caught)
-    assert all(f"0000000{played} is passed over" in told for played in (4, 6, 8))
-    assert play(cut) == [4, 6, 8, 10]  # the new checkpoint outlived the damaged ones
+    text = " ".join(str(warning.message) for warning in caught)
+    assert all(f"0000000{played} is skipped" in text for played in (4, 6, 8))
+    assert play(cut) == [
+        4,
+        6,
+        8,
+        10,
+    ]  # the new checkpoint was kept, although its round is lower
     assert outcome(cut) == uncut
 
 
-def test_a_finished_run_is_not_played_again(uncut, tmp_path):
-    play(tmp_path)
-    assert play(tmp_path) == []
-    assert outcome(tmp_path) == uncut
+def test_a_finished_run_is_not_repeated(uncut, cut):
+    play(cut)
+    assert play(cut) == []
+    assert outcome(cut) == uncut
 
 
 def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
     play(tmp_path, changes={"rounds": 6})
     assert play(tmp_path, cut_at=8) == [8]
-    assert not (tmp_path / "results.json").exists()  # those of six rounds are no result of ten
+    assert not (tmp_path / "results.json").exists()  # those of six rounds are not of ten
     assert play(tmp_path) == [10]
     assert outcome(tmp_path) == uncut
+
+
+# ------------------------------------------------------------------- of another configuration
 
 
 @pytest.mark.parametrize(
@@ -184,6 +180,7 @@ def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
         ("model.hidden", (5,)),
         ("data.val_fraction", 0.2),
         ("data.generator_seed", 1),
+        ("client_optimizer", "adam"),
         ("rounds", 6),  # fewer than the eight already played
     ],
 )
@@ -211,7 +208,7 @@ def test_other_data_in_the_same_file_are_refused(tmp_path):
     play(out, cut_at=4, changes=changes)
     before = contents(out)
     write_data(seed=1)
-    with pytest.raises(ValueError, match="the data are not those of the run"):
+    with pytest.raises(ValueError, match="the data differ from those of the run"):
         play(out, changes=changes)
     assert contents(out) == before
     write_data(seed=0)
@@ -219,7 +216,7 @@ def test_other_data_in_the_same_file_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("break_it", [Path.unlink, lambda path: path.write_text('{"rounds')])
-def test_a_run_of_unknown_configuration_is_refused(cut, break_it):
+def test_a_run_without_a_readable_configuration_is_refused(cut, break_it):
     break_it(cut / "config.json")
     before = contents(cut)
     with pytest.raises(ValueError, match="config.json is missing or damaged"):
@@ -227,17 +224,98 @@ def test_a_run_of_unknown_configuration_is_refused(cut, break_it):
     assert contents(cut) == before
 
 
-def test_another_device_is_told_of(cut, monkeypatch):
-    elsewhere = graphfl_jax.experiment.environment() | {"device": "1 x abacus"}
-    monkeypatch.setattr(graphfl_jax.runs.single, "environment", lambda: elsewhere)
+def test_a_folder_is_resumed_that_was_written_before_a_field_existed(uncut, cut):
+    path = cut / "config.json"
+    config = json.loads(path.read_text())
+    del config["eval_batch_size"], config["client_schedule"], config["attack"]
+    path.write_text(json.dumps(config))
+    assert play(cut) == [10]
+    assert outcome(cut) == uncut
+    assert json.loads(path.read_text())["client_schedule"] == "constant"
+
+
+def test_a_folder_without_a_field_is_refused_where_its_value_is_not_the_default(cut):
+    path = cut / "config.json"
+    config = json.loads(path.read_text())
+    del config["batch_size"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="^batch_size=4 differs from 64 in the run of"):
+        play(cut)
+
+
+# -------------------------------------------------------------------------- of the last release
+
+
+def test_a_run_of_the_last_release_is_resumed(uncut, cut):
+    make_old(cut)
+    assert "novel_fraction" in json.loads((cut / "config.json").read_text())
+    assert play(cut) == [10]
+    assert outcome(cut) == uncut
+    assert "new_clients" in json.loads((cut / "config.json").read_text())
+
+
+HYPERNETWORK = {
+    "rounds": 4,
+    "algorithm.server_steps": 1,
+    "algorithm.embedding_dim": 3,
+    "algorithm.width": 4,
+    "algorithm.output": "head",
+    "new_clients.fraction": 0.2,
+    "new_clients.rounds": 1,
+    "hparams.new_client_lr": 1.0,
+}
+
+
+def test_a_hypernetwork_of_the_last_release_is_resumed(tmp_path):
+    """Its server has embeddings and an optimiser's state, and there are new clients."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    play(whole, changes=HYPERNETWORK, method="pfedhn")
+    shutil.copytree(whole, resumed)
+    (resumed / "results.json").unlink()
+    (resumed / "checkpoints/00000004.json").unlink()
+    shutil.rmtree(resumed / "checkpoints/00000004")
+    make_old(resumed)
+    text = (resumed / "checkpoints/00000002.json").read_text()
+    assert all(name in text for name in ("['codes']", ".server.memory", "novel"))
+    assert play(resumed, changes=HYPERNETWORK, method="pfedhn") == [4]
+    assert outcome(resumed) == outcome(whole)
+    results = [json.loads((out / "results.json").read_text()) for out in (whole, resumed)]
+    assert results[0]["new_clients"] == results[1]["new_clients"]
+    assert len(results[0]["new_clients"]["curve"]) == 2
+
+
+@pytest.mark.parametrize(
+    "change, refused",
+    [
+        ({"eval_block": 64}, "^eval_batch_size=512 differs from 64 in"),
+        ({"novel_fraction": 0.1}, "^new_clients.fraction=0.0 differs from 0.1 in"),
+        ({"hparams__client_lr": 0.3}, "^hparams.client_lr=0.001 differs from 0.3 in"),
+        ({"hparams__mu": 0.3, "algorithm__sfl_layers": 7, "attack__target": 0}, ""),  # not read
+    ],
+)
+def test_fields_of_the_last_release_are_compared_where_they_are_read(cut, change, refused):
+    make_old(cut, **change)
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            play(cut)
+    else:
+        assert play(cut) == [10]
+
+
+# ---------------------------------------------------------------------------- of another host
+
+
+def test_another_device_leads_to_a_warning(cut, monkeypatch):
+    elsewhere = environment() | {"device": "1 x abacus"}
+    monkeypatch.setattr(single, "environment", lambda: elsewhere)
     with pytest.warns(RuntimeWarning, match="device changed from .* to 1 x abacus"):
         play(cut)
 
 
-def test_a_full_disk_stops_the_run_in_one_line_and_spoils_nothing(
+def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
     uncut, cut, monkeypatch, capsys
 ):
-    from experiments.common.command_line import (  # absl's flags, for this test alone
+    from experiments.common.command_line import (  # defines flags, for this test only
         FLAGS,
         launch,
     )
@@ -245,7 +323,9 @@ def test_a_full_disk_stops_the_run_in_one_line_and_spoils_nothing(
     def full(path, tree):
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back after
+    monkeypatch.setattr(
+        warnings, "formatwarning", warnings.formatwarning
+    )  # restored afterwards
     monkeypatch.setattr(sys, "argv", ["run", f"--config={ROOT}/configs/fl60.py"])
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
         patch.setattr(checkpoint.ocp, "save", full)
@@ -257,32 +337,28 @@ def test_a_full_disk_stops_the_run_in_one_line_and_spoils_nothing(
     assert outcome(cut) == uncut
 
 
-def start_and_kill(out, *, sign, **changes):
-    """Starts or resumes the entry in a process of its own; kills it when `sign` is there."""
+def start_and_kill(out, *, ready, **changes):
+    """Starts or resumes the entry as a process, and kills it as soon as `ready()`."""
     settings = SMALL | LONG | {"model.hidden": 4} | changes
-    command = [
-        sys.executable,
-        "-m",
-        "experiments.run",
-        f"--config={ROOT}/configs/fl60.py:fedavg",
-    ]
-    command += [f"--config.{field}={value}" for field, value in settings.items()]
-    process = subprocess.Popen([*command, f"--out={out}", "--resume"], cwd=ROOT)
-    while process.poll() is None and not sign():
+    words = [f"--config={ROOT}/configs/fl60.py:fedavg", f"--out={out}", "--resume"]
+    words += [f"--config.{field}={value}" for field, value in settings.items()]
+    process = subprocess.Popen(command("run", *words), env=ENVIRONMENT)
+    while process.poll() is None and not ready():
         time.sleep(0.002)
     process.kill()
     assert process.wait() == -signal.SIGKILL
     assert not (out / "results.json").exists()
 
 
-def test_a_process_killed_twice_ends_as_an_uncut_one(tmp_path):
+@pytest.mark.slow
+def test_a_process_killed_twice_ends_like_an_uncut_one(tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     play(whole, changes=LONG, method="fedavg")
     rows, saved = killed / "metrics.jsonl", killed / "checkpoints"
     start_and_kill(
-        killed, sign=lambda: rows.exists() and rows.stat().st_size, checkpoint_every=1000
+        killed, ready=lambda: rows.exists() and rows.stat().st_size, checkpoint_every=1000
     )
     assert not list(saved.glob("*.json"))
-    start_and_kill(killed, sign=lambda: any(saved.glob("*.json")))
+    start_and_kill(killed, ready=lambda: any(saved.glob("*.json")))
     assert 20 < play(killed, changes=LONG, method="fedavg")[0] < 200
     assert outcome(killed) == outcome(whole)

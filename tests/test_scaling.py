@@ -11,7 +11,7 @@ from experiments.bench import varied, with_method
 from experiments.benchmarks import scaling
 from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player
 from graphfl_jax.build import build_experiment, variant_of
-from graphfl_jax.configs import METHODS
+from graphfl_jax.configs import methods
 from tests.entries import entry
 from tests.federations import small_config, two_clusters
 
@@ -19,7 +19,7 @@ from tests.federations import small_config, two_clusters
 @pytest.mark.parametrize("before", ["panacea-mean", "pfedhn", "fedavg-finetune"])
 def test_a_compared_method_keeps_no_choice_of_the_method_before(before):
     config = small_config(before, batch_size=3)
-    for method in METHODS:
+    for method in methods():
         compared, expected = with_method(config, method), small_config(method)
         assert variant_of(compared) == method and compared.batch_size == 3
         for field in ("client_optimizer", "server_optimizer"):

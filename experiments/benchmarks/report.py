@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from experiments.common import pages
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import escaped, markdown_table
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -53,7 +54,9 @@ def write(
     write_json(out / f"{name}.json", results)
     made, title = provenance(sys.argv), escaped(report.title)
     table, lines = markdown_table(report.rows), escaped("\n".join(report.lines))
-    write_text(out / f"{name}.md", f"{made}\n\n{title}:\n\n{table}\n{lines}\n")
+    page = f"{made}\n\n{title}:\n\n{table}\n{lines}\n"
+    write_text(out / f"{name}.md", page)
+    pages.publish(page)
     suffixes = ["json", "md"]
     if figure is not None:
         suffixes += ["png", "svg"]

@@ -276,12 +276,13 @@ def _show_help():
 
 
 def field_table(config: ConfigDict) -> Table:
-    """The fields of a configuration with their values, possible values and meanings."""
+    """The fields of a configuration with their values, meanings and possible values."""
     values, defaults = values_of(config)
     table = Table(title="--config.FIELD=VALUE", show_edge=False)
-    for column in ("field", "value", "possible values", "meaning"):
-        table.add_column(column, overflow="fold", no_wrap=column == "field")
+    table.add_column("field", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("meaning, and possible values", overflow="fold")
     for name, field in fields_of(values, defaults).items():
-        shown = field.setting.values
-        table.add_row(name, str(values[name]), shown, field.setting.meaning)
+        meaning = f"{field.setting.meaning}\n{field.setting.values}"
+        table.add_row(name, Text(str(values[name])), Text(meaning))
     return table

@@ -10,8 +10,19 @@ from absl import flags
 from graphfl_jax.runs.checkpoint import write_text
 
 flags.DEFINE_string(
-    "page", None, "Markdown page whose block of this result is replaced, as in docs/results."
+    "page", None, "FILE.md#BLOCK: the block of a Markdown page that the result replaces."
 )
+
+
+def publish(text: str) -> None:
+    """Writes a result into the block that --page names, if it does.
+
+    Raises:
+      ValueError: as `update`.
+    """
+    if flags.FLAGS.page:
+        path, _, name = flags.FLAGS.page.partition("#")
+        update(path, name, text)
 
 
 def update(path: str | Path, name: str, text: str) -> None:

@@ -9,7 +9,10 @@ from graphfl_jax.runs.results import environment
 
 ROOT = Path(__file__).resolve().parents[2]
 # Flags that name folders or files of one machine.
-PATH_FLAGS = {"out", "data_root", "compilation_cache", "config.data.root", "config.data.path"}
+PATH_FLAGS = {
+    *("out", "page", "data_root", "compilation_cache"),
+    *("config.data.root", "config.data.path"),
+}
 
 
 def provenance(argv: list[str], *, seconds: float | None = None) -> str:

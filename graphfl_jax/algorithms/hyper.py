@@ -9,7 +9,8 @@ with the targets theta~_i held fixed, so that the residual shrinks from step to 
 network drops at random, as dropout does, is dropped for a whole round: in the download and in
 the server's steps. Models are evaluated without dropout.
 
-A new client is admitted with an untrained initial embedding, by ``new_clients.embedding``:
+A new client is admitted with an untrained initial embedding, chosen by
+``algorithm.new_client_embedding``:
 
     random      drawn like all embeddings at the start
     zero        0

@@ -9,16 +9,25 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import configuration
 
-# Values of fields that make a method, by the name of the method. Every registered algorithm is
-# a method; the others are variants.
-METHODS = {name.replace("_", "-"): {"algorithm.name": name} for name in ALGORITHMS}
-METHODS["pfedhn"] |= {"client_optimizer": "momentum", "server_optimizer": "momentum"}
-METHODS |= {
-    "panacea-gn": METHODS["panacea"] | {"hparams.lambda_d": 0.0},
-    "panacea-mean": METHODS["panacea"]
-    | {"algorithm.layer": "mean", "hparams.embedding_dropout": 0.0},
-    "fedavg-finetune": METHODS["fedavg"] | {"tuning.part": "whole"},
+# Values that make a method, beyond its algorithm.
+VARIANTS = {
+    "pfedhn": {"client_optimizer": "momentum", "server_optimizer": "momentum"},
+    "panacea-gn": {"algorithm.name": "panacea", "hparams.lambda_d": 0.0},
+    "panacea-mean": {
+        "algorithm.name": "panacea",
+        "algorithm.layer": "mean",
+        "hparams.embedding_dropout": 0.0,
+    },
+    "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
 }
+
+
+def methods() -> dict[str, dict[str, Any]]:
+    """The values that make each method: every registered algorithm is one, and the variants."""
+    made = {name.replace("_", "-"): {"algorithm.name": name} for name in ALGORITHMS}
+    for name, values in VARIANTS.items():
+        made[name] = made.get(name, {}) | values
+    return made
 
 
 def configured(
@@ -31,7 +40,7 @@ def configured(
     """The configuration of a method on a data set.
 
     Args:
-      method: one of `METHODS`.
+      method: one of `methods`.
       data: the name of the data set.
       tuned: floats of ``hparams`` that were chosen for some methods.
       settings: other settings of the data set, each for the methods that read it.
@@ -39,7 +48,8 @@ def configured(
     Raises:
       ValueError: the method is unknown.
     """
-    if method not in METHODS:
-        raise ValueError(f"method={method!r} is unknown; choose from {', '.join(METHODS)}")
+    known = methods()
+    if method not in known:
+        raise ValueError(f"method={method!r} is unknown; choose from {', '.join(known)}")
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
-    return configuration(METHODS[method] | {"data.name": data} | hparams, settings)
+    return configuration(known[method] | {"data.name": data} | hparams, settings)

@@ -50,7 +50,7 @@ SUFFIX = "-full"
 
 
 def get_config(method="panacea"):
-    """The configuration of a method of `base.METHODS`: small, or METHOD-full, the papers'."""
+    """The configuration of a method of `base.methods`: small, or METHOD-full, the papers'."""
     name = method.removesuffix(SUFFIX)
     scale = SMALL if method == name else FULL
     return base.configured(name, "compcars", tuned=METHODS, settings=SETTINGS | scale)

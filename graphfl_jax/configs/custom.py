@@ -12,5 +12,5 @@ from graphfl_jax.configs import base
 
 
 def get_config(method="panacea"):
-    """The configuration of a method of `base.METHODS`."""
+    """The configuration of a method of `base.methods`."""
     return base.configured(method, "custom")

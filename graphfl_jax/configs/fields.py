@@ -61,7 +61,7 @@ BASE = {
             Integer("Clients evaluated at once; bounds memory; 0 is all.", low=0),
             0,
         ),
-        ("data.name", Choice("Data set.", tuple(DATASETS)), "tpt48"),
+        ("data.name", Choice("Data set.", DATASETS), "tpt48"),
         (
             "data.root",
             Text("Folder of data files; empty: $GRAPHFL_DATA or the user's cache."),
@@ -69,11 +69,11 @@ BASE = {
         ),
         (
             "data.graph",
-            Choice("Relations: the data set's own, or k nearest.", tuple(GRAPHS)),
+            Choice("Relations: the data set's own, or k nearest.", GRAPHS),
             "own",
         ),
-        ("model.name", Choice("Client model.", tuple(MODELS)), "mlp"),
-        ("algorithm.name", Choice("Method.", tuple(ALGORITHMS)), "panacea"),
+        ("model.name", Choice("Client model.", MODELS), "mlp"),
+        ("algorithm.name", Choice("Method.", ALGORITHMS), "panacea"),
         ("tuning.part", Choice("Fine-tuned part of the predictor.", ("", *PARTS)), ""),
         (
             "new_clients.fraction",
@@ -208,13 +208,14 @@ def _each_choice():
         "server_optimizer": OPTIMIZERS,
         "server_schedule": SCHEDULES,
         "tuning.part": PARTS[:1],
-        "new_clients.fraction": (0.1,),
         "attack.name": ATTACKS,
         "defence.name": DEFENCES,
     }
     for name, values in choices.items():
         for value in values:
             yield fields_of({name: value})
+    for algorithm in ALGORITHMS:
+        yield fields_of({"algorithm.name": algorithm, "new_clients.fraction": 0.1})
 
 
 def setting_of(name: str) -> Any:

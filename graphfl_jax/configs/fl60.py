@@ -30,5 +30,5 @@ METHODS = {
 
 
 def get_config(method="panacea"):
-    """The configuration of a method of `base.METHODS`."""
+    """The configuration of a method of `base.methods`."""
     return base.configured(method, "fl60", tuned=METHODS)

@@ -16,5 +16,5 @@ METHODS = pems_bay.METHODS
 
 
 def get_config(method="panacea"):
-    """The configuration of a method of `base.METHODS`."""
+    """The configuration of a method of `base.methods`."""
     return base.configured(method, "metr_la", tuned=METHODS, settings=pems_bay.SETTINGS)

@@ -45,5 +45,5 @@ SETTINGS = {
 
 
 def get_config(method="panacea"):
-    """The configuration of a method of `base.METHODS`."""
+    """The configuration of a method of `base.methods`."""
     return base.configured(method, "pems_bay", tuned=METHODS, settings=SETTINGS)

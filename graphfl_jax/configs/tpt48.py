@@ -32,5 +32,5 @@ METHODS = {
 
 
 def get_config(method="panacea"):
-    """The configuration of a method of `base.METHODS`."""
+    """The configuration of a method of `base.methods`."""
     return base.configured(method, "tpt48", tuned=METHODS)

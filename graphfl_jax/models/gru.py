@@ -28,7 +28,7 @@ from graphfl_jax.core import Array, ClientModel, Examples, Task
 from graphfl_jax.models.layers import Hidden
 from graphfl_jax.settings import Real
 
-UNROLL = 12  # time steps per iteration of a scan; chosen by measurement, see BUILD.md
+UNROLL = 12  # time steps per loop iteration, see docs/results/speed.md
 
 
 def _uniform(hidden):

@@ -61,7 +61,7 @@ def label_flip(*, train_data: Examples | Windows, classes: int) -> DataAttack:
     """Builds the flip to a random class, or of a regression the permutation of targets.
 
     Args:
-      train: of all clients.
+      train_data: of all clients.
       classes: number of labels; 0 for a regression.
 
     Raises:

@@ -1,0 +1,361 @@
+"""Federations of several architectures: groups of clients, each with a model of its own."""
+
+import functools
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from graphfl_jax import tree
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.local import local
+from graphfl_jax.build import Experiment
+from graphfl_jax.core import Algorithm, FederatedData, Server, State
+from graphfl_jax.data import relations
+from graphfl_jax.devices import client_mesh
+from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.models.mlp import mlp
+from graphfl_jax.program import make_program
+from graphfl_jax.robustness.attacks import Attackers, poison_with, poisoning, with_attack_order
+from graphfl_jax.robustness.defences import clip, defended, median
+from graphfl_jax.rounds import Group, Poison, message_bytes
+from graphfl_jax.runs import checkpoint
+from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.single import run_experiment
+from graphfl_jax.trainers import sgd_trainer
+from tests.federations import small_config, two_clusters
+
+KEY = jax.random.key(4)
+FEDERATION = with_attack_order(two_clusters(), clients=(1,), seed=0)
+DATA = FEDERATION.data
+# Clients of one kind of labels have one architecture.
+EVEN, ODD = np.arange(0, 7, 2, dtype=np.int32), np.arange(1, 7, 2, dtype=np.int32)
+GROUPS = (Group(2, EVEN), Group(2, ODD))
+EVERYONE = (Group(4, EVEN), Group(3, ODD))
+MODELS = tuple(
+    mlp(inputs=(2,), hidden=hidden, outputs=2, task=CLASSIFICATION)
+    for hidden in ((16,), (16, 16))
+)
+HPARAMS = {"client_lr": jnp.float32(0.3)}
+
+
+def trainer(hparams, steps=5, batch_size=6):
+    return sgd_trainer(optax.sgd(hparams["client_lr"]), steps=steps, batch_size=batch_size)
+
+
+def each_alone(train):
+    """Local training of both architectures. One function sends the same to all: nothing."""
+    first, second = (local(model, train) for model in MODELS)
+    return Algorithm(first.server, (first.client, second.client))
+
+
+def fedavg_per_group(train):
+    """FedAvg among the clients of each architecture. The server holds a model of each."""
+
+    def aggregate(server, cohorts, uploads, key):
+        return tuple(
+            tree.mean(own, cohort.weights) for own, cohort in zip(uploads, cohorts, strict=True)
+        )
+
+    server = Server(
+        init=lambda key, graph: tuple(model.init(key) for model in MODELS),
+        download=(lambda server, i: server[0], lambda server, i: server[1]),
+        aggregate=aggregate,
+    )
+    clients = tuple(fedavg(model, train).client for model in MODELS)
+    return Algorithm(server, clients, averages=True)
+
+
+METHODS = {"local": each_alone, "fedavg": fedavg_per_group}
+
+
+def build_of(method, **sizes):
+    return lambda hparams, played: METHODS[method](trainer(hparams, **sizes))
+
+
+SIZES = {"eval_batch_size": 5, "clients_per_eval": 2}  # of evaluation
+
+
+@functools.cache
+def program_of(method):
+    """The program of a method on `GROUPS`, compiled once for all tests."""
+    return make_program(build_of(method), groups=GROUPS, **SIZES)
+
+
+def start_of(method, hparams=HPARAMS):
+    """The first state, which does not depend on the size of a cohort."""
+    return program_of(method).start(KEY, hparams, DATA)
+
+
+def play(program, state, rounds, data=DATA, hparams=HPARAMS):
+    """The state after some rounds, and its scores, on the host."""
+    state, _ = program.advance(state, KEY, hparams, data, jnp.int32(rounds))
+    scores, _ = program.evaluate(state, KEY, hparams, data)
+    return jax.device_get((state, scores))
+
+
+def played(method, rounds, hparams=HPARAMS):
+    return play(program_of(method), start_of(method), rounds, hparams=hparams)
+
+
+def assert_equal(a, b, **tolerance):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if tolerance:
+            np.testing.assert_allclose(x, y, **tolerance)
+        else:
+            np.testing.assert_array_equal(x, y)
+
+
+@pytest.fixture(params=METHODS)
+def method(request):
+    return request.param
+
+
+# -------------------------------------------------------------------- rounds and evaluation
+
+
+def test_a_round_keeps_the_shape_of_the_state(method):
+    """Each group's memories have one row for each of its clients."""
+    program = program_of(method)
+    before = jax.eval_shape(program.start, KEY, HPARAMS, DATA)
+    after, _ = jax.eval_shape(program.advance, before, KEY, HPARAMS, DATA, jnp.int32(1))
+    assert before == after
+    models = tuple(jax.eval_shape(model.init, KEY) for model in MODELS)
+    if method == "fedavg":
+        assert (before.server, before.clients) == (models, ((), ()))
+    else:
+        rows = [
+            jax.tree.map(lambda leaf: leaf.update(shape=(count, *leaf.shape)), model)  # noqa: B023
+            for count, model in zip((4, 3), models, strict=True)
+        ]
+        assert (before.server, before.clients) == ((), tuple(rows))
+
+
+def test_a_round_trains_the_cohort_of_every_group():
+    """Of the models of all clients, those of two clients in each group change."""
+    before, after = jax.device_get(start_of("local")).clients, played("local", 1)[0].clients
+    for old, new in zip(before, after, strict=True):
+        moved = old["head"]["Dense_0"]["bias"] != new["head"]["Dense_0"]["bias"]
+        assert moved.any(axis=1).sum() == 2
+
+
+def accuracy(model, params, examples):
+    """The share of a client's examples that a model classifies correctly."""
+    predicted = np.argmax(model.apply(params, examples.x), axis=-1)
+    return np.mean((predicted == examples.y)[: examples.count])
+
+
+def test_every_client_is_scored_with_its_own_model_at_its_own_place(method):
+    """Scores are in the order of all clients, and not in that of the groups."""
+    # With a small learning rate the scores differ from client to client.
+    state, scores = played(method, 1, {"client_lr": jnp.float32(0.01)})
+    expected = {split: np.full(7, np.nan) for split in scores}
+    for g, ids in enumerate((EVEN, ODD)):
+        for place, i in enumerate(ids):
+            held = state.server[g] if method == "fedavg" else tree.take(state.clients[g], place)
+            for split in scores:
+                examples = tree.take(DATA.evals[split], i)
+                expected[split][i] = accuracy(MODELS[g], held, examples)
+    for split, points in scores.items():
+        np.testing.assert_allclose(points["G"], expected[split], rtol=1e-6)
+        np.testing.assert_array_equal(points["P"], points["G"])
+    by_group = expected["test"][np.concatenate([EVEN, ODD])]
+    assert not np.allclose(by_group, expected["test"])
+
+
+def test_it_learns_what_only_models_of_one_kind_of_clients_can(method):
+    """A model for clients of both kinds would be right half of the time."""
+    _, scores = played(method, 40)
+    assert float(scores["test"]["P"].mean()) > 0.95
+
+
+def test_messages_are_counted_as_the_mean_over_architectures():
+    algorithm = fedavg_per_group(trainer(HPARAMS))
+    state = jax.eval_shape(start_of, "fedavg")
+    sizes = [2 * 16 + 16 + 16 * 2 + 2, 2 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2]
+    assert message_bytes(algorithm, state, DATA) == (2 * sum(sizes), 2 * sum(sizes))
+
+
+def test_new_clients_are_refused():
+    with pytest.raises(ValueError) as refused:
+        make_program(build_of("fedavg"), groups=GROUPS, new_clients=2)
+    assert str(refused.value) == (
+        "new_clients=2 is not possible with 2 architectures; set "
+        "--config.new_clients.fraction=0"
+    )
+
+
+# --------------------------------------------------------------------------- the same numbers
+
+
+def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(method):
+    state = start_of(method)
+    for _ in range(2):
+        state, scores = play(program_of(method), state, 2)
+    assert_equal((state, scores), played(method, 4))
+
+
+def test_a_sharded_round_is_the_unsharded_one(method):
+    """On two devices. The groups of 4 and 3 clients are evaluated two at a time."""
+    mesh = client_mesh(2)
+    assert mesh.size == 2
+    sharded = make_program(build_of(method), groups=GROUPS, mesh=mesh, **SIZES)
+    ours = play(sharded, sharded.start(KEY, HPARAMS, DATA), 1)
+    assert_equal(ours, played(method, 1), rtol=1e-5, atol=1e-6)
+
+
+def test_vmapped_runs_are_the_looped_ones(method):
+    program = program_of(method)
+    keys = jax.random.split(KEY, 2)
+    rates = jnp.float32([0.3, 0.1])
+
+    def run(key, rate):
+        hparams = {"client_lr": rate}
+        state = program.start(key, hparams, DATA)
+        state, _ = program.advance(state, key, hparams, DATA, jnp.int32(2))
+        return state, program.evaluate(state, key, hparams, DATA)[0]
+
+    both = jax.device_get(jax.jit(jax.vmap(run))(keys, rates))
+    for number in range(2):
+        single = jax.device_get(run(keys[number], rates[number]))
+        assert_equal(tree.take(both, number), single, rtol=1e-5, atol=1e-6)
+
+
+def test_one_group_of_all_clients_is_no_group_bit_for_bit():
+    """Whether the ids of its clients are given or not."""
+    algorithm = local(MODELS[0], trainer({"client_lr": 0.3}))
+    runs = []
+    for groups in (
+        {"cohort_size": 3},
+        {"groups": (Group(3, np.arange(7, dtype=np.int32)),)},
+    ):
+        program = make_program(lambda hparams, played: algorithm, **groups)
+        runs.append(play(program, program.start(KEY, {}, DATA), 2, hparams={}))
+    assert_equal(*runs)
+
+
+def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
+    """All clients take part with all examples, so that no draw matters."""
+    first = jax.device_get(start_of("fedavg"))
+    together = make_program(build_of("fedavg", batch_size=None), groups=EVERYONE)
+    state, scores = play(together, first, 3)
+    for g, ids in enumerate((EVEN, ODD)):
+        own = FederatedData(
+            *tree.take((DATA.train, DATA.evals), ids), relations.subgraph(DATA.graph, ids)
+        )
+        program = make_program(
+            lambda hparams, played: fedavg(MODELS[g], trainer(hparams, batch_size=None)),  # noqa: B023
+            cohort_size=len(ids),
+        )
+        alone, own_scores = play(program, State(first.server[g], ((),), first.round), 3, own)
+        assert_equal(state.server[g], alone.server, rtol=1e-5, atol=1e-6)
+        assert_equal(tree.take(scores, ids), own_scores, atol=1e-6)
+
+
+def test_a_checkpoint_restores_the_state(method, tmp_path):
+    """A run that goes on from it is the whole run, bit for bit."""
+    state, _ = played(method, 2)
+    checkpoint.save(tmp_path, checkpoint.Checkpoint(state, {"round": np.array([2])}, {}))
+    template = jax.eval_shape(lambda: start_of(method))
+    restored = checkpoint.latest(tmp_path, template).state
+    assert_equal(play(program_of(method), restored, 2), played(method, 4))
+
+
+# ------------------------------------------------------------------------------- whole runs
+
+
+def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes):
+    config = small_config(
+        "fedavg", rounds=rounds, eval_every=1, checkpoint_every=2, cohort_size=2, **SIZES
+    )
+    build, hparams = build_of(method, **sizes), {"client_lr": 0.3}
+    experiment = Experiment(
+        FEDERATION, MODELS[0], build, lambda hparams: Poison(), hparams, GROUPS
+    )
+    folder = folder and RunFolder(folder, config, resume=resume)
+    return run_experiment(experiment, config, folder=folder, debug=debug)
+
+
+def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path):
+    whole = run_of("local", tmp_path)
+    assert len(whole.results["scores"]["final"]["P"]["per_client"]) == 7
+    metrics = (tmp_path / "metrics.jsonl").read_text()
+    (tmp_path / "results.json").unlink()
+    shutil.rmtree(tmp_path / "checkpoints" / "00000004")
+    (tmp_path / "checkpoints" / "00000004.json").unlink()
+    resumed = run_of("local", tmp_path, resume=True)
+    assert_equal(resumed.state, whole.state)
+    assert_equal(resumed.rows, whole.rows)
+    assert (tmp_path / "metrics.jsonl").read_text() == metrics
+
+
+@pytest.mark.slow
+def test_a_debugged_run_is_the_compiled_one():
+    ours, theirs = (run_of("fedavg", rounds=1, debug=debug, steps=1) for debug in (True, False))
+    states = jax.device_get((ours.state, theirs.state))
+    assert_equal(*states, rtol=1e-5, atol=1e-6)
+    assert_equal(ours.rows, theirs.rows, rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------- attacks and defences
+
+
+@functools.cache
+def attacked_program(defence=None):
+    """FedAvg per group, in which client 1 poisons its upload."""
+
+    def build(hparams, played):
+        algorithm = fedavg_per_group(trainer(hparams))
+        if defence is None:
+            return algorithm
+        name, make = defence
+        return defended(algorithm, name, make())
+
+    def poison(hparams):
+        attack = poisoning(attack_lambda=hparams["attack_lambda"])
+        return poison_with(attack, Attackers(jnp.float32(0.0), 7))
+
+    return make_program(build, groups=EVERYONE, poison=poison)
+
+
+def after_attack(attack_lambda, defence=None):
+    hparams = HPARAMS | {"attack_lambda": jnp.float32(attack_lambda)}
+    advance = attacked_program(defence).advance
+    return advance(start_of("fedavg"), KEY, hparams, DATA, jnp.int32(1))[0].server
+
+
+def test_an_attacker_changes_the_model_of_its_own_group_only():
+    """Client 1 is odd. A factor of -1 is honest."""
+    honest, attacked = (after_attack(value) for value in (-1.0, 5.0))
+    assert_equal(honest[0], attacked[0])
+    gaps = jax.tree.map(lambda a, b: float(jnp.abs(a - b).max()), honest[1], attacked[1])
+    assert max(jax.tree.leaves(gaps)) > 1e-2
+
+
+@pytest.mark.parametrize("defence", [None, ("clip", clip), ("median", median)])
+def test_a_round_with_attack_and_defence_keeps_the_shape_of_the_state(defence):
+    hparams = HPARAMS | {"attack_lambda": jnp.float32(0.5)}
+    program = attacked_program(defence)
+    before = jax.eval_shape(program.start, KEY, hparams, DATA)
+    after, _ = jax.eval_shape(program.advance, before, KEY, hparams, DATA, jnp.int32(1))
+    assert before == after
+
+
+def test_a_defence_limits_the_attack_in_the_group_of_the_attacker():
+    """A poisoned update of factor 5 that is clipped moves the group's model less."""
+    moved = [
+        [
+            float(tree.sq_dist(attacked, honest))
+            for attacked, honest in zip(
+                *(after_attack(value, defence) for value in (5.0, -1.0)), strict=True
+            )
+        ]
+        for defence in (None, ("clip", clip))
+    ]
+    (even, odd), (even_clipped, odd_clipped) = moved
+    assert even == even_clipped == 0
+    assert 0 < odd_clipped < odd / 4
