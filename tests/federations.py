@@ -1,4 +1,4 @@
-"""Tiny federations with known answers, and small settings to run any method on them."""
+"""Small federations with known answers, and small settings for all methods."""
 
 import numpy as np
 
@@ -7,8 +7,8 @@ from graphfl_jax.core import Examples, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 
-# Sizes that fit the tiny federations. Seven clients: no other axis has that size, so that a
-# test can tell the axes of clients from all others.
+# Sizes for these federations. They have seven clients, and no other axis has that size, so that
+# a test can recognise the axes of clients.
 SMALL = {
     "cohort_size": 4,
     "local_steps": 5,
@@ -32,11 +32,11 @@ def small_config(method="panacea", **changes):
 
 
 def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:
-    """Clients of two kinds who give the same points opposite labels.
+    """Clients of two kinds, which give the same points opposite labels.
 
-    Even clients call the right half-plane 1, odd clients 0: no shared model beats a coin, and a
-    personal one is perfect. Clients of a kind are neighbours. Sizes differ; `padding` more rows
-    of `filler` follow the real ones.
+    Even clients label the right half-plane 1, odd clients 0: a shared model is right half of the
+    time, and a personal one always. Clients of a kind are neighbours. Numbers of examples
+    differ; `padding` more rows of `filler` follow the real ones.
     """
     rng = np.random.default_rng(0)
     kind = np.arange(num_clients) % 2  # [N]

@@ -1,5 +1,6 @@
-"""One federation over several devices and processes: the same numbers, and one end for all."""
+"""One federation on several devices and processes: the same numbers, and one exit status."""
 
+import functools
 import json
 import os
 import pickle
@@ -9,7 +10,6 @@ import socket
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -20,12 +20,13 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs import fl60
-from graphfl_jax.program import client_mesh, make_program
+from graphfl_jax.configs import changed, fl60
+from graphfl_jax.devices import client_mesh
+from graphfl_jax.program import make_program
 from graphfl_jax.runs import single
+from tests.entries import ROOT, launched
 from tests.federations import small_config, two_clusters
 
-ROOT = Path(__file__).resolve().parent.parent
 METHODS = ("panacea", "ditto", "sfl")
 SMALL = {
     "rounds": 4,
@@ -37,16 +38,16 @@ SMALL = {
 }
 FLAGS = [f"--config={ROOT}/configs/fl60.py:ditto"]
 FLAGS += [f"--config.{field}={value}" for field, value in SMALL.items()]
-# One round of each method by the Python interface, and all that comes of it into a file.
+# Plays one round of each method in Python, and writes the state and the scores to a file.
 WORKER = """
 import sys, jax, numpy as np
 where, folder, process = sys.argv[1:]
-jax.config.update("jax_enable_preemption_service", False)  # whose handler swallows SIGTERM
+jax.config.update("jax_enable_preemption_service", False)  # its handler ignores SIGTERM
 jax.distributed.initialize(where, 2, int(process))
 from tests import test_distributed
 for method in test_distributed.METHODS:
-    told = test_distributed.one_round(method)
-    np.savez(f"{folder}/{method}-{process}.npz", *told)
+    leaves = test_distributed.one_round(method)
+    np.savez(f"{folder}/{method}-{process}.npz", *leaves)
 """
 
 
@@ -73,9 +74,9 @@ def begin(*command, devices=1, **changes):
 
 
 def ends(processes, timeout=200):
-    """Status, standard output and errors of each; those that hang are killed."""
+    """Standard output, errors and status of each process; kills those that do not end."""
     try:
-        # In turn: what they print fits into the pipes.
+        # One after the other, which is possible because their output fits into the pipes.
         return [
             (*process.communicate(timeout=timeout), process.returncode) for process in processes
         ]
@@ -96,7 +97,7 @@ def member(process, where, *flags):
 # ----------------------------------------------------------------------------- devices
 
 
-def test_devices_left_out_are_told_of():
+def test_devices_that_are_not_used_lead_to_a_warning():
     with pytest.warns(RuntimeWarning, match="cohort_size=5 .* 8 devices, .* only 5 .*multiple"):
         assert client_mesh(5).size == 5
     with warnings.catch_warnings(action="error"):
@@ -105,7 +106,7 @@ def test_devices_left_out_are_told_of():
 
 @pytest.mark.parametrize("cohort_size, size", [(8, 8), (4, 4), (5, 5), (3, 3), (2, 2)])
 def test_a_mesh_has_devices_of_every_process(monkeypatch, cohort_size, size):
-    """Eight devices as if they were of two processes."""
+    """Eight devices that seem to belong to two processes."""
     halves = jax.devices()[:4], jax.devices()[4:]
     monkeypatch.setattr(jax, "process_count", lambda: 2)
     monkeypatch.setattr(jax, "local_devices", lambda process_index: halves[process_index])
@@ -124,40 +125,40 @@ def test_a_cohort_that_cannot_reach_every_process_is_refused(monkeypatch):
 
 def one_round(method):
     """Leaves of the state and of the scores after a round of a tiny federation."""
-    config = small_config(algorithm__name=method, rounds=1)
+    config = small_config(method, rounds=1)
     result = graphfl_jax.run(config, two_clusters())
     return [np.asarray(leaf) for leaf in jax.tree.leaves((result.state, result.rows))]
 
 
-@pytest.fixture(scope="module")
-def alone():
-    """A round of each method on one device."""
+@functools.cache
+def alone(method):
+    """A round of a method on one device."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(single, "client_mesh", lambda cohort_size: None)
-        return {method: one_round(method) for method in METHODS}
+        return one_round(method)
 
 
-def test_devices_speak_once_a_round():
-    """Panacea's server, of several steps, is whole on every device: only rows are gathered."""
-    config = small_config(algorithm__name="panacea")
+def test_a_round_has_one_collective():
+    """Every device runs all steps of Panacea's server; only the clients' rows are gathered."""
+    config = small_config("panacea")
     built = build_experiment(config, two_clusters())
     mesh = client_mesh(4)
-    program = make_program(built.build, built.model, cohort_size=4, mesh=mesh)
+    program = make_program(built.build, cohort_size=4, mesh=mesh)
     hparams = {name: jnp.float32(value) for name, value in built.hparams.items()}
     everywhere = NamedSharding(mesh, PartitionSpec())
-    given = (jax.random.key(0), hparams, built.federation.data)
-    given = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), given
+    inputs = (jax.random.key(0), hparams, built.federation.data)
+    inputs = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), inputs
     )
-    state = jax.eval_shape(program.start, *given)
-    text = program.advance.lower(state, *given, jnp.int32(1)).compile().as_text()
+    state = jax.eval_shape(program.start, *inputs)
+    text = program.advance.lower(state, *inputs, jnp.int32(1)).compile().as_text()
     words = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
     assert re.findall(rf" ({words})(?:-start)?\(", text) == ["all-gather"]
 
 
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
-    """The folder in which two processes of two devices each left a round of each method."""
+    """The folder into which two processes of two devices each write a round of each method."""
     folder, where = tmp_path_factory.mktemp("rounds"), coordinator()
     members = [begin("-c", WORKER, where, str(folder), str(i), devices=2) for i in range(2)]
     for _, errors, status in ends(members):
@@ -172,17 +173,22 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_four_devices_compute_what_one_does(alone, method):
-    with pytest.warns(RuntimeWarning, match="only 4 will train"):
-        assert_close(one_round(method), alone[method])
+# tests/test_contract.py compares sharded and unsharded rounds of every method.
+SOME = [METHODS[0], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])]
 
 
+@pytest.mark.parametrize("method", SOME)
+def test_four_devices_compute_what_one_does(method):
+    with pytest.warns(RuntimeWarning, match="only 4 are used"):
+        assert_close(one_round(method), alone(method))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_two_processes_compute_what_one_device_does(alone, two_processes, method):
+def test_two_processes_compute_what_one_device_does(two_processes, method):
     for process in range(2):
-        told = np.load(two_processes / f"{method}-{process}.npz")
-        assert_close([told[name] for name in told.files], alone[method])
+        leaves = np.load(two_processes / f"{method}-{process}.npz")
+        assert_close([leaves[name] for name in leaves.files], alone(method))
 
 
 # ------------------------------------------------------------------------------- entry
@@ -190,7 +196,8 @@ def test_two_processes_compute_what_one_device_does(alone, two_processes, method
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    """Two rounds by the entry, as two processes that name different folders, and both ends."""
+    """The folder of a run of two rounds by two processes with different --out, and how both
+    ended."""
     folder, where = tmp_path_factory.mktemp("entry"), coordinator()
     names = ("first", "second")
     members = [
@@ -200,7 +207,8 @@ def started(tmp_path_factory):
     return folder / "first", ends(members)
 
 
-def test_the_first_process_alone_writes_and_prints(started):
+@pytest.mark.slow
+def test_only_the_first_process_writes_and_prints(started):
     out, ((table, _, status), other) = started
     assert status == 0
     assert "ditto on fl60" in table and "Gloo" not in table
@@ -210,12 +218,13 @@ def test_the_first_process_alone_writes_and_prints(started):
     saved = {path.name for path in (out / "checkpoints").iterdir()}
     assert saved == {"00000002", "00000002.json"}
     assert not (out.parent / "second").exists()
-    told = json.loads((out / "results.json").read_text())
-    assert told["device"] == "2 x cpu: cpu of 2 processes"
+    results = json.loads((out / "results.json").read_text())
+    assert results["device"] == "2 x cpu: cpu of 2 processes"
 
 
-def test_processes_of_a_cluster_go_on_with_a_run(started, tmp_path):
-    """Found by SLURM's variables; the whole run is, to the bit, that of two devices here."""
+@pytest.mark.slow
+def test_processes_of_a_cluster_continue_a_run(started, tmp_path):
+    """SLURM's variables name the coordinator. The run is that of two devices, bit for bit."""
     out, _ = started
     port = int(coordinator().rpartition(":")[2])
     slurm = {
@@ -234,8 +243,7 @@ def test_processes_of_a_cluster_go_on_with_a_run(started, tmp_path):
         for i in range(2)
     ]
     whole = tmp_path / "whole"
-    config = fl60.get_config("ditto")
-    config.update_from_flattened_dict(SMALL)
+    config = changed(fl60.get_config("ditto"), SMALL)
     two = jax.make_mesh(
         (2,), ("clients",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
     )
@@ -254,10 +262,10 @@ JOIN = ["--distributed", "--coordinator=localhost:1"]
 REFUSED = [
     (["--distributed", "--num_processes=2"], "num_processes=2 needs --coordinator too; give"),
     ([*JOIN, "--num_processes=2"], "coordinator=localhost:1 needs --process_id too; give all"),
-    (["--num_processes=2"], "num_processes=2 needs --distributed; add it"),
+    (["--num_processes=2"], "num_processes=2 is not read without --distributed; add it"),
     (
         [*JOIN, "--num_processes=2", "--process_id=2"],
-        "process_id=2 is not below num_processes=2; set --process_id in 0 to 1",
+        r"process_id=2 is not below num_processes=2; set --process_id to a value in \[0, 1\]",
     ),
     (
         [*JOIN, "--num_processes=0", "--process_id=0"],
@@ -265,52 +273,56 @@ REFUSED = [
     ),
     (
         ["--distributed", "--coordinator=host", "--num_processes=2", "--process_id=1"],
-        "coordinator=host is not HOST:PORT; give both",
+        "coordinator=host is not HOST:PORT; set --coordinator=HOST:PORT",
     ),
     (
         ["--distributed", "--coordinator=:TAKEN", "--num_processes=2", "--process_id=0"],
-        "coordinator=.*in use.*; choose another port",
+        "coordinator=.* cannot be opened .*in use.*; choose another port",
     ),
 ]
 
 
-@pytest.mark.parametrize("flags, says", REFUSED)
-def test_flags_that_fit_nothing_are_refused_in_one_line(flags, says, monkeypatch, capsys):
+@pytest.mark.parametrize("flags, message", REFUSED)
+def test_flags_that_do_not_fit_are_refused_in_one_line(flags, message, monkeypatch, capsys):
     from experiments.common.command_line import launch
-    from experiments.common.processes import joined  # absl's flags, for these tests alone
+    from experiments.common.processes import joined  # defines flags, for these tests only
 
     def main():
         with joined():
-            raise AssertionError("it has joined")
+            raise AssertionError("the process has joined")
 
     with flagsaver.flagsaver(), socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         flags = [flag.replace(":TAKEN", f"localhost:{port}") for flag in flags]
         monkeypatch.setattr(sys, "argv", ["run", *flags])
-        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # put back after
+        monkeypatch.setattr(warnings, "formatwarning", warnings.formatwarning)  # restored
         with pytest.raises(SystemExit) as left:
             launch(main)
     assert left.value.code == 2
-    assert re.fullmatch(f"error: .*{says}.*\n", capsys.readouterr().err)
+    assert re.fullmatch(f"error: .*{message}.*\n", capsys.readouterr().err)
 
 
-def test_who_finds_nobody_says_so_in_one_line(tmp_path):
-    lonely = [f"--out={tmp_path}/out", "--num_processes=2", "--process_id=1"]
-    members = [
-        entry(*JOIN, *lonely, "--join_timeout=1"),
-        entry("--distributed", lonely[0]),
-    ]
-    says = (
-        "coordinator=localhost:1: after 1 s not all processes are there; start each with",
-        "distributed=True finds no cluster .*; add --coordinator=HOST:PORT --num_processes=N",
-    )
-    for (printed, errors, status), what in zip(ends(members), says, strict=True):
-        assert (status, printed) == (2, "")
-        assert re.fullmatch(f"error: {what}.*\n", errors), errors
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        (
+            [*JOIN, "--num_processes=2", "--process_id=1", "--join_timeout=1"],
+            "coordinator=localhost:1: after 1 s not all processes have joined; start each with",
+        ),
+        (
+            ["--distributed"],
+            "distributed=True: no cluster is found .*; add --coordinator=HOST:PORT --num_proc",
+        ),
+    ],
+)
+def test_a_process_that_finds_no_other_ends_in_one_line(tmp_path, flags, message):
+    status, printed, errors = launched("run", *FLAGS, "--out=out", *flags, cwd=tmp_path)
+    assert (status, printed) == (2, "")
+    assert re.fullmatch(f"error: {message}.*\n", errors), errors
     assert list(tmp_path.iterdir()) == []
 
 
-UNLIKE = {
+DIFFERENT = {
     "another seed": (
         ["--config.seed=1"],
         "process 1 and process 0 differ in their configuration",
@@ -320,9 +332,9 @@ UNLIKE = {
 
 
 @pytest.fixture(scope="module")
-def unlike(tmp_path_factory):
-    """Pairs of which the second process is given something else."""
-    folder = tmp_path_factory.mktemp("unlike")
+def different(tmp_path_factory):
+    """How pairs of processes end of which the second has other flags."""
+    folder = tmp_path_factory.mktemp("different")
     (folder / "dg60").mkdir()
     arrays = {
         "data": np.random.default_rng(0).normal(size=(6000, 2)),
@@ -333,41 +345,44 @@ def unlike(tmp_path_factory):
     (folder / "dg60" / "toy_d60_spiral.pkl").write_bytes(pickle.dumps(arrays))
     same = [f"--out={folder}/out", "--config.data.source=file", f"--data_root={folder}"]
     pairs = []
-    for flags, _ in UNLIKE.values():
+    for flags, _ in DIFFERENT.values():
         where = coordinator()
         pairs += [member(0, where, *same), member(1, where, *same, *flags)]
-    told = ends(pairs)
+    ended = ends(pairs)
     assert not (folder / "out").exists()
-    return dict(zip(UNLIKE, zip(told[::2], told[1::2], strict=True), strict=True))
+    return dict(zip(DIFFERENT, zip(ended[::2], ended[1::2], strict=True), strict=True))
 
 
-@pytest.mark.parametrize("name", UNLIKE)
-def test_what_ends_one_process_ends_all_in_one_line_of_the_first(unlike, name):
-    (printed, errors, status), other = unlike[name]
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, name):
+    (printed, errors, status), other = different[name]
     assert (status, printed) == (2, "")
-    assert re.fullmatch(f"error: .*{UNLIKE[name][1]}.*\n", errors), errors
+    assert re.fullmatch(f"error: .*{DIFFERENT[name][1]}.*\n", errors), errors
     assert other == ("", "", 2)
 
 
-# Processes that join as the entry does, and then wait for one another for ever.
+# A process that joins as the entry does, and then waits for the others again and again.
 WAITING = """
 import sys
 from experiments.common.processes import joined
 from experiments.common.command_line import launch
-from graphfl_jax.runs.multihost import together
+from graphfl_jax.runs.multihost import barrier
 
 def main():
     with joined():
         while True:
-            together(lambda: print("here", flush=True))
+            barrier()
+            print("here", flush=True)
 
 launch(main)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_lost_process_ends_the_other(lost):
-    """At once, and not as if all were well: JAX aborts what has lost the coordinator."""
+    """Soon, and with an error status: JAX aborts a process that has lost the coordinator."""
     where = coordinator()
     joins = ["--distributed", f"--coordinator={where}", "--num_processes=2"]
     members = [begin("-c", WAITING, *joins, f"--process_id={i}") for i in range(2)]

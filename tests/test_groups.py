@@ -175,7 +175,7 @@ def test_it_learns_what_only_models_of_one_kind_of_clients_can(method):
 
 def test_messages_are_counted_as_the_mean_over_architectures():
     algorithm = fedavg_per_group(trainer(HPARAMS))
-    state = jax.eval_shape(start_of, "fedavg")
+    state = jax.eval_shape(lambda: start_of("fedavg"))
     sizes = [2 * 16 + 16 + 16 * 2 + 2, 2 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2]
     assert message_bytes(algorithm, state, DATA) == (2 * sum(sizes), 2 * sum(sizes))
 

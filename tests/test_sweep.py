@@ -1,9 +1,9 @@
-"""Sweeps: many runs as one program, kept as they end, here or on a cluster."""
+"""Sweeps: many runs as one program, written as they end, on this host or on a cluster."""
 
-import copy
 import fcntl
 import functools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -17,77 +17,96 @@ import graphfl_jax
 from experiments.common.statistics import diverged
 from experiments.sweeping import ray_backend
 from experiments.sweeping.grid import points_of, points_of_file, take_axes
+from experiments.sweeping.leaderboard import leaderboards
+from experiments.sweeping.trial_log import TrialLog
 from graphfl_jax.build import load_federation
-from graphfl_jax.configs import base, fl60
+from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs.values import adjusted
+from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
-from tests.entries import ENVIRONMENT, command, entry, small_words
-from tests.federations import SMALL
+from graphfl_jax.runs.results import new_client_scores
+from graphfl_jax.runs.sweep import groups_of
+from tests.entries import ENVIRONMENT, command, entry, small_words, tiny
+from tests.last_release import old_field, old_identity
 
 
-def tiny(rounds=3):
-    config = fl60.get_config("panacea")
-    config.update_from_flattened_dict(SMALL | {"rounds": rounds, "data.val_fraction": 0.1})
-    return config
+def tiny_config(method="panacea", **changes):
+    """FL-60 at tiny sizes with a validation split; `changes` with __ for the dots."""
+    settings = {name.replace("__", "."): value for name, value in changes.items()}
+    settings = {"rounds": 3, "data.val_fraction": 0.1} | settings
+    return changed(tiny(fl60.get_config(method)), settings)
 
 
 def outcomes(config, points, seeds, **options):
     """Outcomes of points x seeds, in the order of points, then seeds."""
     trials = [Trial(point, seed) for point in points for seed in seeds]
     federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
-    told = dict(run_trials(config, federations, trials, **options))
-    assert sorted(told) == list(range(len(trials)))
-    return [told[place] for place in range(len(trials))]
+    found = dict(run_trials(config, federations, trials, **options))
+    assert sorted(found) == list(range(len(trials)))
+    return [found[i] for i in range(len(trials))]
 
 
 def without_times(results):
-    return {
-        k: v
-        for k, v in results.items()
-        if k not in ("timing", "scores", "new_clients", "errors")
-    }
+    left_out = ("timing", "scores", "new_clients", "errors")
+    return {name: value for name, value in results.items() if name not in left_out}
 
 
-def test_a_trial_is_the_run_of_the_same_settings():
-    """Two seeds and two rates in one program, each against the single run, all that it tells.
+def assert_close(ours, theirs):
+    def close(a, b):
+        if isinstance(a, float):
+            np.testing.assert_allclose(a, b, atol=1e-5)
 
-    With new clients, whose relations number more or fewer by the seed, and on four of the
-    simulated devices.
+    jax.tree.map(close, ours, theirs)
+
+
+def test_a_run_of_a_sweep_is_the_single_run():
+    """Two points with two seeds in one program, on four simulated devices.
+
+    There are new clients, so the number of relations depends on the seed. Two of the four runs
+    are compared with single runs.
     """
-    points = [{"client_lr": 0.1}, {"client_lr": 0.02}]
-    settings = tiny()
-    settings.eval_every = 2
-    settings.new_clients.fraction, settings.new_clients.rounds = 0.2, 2
-    told = outcomes(settings, points, [0, 4], at_once=4)
-    assert [outcome.results["seed"] for outcome in told] == [0, 4, 0, 4]
-    for results, rows, _ in (told[1], told[2]):
-        config = copy.deepcopy(settings)
-        config.seed = results["seed"]
-        config.hparams.client_lr = results["hparams"]["client_lr"]
-        alone = graphfl_jax.run(config)
+    points = [{"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.02}]
+    settings = {"eval_every": 2, "new_clients__fraction": 0.2, "new_clients__rounds": 2}
+    config = tiny_config(**settings)
+    runs = list(graphfl_jax.sweep(config, points, seeds=[0, 4], at_once=4))
+    assert [(point, seed) for point, seed, _ in runs] == [
+        (point, seed) for point in points for seed in (0, 4)
+    ]
+    for point, seed, (results, rows, _) in (runs[1], runs[2]):
+        alone = graphfl_jax.run(changed(with_seed(config, seed), point))
         assert without_times(results) == without_times(alone.results)
+        assert (results["seed"], results["hparams"]["client_lr"]) == (seed, *point.values())
         assert [int(row["round"]) for row in rows] == [2, 3]
         for row, expected in zip(rows, alone.rows, strict=True):
             close = functools.partial(np.testing.assert_allclose, atol=1e-5)
             jax.tree.map(close, row, expected)
         for name in ("scores", "new_clients"):
-            jax.tree.map(
-                lambda a, b: (
-                    np.testing.assert_allclose(a, b, atol=1e-5)
-                    if isinstance(a, float)
-                    else None
-                ),
-                results[name],
-                alone.results[name],
-            )
+            assert_close(results[name], alone.results[name])
         assert [row["rounds"] for row in results["new_clients"]["curve"]] == [0, 1, 2]
         assert len(results["new_clients"]["clients"]) == 12  # a fifth of sixty
 
 
-def test_a_trial_that_diverges_tells_the_same_as_alone():
-    config = tiny()
-    config.eval_every = 1
-    config.client_optimizer, config.server_optimizer = "sgd", "sgd"
-    config.hparams.client_lr = 1e30
+def test_points_that_differ_in_structure_are_separate_programs():
+    """Points that differ in a field that their method does not read count once."""
+    points = [
+        {"algorithm.name": "local", "hparams.mu": 0.2},
+        {"algorithm.name": "local", "hparams.mu": 0.3},
+        {"algorithm.name": "fedprox", "hparams.mu": 0.2},
+    ]
+    config = tiny_config("local", rounds=1)
+    runs = list(graphfl_jax.sweep(config, points))
+    assert [point for point, _, _ in runs] == [{"algorithm.name": "local"}, points[2]]
+    alone = graphfl_jax.run(changed(config, points[2]))
+    assert_close(runs[1][2].results["scores"], alone.results["scores"])
+
+
+def test_a_field_that_no_run_reads_is_refused():
+    with pytest.raises(ValueError, match=r"^hparams\.mu=0.1 is not read by any run of this"):
+        list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
+
+
+def test_a_diverged_run_has_the_results_of_the_single_run():
+    config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)
     (results, rows, _), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
     alone = graphfl_jax.run(config)
     assert without_times(results) == without_times(alone.results)
@@ -96,10 +115,20 @@ def test_a_trial_that_diverges_tells_the_same_as_alone():
     assert not alive["diverged"] and alive["scores"]["final"]["P"]["mean"] > 0
 
 
-def test_newcomers_who_diverge_are_told_and_have_no_score():
-    config = tiny()
-    config.new_clients.fraction, config.new_clients.rounds = 0.2, 3
-    config.server_optimizer, config.hparams.new_client_lr = "sgd", 1e30
+def test_scores_of_new_clients_end_where_one_is_not_finite():
+    federation = load_federation(tiny_config("local", new_clients__fraction=0.2))
+    finite, broken = np.ones(12), np.r_[np.ones(11), np.nan]
+    after = [{"test": dict.fromkeys("GLP", scores)} for scores in (finite, finite, broken)]
+    result = new_client_scores(federation, after, CLASSIFICATION)
+    assert result["diverged_at"] == 2 and len(result["curve"]) == 2
+    assert diverged({"diverged": False, "new_clients": result})
+
+
+@pytest.mark.slow
+def test_new_clients_that_diverge_are_reported_and_have_no_score():
+    settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 3, "rounds": 1}
+    settings |= {"server_optimizer": "sgd", "hparams__new_client_lr": 1e30}
+    config = tiny_config(**settings)
     alone = graphfl_jax.run(config).results
     assert alone["new_clients"]["diverged_at"] in (1, 2)
     assert len(alone["new_clients"]["curve"]) == alone["new_clients"]["diverged_at"]
@@ -108,11 +137,12 @@ def test_newcomers_who_diverge_are_told_and_have_no_score():
     assert diverged(results) and diverged(alone) and not results["diverged"]
 
 
-def test_trials_do_not_depend_on_how_many_run_at_once():
+def test_runs_do_not_depend_on_how_many_are_in_a_program():
     points = [{"client_lr": rate} for rate in np.linspace(0.02, 0.1, 17)]
-    run_synchronized = outcomes(tiny(), points, [0], at_once=17)
-    chosen = outcomes(tiny(), points, [0])
-    for a, b in zip(run_synchronized, chosen, strict=True):
+    config = tiny_config("local", rounds=1)
+    together = outcomes(config, points, [0], at_once=17)
+    chosen = outcomes(config, points, [0])
+    for a, b in zip(together, chosen, strict=True):
         assert a.results["hparams"] == b.results["hparams"]
         np.testing.assert_allclose(
             a.rows[-1]["scores"]["test"]["L"], b.rows[-1]["scores"]["test"]["L"], atol=1e-5
@@ -120,19 +150,16 @@ def test_trials_do_not_depend_on_how_many_run_at_once():
 
 
 def test_seeds_may_differ_in_the_number_of_their_relations():
-    config, edges = tiny(rounds=1), set()
-    config.update_from_flattened_dict({"algorithm.name": "fedavg", "data.graph": "knn"})
-    for config.seed in (0, 4):
-        edges.add(len(load_federation(config).data.graph.senders))
-    assert len(edges) == 2
-    told = outcomes(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
-    told = [(one.results["hparams"]["client_lr"], one.results["seed"]) for one in told]
-    assert told == [(0.1, 0), (0.1, 4), (0.02, 0), (0.02, 4)]
+    config = tiny_config("sfl", rounds=1, data__graph="knn", algorithm__sfl_layers=1)
+    edges = [len(load_federation(with_seed(config, s)).data.graph.senders) for s in (0, 4)]
+    assert edges[0] != edges[1]
+    runs = outcomes(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
+    order = [(one.results["hparams"]["client_lr"], one.results["seed"]) for one in runs]
+    assert order == [(0.1, 0), (0.1, 4), (0.02, 0), (0.02, 4)]
 
 
-def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
-    config = tiny()
-    config.algorithm.name = "fedavg"
+def test_a_trial_with_a_float_that_the_method_does_not_read_is_refused():
+    config = tiny_config("fedavg")
     with pytest.raises(ValueError, match="hparams.server_lr is not read by fedavg"):
         run_trials(config, {0: load_federation(config)}, [Trial({"server_lr": 0.1}, 0)])
 
@@ -143,95 +170,201 @@ def test_a_rate_that_the_method_does_not_read_is_no_axis_of_a_grid():
         ([(1, 5.0, 4.0)], 90, 999, 8),  # 90 x 5 / 2 s to save, 4 to compile
         ([(1, 5.0, 4.0)], 12, 999, 6),  # two equal batches
         ([(1, 5.0, 4.0)], 0, 999, 1),
-        ([(1, 0.1, 4.0)], 70, 999, 1),  # 3.5 s at best to save, 4 to compile
+        ([(1, 0.1, 4.0)], 70, 999, 1),  # at most 3.5 s to save, 4 to compile
         ([(1, 5.0, 4.0)], 90, 5, 5),
         ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 999, 40),
-        ([(1, 5.0, 4.0), (8, 4.9, 4.0)], 80, 999, 1),  # eight at once gain nothing
+        ([(1, 5.0, 4.0), (8, 4.9, 4.0)], 80, 999, 1),  # eight in a program gain nothing
         ([(1, 5.0, 4.0), (8, 4.0, 4.0), (40, 3.9, 4.0)], 40, 999, 8),
-        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 3, 3),  # memory that others took meanwhile
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 3, 3),  # less memory is free than before
     ],
 )
-def test_batches_grow_while_that_pays(tried, left, limit, size):
+def test_batches_grow_while_that_saves_time(tried, left, limit, size):
     assert next_size(tried, left, limit) == size
 
 
-def test_a_grid_is_crossed_and_its_values_are_of_their_fields_kinds():
+# -------------------------------------------------------------------------------------- points
+
+
+def test_a_grid_is_the_product_of_its_axes_with_values_of_the_fields_types():
     words = ["--x=1", "--grid.hparams.client_lr=0.1,1e-3", "--grid.rounds=5"]
     rest, axes = take_axes([*words, "--grid.algorithm=panacea,ditto"])
     assert rest == ["--x=1"]
-    assert points_of(base.get_config(), axes, 0) == [
+    assert points_of(axes, 0) == [
         {"hparams.client_lr": rate, "rounds": 5, "algorithm": method}
         for rate in (0.1, 1e-3)
         for method in ("panacea", "ditto")
     ]
 
 
-def test_random_points_lie_in_their_ranges_and_more_of_them_begin_with_the_same():
-    """Half of a loguniform law on [0.001, 0.1] lies below 0.01: four errors of 400 draws."""
+def test_an_old_name_of_an_axis_gets_the_new_name_and_value_with_a_warning():
+    _, axes = take_axes(["--grid.server_steps=1,2", "--grid.algorithm.profile=full"])
+    with pytest.warns(FutureWarning) as caught:
+        points = points_of(axes, 0)
+    assert [str(warning.message).split(";")[0] for warning in caught] == [
+        "server_steps=1 is now algorithm.server_steps=1",
+        "server_steps=2 is now algorithm.server_steps=2",
+        "algorithm.profile=full is now algorithm.output=residual",
+    ]
+    assert points == [
+        {"algorithm.server_steps": steps, "algorithm.output": "residual"} for steps in (1, 2)
+    ]
+
+
+def test_random_points_are_in_their_ranges_and_the_first_are_the_same_for_more_samples():
+    """Half of a loguniform law on [0.001, 0.1] is below 0.01; 0.1 is four standard errors."""
     words = ["--loguniform.hparams.client_lr=0.001,0.1", "--uniform.hparams.mu=-1,3"]
     _, axes = take_axes([*words, "--grid.algorithm=fedavg,fedprox"])
-    points = points_of(base.get_config(), axes, 400)
-    assert points_of(base.get_config(), axes, 7) == points[:7]
+    points = points_of(axes, 400)
+    assert points_of(axes, 7) == points[:7]
     rates = np.array([point["hparams.client_lr"] for point in points])
     mus = np.array([point["hparams.mu"] for point in points])
-    assert (
-        rates.min() >= 0.001 and rates.max() <= 0.1 and abs((rates < 0.01).mean() - 0.5) < 0.1
-    )
+    assert rates.min() >= 0.001 and rates.max() <= 0.1
+    assert abs((rates < 0.01).mean() - 0.5) < 0.1
     assert mus.min() >= -1 and mus.max() <= 3 and abs((mus < 1).mean() - 0.5) < 0.1
     assert abs(np.mean([point["algorithm"] == "fedavg" for point in points]) - 0.5) < 0.1
-    assert abs(np.corrcoef(rates, mus)[0, 1]) < 0.2  # axes are drawn apart
+    assert abs(np.corrcoef(rates, mus)[0, 1]) < 0.2  # axes are drawn independently
 
 
 @pytest.mark.parametrize(
-    "words, samples, says",
+    "words, samples, message",
     [
-        (["--grid.hparams.client_lr="], 0, "has no values"),
-        (["--grid.rounds=1,,2"], 0, "has no values"),
-        (["--grid.rounds=1", "--grid.rounds=2"], 0, "given twice"),
-        (["--grid.hparams.rate=1"], 0, "no field 'hparams.rate'"),
-        (["--grid.rounds.x=1"], 0, "no field 'rounds.x'"),
-        (["--grid.rounds=1.5"], 0, "rounds=1.5 is not of its kind, int"),
-        (["--grid.data.download=maybe"], 0, "data.download=maybe is not of its kind, bool"),
-        (["--grid.model.hidden=5"], 0, "model.hidden=5 is not of its kind, tuple"),
-        (["--grid.seed=1,2"], 0, "set --seeds"),
-        (["--uniform.hparams.mu=0,1"], 0, "--samples"),
-        (["--uniform.hparams.mu=0,1,2"], 3, "no range of floats"),
-        (["--uniform.hparams.mu=1,0"], 3, "no range of floats"),
-        (["--uniform.rounds=1,10"], 3, "no range of floats"),
+        (["--grid.hparams.client_lr="], 0, "^--grid.hparams.client_lr= lacks a value; write"),
+        (["--grid.rounds=1,,2"], 0, "lacks a value"),
+        (["--grid.rounds=1", "--grid.rounds=2"], 0, "repeats an axis; give all its values"),
+        (["--grid.hparams.rate=1"], 0, "^hparams.rate= is not a field"),
+        (["--grid.rounds.x=1"], 0, "^rounds.x= is not a field"),
+        (["--grid.rounds=1.5"], 0, "^rounds=1.5 is not of type int"),
+        (["--grid.data.download=maybe"], 0, "^data.download=maybe is not of type bool"),
+        (["--grid.seed=1,2"], 0, "^--grid.seed=1,2 is not an axis; set --seeds"),
+        (["--uniform.hparams.mu=0,1"], 0, "^samples=0 .*range of hparams.mu; set --samples"),
+        (["--uniform.hparams.mu=0,1,2"], 3, "is not a range of a float"),
+        (["--uniform.hparams.mu=1,0"], 3, "is not a range of a float"),
+        (["--uniform.rounds=1,10"], 3, "is not a range of a float"),
         (["--loguniform.hparams.mu=0,1"], 3, "must begin above 0"),
     ],
 )
-def test_what_is_no_axis_is_refused(words, samples, says):
-    with pytest.raises(ValueError, match=says):
-        points_of(base.get_config(), take_axes(words)[1], samples)
+def test_an_invalid_axis_is_refused(words, samples, message):
+    with pytest.raises(ValueError, match=message):
+        points_of(take_axes(words)[1], samples)
 
 
-def test_points_come_from_a_file_of_python(tmp_path):
+def test_points_come_from_a_python_file(tmp_path):
     path = tmp_path / "points.py"
     path.write_text("def get_points():\n    return [{'model.hidden': (4, 4)}, {'rounds': 2}]\n")
     assert points_of_file(str(path)) == [{"model.hidden": (4, 4)}, {"rounds": 2}]
     path.write_text("def get_points():\n    return {'rounds': 2}\n")
-    with pytest.raises(ValueError, match="must return a list"):
+    with pytest.raises(ValueError, match="points.py has no get_points.. that returns dict"):
         points_of_file(str(path))
 
 
-VALIDATED = "--config.data.val_fraction=0.1"
+# ----------------------------------------------------------------------------------- trial log
+
+
+def planned(*points, config=None):
+    """The groups of a sweep with one seed."""
+    config = config or tiny_config("local", rounds=1)
+    return groups_of(list(points), [0], lambda point: adjusted(config, {}, point))
+
+
+def play(out, groups):
+    """Makes the runs of a sweep that its log does not have; the log's lines."""
+    with TrialLog(out, groups, resume=True) as log:
+        for group in log.unfinished():
+            trials = [one.trial for one in group.planned]
+            for i, outcome in run_trials(group.config, group.federations, trials, at_once=4):
+                log.write(group, group.planned[i], outcome)
+    return log.lines()
 
 
 def read(folder):
     return [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
 
 
-def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
-    """Over methods, of which one does not read a float, so that it has fewer points."""
+def test_a_folder_takes_one_sweep_at_a_time_and_only_its_own(tmp_path):
+    one, other = {"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.2}
+    with open(tmp_path / "trials.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=f"^out={tmp_path}: another process writes trials"):
+            play(tmp_path, planned(one))
+    assert [line["point"] for line in play(tmp_path, planned(one))] == [one]
+    before = (tmp_path / "trials.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="already holds a sweep; add --resume"):
+        TrialLog(tmp_path, planned(one), resume=False)
+    with pytest.raises(
+        ValueError, match="has a run that is not in this sweep, .*0.1.* seed 0;"
+    ):
+        play(tmp_path, planned(other))
+    assert (tmp_path / "trials.jsonl").read_bytes() == before
+    assert [line["point"] for line in play(tmp_path, planned(other, one))] == [other, one]
+    assert (tmp_path / "trials.jsonl").read_bytes().startswith(before)
+
+
+def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
+    groups = planned({"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.2})
+    lines = play(tmp_path, groups)
+    path = tmp_path / "trials.jsonl"
+    path.write_text(path.read_text()[:-100])
+    with pytest.warns(RuntimeWarning, match="trials.jsonl: line 2 is damaged; its run is rep"):
+        again = play(tmp_path, groups)
+    assert [line["scores"] for line in again] == [line["scores"] for line in lines]
+    assert len(read(tmp_path)) == 2
+
+
+def test_other_data_are_refused(tmp_path):
+    groups = planned({"hparams.client_lr": 0.1})
+    play(tmp_path, groups)
+    path = tmp_path / "trials.jsonl"
+    sha256 = read(tmp_path)[0]["dataset"]["sha256"]
+    path.write_text(path.read_text().replace(sha256, "0" * 64))
+    with pytest.raises(ValueError, match=f"^out={tmp_path}: the data differ"):
+        play(tmp_path, groups)
+
+
+def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
+    """The lines have fields with old names and fields that are not read, and new clients."""
+    settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 1, "rounds": 1}
+    config = tiny_config("pfedhn", **settings, algorithm__output="head")
+    points = [{"hparams.new_client_lr": rate} for rate in (1.0, 2.0)]
+    groups = planned(*points, config=config)
+    lines = play(tmp_path, groups)
+    old = read(tmp_path)
+    for line in old:
+        line["trial"] = old_identity(line["trial"])
+        line["point"] = dict(old_field(*item) for item in line["point"].items())
+        line["novel"] = line.pop("new_clients")
+        line["validation"]["novel"] = line["validation"].pop("new_clients")
+    assert all(name in old[0]["trial"] for name in ("novel_fraction", "profile", "sfl_rule"))
+    (tmp_path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    more = planned(*points, {"hparams.new_client_lr": 3.0}, config=config)
+    with TrialLog(tmp_path, more, resume=True) as log:
+        ((left,),) = [group.planned for group in log.unfinished()]
+        assert left.point == {"hparams.new_client_lr": 3.0}
+    with TrialLog(tmp_path, groups, resume=True) as log:
+        assert log.lines() == lines and not log.unfinished()
+    assert read(tmp_path) == lines
+    (board,) = leaderboards(log.lines())
+    assert board["fields"] == ["hparams.new_client_lr"] and len(board["rows"]) == 2
+    for row in board["rows"]:
+        (run,) = [line for line in lines if line["point"] == row["point"]]
+        scores = run["validation"]["new_clients"]
+        assert [row["new_clients"], row["later"]] == scores
+
+
+# --------------------------------------------------------------------------------------- entry
+
+
+VALIDATED = "--config.data.val_fraction=0.1"
+
+
+def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
+    """Over methods, of which one does not read a float and so has fewer points."""
     words = [VALIDATED, "--grid.algorithm=panacea,fedavg", "--grid.hparams.lambda_d=0,0.1"]
-    words += ["--grid.hparams.client_lr=0.1,1e30", "--seeds=2", "--out=here"]
-    words += ["--config.new_clients.fraction=0.2", "--config.new_clients.rounds=1"]
-    status, told, errors = entry("sweep", *words, cwd=tmp_path)
+    words += ["--grid.hparams.client_lr=0.1,1e30", "--seeds=2", "--out=here", "--at_once=8"]
+    words += ["--config.rounds=1"]
+    status, printed, errors = entry("sweep", *words, cwd=tmp_path)
     assert status == 0, errors
-    assert "3 of 6 points ranked, 2 seeds" in " ".join(told.split())
-    assert "12 runs in" in told and "6 diverged" in told
-    assert "new_clients" in told and "later" in told
+    assert "3 of 6 points ranked, 2 seeds" in " ".join(printed.split())
+    assert "12 runs in" in printed and "6 diverged" in printed
     lines = read(tmp_path / "here")
     assert len({line["trial"] for line in lines}) == len(lines) == 12
     assert sorted(line["variant"] for line in lines) == (
@@ -255,13 +388,12 @@ def test_a_sweep_ranks_by_validation_and_counts_what_diverged(tmp_path):
     assert (tmp_path / "here/scores-fl60.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
-    """No run is lost, made again or written twice; a torn line counts for nothing."""
+@pytest.mark.slow
+def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
+    """No run is lost, repeated or written twice, and an incomplete line is dropped."""
     words = [*small_words(rounds=60), VALIDATED, "--at_once=8", "--seeds=3", "--out=here"]
-    words += [
-        "--config.eval_every=60",
-        "--grid.hparams.client_lr=0.1,0.05,0.03,0.02,0.01,0.005",
-    ]
+    words += ["--config.eval_every=60"]
+    words += ["--grid.hparams.client_lr=0.1,0.05,0.03,0.02,0.01,0.005"]
     path = tmp_path / "here/trials.jsonl"
     first = subprocess.Popen(
         command("sweep", *words), env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.DEVNULL
@@ -271,113 +403,91 @@ def test_a_killed_sweep_goes_on_where_it_stopped(tmp_path):
     first.send_signal(signal.SIGKILL)
     first.wait()
     before = path.read_text()
-    whole = before[: before.rfind("\n") + 1]
-    kept = whole.splitlines()
+    complete = before[: before.rfind("\n") + 1]
+    kept = complete.splitlines()
     assert 0 < len(kept) <= 18
-    path.write_text(whole + kept[0][:100])
+    path.write_text(complete + kept[0][:100])
 
     status, _, errors = entry("sweep", *words[len(small_words()) :], cwd=tmp_path)
     assert status == 2 and "already holds a sweep; add --resume" in errors
-    done = subprocess.run(
-        command("sweep", *words, "--resume"),
-        env=ENVIRONMENT,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"line {len(kept) + 1} is damaged" in done.stderr
-    assert f"{18 - len(kept)} runs in" in done.stdout and f"{len(kept)} found" in done.stdout
+    words = [*words[len(small_words()) :], "--config.rounds=60", "--resume"]
+    status, printed, errors = entry("sweep", *words, cwd=tmp_path)
+    assert status == 0, errors
+    assert f"line {len(kept) + 1} is damaged" in errors
+    assert f"{18 - len(kept)} runs in" in printed and f"{len(kept)} were in trials" in printed
     after = path.read_text()
-    assert after.startswith(whole)
-    marks = [line["trial"] for line in read(tmp_path / "here")]
-    assert len(marks) == len(set(marks)) == 18
+    assert after.startswith(complete)
+    identities = [line["trial"] for line in read(tmp_path / "here")]
+    assert len(identities) == len(set(identities)) == 18
 
 
-def test_a_folder_takes_one_sweep_at_a_time_and_only_its_own(tmp_path):
-    words = [VALIDATED, "--grid.hparams.client_lr=0.1", "--out=here", "--resume"]
-    (tmp_path / "here").mkdir()
-    with open(tmp_path / "here/trials.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        status, _, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 2 and "another process writes here/trials.jsonl" in errors
-    status, _, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 0, errors
-    before = (tmp_path / "here/trials.jsonl").read_bytes()
-    words[1] = "--grid.hparams.client_lr=0.2"
-    status, _, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 2 and "has a run that this sweep has not" in errors
-    assert (tmp_path / "here/trials.jsonl").read_bytes() == before
-    words[1] = "--grid.hparams.client_lr=0.2,0.1"
-    status, told, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 0 and "1 runs in" in told and "1 found" in told, errors
-
-
-@pytest.fixture(scope="module")
-def own(tmp_path_factory):
-    """A user's file, whose clients have validation examples."""
-    path = tmp_path_factory.mktemp("own") / "federation.npz"
+def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cores(tmp_path):
     x, client = np.random.default_rng(0).normal(size=(60, 2)), np.repeat(range(6), 10)
-    split = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
-    np.savez(path, x=x, y=x[:, 0] > 0, client=client, split=split * 6)
-    return path
-
-
-def test_a_sweep_takes_the_validation_examples_of_a_users_file(tmp_path, own):
-    """And splits runs over the cores that it is given."""
-    words = [f"--config.data.path={own}", "--grid.hparams.client_lr=0.1,0.2,0.3", "--cores=3"]
-    quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
-    status, told, errors = entry(
-        "sweep", *words, cwd=tmp_path, file="custom.py:fedavg", **quick
+    split = (["train"] * 6 + ["val"] * 2 + ["test"] * 2) * 6
+    np.savez(tmp_path / "user.npz", x=x, y=x[:, 0] > 0, client=client, split=split)
+    words = ["--config.data.path=user.npz", "--grid.hparams.client_lr=0.1,0.2,0.3", "--cores=3"]
+    status, printed, errors = entry(
+        *("sweep", *words, "--at_once=3", "--config.rounds=1"),
+        cwd=tmp_path,
+        file="custom.py:local",
+        XLA_FLAGS="--xla_backend_optimization_level=0",
     )
     assert status == 0, errors
-    assert "3 of 3 points ranked" in " ".join(told.split())
+    assert "3 of 3 points ranked" in " ".join(printed.split())
     lines = read(tmp_path / "runs/sweep-custom")
     assert [line["device"] for line in lines] == ["3 x cpu: cpu"] * 3
 
 
 @pytest.mark.parametrize(
-    "words, named",
+    "words, message",
     [
-        (["--grid.hparams.client_lr=0.1"], "data.val_fraction=0"),
-        ([VALIDATED], "nothing to search"),
-        ([VALIDATED, "--grid.hparams.client_lr=a,b"], "client_lr=a is not of its kind"),
+        (["--grid.hparams.client_lr=0.1"], "data.val_fraction=0.0 leaves no examples"),
+        ([VALIDATED], "the sweep has no points; add an axis"),
+        ([VALIDATED, "--grid.hparams.client_lr=a,b"], "client_lr=a is not of type float"),
         ([VALIDATED, "--grid.hparams.client_lr=-1"], "hparams.client_lr=-1.0 must be finite"),
-        ([VALIDATED, "--grid.hparams.mu=0.1"], "hparams.mu is not read by panacea"),
-        ([VALIDATED, "--grid.algorithm=fedsgd"], "grid.algorithm='fedsgd' is unknown"),
+        ([VALIDATED, "--grid.hparams.mu=0.1"], "hparams.mu=0.1 is not read by any run"),
+        ([VALIDATED, "--grid.algorithm=fedsgd"], "method='fedsgd' is unknown; choose from"),
         ([VALIDATED, "--grid.local_steps=" + ",".join(map(str, range(1, 22)))], "add --yes"),
-        ([VALIDATED, "--points=nowhere.py"], "no file nowhere.py"),
-        ([VALIDATED, "--grid.rounds=1", "--resume"], "add --out=DIR"),
+        ([VALIDATED, "--points=nowhere.py"], "points=nowhere.py is not a file"),
+        ([VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
+        ([VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
+        ([VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),
     ],
 )
-def test_a_sweep_refuses_what_it_cannot_search(tmp_path, words, named):
+def test_a_sweep_that_cannot_be_made_is_refused(tmp_path, words, message):
     status, _, errors = entry("sweep", *words, cwd=tmp_path)
-    assert status == 2 and named in errors and errors.count("\n") == 1, errors
+    assert status == 2 and errors.count("\n") == 1, errors
+    assert re.match(f"error: .*{message}", errors)
     assert not list(tmp_path.iterdir())
 
 
-def test_without_ray_the_remedy_is_told(monkeypatch):
+# ----------------------------------------------------------------------------------------- Ray
+
+
+def test_without_ray_the_error_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"pip install -e '.\[ray\]'"):
+    with pytest.raises(ValueError, match=r"^launcher=ray needs Ray.*pip install -e '.\[ray\]'"):
         ray_backend.connect("auto")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:99999"])
 def test_an_address_that_does_not_answer_is_named(address):
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
-    with pytest.raises(ValueError, match=f"ray_address={address} does not answer"):
+    with pytest.raises(ValueError, match=f"^ray_address={address} does not answer"):
         ray_backend.connect(address)
 
 
+@pytest.mark.slow
 def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
     """Two nodes of one core each; one is killed when the first run has ended."""
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # beside busy tests its 15 would starve them
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # with Ray's 15, busy tests would starve it
     from ray.cluster_utils import Cluster
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
     try:
-        doomed = nodes.add_node(num_cpus=1)
+        lost = nodes.add_node(num_cpus=1)
         nodes.add_node(num_cpus=1)
         words = [*small_words(), VALIDATED, "--grid.hparams.client_lr=0.1,0.05,0.02,0.01"]
         words += ["--seeds=2", "--at_once=2", "--out=here"]
@@ -393,16 +503,14 @@ def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
         )
         while sweep.poll() is None and not (path.exists() and path.read_text()):
             time.sleep(0.05)
-        nodes.remove_node(doomed, allow_graceful=False)
-        told, _ = sweep.communicate(timeout=300)
-        assert sweep.returncode == 0, told
+        nodes.remove_node(lost, allow_graceful=False)
+        printed, _ = sweep.communicate(timeout=300)
+        assert sweep.returncode == 0, printed
     finally:
         nodes.shutdown()
     lines = read(tmp_path / "here")
     assert len({line["trial"] for line in lines}) == len(lines) == 8
-    config = tiny()
-    config.data.val_fraction, config.hparams.client_lr = 0.1, 0.05
-    alone = graphfl_jax.run(config).results
+    alone = graphfl_jax.run(tiny_config(hparams__client_lr=0.05)).results
     (same,) = (x for x in lines if x["point"] == {"hparams.client_lr": 0.05} and x["seed"] == 0)
     np.testing.assert_allclose(
         same["scores"]["final"]["L"]["per_client"],
