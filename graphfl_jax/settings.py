@@ -1,4 +1,4 @@
-"""Declarations of settings: each stands once, in the signature of the factory that reads it.
+"""Declarations of settings: each is written once, in the signature of its factory.
 
 A factory of a method, model, data set, optimiser, attack or defence annotates a parameter with
 its declaration, and the parameter's default is the setting's default:
@@ -216,9 +216,11 @@ def parameters(factory: Callable) -> tuple[Parameter, ...]:
     return tuple(found)
 
 
-def _wrong_type(field, value, wanted):
+def _wrong_type(field, value, expected):
     kind = type(value).__name__
-    return ValueError(f"{field}={value!r} is of type {kind}; set --config.{field} to {wanted}")
+    return ValueError(
+        f"{field}={value!r} is of type {kind}; set --config.{field} to {expected}"
+    )
 
 
 def _out_of_range(field, value, finite, declared):

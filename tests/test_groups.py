@@ -85,9 +85,9 @@ def program_of(method):
     return make_program(build_of(method), groups=GROUPS, **SIZES)
 
 
-def start_of(method, hparams=HPARAMS):
-    """The first state, which does not depend on the size of a cohort."""
-    return program_of(method).start(KEY, hparams, DATA)
+def start_of(method):
+    """The first state, which depends neither on the size of a cohort nor on the floats."""
+    return program_of(method).start(KEY, HPARAMS, DATA)
 
 
 def play(program, state, rounds, data=DATA, hparams=HPARAMS):
@@ -208,6 +208,7 @@ def test_a_sharded_round_is_the_unsharded_one(method):
     assert_equal(ours, played(method, 1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_vmapped_runs_are_the_looped_ones(method):
     program = program_of(method)
     keys = jax.random.split(KEY, 2)
@@ -227,15 +228,17 @@ def test_vmapped_runs_are_the_looped_ones(method):
 
 def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     """Whether the ids of its clients are given or not."""
-    algorithm = local(MODELS[0], trainer({"client_lr": 0.3}))
-    runs = []
-    for groups in (
-        {"cohort_size": 3},
-        {"groups": (Group(3, np.arange(7, dtype=np.int32)),)},
-    ):
-        program = make_program(lambda hparams, played: algorithm, **groups)
-        runs.append(play(program, program.start(KEY, {}, DATA), 2, hparams={}))
-    assert_equal(*runs)
+    algorithm = fedavg(MODELS[0], trainer(HPARAMS))
+    first = jax.device_get(start_of("fedavg"))
+    first = State(first.server[0], ((),), first.round)
+    without, given = (
+        play(make_program(lambda hparams, played: algorithm, **groups), first, 2, hparams={})
+        for groups in (
+            {"cohort_size": 3},
+            {"groups": (Group(3, np.arange(7, dtype=np.int32)),)},
+        )
+    )
+    assert_equal(without, given)
 
 
 def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():

@@ -557,39 +557,38 @@ def without_validation(federation):
 
 
 @pytest.mark.parametrize(
-    "needs, cohort_size, change, message",
+    "needs, change, message",
     [
         (
             Needs(relations=True),
-            *(4, without_relations),
+            without_relations,
             "needs relations between clients, and two_clusters has none; add edges to the "
             "file, or set --config.data.graph=knn",
         ),
         (
             Needs(validation=True),
-            *(4, without_validation),
+            without_validation,
             "needs a validation split, and two_clusters has none; set "
             "--config.data.val_fraction=0.1",
         ),
         (
             Needs(everyone=True),
-            *(4, lambda federation: federation),
+            lambda federation: federation,
             "needs all clients in every round, and cohort_size=4; set --config.cohort_size=7",
         ),
         (
             Needs(labels=True),
-            *(4, lambda federation: federation._replace(task="regression")),
+            lambda federation: federation._replace(task="regression"),
             "needs labels, and two_clusters is a regression; choose another method",
         ),
     ],
 )
 def test_needs_that_a_federation_does_not_meet_are_refused_in_one_line(
-    needs, cohort_size, change, message, monkeypatch
+    needs, change, message, monkeypatch
 ):
     needing(needs, monkeypatch)
     with pytest.raises(ValueError) as refused:
-        config = small_config("fedavg", cohort_size=cohort_size)
-        build_experiment(config, change(two_clusters()))
+        build_experiment(small_config("fedavg", cohort_size=4), change(two_clusters()))
     assert str(refused.value) == f"algorithm.name='fedavg' {message}"
     build_experiment(small_config("fedavg", cohort_size=7), two_clusters())
 

@@ -62,12 +62,12 @@ def assert_close(ours, theirs):
 def test_a_run_of_a_sweep_is_the_single_run():
     """Two points with two seeds in one program, on four simulated devices.
 
-    There are new clients, so the number of relations depends on the seed. Two of the four runs
-    are compared with single runs.
+    The method uses relations, and because of the new clients their number depends on the seed.
+    Two of the four runs are compared with single runs.
     """
     points = [{"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.02}]
     settings = {"eval_every": 2, "new_clients__fraction": 0.2, "new_clients__rounds": 2}
-    config = tiny_config(**settings)
+    config = tiny_config("sfl", **settings, algorithm__sfl_layers=1)
     runs = list(graphfl_jax.sweep(config, points, seeds=[0, 4], at_once=4))
     assert [(point, seed) for point, seed, _ in runs] == [
         (point, seed) for point in points for seed in (0, 4)
@@ -323,8 +323,8 @@ def test_other_data_are_refused(tmp_path):
 def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
     """The lines have fields with old names and fields that are not read, and new clients."""
     settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 1, "rounds": 1}
-    config = tiny_config("pfedhn", **settings, algorithm__output="head")
-    points = [{"hparams.new_client_lr": rate} for rate in (1.0, 2.0)]
+    config = tiny_config("fedavg", **settings)
+    points = [{"eval_batch_size": 64, "hparams.client_lr": rate} for rate in (0.1, 0.2)]
     groups = planned(*points, config=config)
     lines = play(tmp_path, groups)
     old = read(tmp_path)
@@ -334,16 +334,18 @@ def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
         line["novel"] = line.pop("new_clients")
         line["validation"]["novel"] = line["validation"].pop("new_clients")
     assert all(name in old[0]["trial"] for name in ("novel_fraction", "profile", "sfl_rule"))
+    assert old[0]["point"] == {"eval_block": 64, "hparams.client_lr": 0.1}
     (tmp_path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
-    more = planned(*points, {"hparams.new_client_lr": 3.0}, config=config)
+    third = {"eval_batch_size": 64, "hparams.client_lr": 0.3}
+    more = planned(*points, third, config=config)
     with TrialLog(tmp_path, more, resume=True) as log:
         ((left,),) = [group.planned for group in log.unfinished()]
-        assert left.point == {"hparams.new_client_lr": 3.0}
+        assert left.point == third
     with TrialLog(tmp_path, groups, resume=True) as log:
         assert log.lines() == lines and not log.unfinished()
     assert read(tmp_path) == lines
     (board,) = leaderboards(log.lines())
-    assert board["fields"] == ["hparams.new_client_lr"] and len(board["rows"]) == 2
+    assert board["fields"] == list(third) and len(board["rows"]) == 2
     for row in board["rows"]:
         (run,) = [line for line in lines if line["point"] == row["point"]]
         scores = run["validation"]["new_clients"]
@@ -358,18 +360,16 @@ VALIDATED = "--config.data.val_fraction=0.1"
 
 def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     """Over methods, of which one does not read a float and so has fewer points."""
-    words = [VALIDATED, "--grid.algorithm=panacea,fedavg", "--grid.hparams.lambda_d=0,0.1"]
+    words = [VALIDATED, "--grid.algorithm=fedprox,fedavg", "--grid.hparams.mu=0,0.1"]
     words += ["--grid.hparams.client_lr=0.1,1e30", "--seeds=2", "--out=here", "--at_once=8"]
     words += ["--config.rounds=1"]
-    status, printed, errors = entry("sweep", *words, cwd=tmp_path)
+    status, printed, errors = entry("sweep", *words, cwd=tmp_path, file="fl60.py:fedavg")
     assert status == 0, errors
     assert "3 of 6 points ranked, 2 seeds" in " ".join(printed.split())
     assert "12 runs in" in printed and "6 diverged" in printed
     lines = read(tmp_path / "here")
     assert len({line["trial"] for line in lines}) == len(lines) == 12
-    assert sorted(line["variant"] for line in lines) == (
-        ["fedavg"] * 4 + ["panacea"] * 4 + ["panacea-gn"] * 4
-    )
+    assert sorted(line["variant"] for line in lines) == ["fedavg"] * 4 + ["fedprox"] * 8
     for line in lines:
         assert line["diverged"] == (line["point"]["hparams.client_lr"] == 1e30)
         assert (line["scores"] is None) == (line["validation"] is None) == line["diverged"]
@@ -384,7 +384,7 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
         np.testing.assert_allclose(row["test"], np.mean(test))
     scores = [row["validation"] for row in board["rows"]]
     assert scores == sorted(scores, reverse=True)  # accuracy: higher is better
-    assert "| panacea | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()
+    assert "| fedprox | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()
     assert (tmp_path / "here/scores-fl60.png").read_bytes()[:4] == b"\x89PNG"
 
 

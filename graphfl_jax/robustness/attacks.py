@@ -309,10 +309,10 @@ def poison_with(attack: DataAttack | Callable, attackers: Attackers) -> Poison:
 def _poison_uploads(
     attack, attackers, algorithm: Algorithm, server, cohorts, uploads, rank, key
 ):
-    def change(updates, cohort):
+    def change(updates, cohort, group):
         malicious = attackers.among(rank[cohort.ids])
         # The method's own draws must be those of an honest run.
-        changed = attack(updates, ~malicious, jax.random.fold_in(key, 1))
+        changed = attack(updates, ~malicious, jax.random.fold_in(key, 1 + group))
         return jnp.where(malicious[:, None], changed, updates)
 
     return with_updates(algorithm, server, cohorts, uploads, change)

@@ -124,7 +124,7 @@ def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
       defence: what it builds.
     """
 
-    def change(updates, cohort):
+    def change(updates, cohort, group):
         result = defence(updates)
         if name == "clip":
             return result

@@ -24,7 +24,7 @@ def with_updates(
       server: its state in this round.
       cohorts: for each architecture.
       uploads: for each architecture, every leaf [M, ...].
-      change: (updates [M, d], cohort) -> updates [M, d].
+      change: (updates [M, d], cohort, number of the architecture) -> updates [M, d].
     """
 
     def changed(group: int, cohort: Cohort, uploads):
@@ -38,7 +38,7 @@ def with_updates(
         before, _ = tree.as_matrix(jax.vmap(untrained)(cohort.ids))  # [M, d]
         after, back = tree.as_matrix(uploads)
         updates = after - before
-        new = change(updates, cohort)
+        new = change(updates, cohort, group)
         return back(jnp.where(new == updates, after, before + new))
 
     return tuple(

@@ -26,7 +26,7 @@ from graphfl_jax.runs import multihost
 KEPT = 3  # so that two are left if the newest is damaged
 # Names in states and notes of the last release, and today's.
 RENAMED = (
-    (r"^\.clients(?!\[0\])", ".clients[0]"),
+    (r"^\.clients(?!\[\d+\])", ".clients[0]"),
     (r"^\.server\.memory", ".server.opt_state"),
     (r"\['codes'\]", "['embeddings']"),
     (r"^novel$", "new_clients"),

@@ -64,7 +64,8 @@ def results_of(
         if task.summarize:
             errors = errors_in_units(federation, extras, task)
     down, up = traffic
-    steps = played * config.cohort_size * config.local_steps
+    cohort_size = sum(group.cohort_size for group in experiment.groups)
+    steps = played * cohort_size * config.local_steps
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
