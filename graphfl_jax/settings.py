@@ -64,7 +64,10 @@ class Integer:
     when: str = ""
 
     kind = "int"
-    values = Real.values
+
+    @property
+    def values(self) -> str:
+        return f"[{self.low}, {self.high}]" if self.high < math.inf else f">= {self.low}"
 
     def parse(self, text: str) -> int:
         return int(text)

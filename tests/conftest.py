@@ -49,6 +49,7 @@ def no_network(monkeypatch):
     monkeypatch.setattr("urllib.request.urlopen", refuse)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
     """Tests of one file run in one process, unless they name another group."""
     for item in items:

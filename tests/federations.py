@@ -34,8 +34,8 @@ def small_config(method="panacea", **changes):
 def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:
     """Clients of two kinds, which give the same points opposite labels.
 
-    Even clients label the right half-plane 1, odd clients 0: a shared model is right half of the
-    time, and a personal one always. Clients of a kind are neighbours. Numbers of examples
+    Even clients label the right half-plane 1, odd clients 0: a shared model is right half of
+    the time, and a personal one always. Clients of a kind are neighbours. Numbers of examples
     differ; `padding` more rows of `filler` follow the real ones.
     """
     rng = np.random.default_rng(0)

@@ -27,7 +27,7 @@ from graphfl_jax.runs import single
 from tests.entries import ROOT, launched
 from tests.federations import small_config, two_clusters
 
-METHODS = ("panacea", "ditto", "sfl")
+METHODS = ("ditto", "panacea", "sfl")
 SMALL = {
     "rounds": 4,
     "eval_every": 2,

@@ -666,7 +666,7 @@ def test_debug_names_where_a_function_of_the_method_fails(function):
 @pytest.mark.parametrize(
     "method, changes",
     [
-        ("panacea", {}),
+        pytest.param("panacea", {}, marks=pytest.mark.slow),
         ("ditto", {"rounds": 2, "eval_every": 2}),
         pytest.param(
             *("fedavg", {"attack__name": "sign_flip", "attack__clients": (0, 1)}),

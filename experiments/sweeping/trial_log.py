@@ -147,9 +147,14 @@ class TrialLog:
         os.fsync(self.file.fileno())
 
     def lines(self) -> list[dict]:
-        """The runs of the file, in the order of the sweep."""
+        """The runs of the file, in the order of the sweep, with the points of the sweep.
+
+        The last release wrote points with fields that their methods do not read.
+        """
         return [
-            self.found[planned.identity] for group in self.groups for planned in group.planned
+            self.found[planned.identity] | {"point": planned.point}
+            for group in self.groups
+            for planned in group.planned
         ]
 
 
