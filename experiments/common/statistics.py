@@ -1,7 +1,7 @@
 """Statistics over runs: divergence, means over seeds and confidence intervals."""
 
 import numpy as np
-from scipy import stats
+from scipy.special import stdtrit
 
 
 def critical_value(samples: int, *, missed: float, means: int = 1) -> float:
@@ -12,7 +12,7 @@ def critical_value(samples: int, *, missed: float, means: int = 1) -> float:
       missed: probability that at least one interval does not contain its true mean.
       means: number of intervals (Bonferroni's correction).
     """
-    return float(stats.t.isf(missed / (2 * means), samples - 1))
+    return float(-stdtrit(samples - 1, missed / (2 * means)))
 
 
 def over_seeds(values: list[float]) -> dict:
