@@ -87,10 +87,8 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
         if name not in before or before[name].default != value
     }
     after = fields_of(kept | changes, defaults)
-    # A value that is not read any more may be read again after another change.
-    unread = {name: value for name, value in kept.items() if name not in after | changes}
-    kept = {name: value for name, value in kept.items() if name not in unread}
-    return configuration(kept | changes, defaults)
+    still_read = {name: value for name, value in kept.items() if name in after}
+    return configuration(still_read | changes, defaults)
 
 
 def parsed(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:

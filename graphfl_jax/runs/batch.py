@@ -211,12 +211,9 @@ class _Player:
         evaluations, state, extras = [], session.state, {}
         for evaluation in play(session, config, state, seconds):
             played, state, log, scores, extras = evaluation
+            last = evaluations[-1][0] if evaluations else 0
             evaluations.append((played, log, scores))
-            report(
-                len(batch)
-                * (played - (evaluations[-2][0] if evaluations[1:] else 0))
-                / config.rounds
-            )
+            report(len(batch) * (played - last) / config.rounds)
         joined = self._join(session, state, seconds)
         share = {what: spent / size for what, spent in seconds.items()}
         outcomes = []
