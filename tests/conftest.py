@@ -26,6 +26,9 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="graphfl_jax-tests-")
 import jax
 import pytest
 
+from graphfl_jax.configs.values import as_text, values_of
+from graphfl_jax.runs import single
+
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
@@ -47,6 +50,26 @@ def no_network(monkeypatch):
         raise OSError("tests have no network")
 
     monkeypatch.setattr("urllib.request.urlopen", refuse)
+
+
+PROGRAMS = {}
+
+
+@pytest.fixture
+def shared_programs(monkeypatch):
+    """Runs in this process share the program that they compile, if only its inputs differ."""
+    make = single.program_of
+
+    def program_of(experiment, config, mesh=None):
+        values = values_of(config)[0]
+        inputs = {name for name in values if name.startswith("hparams.")}
+        inputs |= {"seed", "eval_every", "checkpoint_every"}
+        key = (as_text(values, without=inputs), experiment.federation.sha256, mesh)
+        if key not in PROGRAMS:
+            PROGRAMS[key] = make(experiment, config, mesh)
+        return PROGRAMS[key]
+
+    monkeypatch.setattr(single, "program_of", program_of)
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

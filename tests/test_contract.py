@@ -28,7 +28,7 @@ from graphfl_jax.robustness.attacks import (
     with_attack_order,
 )
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
-from graphfl_jax.rounds import message_bytes
+from graphfl_jax.rounds import draw_cohort, message_bytes
 from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.session import program_of
 from tests.federations import renamed, small_config, two_clusters
@@ -45,13 +45,26 @@ ROWS = {name: (name, {}) for name in METHODS} | {
 }
 # One row of each kind of server and of memory, for laws that the program keeps for all methods.
 FEW = ["fedavg", "ditto", "panacea", "sfl"]
+# In addition, one row of each kind of local training.
+KINDS = [*FEW, "perfedavg", "pfedme", "head fine-tuned"]
 # Enough local steps that every row learns; rates are traced and set by the tests.
 STEPS = 40
 
 
-def rows(names=ROWS):
+def some(names, quick):
+    """Parameters of a test; those that are not in `quick` are slow."""
+    return [
+        pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names
+    ]
+
+
+def rows(names=ROWS, quick=ROWS):
     """Parameters of a test over rows, each of which one worker runs."""
-    return [pytest.param(name, marks=pytest.mark.xdist_group(f"row {name}")) for name in names]
+    groups = [pytest.mark.xdist_group(f"row {name}") for name in names]
+    return [
+        pytest.param(*row.values, marks=[*row.marks, group])
+        for row, group in zip(some(names, quick), groups, strict=True)
+    ]
 
 
 @pytest.fixture(params=rows())
@@ -124,7 +137,7 @@ def test_all_floats_are_read(name):
 def test_a_client_computes_the_same_compiled_and_not(name):
     """Once for each kind of local training; the other rows use one of these."""
     method, changes = ROWS[name]
-    experiment = build_experiment(small_config(method, local_steps=3, **changes), federation())
+    experiment = build_experiment(small_config(method, local_steps=2, **changes), federation())
     algorithm = experiment.build(floats(experiment.hparams), 0)
     client, data = algorithm.client, experiment.federation.data
     message = algorithm.download(algorithm.server.init(KEY, data.graph), 0, 1)
@@ -162,6 +175,7 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(name):
     assert_equal(program.evaluate(state, KEY, hparams, data)[0], scores)
 
 
+@pytest.mark.parametrize("name", rows(quick=KINDS))
 def test_a_sharded_round_is_the_unsharded_one(name):
     experiment, program, hparams = parts(name)
     data, rates = experiment.federation.data, floats(hparams, client_lr=0.01)
@@ -191,7 +205,9 @@ def sharded(name):
     return make_program(experiment.build, cohort_size=4, mesh=mesh, clients_per_eval=3)
 
 
+@pytest.mark.parametrize("name", rows([row for row in ROWS if row not in FEW], quick=KINDS))
 def test_vmapped_rounds_are_the_looped_ones(name):
+    """The other rows are in `test_vmapped_runs_are_the_looped_ones`."""
     experiment, program, hparams = parts(name)
     data = experiment.federation.data
     keys = jax.random.split(jax.random.key(5), 2)
@@ -247,21 +263,22 @@ def test_rows_of_padding_change_nothing(name):
 
 
 def test_renaming_clients_renames_the_results(name):
-    """With all clients in the cohort, and all of a client's examples equal, draws have no
-    effect."""
+    """Clients of the cohort change names among themselves, and so do the others.
+
+    All of a client's examples are equal, so that the draw of batches has no effect.
+    """
     whole = federation()
     train = whole.data.train
     equal = [np.repeat(leaf[:, :1], leaf.shape[1], axis=1) for leaf in (train.x, train.y)]
     data = whole.data._replace(train=Examples(*equal, train.count))
-    experiment, program, hparams = parts(name)
-
-    def without_draws(hparams, played):
-        """What a server draws for a round depends on the number of a client."""
-        own = experiment.build(hparams, 0)
-        return own.replacing(begin_round=lambda server, key: server)
-
-    advance = make_program(without_draws, cohort_size=7).advance
-    order = np.array([4, 0, 6, 2, 5, 3, 1])
+    _, program, hparams = parts(name)
+    rates = floats(hparams, client_lr=0.02)
+    if "embedding_dropout" in rates:  # its draw depends on the number of a client
+        rates["embedding_dropout"] = np.float32(0.0)
+    cohort = first_cohort(data)
+    others = np.setdiff1d(np.arange(7), cohort)
+    order = np.arange(7)
+    order[cohort], order[others] = np.roll(cohort, 1), np.roll(others, 1)
 
     def permute(values):
         """Every axis of size seven is an axis of clients."""
@@ -274,15 +291,21 @@ def test_renaming_clients_renames_the_results(name):
 
         return jax.tree.map(one, values)
 
-    rates = floats(hparams, client_lr=0.02)
     start = jax.device_get(program.start(KEY, rates, data))
     other_data = renamed(data, order)
-    state, _ = advance(start, KEY, rates, data, np.int32(1))
-    other, _ = advance(permute(start), KEY, rates, other_data, np.int32(1))
+    state, _ = program.advance(start, KEY, rates, data, np.int32(1))
+    other, _ = program.advance(permute(start), KEY, rates, other_data, np.int32(1))
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
     scores, _ = program.evaluate(state, KEY, rates, data)
-    others, _ = program.evaluate(other, KEY, rates, other_data)
-    assert_equal(permute(scores), others, atol=1e-5)
+    other_scores, _ = program.evaluate(other, KEY, rates, other_data)
+    assert_equal(permute(scores), other_scores, atol=1e-5)
+
+
+def first_cohort(data):
+    """The ids of the clients that the program draws for the first round."""
+    key_rounds = jax.random.split(KEY, 5)[1]
+    key_cohort = jax.random.split(jax.random.fold_in(key_rounds, 0), 4)[0]
+    return np.asarray(draw_cohort(key_cohort, data.train.count, 4).ids)
 
 
 def test_relations_have_an_effect_exactly_where_they_are_needed(name):
@@ -311,12 +334,13 @@ def test_it_learns_what_only_personal_models_can(name):
     assert float(scores["test"]["L"].mean()) > 0.95
 
 
+@pytest.mark.parametrize("name", rows(quick=[*KINDS, "pfedhn"]))
 @pytest.mark.parametrize(
     "graph", ["inductive", pytest.param("transductive", marks=pytest.mark.slow)]
 )
 def test_new_clients_join_and_train(name, graph):
     """Two of seven: the others' memories stay, and a round of local training suffices."""
-    experiment, _, _ = parts(name)
+    experiment, of_seven, _ = parts(name)
     if graph == "transductive" and not experiment.build(experiment.hparams, 0).needs.relations:
         pytest.skip("the method does not use relations")
     method, own = ROWS[name]
@@ -335,7 +359,7 @@ def test_new_clients_join_and_train(name, graph):
     for now in map(jax.device_get, (joined, after)):
         assert_equal(jax.tree.map(lambda leaf: leaf[:5], now.clients), known)
         assert all(len(leaf) == 7 for leaf in jax.tree.leaves(now.clients))
-    scores = program.evaluate(after, *given, held_out.everyone)[0]["test"]
+    scores = of_seven.evaluate(after, *given, held_out.everyone)[0]["test"]
     assert float(scores["L"][5:].min()) > 0.9
     assert all(np.isfinite(points).all() for points in scores.values())
 
@@ -394,12 +418,19 @@ def attacked(method, images=False, **changes):
     return build_experiment(config, whole), whole.data
 
 
-def after_a_round(experiment, data, mesh=None, **values):
-    """The state; `values` replace floats of the configuration."""
+def after_a_round(method, mesh=None, *, ratio=0.0, **changes):
+    """The state after the first round of a method with an attack."""
+    experiment, data = attacked(method, **changes)
     program = make_program(experiment.build, cohort_size=4, mesh=mesh, poison=experiment.poison)
-    hparams = floats(experiment.hparams, **values)
-    state = program.start(KEY, hparams, data)
-    return program.advance(state, KEY, hparams, data, np.int32(1))[0]
+    hparams = floats(experiment.hparams, attack_ratio=ratio)
+    return program.advance(first_state(method), KEY, hparams, data, np.int32(1))[0]
+
+
+@functools.cache
+def first_state(method):
+    """It does not depend on attackers."""
+    experiment, program, hparams = parts(method)
+    return jax.device_get(program.start(KEY, hparams, experiment.federation.data))
 
 
 def learned(experiment, data, *values):
@@ -428,14 +459,19 @@ def learned(experiment, data, *values):
     return [aggregate(floats(experiment.hparams, **own)) for own in values]
 
 
+@functools.cache
+def learned_from_honest_clients():
+    """The server of FedAvg."""
+    return learned(*attacked("fedavg"), {})[0]
+
+
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
     experiment, data = attacked("fedavg", attack == "backdoor", attack__name=attack)
     assert experiment.hparams["attack_ratio"] == 0.0
     if attack in UPLOAD_ATTACKS:
-        honest, _ = attacked("fedavg")
         same, other = learned(experiment, data, {}, {"attack_ratio": 0.5})
-        assert_equal(same, *learned(honest, data, {}))
+        assert_equal(same, learned_from_honest_clients())
         assert any(jax.tree.leaves(jax.tree.map(lambda a, b: (a != b).any(), same, other)))
         return
     same, other = (
@@ -449,21 +485,18 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
 
 @pytest.mark.parametrize("method, attack", [("panacea", "poisoning"), ("fedavg", "label_flip")])
 def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(method, attack):
-    experiment, data = attacked(method, attack__name=attack)
-    honest, _ = attacked(method)
-    assert_equal(after_a_round(experiment, data), after_a_round(honest, data))
+    assert_equal(after_a_round(method, attack__name=attack), after_a_round(method))
 
 
 def test_a_sharded_round_with_attackers_is_the_unsharded_one():
-    experiment, data = attacked("pfedhn", attack__name="alie")
     alone, split = (
-        after_a_round(experiment, data, mesh, attack_ratio=0.5)
+        after_a_round("pfedhn", mesh, attack__name="alie", ratio=0.5)
         for mesh in (None, client_mesh(4))
     )
     assert_equal(jax.device_get(split), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", some(METHODS, FEW))
 def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
     """With another lambda it is not, unless nothing is sent."""
     experiment, data = attacked(method, attack__name="poisoning")

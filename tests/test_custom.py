@@ -304,8 +304,14 @@ def data_file(tmp_path_factory):
     return path
 
 
+@pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize(
-    "method, graph", [("panacea", "knn"), ("fedavg", "own"), ("ditto", "own")]
+    "method, graph",
+    [
+        ("panacea", "knn"),
+        ("fedavg", "own"),
+        pytest.param("ditto", "own", marks=pytest.mark.slow),
+    ],
 )
 def test_file_without_relations_trains(data_file, method, graph):
     changes = {"data.graph": graph} | ({"data.neighbours": 2} if graph == "knn" else {})
@@ -315,6 +321,7 @@ def test_file_without_relations_trains(data_file, method, graph):
     assert len(results["scores"]["final"]["P"]["per_client"]) == 6
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_arrays_in_memory_train_the_same_as_their_file(data_file):
     config = small("fedavg", data_file, **{"new_clients.fraction": 0.4})
     from_file = graphfl_jax.run(config).results

@@ -173,11 +173,9 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-# tests/test_contract.py compares sharded and unsharded rounds of every method.
-SOME = [METHODS[0], *(pytest.param(method, marks=pytest.mark.slow) for method in METHODS[1:])]
-
-
-@pytest.mark.parametrize("method", SOME)
+# tests/test_contract.py compares sharded and unsharded rounds.
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_four_devices_compute_what_one_does(method):
     with pytest.warns(RuntimeWarning, match="only 4 are used"):
         assert_close(one_round(method), alone(method))

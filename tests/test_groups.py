@@ -22,7 +22,7 @@ from graphfl_jax.program import make_program
 from graphfl_jax.robustness.attacks import Attackers, poison_with, poisoning, with_attack_order
 from graphfl_jax.robustness.defences import clip, defended, median
 from graphfl_jax.rounds import Group, Poison, message_bytes
-from graphfl_jax.runs import checkpoint
+from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.trainers import sgd_trainer
@@ -199,6 +199,7 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(method):
     assert_equal((state, scores), played(method, 4))
 
 
+@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_a_sharded_round_is_the_unsharded_one(method):
     """On two devices. The groups of 4 and 3 clients are evaluated two at a time."""
     mesh = client_mesh(2)
@@ -283,7 +284,11 @@ def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes)
     return run_experiment(experiment, config, folder=folder, debug=debug)
 
 
-def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path):
+def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
+    once = functools.cache(
+        lambda mesh: make_program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES)
+    )
+    monkeypatch.setattr(single, "program_of", lambda experiment, config, mesh: once(mesh))
     whole = run_of("local", tmp_path)
     assert len(whole.results["scores"]["final"]["P"]["per_client"]) == 7
     metrics = (tmp_path / "metrics.jsonl").read_text()

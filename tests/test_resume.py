@@ -24,6 +24,7 @@ from graphfl_jax.runs.results import environment
 from tests.entries import ENVIRONMENT, ROOT, command
 from tests.last_release import make_old
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
 SMALL = {
     "rounds": 10,
     "eval_every": 2,

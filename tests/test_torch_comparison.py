@@ -78,11 +78,15 @@ def check_differences(differences):
 
 
 @pytest.mark.parametrize("variant", ["eager", "vmap"])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(
+    "case",
+    ["panacea", "fedavg, labels", pytest.param("panacea, gru", marks=pytest.mark.slow)],
+)
 def test_rounds_in_pytorch_equal_those_in_jax(torch_player, jax_rounds, case, variant):
     check_differences(verified(torch_player, jax_rounds(case), variant))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "case, variant", [("panacea", "vmap+compile"), ("fedavg, labels", "compile")]
 )
@@ -194,6 +198,7 @@ def test_the_error_without_pytorch_names_the_command_that_installs_it(monkeypatc
         torch_comparison.import_torch_player(None)
 
 
+@pytest.mark.slow
 def test_a_comparison_writes_numbers_a_page_and_a_figure(torch_player, tmp_path):
     words = ["--against=torch", "--variants=eager,vmap+compile", "--threads=1"]
     words += ["--repeats=2", "--rounds_each=2", "--out=here"]

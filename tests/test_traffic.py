@@ -268,11 +268,12 @@ def test_errors_are_in_the_units_of_the_targets():
     assert at60["mae"] == pytest.approx(at60["mae_seen"])
 
 
+@pytest.mark.usefixtures("shared_programs")
 def test_results_have_errors_in_units_and_a_resumed_run_has_the_same(root, tmp_path):
     small = {"rounds": 2, "eval_every": 1, "cohort_size": 2, "batch_size": 4, "local_steps": 2}
     small |= {"model.hidden": (5,), "clients_per_eval": 3}
     data = {"data.root": str(root), "data.source": "real"}
-    config = changed(metr_la.get_config("panacea"), small | data)
+    config = changed(metr_la.get_config("fedavg"), small | data)
     out = tmp_path / "run"
     results = graphfl_jax.run(config, out=out).results
     errors = results["errors"]
@@ -290,7 +291,7 @@ def as_examples(windows):
     return Examples(*(np.stack([rows[k] for rows in clients]) for k in (0, 1)), windows.count)
 
 
-@pytest.mark.parametrize("clients_per_eval", [0, 3])
+@pytest.mark.parametrize("clients_per_eval", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_windows_train_and_score_the_same_as_stored_examples(root, clients_per_eval):
     small = {"model.name": "mlp", "model.hidden": (4,), "client_optimizer": "sgd"}
     small |= {"cohort_size": 2, "batch_size": 5, "local_steps": 3, "hparams.client_lr": 0.01}
