@@ -1,5 +1,6 @@
 """Strictness for all tests: no silent casts, no silent broadcasts, eight simulated devices."""
 
+import gc
 import os
 import tempfile
 from importlib.metadata import version
@@ -29,6 +30,8 @@ import pytest
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.runs import single
 
+# Tracing makes many objects that live long: the collector looks at them less often.
+gc.set_threshold(100_000)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 

@@ -27,7 +27,7 @@ TIMEOUT = 300  # seconds of one start
 
 # Reads one start per line from standard input, and answers with the exit status.
 SERVER = """
-import gc, json, os, runpy, sys
+import atexit, gc, json, os, runpy, sys, threading, traceback
 import graphfl_jax
 # All but the entries and `processes`, whose flags would be those of every entry.
 import experiments.common.plots, experiments.paper.cached_runs, experiments.paper.table_text
@@ -35,6 +35,30 @@ import experiments.sweeping.grid, experiments.sweeping.leaderboard
 import experiments.sweeping.trial_log
 
 gc.freeze()  # so that a child does not copy memory when it collects garbage
+
+
+def play(start):
+    sys.argv = start["argv"]
+    if "script" in start:
+        exec(start["script"], {"__name__": "__main__"})
+    else:
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+
+
+def status_of(start):
+    try:
+        play(start)
+    except SystemExit as stop:
+        if not isinstance(stop.code, str):
+            return stop.code or 0
+        print(stop.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        traceback.print_exc()
+        return 1
+    return 0
+
+
 for line in sys.stdin:
     start = json.loads(line)
     child = os.fork()
@@ -43,12 +67,13 @@ for line in sys.stdin:
         os.environ.update(start["environment"])
         for number, name in enumerate([os.devnull, *start["outputs"]]):
             os.dup2(os.open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC), number)
-        sys.argv = start["argv"]
-        if "script" in start:
-            exec(start["script"], {"__name__": "__main__"})
-            sys.exit()
-        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-        sys.exit()
+        status = status_of(start)
+        # As at the end of a process, but without the time to free all objects.
+        threading._shutdown()
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     print(status, flush=True)
 """

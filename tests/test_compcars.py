@@ -1,5 +1,6 @@
 """CompCars: the list, the image files and their cache, the relations, simulated images."""
 
+import functools
 import os
 import shutil
 
@@ -35,6 +36,14 @@ def tree(tmp_path_factory):
             lines.append(f"./data/compcars/{name} {year}-{viewpoint} {k % 4 + 1}\n")
     (root / "compcars" / "car-images.txt").write_text("".join(lines))
     return root
+
+
+@pytest.fixture(scope="module", autouse=True)
+def drawn_once():
+    """Images of one seed and size are drawn once for all tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compcars, "_simulated", functools.cache(compcars._simulated))
+        yield
 
 
 @pytest.fixture

@@ -334,7 +334,7 @@ def test_it_learns_what_only_personal_models_can(name):
     assert float(scores["test"]["L"].mean()) > 0.95
 
 
-@pytest.mark.parametrize("name", rows(quick=[*KINDS, "pfedhn"]))
+@pytest.mark.parametrize("name", rows(quick=[*FEW, "pfedhn"]))
 @pytest.mark.parametrize(
     "graph", ["inductive", pytest.param("transductive", marks=pytest.mark.slow)]
 )

@@ -309,7 +309,6 @@ def data_file(tmp_path_factory):
     "method, graph",
     [
         ("panacea", "knn"),
-        ("fedavg", "own"),
         pytest.param("ditto", "own", marks=pytest.mark.slow),
     ],
 )

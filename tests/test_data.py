@@ -136,7 +136,13 @@ def test_clients_of_different_shapes_are_refused():
 
 
 @pytest.mark.parametrize(
-    "name", [n for n, f in DATASETS.items() if "generator_seed" in declarations(f)]
+    "name",
+    [
+        # Thousands of images are drawn.
+        pytest.param(name, marks=[pytest.mark.slow] * (name == "compcars"))
+        for name, factory in DATASETS.items()
+        if "generator_seed" in declarations(factory)
+    ],
 )
 def test_data_depend_on_the_generator_seed_only(name):
     first, again, other = (

@@ -87,6 +87,7 @@ def test_a_run_of_a_sweep_is_the_single_run():
     assert len(results["new_clients"]["clients"]) == 12  # a fifth of sixty
 
 
+@pytest.mark.slow
 def test_points_that_differ_in_structure_are_separate_programs():
     """Points that differ in a field that their method does not read count once."""
     points = [

@@ -224,4 +224,4 @@ def _simulated(generator_seed, image_size):
         )
         for year, viewpoint in CLIENTS
     ]
-    return zip(*drawn, strict=True)
+    return tuple(zip(*drawn, strict=True))
