@@ -1,7 +1,9 @@
 """Strictness for all tests: no silent casts, no silent broadcasts, eight simulated devices."""
 
+import atexit
 import gc
 import os
+import shutil
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -30,6 +32,7 @@ import pytest
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.runs import single
 
+atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # Tracing makes many objects that live long: the collector looks at them less often.
 gc.set_threshold(100_000)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
