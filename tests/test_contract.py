@@ -133,7 +133,13 @@ def test_all_floats_are_read(name):
             experiment.build({k: v for k, v in hparams.items() if k != missing}, 0)
 
 
-@pytest.mark.parametrize("name", rows(["fedavg", "head fine-tuned", "perfedavg", "pfedme"]))
+@pytest.mark.parametrize(
+    "name",
+    rows(
+        ["fedavg", "head fine-tuned", "perfedavg", "pfedme"],
+        quick=["fedavg", "head fine-tuned", "pfedme"],
+    ),
+)
 def test_a_client_computes_the_same_compiled_and_not(name):
     """Once for each kind of local training; the other rows use one of these."""
     method, changes = ROWS[name]

@@ -109,6 +109,7 @@ def test_ratios_are_sorted_and_zero_is_added():
     assert shares("ratios", ["0.5", "0.1"]) == [0.0, 0.1, 0.5]
 
 
+@pytest.mark.slow
 def test_the_entry_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     words = [CONFIG, "--config.rounds=3", "--config.local_steps=5", "--config.model.hidden=5"]
     words += ["--methods=fedavg", "--attacks=sign_flip", "--ratios=0.5", "--seeds=2"]
