@@ -10,6 +10,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -157,8 +158,10 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             attackers=config.defence.get("attackers", 0),
             cohort_size=config.cohort_size,
         )
-    groups = (Group(config.cohort_size),)
-    return Experiment(federation, client_model(hparams, 0), build, poison, hparams, groups)
+    model = client_model(hparams, 0)
+    at_once = model.at_once if jax.default_backend() == "cpu" else 0
+    groups = (Group(config.cohort_size, at_once=config.client_chunk or at_once),)
+    return Experiment(federation, model, build, poison, hparams, groups)
 
 
 def _check_needs(algorithm, config, federation, num_clients):

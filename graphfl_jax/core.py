@@ -135,6 +135,7 @@ class ClientModel:
     train_forward: Callable[[Params, Examples, Array], Array] | None = None
     # (params, a client's training examples) -> params to predict with on that client's data
     recalibrate: Callable[[Params, Any], Params] = lambda params, examples: params
+    at_once: int = 0  # clients that a core trains at once at the highest speed; 0 is all
 
     def apply(self, params: Params, x: Array) -> Array:
         """Predicts: outputs [B, O] for x [B, *features]."""

@@ -49,13 +49,27 @@ def client_mesh(cohort_size: int, devices: list[jax.Device] | None = None) -> Me
     return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=chosen)
 
 
-def map_clients(one_client: Callable, mesh: Mesh | None) -> Callable:
+def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Callable:
     """Maps ``one_client(shared, i, rows)`` over ids [M] and rows [M, ...].
 
     It is a vmap, split over the devices of `mesh` if there is one; M must be a multiple of the
     size of the mesh.
+
+    Args:
+      at_once: largest number of clients in a vmap on each device; these vmaps are in sequence.
+        0 is all.
     """
-    many = jax.vmap(one_client, in_axes=(None, 0, 0))
+    all_at_once = jax.vmap(one_client, in_axes=(None, 0, 0))
+
+    def many(shared, ids, rows):
+        if not 0 < at_once < len(ids):
+            return all_at_once(shared, ids, rows)
+        return jax.lax.map(
+            lambda client: one_client(shared, *client),
+            (ids, rows),
+            batch_size=at_once if at_once > 1 else None,
+        )
+
     if mesh is None:
         return many
 

@@ -145,7 +145,7 @@ def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, m
     def of_batch(places):
         own = rows if size == count else tree.take(rows, places)
         ids = members(places, group, of=True)
-        return map_clients(score_one_client, mesh)((state.server, key), ids, own)
+        return map_clients(score_one_client, mesh, group.at_once)((state.server, key), ids, own)
 
     results = jax.lax.map(of_batch, places.reshape(-1, size))
     return jax.tree.map(lambda leaf: leaf.reshape(full, *leaf.shape[2:])[:count], results)

@@ -168,7 +168,9 @@ def make_program(
         ids = last_ids(data)
         # New clients are few, and their number need not be a multiple of the devices.
         clients, uploads, _ = train_cohort(
-            algorithm, data, state, 0, ids, ids, key_local, mesh=None
+            *(algorithm, data, state, 0, ids, ids, key_local),
+            mesh=None,
+            at_once=groups[0].at_once,
         )
         cohort = Cohort(ids, data.train.count[ids].astype(jnp.float32))
         server = algorithm.server.adapt_new_clients(state.server, cohort, uploads, key_server)

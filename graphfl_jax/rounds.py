@@ -22,6 +22,7 @@ class Group(NamedTuple):
 
     cohort_size: int  # clients in a round
     ids: np.ndarray | None = None  # [n] int32, ascending; None is all clients
+    at_once: int = 0  # clients that a device trains at once; 0 is all
 
 
 class Poison(NamedTuple):
@@ -63,7 +64,9 @@ def play_round(
     clients, uploads, metrics = [], [], []
     for g, (own_places, cohort) in enumerate(zip(places, cohorts, strict=True)):
         memories, upload, metric = train_cohort(
-            algorithm, data, state, g, own_places, cohort.ids, key_local, mesh=mesh
+            *(algorithm, data, state, g, own_places, cohort.ids, key_local),
+            mesh=mesh,
+            at_once=groups[g].at_once,
         )
         clients.append(memories)
         uploads.append(upload)
@@ -103,7 +106,16 @@ def client_data(algorithm: Algorithm, data) -> ClientData:
 
 
 def train_cohort(
-    algorithm: Algorithm, data, state: State, group: int, places, ids, key: Array, *, mesh
+    algorithm: Algorithm,
+    data,
+    state: State,
+    group: int,
+    places,
+    ids,
+    key: Array,
+    *,
+    mesh,
+    at_once: int = 0,
 ):
     """Trains clients of one group on the messages that they receive.
 
@@ -111,6 +123,7 @@ def train_cohort(
       group: number of their architecture.
       places: [M] of the clients among those of the group.
       ids: [M] of the clients among all.
+      at_once: clients that a device trains at once; 0 is all.
 
     Returns:
       The memories of all clients of the group, the cohort's uploads [M, ...] and metrics [M].
@@ -125,7 +138,7 @@ def train_cohort(
 
     memories = state.clients[group]
     rows = (tree.take(memories, places), tree.take(client_data(algorithm, data), ids))
-    results = map_clients(one_client, mesh)((state.server, key), ids, rows)
+    results = map_clients(one_client, mesh, at_once)((state.server, key), ids, rows)
     trained, uploads, metrics = all_gather_rows(results, mesh)
     return tree.put(memories, places, trained), uploads, metrics
 

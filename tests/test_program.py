@@ -53,6 +53,18 @@ def train_one(shared, i, rows):
     return shared - jax.grad(lambda w: 0.5 * jnp.square(w * x - y))(shared)
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 4])
+@pytest.mark.parametrize("devices", [1, 2])
+def test_clients_in_sequence_are_the_clients_all_at_once(devices, at_once):
+    """Of six clients, or of three on each device; 4 divides neither."""
+    rows = jnp.arange(6.0), jnp.arange(6.0) * 2 + 1
+    shared, ids = jnp.float32(0.5), jnp.arange(6, dtype=jnp.int32)
+    mesh = client_mesh(6, jax.devices()[:devices])
+    found = jax.jit(map_clients(train_one, mesh, at_once))(shared, ids, rows)
+    expected = map_clients(train_one, None)(shared, ids, rows)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
 def test_gradients_are_not_summed_over_devices():
     """Without the cast in `map_clients` each client would train on the others' examples."""
     x, y = jnp.arange(4.0), jnp.arange(4.0) * 2 + 1

@@ -61,6 +61,15 @@ BASE = {
             Integer("Clients evaluated at once; bounds memory; 0 is all.", low=0),
             0,
         ),
+        (
+            "client_chunk",
+            Integer(
+                "Clients that a device trains at once; bounds memory; 0 is what is fastest for "
+                "the client model, by measurement.",
+                low=0,
+            ),
+            0,
+        ),
         ("data.name", Choice("Data set.", DATASETS), "tpt48"),
         (
             "data.root",

@@ -1,10 +1,12 @@
 """Client models by name, one family per file."""
 
-from graphfl_jax.models import gru, mlp, resnet
+from graphfl_jax.models import cnn, gru, mlp, resnet
 
 MODELS = {
+    "cnn": cnn.cnn,
     "gru": gru.gru,
     "gru_sampled": gru.gru_sampled,
+    "lenet": cnn.lenet,
     "mlp": mlp.mlp,
     "resnet18": resnet.resnet18,
 }

@@ -25,19 +25,10 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import Array, ClientModel, Examples, Task
-from graphfl_jax.models.layers import Hidden
+from graphfl_jax.models.layers import Hidden, uniform_within
 from graphfl_jax.settings import Real
 
 UNROLL = 12  # time steps per loop iteration, see docs/results/speed.md
-
-
-def _uniform(hidden):
-    bound = hidden**-0.5
-
-    def init(key, shape, dtype=jnp.float32):
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
-    return init
 
 
 class Cell(nn.Module):
@@ -48,7 +39,7 @@ class Cell(nn.Module):
 
     @nn.compact
     def __call__(self) -> dict[str, Array]:
-        init, gates = _uniform(self.hidden), 3 * self.hidden
+        init, gates = uniform_within(self.hidden**-0.5), 3 * self.hidden
         return {
             "input_kernel": self.param("input_kernel", init, (self.inputs, gates)),
             "input_bias": self.param("input_bias", init, (gates,)),
@@ -103,7 +94,7 @@ class Decoder(nn.Module):
         """Where `use_truth` [B, T] is true, a step reads the true previous value instead of the
         forecast one; `truth` [B, T] holds the true values."""
         cell = Cell(1 + known.shape[-1], self.hidden)()
-        init = _uniform(self.hidden)
+        init = uniform_within(self.hidden**-0.5)
         kernel, bias = self.param("kernel", init, (self.hidden,)), self.param("bias", init, ())
         from_known = input_gates(cell, jnp.swapaxes(known, 0, 1), first=1)  # [T, B, 3 H]
 

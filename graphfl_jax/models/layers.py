@@ -21,18 +21,22 @@ def dense(features: int, fan_in: int, *, use_bias: bool = True) -> nn.Dense:
     Weights and biases are drawn from U(-1/sqrt(fan_in), 1/sqrt(fan_in)). In a hypernetwork
     this choice also sets the scale of the generated weights.
     """
-    bound = fan_in**-0.5
-
-    def uniform(key, shape, dtype=None):
-        return jax.random.uniform(key, shape, dtype, -bound, bound)
-
     # A uniform variable of variance scale / fan_in is in +-sqrt(3 scale / fan_in).
     return nn.Dense(
         features,
         use_bias=use_bias,
         kernel_init=variance_scaling(1 / 3, "fan_in", "uniform"),
-        bias_init=uniform,
+        bias_init=uniform_within(fan_in**-0.5),
     )
+
+
+def uniform_within(bound: float):
+    """An initialiser that draws from U(-bound, bound)."""
+
+    def init(key, shape, dtype=jnp.float32):
+        return jax.random.uniform(key, shape, dtype, -bound, bound)
+
+    return init
 
 
 class Conv(nn.Module):

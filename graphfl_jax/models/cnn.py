@@ -1,0 +1,192 @@
+"""Small convolutional networks for images.
+
+LeNet-5: LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document
+Recognition. Proceedings of the IEEE 86(11), 1998, with ReLU and max pooling as in common use.
+The larger network: McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient
+Learning of Deep Networks from Decentralized Data. AISTATS 2017.
+https://arxiv.org/abs/1602.05629
+
+Inside, activations are [channels, height, width, batch]. On a CPU, the batch as the last axis
+fills the vector registers, and the gradients of weights become products that XLA computes fast.
+"""
+
+from typing import Annotated
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax.core import ClientModel, Task
+from graphfl_jax.models.layers import dense, uniform_within
+from graphfl_jax.models.micro_batches import MicroBatched
+from graphfl_jax.settings import Choice
+
+LOWERINGS = ("auto", "rows", "im2col", "xla")
+Lowering = Annotated[
+    str,
+    Choice(
+        "How convolutions are computed: one product per kernel row, one product, or XLA's own "
+        "convolution; auto chooses by device and channels.",
+        LOWERINGS,
+    ),
+]
+MICRO_BATCH = 32  # examples whose activations fit into the cache of a core
+
+
+def convolve(x, kernel, *, padding: int, lowering: str):
+    """A convolution of stride 1: [C, H, W, B] and [k, k, C, F] -> [F, H', W', B].
+
+    Args:
+      padding: zeros on each of the four sides.
+      lowering: one of `LOWERINGS`. Results are equal up to rounding.
+    """
+    size, _, channels, features = kernel.shape
+    if lowering == "auto":
+        lowering = "rows" if jax.default_backend() == "cpu" else "xla"
+    if lowering == "xla":
+        return jax.lax.conv_general_dilated(
+            *(x, kernel, (1, 1), [(padding, padding)] * 2),
+            dimension_numbers=("CHWN", "HWIO", "CHWN"),
+        )
+    x = jnp.pad(x, ((0, 0), *[(padding, padding)] * 2, (0, 0)))
+    height, width = x.shape[1] - size + 1, x.shape[2] - size + 1
+    # [k C, padded H, W', B]: for each output column, the inputs of one kernel row
+    columns = jnp.concatenate([x[:, :, j : j + width] for j in range(size)])
+    if lowering == "im2col":
+        columns = jnp.concatenate([columns[:, i : i + height] for i in range(size)])
+        product = kernel.reshape(-1, features).T @ columns.reshape(len(columns), -1)
+    else:
+        rows = kernel.reshape(size, size * channels, features)
+        product = sum(
+            rows[i].T @ columns[:, i : i + height].reshape(len(columns), -1)
+            for i in range(size)
+        )
+    return product.reshape(features, height, width, -1)
+
+
+def halved(x):
+    """Max pooling, window 2 x 2, stride 2, of [C, H, W, B]; drops a last odd row or column."""
+    height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
+    x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
+    return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
+
+
+class Convolution(nn.Module):
+    """A convolution with bias, ReLU and pooling: [C, H, W, B] -> [features, H' / 2, W' / 2, B].
+
+    Initialised like PyTorch's ``Conv2d``.
+    """
+
+    features: int
+    padding: int
+    lowering: str
+
+    @nn.compact
+    def __call__(self, x):
+        init = uniform_within((25 * len(x)) ** -0.5)
+        kernel = self.param("kernel", init, (5, 5, len(x), self.features))
+        bias = self.param("bias", init, (self.features,))
+        x = convolve(x, kernel, padding=self.padding, lowering=self.lowering)
+        return halved(nn.relu(x + bias[:, None, None, None]))
+
+
+class Dense(nn.Module):
+    """A dense layer with ReLU on columns: [F, B] -> [features, B]."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x):
+        init = uniform_within(len(x) ** -0.5)
+        kernel = self.param("kernel", init, (len(x), self.features))
+        bias = self.param("bias", init, (self.features,))
+        return nn.relu(kernel.T @ x + bias[:, None])
+
+
+class Body(nn.Module):
+    """Two convolutions of 5 x 5, then dense layers: images [B, H, W, C] -> [B, F]."""
+
+    channels: tuple[int, int]
+    paddings: tuple[int, int]
+    widths: tuple[int, ...]
+    lowering: str
+
+    @nn.compact
+    def __call__(self, images):
+        x = jnp.moveaxis(scaled(images), (0, 3), (3, 0))
+        for i, (channels, padding) in enumerate(zip(self.channels, self.paddings, strict=True)):
+            x = Convolution(channels, padding, self.lowering, name=f"conv{i + 1}")(x)
+        x = x.reshape(-1, x.shape[-1])  # [channels height width, B]
+        for i, width in enumerate(self.widths):
+            x = Dense(width, name=f"dense{i + 1}")(x)
+        return x.T
+
+
+def scaled(images):
+    """Bytes from 0 to 255 as floats from -1 to 1; floats as they are."""
+    if images.dtype == jnp.uint8:
+        return images.astype(jnp.float32) / 127.5 - 1.0
+    return images
+
+
+def lenet(
+    *, inputs: tuple[int, ...], outputs: int, task: Task, lowering: Lowering = "auto"
+) -> ClientModel:
+    """A client's LeNet-5 for images [H, W, C] of at least 16 x 16.
+
+    Convolutions with 6 and 16 channels, dense layers with 120 and 84 units, and the head. With
+    10 outputs it has 61,706 parameters on 28 x 28 x 1, where the first convolution has a
+    padding of 2, and 62,006 on 32 x 32 x 3.
+
+    Raises:
+      ValueError: the examples are not images, or they are too small.
+    """
+    check_images("lenet", inputs, smallest=16)
+    first = 2 if tuple(inputs[:2]) == (28, 28) else 0
+    return _network(Body((6, 16), (first, 0), (120, 84), lowering), inputs, outputs, task)
+
+
+def cnn(
+    *, inputs: tuple[int, ...], outputs: int, task: Task, lowering: Lowering = "auto"
+) -> ClientModel:
+    """A client's network of the FedAvg paper, for images [H, W, C] of at least 4 x 4.
+
+    Convolutions with 32 and 64 channels that keep height and width, a dense layer with 512
+    units, and the head. It has 1,663,370 parameters on 28 x 28 x 1 with 10 outputs.
+
+    Raises:
+      ValueError: the examples are not images, or they are too small.
+    """
+    check_images("cnn", inputs, smallest=4)
+    return _network(Body((32, 64), (2, 2), (512,), lowering), inputs, outputs, task)
+
+
+def check_images(name, inputs, smallest):
+    """Raises a ValueError unless examples are images of at least the smallest size."""
+    if len(inputs) != 3 or min(inputs[:2]) < smallest:
+        raise ValueError(
+            f"model.name={name!r} takes images of shape [H, W, C] with H and W of at least "
+            f"{smallest}, but examples have shape {list(inputs)}; set --config.model.name=mlp, "
+            f"or choose other data"
+        )
+
+
+def _network(body, inputs, outputs, task):
+    features = body.widths[-1]
+    head = dense(outputs, features)
+
+    def init(key):
+        key_body, key_head = jax.random.split(key)
+        return {
+            "body": body.init(key_body, jnp.zeros((1, *inputs)))["params"],
+            "head": head.init(key_head, jnp.zeros((1, features)))["params"],
+        }
+
+    return MicroBatched(
+        init=init,
+        body=lambda params, x: body.apply({"params": params}, x),
+        head=lambda params, features: head.apply({"params": params}, features),
+        task=task,
+        rows=MICRO_BATCH,
+        at_once=1,
+    )

@@ -1,0 +1,66 @@
+"""Gradients of a batch, added up over parts of it that fit into the cache of a core."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax.core import Array, ClientModel, Examples, Params
+
+
+@dataclasses.dataclass(frozen=True)
+class MicroBatched(ClientModel):
+    """A client model whose objective computes its gradient in parts of a batch.
+
+    With the value, the objective also computes the gradient, part by part, so that the
+    activations of one part are used while they are in the cache. The gradient is the same up to
+    rounding. A model that mixes the examples of a batch, as batch normalisation does, cannot be
+    cut in this way.
+
+    Attributes:
+      rows: examples in a part, at most.
+    """
+
+    rows: int = 32
+
+    def objective(self, params: Params, batch: Examples, key: Array) -> Array:
+        parts = -(-batch.y.shape[0] // self.rows)
+        if parts == 1:
+            return super().objective(params, batch, key)
+        return _mean_of_parts(super().objective, parts, params, batch, key)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _mean_of_parts(objective, parts, params, batch, key):
+    return objective(params, batch, key)
+
+
+def _value_and_gradient(objective, parts, params, batch, key):
+    whole = batch.y.shape[0]
+    size = -(-whole // parts)
+    padded = [
+        jnp.pad(rows, [(0, parts * size - whole)] + [(0, 0)] * (rows.ndim - 1))
+        for rows in (batch.x, batch.y)
+    ]
+
+    def add(total, number):
+        first = number * size
+        x, y = (jax.lax.dynamic_slice_in_dim(rows, first, size) for rows in padded)
+        part = Examples(x, y, jnp.clip(batch.count - first, 0, size))
+        found = jax.value_and_grad(objective)(params, part, jax.random.fold_in(key, number))
+        share = part.count.astype(jnp.float32) / jnp.maximum(batch.count, 1).astype(jnp.float32)
+        return jax.tree.map(lambda sum, new: sum + share * new, total, found), None
+
+    # Zeros that vary over devices as the parameters and the batch do.
+    zero = 0.0 * batch.count.astype(jnp.float32)
+    start = zero, jax.tree.map(lambda leaf: 0.0 * leaf + zero, params)
+    (value, gradient), _ = jax.lax.scan(add, start, jnp.arange(parts))
+    return value, gradient
+
+
+def _pull_back(objective, parts, gradient, cotangent):
+    return jax.tree.map(lambda leaf: cotangent * leaf, gradient), None, None
+
+
+_mean_of_parts.defvjp(_value_and_gradient, _pull_back)

@@ -1,0 +1,150 @@
+"""Small convolutional networks: sizes, outputs, lowerings, and gradients in micro-batches."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphfl_jax
+from graphfl_jax.configs import changed, custom
+from graphfl_jax.core import ClientModel, Examples
+from graphfl_jax.data.custom import from_arrays
+from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.models.cnn import LOWERINGS, cnn, convolve, halved, lenet
+
+KEY = jax.random.key(5)
+SHAPE = (16, 17, 3)
+
+
+@functools.cache
+def model_of(factory, lowering="auto", shape=SHAPE, outputs=4):
+    return factory(inputs=shape, outputs=outputs, task=CLASSIFICATION, lowering=lowering)
+
+
+def batch_of(rows, count):
+    rng = np.random.default_rng(rows)
+    x = rng.integers(0, 256, (rows, *SHAPE)).astype(np.uint8)
+    y = rng.integers(0, 4, rows).astype(np.int32)
+    return jax.tree.map(jnp.asarray, Examples(x, y, np.int32(count)))
+
+
+def assert_close(a, b, **tolerance):
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        np.testing.assert_allclose(x, y, **tolerance)
+
+
+@pytest.mark.parametrize(
+    "factory, shape, outputs, size",
+    [
+        (lenet, (28, 28, 1), 10, 61_706),
+        (lenet, (32, 32, 3), 10, 62_006),
+        (cnn, (28, 28, 1), 10, 1_663_370),
+    ],
+)
+def test_networks_have_the_sizes_of_the_papers(factory, shape, outputs, size):
+    params = jax.eval_shape(model_of(factory, shape=shape, outputs=outputs).init, KEY)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
+
+
+def by_hand(x, kernel, padding):
+    """A convolution of [C, H, W, B] by its definition, in NumPy."""
+    x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
+    size = len(kernel)
+    height, width = x.shape[1] - size + 1, x.shape[2] - size + 1
+    out = np.zeros((kernel.shape[-1], height, width, x.shape[-1]))
+    for i in range(height):
+        for j in range(width):
+            window = x[:, i : i + size, j : j + size]
+            out[:, i, j] = np.einsum("chwb,hwcf->fb", window, kernel)
+    return out
+
+
+@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize("padding", [0, 2])
+def test_every_lowering_computes_the_convolution(padding, lowering):
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(3, 6, 7, 4)), rng.normal(size=(5, 5, 3, 2))
+    found = jax.jit(functools.partial(convolve, padding=padding, lowering=lowering))(
+        *map(jnp.float32, (x, kernel))
+    )
+    np.testing.assert_allclose(found, by_hand(x, kernel, padding), rtol=1e-4, atol=1e-4)
+
+
+def test_pooling_takes_the_largest_of_each_window_and_drops_a_last_odd_row():
+    x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
+    windows = x[:, :4].reshape(2, 2, 2, 3, 2, 3)
+    np.testing.assert_array_equal(halved(jnp.asarray(x)), windows.max((2, 4)))
+
+
+def test_lenet_applies_its_layers_in_order():
+    """Against NumPy: convolution, ReLU, pooling, twice; two dense layers; the head."""
+    model, batch = model_of(lenet), batch_of(3, 3)
+    params = jax.device_get(model.init(KEY))
+    x = np.moveaxis(np.asarray(batch.x) / 127.5 - 1, (0, 3), (3, 0))
+    for name in ("conv1", "conv2"):
+        layer = params["body"][name]
+        x = by_hand(x, layer["kernel"], 0) + layer["bias"][:, None, None, None]
+        height, width = x.shape[1] // 2, x.shape[2] // 2
+        x = np.maximum(x, 0)[:, : 2 * height, : 2 * width]
+        x = x.reshape(len(x), height, 2, width, 2, -1).max((2, 4))
+    x = x.reshape(-1, 3).T
+    for name in ("dense1", "dense2"):
+        x = np.maximum(x @ params["body"][name]["kernel"] + params["body"][name]["bias"], 0)
+    expected = x @ params["head"]["kernel"] + params["head"]["bias"]
+    found = jax.jit(model.apply)(params, batch.x)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_floats_are_not_scaled():
+    model, batch = model_of(lenet), batch_of(3, 3)
+    params, apply = model.init(KEY), jax.jit(model.apply)
+    floats = batch.x.astype(jnp.float32) / 127.5 - 1
+    np.testing.assert_allclose(apply(params, batch.x), apply(params, floats), atol=1e-6)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def derivatives(in_parts, params, batch):
+    """The loss, its gradient, and a product with its second derivatives."""
+    model = model_of(lenet)
+    objective = model.objective if in_parts else functools.partial(ClientModel.objective, model)
+
+    def loss(params):
+        return objective(params, batch, KEY)
+
+    product = jax.jvp(jax.grad(loss), (params,), (params,))[1]
+    return loss(params), *jax.value_and_grad(loss)(params), product
+
+
+@pytest.mark.parametrize("count", [37, 30, 7, 0])
+def test_micro_batches_have_the_derivatives_of_the_batch(count):
+    """37 rows are two parts of 19, of which one is padded; a part may have no real example."""
+    params, batch = model_of(lenet).init(KEY), batch_of(37, count)
+    assert_close(
+        derivatives(True, params, batch),
+        derivatives(False, params, batch),
+        rtol=1e-4,
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    "factory, shape", [(lenet, (15, 16, 3)), (lenet, (28, 28)), (cnn, (9,))]
+)
+def test_examples_that_are_no_images_of_a_suitable_size_are_refused(factory, shape):
+    with pytest.raises(ValueError, match="^model.name='.*' takes images of shape .*.name=mlp"):
+        model_of(factory, shape=shape)
+
+
+def test_images_of_a_user_are_learned():
+    """Bright and dark images, in bytes."""
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 2, 120)
+    x = (rng.integers(0, 100, (120, *SHAPE)) + 120 * y[:, None, None, None]).astype(np.uint8)
+    federation = from_arrays(x, y, np.repeat(range(4), 30))
+    sizes = {"model.name": "lenet", "rounds": 10, "cohort_size": 4, "local_steps": 10}
+    sizes |= {"batch_size": 8, "hparams.client_lr": 0.05}
+    config = changed(custom.get_config("fedavg"), sizes)
+    scores = graphfl_jax.run(config, federation).rows[-1]["scores"]["test"]
+    assert scores["G"].mean() > 0.95
