@@ -138,13 +138,13 @@ def test_examples_that_are_no_images_of_a_suitable_size_are_refused(factory, sha
 
 
 def test_images_of_a_user_are_learned():
-    """Bright and dark images, in bytes."""
+    """Bright and dark images. Batches are cut, and clients are split over devices."""
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 120)
     x = (rng.integers(0, 100, (120, *SHAPE)) + 120 * y[:, None, None, None]).astype(np.uint8)
     federation = from_arrays(x, y, np.repeat(range(4), 30))
     sizes = {"model.name": "lenet", "rounds": 10, "cohort_size": 4, "local_steps": 10}
-    sizes |= {"batch_size": 8, "hparams.client_lr": 0.05}
+    sizes |= {"batch_size": 40, "hparams.client_lr": 0.05}
     config = changed(custom.get_config("fedavg"), sizes)
     scores = graphfl_jax.run(config, federation).rows[-1]["scores"]["test"]
     assert scores["G"].mean() > 0.95

@@ -52,9 +52,9 @@ def _value_and_gradient(objective, parts, params, batch, key):
         share = part.count.astype(jnp.float32) / jnp.maximum(batch.count, 1).astype(jnp.float32)
         return jax.tree.map(lambda sum, new: sum + share * new, total, found), None
 
-    # Zeros that vary over devices as the parameters and the batch do.
-    zero = 0.0 * batch.count.astype(jnp.float32)
-    start = zero, jax.tree.map(lambda leaf: 0.0 * leaf + zero, params)
+    # Zeros that vary over devices as the parameters of the clients do.
+    zeros = jax.tree.map(lambda leaf: 0.0 * leaf, params)
+    start = jnp.ravel(jax.tree.leaves(zeros)[0])[0], zeros
     (value, gradient), _ = jax.lax.scan(add, start, jnp.arange(parts))
     return value, gradient
 
