@@ -26,7 +26,7 @@ Lowering = Annotated[
     str,
     Choice(
         "How convolutions are computed: one product per kernel row, one product, or XLA's own "
-        "convolution; auto chooses by device and channels.",
+        "convolution; auto is im2col on a CPU and xla elsewhere.",
         LOWERINGS,
     ),
 ]
@@ -42,7 +42,7 @@ def convolve(x, kernel, *, padding: int, lowering: str):
     """
     size, _, channels, features = kernel.shape
     if lowering == "auto":
-        lowering = "rows" if jax.default_backend() == "cpu" else "xla"
+        lowering = "im2col" if jax.default_backend() == "cpu" else "xla"
     if lowering == "xla":
         return jax.lax.conv_general_dilated(
             *(x, kernel, (1, 1), [(padding, padding)] * 2),
