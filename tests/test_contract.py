@@ -194,7 +194,7 @@ def test_a_sharded_round_is_the_unsharded_one(name):
         assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", rows(FEW))
+@pytest.mark.parametrize("name", rows(FEW, quick=["panacea"]))
 def test_a_sharded_evaluation_is_the_unsharded_one(name):
     """Seven clients, evaluated as many at once as there are devices."""
     experiment, _, hparams = parts(name)
@@ -232,7 +232,7 @@ def test_vmapped_rounds_are_the_looped_ones(name):
         assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, rtol=1e-4, atol=1e-5)  # noqa: B023
 
 
-@pytest.mark.parametrize("name", rows(FEW))
+@pytest.mark.parametrize("name", rows(FEW, quick=["ditto", "panacea"]))
 def test_vmapped_runs_are_the_looped_ones(name):
     experiment, program, hparams = parts(name)
     data = experiment.federation.data

@@ -31,8 +31,11 @@ from tests.entries import ROOT, entry, launched, shrunk
 from tests.test_traffic import write_matrix, write_series
 
 FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
-CONFIGS = [(file, method) for file in FILES for method in methods()]
-CONFIGS += [(compcars, "panacea-full")]
+CONFIGS = [(file, method) for file in FILES[:-1] for method in methods()] + [
+    # Large networks; one method is quick.
+    pytest.param(compcars, method, marks=[pytest.mark.slow] * (method != "fedavg"))
+    for method in (*methods(), "panacea-full")
+]
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +186,7 @@ def test_matrix_products_are_counted_with_their_loops():
     assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
 
 
+@pytest.mark.slow
 def test_the_benchmark_prints_its_measures(tmp_path):
     status, printed, errors = entry("bench", "--repeats=1", "--rounds_each=2", cwd=tmp_path)
     assert status == 0, errors

@@ -268,6 +268,7 @@ def test_errors_are_in_the_units_of_the_targets():
     assert at60["mae"] == pytest.approx(at60["mae_seen"])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
 def test_results_have_errors_in_units_and_a_resumed_run_has_the_same(root, tmp_path):
     small = {"rounds": 2, "eval_every": 1, "cohort_size": 2, "batch_size": 4, "local_steps": 2}
