@@ -30,7 +30,6 @@ Lowering = Annotated[
         LOWERINGS,
     ),
 ]
-MICRO_BATCH = 32  # examples whose activations fit into the cache of a core
 
 
 def convolve(x, kernel, *, padding: int, lowering: str):
@@ -187,6 +186,5 @@ def _network(body, inputs, outputs, task):
         body=lambda params, x: body.apply({"params": params}, x),
         head=lambda params, features: head.apply({"params": params}, features),
         task=task,
-        rows=MICRO_BATCH,
         at_once=1,
     )

@@ -19,14 +19,14 @@ class MicroBatched(ClientModel):
     cut in this way.
 
     Attributes:
-      rows: examples in a part, at most.
+      rows: examples in a part, at most, whose activations fit into the cache.
     """
 
     rows: int = 32
 
     def objective(self, params: Params, batch: Examples, key: Array) -> Array:
         parts = -(-batch.y.shape[0] // self.rows)
-        if parts == 1:
+        if parts == 1 or jax.default_backend() != "cpu":  # an accelerator takes all at once
             return super().objective(params, batch, key)
         return _mean_of_parts(super().objective, parts, params, batch, key)
 
