@@ -212,4 +212,4 @@ def _spread(line, scores):
 
 
 if __name__ == "__main__":
-    launch(main, many_runs=True)
+    launch(main)

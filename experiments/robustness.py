@@ -117,4 +117,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    launch(main, many_runs=True)
+    launch(main)

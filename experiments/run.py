@@ -30,8 +30,8 @@ from experiments.common.units import UNITS
 from experiments.paper.published import Score, published
 from experiments.paper.table_text import error_cell
 from graphfl_jax.build import variant_of
+from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.multihost import is_first
-from graphfl_jax.runs.results import POINTS
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Continue the run in --out.")

@@ -11,7 +11,8 @@ function get_points() of a file. Runs that differ only in floats of hparams and 
 vmapped program, which is split over the devices of this host, or sent to a Ray cluster.
 
 The leaderboard ranks points by validation: by the mean score over clients and seeds at P after
-the last round. New clients are also scored on validation, when they join and after their
+the last round. Evaluations before that compute only P on validation, unless eval.points or
+eval.splits are set. New clients are also scored on validation, when they join and after their
 rounds. Test scores are shown and do not affect the ranking. A point with a diverged run is not
 ranked.
 
@@ -38,8 +39,8 @@ from experiments.common.command_line import (
 from experiments.common.plots import draw_search
 from experiments.sweeping import ray_backend
 from experiments.sweeping.grid import (
-    check_validation,
     configured,
+    evaluated_as_ranked,
     points_of,
     points_of_file,
     take_axes,
@@ -86,7 +87,7 @@ def main() -> int:
     points = points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
     most = len(points) if FLAGS.yes else MOST_GROUPS
     groups = groups_of(points, list(range(FLAGS.seeds)), configured, most=most)
-    check_validation(groups)
+    groups = evaluated_as_ranked(groups)
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
@@ -145,4 +146,4 @@ if __name__ == "__main__":
         sys.argv, AXES = take_axes(sys.argv)
     except ValueError as error:
         refuse(str(error))
-    launch(main, many_runs=True)
+    launch(main)

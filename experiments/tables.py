@@ -134,4 +134,4 @@ def table_config(dataset: str, method: str):
 
 
 if __name__ == "__main__":
-    launch(main, many_runs=True)
+    launch(main)

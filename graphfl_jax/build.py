@@ -152,6 +152,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     algorithm = build(hparams, 0)
     poison(hparams)
     _check_needs(algorithm, config, federation, num_clients)
+    _check_splits(config, federation)
     if config.defence.name:
         defences.check_defence(
             *(algorithm, config.defence.name, federation.data.graph),
@@ -186,6 +187,18 @@ def _check_needs(algorithm, config, federation, num_clients):
             f"{method} needs labels, and {federation.name} is a {federation.task}; choose "
             f"another method"
         )
+
+
+def _check_splits(config, federation):
+    splits = [*federation.data.evals, *["triggered"] * (config.attack.name == "backdoor")]
+    for name in config.eval.splits:
+        if name not in splits:
+            raise ValueError(
+                f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
+                f"{name!r} with this configuration; choose from {', '.join(splits)}"
+                + ", or set --config.data.val_fraction=0.1"
+                * (name == "val")
+            )
 
 
 def variant_of(config: ConfigDict) -> str:

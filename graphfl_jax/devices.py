@@ -1,7 +1,6 @@
 """Devices: the mesh that a cohort is split over, and how its rows move between devices."""
 
 import itertools
-import warnings
 from collections.abc import Callable
 
 import jax
@@ -10,50 +9,44 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from graphfl_jax import tree
+from graphfl_jax.core import Array
 
-def client_mesh(cohort_size: int, devices: list[jax.Device] | None = None) -> Mesh | None:
-    """A mesh over the largest number of devices that divides the cohort; None if that is one.
 
-    With several processes, each has devices in the mesh, since a computation needs all
-    processes. Warns of devices that are not used.
+def client_mesh(*cohort_sizes: int, devices: list[jax.Device] | None = None) -> Mesh | None:
+    """A mesh over which the clients of a round are split; None if that is one device.
+
+    It has as few devices as make the largest share of a device as small as possible: 10 clients
+    take 5 of 8 devices, with 2 each. With several processes, each has devices in the mesh,
+    since a computation needs all processes.
 
     Args:
-      cohort_size: clients in a round; of several groups, the greatest common divisor.
+      cohort_sizes: clients in a round, of each architecture.
       devices: devices of this process that may be used; by default those of all processes.
-
-    Raises:
-      ValueError: no mesh over all processes divides the cohort.
     """
     processes = jax.process_count()
     if devices is None:
         own = [jax.local_devices(process_index=i) for i in range(processes)]
         devices = [device for turn in itertools.zip_longest(*own) for device in turn if device]
     sizes = range(processes, len(devices) + 1)
-    size = max((n for n in sizes if cohort_size % n == 0), default=0)
-    if not size:
-        raise ValueError(
-            f"cohort_size={cohort_size} does not divide over {processes} processes; "
-            f"set --config.cohort_size to a multiple of {processes}, or start fewer processes"
-        )
-    if size < len(devices):
-        warnings.warn(
-            f"cohort_size={cohort_size} does not divide over {len(devices)} devices, and only "
-            f"{size} are used; set --config.cohort_size to a multiple of {len(devices)} to use "
-            f"all",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    size = min(sizes, key=lambda n: sum(-(-count // n) for count in cohort_sizes))
     if size == 1:
         return None
     chosen = sorted(devices[:size], key=lambda device: device.process_index)
     return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=chosen)
 
 
+def filled(ids: Array, multiple: int) -> Array:
+    """The ids [M], the last of them repeated until their number is a multiple."""
+    count = len(ids)
+    return ids[np.minimum(np.arange(-(-count // multiple) * multiple), count - 1)]
+
+
 def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Callable:
     """Maps ``one_client(shared, i, rows)`` over ids [M] and rows [M, ...].
 
     It is a vmap, split over the devices of `mesh` if there is one; M must be a multiple of the
-    size of the mesh.
+    size of the mesh, see `filled`.
 
     Args:
       at_once: largest number of clients in a vmap on each device; these vmaps are in sequence.
@@ -62,13 +55,19 @@ def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Ca
     all_at_once = jax.vmap(one_client, in_axes=(None, 0, 0))
 
     def many(shared, ids, rows):
-        if not 0 < at_once < len(ids):
+        count = len(ids)
+        if not 0 < at_once < count:
             return all_at_once(shared, ids, rows)
-        return jax.lax.map(
+        size = -(-count // -(-count // at_once))
+        # All vmaps have the same size, so that only one is compiled.
+        if count % size:
+            ids, rows = tree.take((ids, rows), filled(np.arange(count), size))
+        results = jax.lax.map(
             lambda client: one_client(shared, *client),
             (ids, rows),
-            batch_size=at_once if at_once > 1 else None,
+            batch_size=size if size > 1 else None,
         )
+        return jax.tree.map(lambda leaf: leaf[:count], results)
 
     if mesh is None:
         return many

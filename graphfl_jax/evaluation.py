@@ -1,6 +1,7 @@
 """Evaluation: the scores of every client, at three points."""
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,20 @@ import numpy as np
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Examples, State, Windows
-from graphfl_jax.devices import map_clients
+from graphfl_jax.devices import filled, map_clients
 from graphfl_jax.rounds import client_data, members
+
+POINTS = ("G", "L", "P")
+
+
+class Scope(NamedTuple):
+    """What an evaluation computes."""
+
+    points: tuple[str, ...] = POINTS
+    splits: tuple[str, ...] = ()  # () is all
+
+
+EVERYTHING = Scope()
 
 
 def score_client(predict, score, examples: Examples | Windows, batch_size: int):
@@ -48,9 +61,18 @@ def score_client(predict, score, examples: Examples | Windows, batch_size: int):
 
 
 def evaluate_clients(
-    algorithm: Algorithm, data, state: State, key: Array, *, groups, batch_size, at_once, mesh
+    algorithm: Algorithm,
+    data,
+    state: State,
+    key: Array,
+    *,
+    groups,
+    batch_size,
+    at_once,
+    mesh,
+    scope: Scope = EVERYTHING,
 ):
-    """Scores every client on every evaluation split, at three points.
+    """Scores every client on the chosen evaluation splits, at the chosen points.
 
     G is the model as the server sends it, L the same after one round of local training, P the
     method's own predictor. The state after this local training is discarded.
@@ -58,15 +80,17 @@ def evaluate_clients(
     Args:
       batch_size: examples scored at once, per client.
       at_once: clients trained and scored at once; 0 is all.
+      scope: the chosen splits and points.
 
     Returns:
       ``{split: {"G": [N], "L": [N], "P": [N]}}``, and the clients' means of the task's extra
       metrics on the test split, ``{"G" | "L" | "P": {name: [N, ...]}}``; {} without any.
     """
-    everyone = (client_data(algorithm, data), data.evals)
+    chosen = {name: data.evals[name] for name in scope.splits or data.evals}
+    everyone = (client_data(algorithm, data), chosen)
     parts = [
         _evaluate_group(
-            functools.partial(score_points, algorithm, g, batch_size),
+            functools.partial(score_points, algorithm, g, batch_size, scope.points),
             *(state, g, key, group, everyone, at_once, mesh),
         )
         for g, group in enumerate(groups)
@@ -76,25 +100,30 @@ def evaluate_clients(
     else:
         order = np.argsort(np.concatenate([group.ids for group in groups]))
         results = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
-    return split_results(results)
+    return split_results(results, scope.points)
 
 
-def split_results(results):
+def split_results(results, points):
     """Scores and extra metrics from `score_points` of all clients; P is G if it is missing."""
-    points = {split: {"P": own["G"], **own} for split, own in results.items()}
+
+    def at(own, point):
+        return own[point] if point in own else own["G"]
+
     scores = {
-        split: {point: pair[0] for point, pair in own.items()} for split, own in points.items()
+        split: {point: at(own, point)[0] for point in points} for split, own in results.items()
     }
-    return scores, {point: pair[1] for point, pair in points["test"].items()}
+    extras = {point: at(results["test"], point)[1] for point in points if "test" in results}
+    return scores, extras
 
 
-def score_points(algorithm, group, batch_size, shared, i, rows):
+def score_points(algorithm, group, batch_size, points, shared, i, rows):
     """Scores and extra metrics of one client by split and point; without P if P is G.
 
     Args:
       algorithm: the method.
       group: number of the client's architecture.
       batch_size: examples scored at once.
+      points: of `POINTS`.
       shared: state of the server, and key.
       i: the client's id.
       rows: its memory, and (its `ClientData`, its evaluation splits).
@@ -103,10 +132,13 @@ def score_points(algorithm, group, batch_size, shared, i, rows):
     model, predict = client.model, client.predict or client.model.predict
     task = model.task
     key_local, key_personal = jax.random.split(jax.random.fold_in(key, i))
-    message = algorithm.download(server, group, i)
-    trained, upload, _ = client.local(message, memory, own, key_local)
-    predictors = {"G": client.deploy(message, memory), "L": client.deploy(upload, trained)}
-    if client.personalize is not None:
+    message, predictors = algorithm.download(server, group, i), {}
+    if "G" in points or ("P" in points and client.personalize is None):
+        predictors["G"] = client.deploy(message, memory)
+    if "L" in points:
+        trained, upload, _ = client.local(message, memory, own, key_local)
+        predictors["L"] = client.deploy(upload, trained)
+    if "P" in points and client.personalize is not None:
         predictors["P"] = client.personalize(message, memory, own, key_personal)
     predictors = {
         point: one._replace(params=model.recalibrate(one.params, own.train))
@@ -139,8 +171,7 @@ def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, m
     if mesh is not None:
         size = -(-size // mesh.size) * mesh.size
     # The last client is scored again until the last batch is full; see the cut below.
-    full = -(-count // size) * size
-    places = jnp.minimum(jnp.arange(full, dtype=jnp.int32), count - 1)
+    places = filled(jnp.arange(count, dtype=jnp.int32), size)
 
     def of_batch(places):
         own = rows if size == count else tree.take(rows, places)
@@ -148,4 +179,4 @@ def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, m
         return map_clients(score_one_client, mesh, group.at_once)((state.server, key), ids, own)
 
     results = jax.lax.map(of_batch, places.reshape(-1, size))
-    return jax.tree.map(lambda leaf: leaf.reshape(full, *leaf.shape[2:])[:count], results)
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)

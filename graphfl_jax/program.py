@@ -5,6 +5,7 @@ sampled clients, the server's steps, and all rounds between two evaluations are 
 Whole runs may be vmapped on top, over keys, hyperparameters and data.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Cohort, State
-from graphfl_jax.evaluation import evaluate_clients
+from graphfl_jax.evaluation import EVERYTHING, Scope, evaluate_clients
 from graphfl_jax.rounds import Group, Poison, members, play_round, train_cohort
 
 ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
@@ -35,6 +36,7 @@ class Program(NamedTuple):
     start: Callable  # (key, hparams, data) -> State
     advance: Callable  # (state, key, hparams, data, rounds) -> (State, Log); donates state
     evaluate: Callable  # (state, key, hparams, data) -> (scores, extras): `evaluate_clients`
+    evaluate_chosen: Callable  # the same for the chosen points and splits
     admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
     adapt: Callable  # (state, key, hparams, data of all) -> State after a round of these
 
@@ -46,6 +48,7 @@ def make_program(
     groups: Sequence[Group] = (),
     eval_batch_size: int = 512,
     clients_per_eval: int = 0,
+    scope: Scope = EVERYTHING,
     mesh: Mesh | None = None,
     new_clients: int = 0,
     poison: Callable[[dict], Poison] = lambda hparams: Poison(),
@@ -60,6 +63,7 @@ def make_program(
         `Algorithm.clients`.
       eval_batch_size: examples scored at once, per client.
       clients_per_eval: clients evaluated at once; 0 is all.
+      scope: points and splits of `Program.evaluate_chosen`.
       mesh: devices over which a cohort is split, from `client_mesh`.
       new_clients: number of clients that `admit` adds, the last of the data given to it.
       poison: hparams -> what malicious clients do.
@@ -135,7 +139,7 @@ def make_program(
         means = jax.tree.map(lambda leaf: leaf / rounds.astype(leaf.dtype), sums)
         return state, Log(means, diverged_at)
 
-    def evaluate(state, key, hparams, data):
+    def evaluate(state, key, hparams, data, *, scope=EVERYTHING):
         data = with_poison(data, key, hparams)
         key_evaluation = jax.random.fold_in(streams(key)[2], state.round)
         return evaluate_clients(
@@ -144,6 +148,7 @@ def make_program(
             batch_size=eval_batch_size,
             at_once=clients_per_eval,
             mesh=mesh,
+            scope=scope,
         )
 
     def last_ids(data):
@@ -177,10 +182,15 @@ def make_program(
         return State(server, (clients,), state.round + 1)
 
     everywhere = None if mesh is None else NamedSharding(mesh, P())
+    complete = evaluated = jax.jit(evaluate, out_shardings=everywhere)
+    if scope != EVERYTHING:
+        chosen = functools.partial(evaluate, scope=scope)
+        evaluated = jax.jit(chosen, out_shardings=everywhere)
     return Program(
         start=jax.jit(start, out_shardings=everywhere),
         advance=jax.jit(advance, donate_argnums=0, out_shardings=everywhere),
-        evaluate=jax.jit(evaluate, out_shardings=everywhere),
+        evaluate=complete,
+        evaluate_chosen=evaluated,
         admit=jax.jit(admit, out_shardings=everywhere),
         adapt=jax.jit(adapt, out_shardings=everywhere),
     )

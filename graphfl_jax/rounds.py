@@ -14,7 +14,7 @@ import numpy as np
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, ClientData, Cohort, State
-from graphfl_jax.devices import all_gather_rows, map_clients, replicate
+from graphfl_jax.devices import all_gather_rows, filled, map_clients, replicate
 
 
 class Group(NamedTuple):
@@ -42,10 +42,27 @@ def members(rows, group: Group, *, of: bool = False):
 
 
 def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
-    """Draws `size` of the n clients without replacement, all with the same probability."""
-    ids = jax.random.permutation(key, counts.shape[0])[:size]
+    """Draws `size` of the n clients without replacement; all subsets are equally probable.
+
+    Robert Floyd's algorithm takes `size` draws and no array of n elements: draw number k is
+    uniform in [0, n - size + k], and a client that has already been drawn is replaced by
+    client n - size + k (Bentley, Floyd. A Sample of Brilliance. Communications of the ACM
+    30(9), 1987).
+    """
+    everyone = counts.shape[0]
+    if size == everyone:
+        return Cohort(jnp.arange(size, dtype=jnp.int32), counts.astype(jnp.float32))
+    largest = everyone - size + np.arange(size, dtype=np.int32)
+    draws = jax.random.randint(key, (size,), 0, largest + 1)
+
+    def draw(k, ids):
+        seen = jnp.any(ids == draws[k])
+        return ids.at[k].set(jnp.where(seen, largest[k], draws[k]))
+
+    largest = jnp.asarray(largest)
+    ids = jax.lax.fori_loop(0, size, draw, jnp.full(size, -1, jnp.int32))
     # Ascending, so that the order of a cohort's sums does not depend on the draw.
-    ids = jnp.sort(ids).astype(jnp.int32)
+    ids = jnp.sort(ids)
     return Cohort(ids, counts[ids].astype(jnp.float32))
 
 
@@ -136,10 +153,16 @@ def train_cohort(
         message = algorithm.download(server, group, i)
         return client.local(message, memory, own, jax.random.fold_in(key, i))
 
-    memories = state.clients[group]
-    rows = (tree.take(memories, places), tree.take(client_data(algorithm, data), ids))
-    results = map_clients(one_client, mesh, at_once)((state.server, key), ids, rows)
-    trained, uploads, metrics = all_gather_rows(results, mesh)
+    memories, count = state.clients[group], len(ids)
+    devices = 1 if mesh is None else mesh.size
+    rows = (
+        tree.take(memories, filled(places, devices)),
+        tree.take(client_data(algorithm, data), filled(ids, devices)),
+    )
+    mapped = map_clients(one_client, mesh, at_once)
+    results = mapped((state.server, key), filled(ids, devices), rows)
+    results = jax.tree.map(lambda leaf: leaf[:count], all_gather_rows(results, mesh))
+    trained, uploads, metrics = results
     return tree.put(memories, places, trained), uploads, metrics
 
 

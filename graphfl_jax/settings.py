@@ -146,9 +146,16 @@ class Items:
     """A sequence of integers or names, such as ``16,16``."""
 
     meaning: str
+    choices: Collection[str] = ()  # the possible items; without any, all are possible
     when: str = ""
 
-    kind, values = "tuple", "items, separated by commas"
+    kind = "tuple"
+
+    @property
+    def values(self) -> str:
+        return (
+            f"items{' of ' * bool(self.choices)}{', '.join(self.choices)}, separated by commas"
+        )
 
     def parse(self, text: str) -> tuple:
         try:
@@ -160,6 +167,10 @@ class Items:
     def check(self, field: str, value: Any) -> tuple:
         if isinstance(value, str) or not isinstance(value, tuple | list):
             raise _wrong_type(field, value, "items such as 16,16")
+        for item in value if self.choices else ():
+            if item not in self.choices:
+                given, known = ",".join(map(str, value)), ", ".join(self.choices)
+                raise ValueError(f"{field}={given}: {item!r} is unknown; choose from {known}")
         return tuple(value)
 
 

@@ -12,7 +12,8 @@ from graphfl_jax.configs import changed, custom
 from graphfl_jax.core import ClientModel, Examples
 from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.metrics import CLASSIFICATION
-from graphfl_jax.models.cnn import LOWERINGS, cnn, convolve, halved, lenet
+from graphfl_jax.models.cnn import cnn, lenet
+from graphfl_jax.models.images import LOWERINGS, convolve, halved
 
 KEY = jax.random.key(5)
 SHAPE = (16, 17, 3)

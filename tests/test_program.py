@@ -29,6 +29,26 @@ def test_cohorts_are_ascending_without_repeats_and_fair():
     np.testing.assert_array_equal(cohorts.weights, ids + 1.0)
     shares = np.bincount(ids.ravel(), minlength=10) / 2000
     assert np.abs(shares - 0.3).max() < 4 * np.sqrt(0.3 * 0.7 / 2000)
+    subsets = np.unique(ids, axis=0, return_counts=True)[1] / 2000
+    assert len(subsets) == 120  # of 10 over 3
+    assert np.abs(subsets - 1 / 120).max() < 4.5 * np.sqrt(1 / 120 * 119 / 120 / 2000)
+
+
+def test_a_cohort_of_everyone_is_everyone():
+    cohort = draw_cohort(jax.random.key(0), jnp.array([4, 5, 6]), 3)
+    np.testing.assert_array_equal(cohort.ids, [0, 1, 2])
+    np.testing.assert_array_equal(cohort.weights, [4.0, 5.0, 6.0])
+
+
+def test_a_draw_makes_nothing_of_the_size_of_the_federation():
+    counts = jax.ShapeDtypeStruct((100_000,), jnp.int32)
+    trace = jax.make_jaxpr(lambda key, counts: draw_cohort(key, counts, 10))
+    values = [
+        variable.aval.size
+        for equation in trace(jax.random.key(0), counts).jaxpr.eqns
+        for variable in equation.outvars
+    ]
+    assert max(values) <= 10 * 10
 
 
 def test_batches_are_uniform_draws_from_the_real_examples():
@@ -40,10 +60,12 @@ def test_batches_are_uniform_draws_from_the_real_examples():
 
 
 @pytest.mark.parametrize(
-    "cohort_size, size", [(1, None), (5, 5), (7, 7), (11, None), (12, 6), (16, 8)]
+    "cohorts, size",
+    [((1,), None), ((5,), 5), ((11,), 6), ((12,), 6), ((16,), 8), ((17,), 6), ((3, 5), 5)],
 )
-def test_the_mesh_is_the_largest_that_divides_the_cohort(cohort_size, size):
-    mesh = client_mesh(cohort_size)
+def test_the_mesh_has_the_fewest_devices_with_the_smallest_shares(cohorts, size):
+    """Of 8 devices. 11 clients are 2 on each of 6 devices, or on some of 8."""
+    mesh = client_mesh(*cohorts)
     assert (mesh and mesh.size) == size
 
 
@@ -59,7 +81,7 @@ def test_clients_in_sequence_are_the_clients_all_at_once(devices, at_once):
     """Of six clients, or of three on each device; 4 divides neither."""
     rows = jnp.arange(6.0), jnp.arange(6.0) * 2 + 1
     shared, ids = jnp.float32(0.5), jnp.arange(6, dtype=jnp.int32)
-    mesh = client_mesh(6, jax.devices()[:devices])
+    mesh = client_mesh(6, devices=jax.devices()[:devices])
     found = jax.jit(map_clients(train_one, mesh, at_once))(shared, ids, rows)
     expected = map_clients(train_one, None)(shared, ids, rows)
     np.testing.assert_allclose(found, expected, rtol=1e-6)

@@ -17,7 +17,7 @@ from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import pretrained, resnet
-from graphfl_jax.models.layers import LOWERINGS, Conv, max_pool
+from graphfl_jax.models.images import Conv, max_pool
 from graphfl_jax.models.resnet import resnet18
 from graphfl_jax.program import make_program
 from tests.federations import small_config
@@ -73,10 +73,10 @@ def conv_in_numpy(x, kernel, stride, padding):
 
 
 @pytest.mark.parametrize("size, stride", [(1, 1), (1, 2), (3, 1), (3, 2), (7, 1), (7, 2)])
-def test_both_lowerings_compute_the_convolution(size, stride):
+def test_every_lowering_computes_the_convolution(size, stride):
     """Values and gradients, for one client and for three clients with different kernels."""
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(3, 2, 9, 8, 4)).astype(np.float32)
+    x = rng.normal(size=(3, 4, 9, 8, 2)).astype(np.float32)
     kernels = rng.normal(size=(3, size, size, 4, 5)).astype(np.float32) / size
     weights = rng.normal(size=5).astype(np.float32)
     padding = size // 2
@@ -86,38 +86,37 @@ def test_both_lowerings_compute_the_convolution(size, stride):
 
         def loss(x, kernel):
             out = layer.apply({"params": {"kernel": kernel}}, x)
-            return jnp.sum(jnp.sin(out) * weights[None, None, None]), out
+            return jnp.sum(jnp.sin(out) * weights[:, None, None, None]), out
 
         gradient = jax.value_and_grad(loss, (0, 1), has_aux=True)
         return jax.jit(gradient)(x[0], kernels[0]), jax.jit(jax.vmap(gradient))(x, kernels)
 
-    results = {lowering: run(lowering) for lowering in LOWERINGS}
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3),
-        results["patches"],
-        results["grouped"],
-    )
-    ((_, one), _), ((_, each), _) = results["patches"]
+    xla, *others = map(run, ("xla", "rows", "im2col"))
+    for other in others:
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), xla, other
+        )
+    ((_, one), _), ((_, each), _) = xla
     for out, i in ((one, 0), (each[0], 0), (each[2], 2)):
         expected = conv_in_numpy(
-            x[i].transpose(0, 3, 1, 2), kernels[i].transpose(3, 2, 0, 1), stride, padding
+            x[i].transpose(3, 0, 1, 2), kernels[i].transpose(3, 2, 0, 1), stride, padding
         )
-        np.testing.assert_allclose(out, expected.transpose(0, 2, 3, 1), rtol=1e-4, atol=1e-3)
+        np.testing.assert_allclose(out, expected.transpose(1, 2, 3, 0), rtol=1e-4, atol=1e-3)
 
 
 def test_a_convolution_of_size_one_is_a_matrix_product():
-    layer = Conv(5, 1, 1, 0, "patches")
+    layer = Conv(5, 1, 1, 0, "im2col")
     kernel = jnp.ones((1, 1, 3, 5))
     program = jax.make_jaxpr(lambda x: layer.apply({"params": {"kernel": kernel}}, x))
-    names = [eqn.primitive.name for eqn in program(jnp.ones((2, 4, 4, 3))).eqns]
+    names = [eqn.primitive.name for eqn in program(jnp.ones((3, 4, 4, 2))).eqns]
     assert names.count("dot_general") == 1
     assert "conv_general_dilated" not in names
 
 
 def test_kernels_are_initialised_with_variance_two_over_fan_out():
     """Up to 4 standard errors of a mean of squares of normal variables."""
-    layer = Conv(64, 3, 1, 1, "patches")
-    kernel = layer.init(KEY, jnp.zeros((1, 4, 4, 32)))["params"]["kernel"]
+    layer = Conv(64, 3, 1, 1, "im2col")
+    kernel = layer.init(KEY, jnp.zeros((32, 4, 4, 1)))["params"]["kernel"]
     squares = np.square(np.asarray(kernel)) * (3 * 3 * 64) / 2
     assert abs(squares.mean() - 1) < 4 * np.sqrt(2 / squares.size)
 
@@ -125,16 +124,16 @@ def test_kernels_are_initialised_with_variance_two_over_fan_out():
 @pytest.mark.parametrize("height, width", [(8, 8), (7, 6), (1, 1)])
 def test_max_pooling_takes_the_largest_of_each_window(height, width):
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(2, 3, height, width, 4)).astype(np.float32) - 5
-    weights = rng.normal(size=(2, 3, -(-height // 2), -(-width // 2), 4)).astype(np.float32)
+    x = rng.normal(size=(2, 4, height, width, 3)).astype(np.float32) - 5
+    weights = rng.normal(size=(2, 4, -(-height // 2), -(-width // 2), 3)).astype(np.float32)
     expected, gradient = np.zeros_like(weights), np.zeros_like(x)
-    for n, b, i, j, c in np.ndindex(weights.shape):
+    for n, c, i, j, b in np.ndindex(weights.shape):
         rows = slice(max(2 * i - 1, 0), 2 * i + 2)
         columns = slice(max(2 * j - 1, 0), 2 * j + 2)
-        window = x[n, b, rows, columns, c]
-        expected[n, b, i, j, c] = window.max()
+        window = x[n, c, rows, columns, b]
+        expected[n, c, i, j, b] = window.max()
         row, column = np.unravel_index(window.argmax(), window.shape)
-        gradient[n, b, rows.start + row, columns.start + column, c] += weights[n, b, i, j, c]
+        gradient[n, c, rows.start + row, columns.start + column, b] += weights[n, c, i, j, b]
     np.testing.assert_array_equal(jax.jit(jax.vmap(max_pool))(x), expected)
     found = jax.jit(jax.vmap(jax.grad(lambda x, w: jnp.sum(max_pool(x) * w))))(x, weights)
     np.testing.assert_allclose(found, gradient, rtol=1e-6, atol=1e-6)

@@ -196,7 +196,7 @@ def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
 def _all_clients_train(config, clients, devices=None):
     """Rounds of a generated federation in which all clients train."""
     experiment, config = _generated_experiment(config, clients)
-    mesh = client_mesh(clients, devices) if devices else None
+    mesh = client_mesh(clients, devices=devices) if devices else None
     return compile_rounds(experiment, config, mesh=mesh)
 
 

@@ -28,9 +28,8 @@ from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_rates
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs.values import values_of
-from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.results import environment
-from graphfl_jax.runs.session import cohort_divisor
+from graphfl_jax.runs.session import mesh_of
 
 JAX = "graphfl_jax"
 VARIANTS = ("eager", "compile", "vmap", "vmap+compile")
@@ -82,8 +81,7 @@ def against_torch(
     torch_player = import_torch_player(threads)
     experiment = build_experiment(config, load_federation(config))
     with cost() as spent:
-        mesh = client_mesh(cohort_divisor(experiment))
-        rounds = compile_rounds(experiment, config, mesh=mesh)
+        rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
     costs, players = {JAX: spent()}, {JAX: player(rounds, rounds_each)}
     start, played = play_in_jax(experiment, config, rounds, ROUNDS)

@@ -40,8 +40,8 @@ flags.DEFINE_string(
 flags.DEFINE_integer(
     "cores",
     None,
-    "CPU cores that share many runs, by default all that this process may use. "
-    "All accelerators are used in any case.",
+    "CPU cores that share the clients of a round, or many runs; by default all that this "
+    "process may use. All accelerators are used in any case.",
     lower_bound=1,
 )
 flags.DEFINE_bool(
@@ -53,9 +53,7 @@ FLAGS = flags.FLAGS
 OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
 
 
-def launch(
-    main: Callable[[], int], *, keep_compiled: bool = True, many_runs: bool = False
-) -> None:
+def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
     An OSError or ValueError, as raised for an invalid flag, field or file, is printed as one
@@ -73,8 +71,7 @@ def launch(
         try:
             if keep_compiled:
                 _keep_compiled(FLAGS.compilation_cache)
-            if many_runs:
-                _make_cores_devices(FLAGS.cores)
+            _make_cores_devices(FLAGS.cores)
             sys.exit(main())
         except (OSError, ValueError) as error:
             if FLAGS.debug:
@@ -212,9 +209,11 @@ def _make_cores_devices(cores: int | None) -> None:
     """Makes each CPU core a device, unless XLA's own flags set the number of devices.
 
     XLA uses several cores for one large matrix product, but only one core for a program of many
-    small products.
+    small products. With --distributed, the processes share the cores.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if "distributed" in FLAGS and FLAGS.distributed:
         return
     allowed = getattr(
         os, "sched_getaffinity", lambda process: range(os.cpu_count())

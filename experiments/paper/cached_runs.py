@@ -41,7 +41,7 @@ def cached_runs(
     Returns:
       The runs, point by point and seed by seed, and how many of them were not in the cache. A
       run is results.json of a single run with a ``fingerprint`` and the ``curve``: test scores
-      at every evaluation, means over clients.
+      at every evaluation that has them, means over clients.
     """
     folder = folder / FOLDER
     federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
@@ -63,7 +63,7 @@ def cached_runs(
         _, path, fingerprint = missing[places[index]]
         curve = [
             {"round": int(row["round"])}
-            | jax.tree.map(lambda scores: float(scores.mean()), row["scores"]["test"])
+            | jax.tree.map(lambda scores: float(scores.mean()), row["scores"].get("test", {}))
             for row in outcome.rows
         ]
         run = {"fingerprint": fingerprint, **outcome.results, "curve": curve}

@@ -4,7 +4,7 @@ import numpy as np
 
 from experiments.common.statistics import diverged, over_seeds
 from experiments.common.units import UNITS
-from graphfl_jax.runs.results import POINTS
+from graphfl_jax.evaluation import POINTS
 
 
 def robustness_row(runs: list[dict], clean: list[dict]) -> dict:

@@ -9,7 +9,7 @@ from experiments.common.text_tables import escaped, markdown_table, narrow
 from experiments.common.units import UNITS
 from experiments.paper.published import OUT_OF_REACH, published
 from graphfl_jax.build import variant_of
-from graphfl_jax.runs.results import POINTS
+from graphfl_jax.evaluation import POINTS
 
 HEADS = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
 

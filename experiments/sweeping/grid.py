@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from experiments.common.command_line import FLAGS, OVERRIDES, file_configuration
 from graphfl_jax.configs.fields import setting_of
-from graphfl_jax.configs.values import adjusted, current_field, parse
+from graphfl_jax.configs.values import adjusted, changed, current_field, parse
 from graphfl_jax.runs.sweep import Point, TrialGroup
 from graphfl_jax.settings import Real
 
@@ -141,16 +141,32 @@ def configured(point: Point) -> tuple[ConfigDict, dict]:
     return adjusted(config, OVERRIDES, changes)
 
 
-def check_validation(groups: list[TrialGroup]) -> None:
-    """Checks that all runs of a sweep have a validation split.
+def evaluated_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
+    """The groups, whose evaluations before the last round compute only what ranks points.
+
+    ``eval.points`` and ``eval.splits`` keep what a configuration sets.
 
     Raises:
-      ValueError: a run has none.
+      ValueError: a run has no validation split, or sets these fields to less.
     """
-    for group in groups:
-        for federation in group.federations.values():
-            if "val" not in federation.data.evals:
-                raise ValueError(
-                    "data.val_fraction=0.0 leaves no examples for validation; set "
-                    "--config.data.val_fraction=0.1"
-                )
+    return [
+        group._replace(config=changed(group.config, _checked_scope(group))) for group in groups
+    ]
+
+
+def _checked_scope(group):
+    for federation in group.federations.values():
+        if "val" not in federation.data.evals:
+            raise ValueError(
+                "data.val_fraction=0.0 leaves no examples for validation; set "
+                "--config.data.val_fraction=0.1"
+            )
+    given, values = group.config.eval, {}
+    for field, needed in (("points", "P"), ("splits", "val")):
+        values[f"eval.{field}"] = given[field] or (needed,)
+        if needed not in values[f"eval.{field}"]:
+            raise ValueError(
+                f"eval.{field}={','.join(given[field])} leaves out {needed}, by which a sweep "
+                f"ranks points; add {needed}, or leave the field empty"
+            )
+    return values

@@ -7,11 +7,12 @@ import warnings
 from pathlib import Path
 
 from graphfl_jax.configs.renamed import current
+from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import summary
 from graphfl_jax.runs.batch import Outcome, recorded_identity
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.folder import check_folder
-from graphfl_jax.runs.results import POINTS, environment
+from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.sweep import Planned, TrialGroup
 
 NAME = "trials.jsonl"
@@ -132,7 +133,7 @@ class TrialLog:
         line["validation"] = None
         if not results["diverged"]:
             better = results["higher_is_better"]
-            final = outcome.rows[-1]["scores"]["val"]
+            final = outcome.final["val"]
             line["validation"] = {
                 "final": {
                     point: summary(final[point], higher_is_better=better) for point in POINTS

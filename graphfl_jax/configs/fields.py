@@ -18,12 +18,23 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.evaluation import POINTS
 from graphfl_jax.models import MODELS
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.robustness.defences import DEFENCES
-from graphfl_jax.settings import Choice, Integer, Optimizer, Part, Real, Text, parameters
+from graphfl_jax.settings import (
+    Choice,
+    Integer,
+    Items,
+    Optimizer,
+    Part,
+    Real,
+    Text,
+    parameters,
+)
 
+SPLITS = ("val", "test", "triggered")  # triggered: test images with a backdoor's trigger
 FIRST_RATE = 0.1  # default learning rate of an optimiser
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -69,6 +80,16 @@ BASE = {
                 low=0,
             ),
             0,
+        ),
+        (
+            "eval.points",
+            Items("Points of the evaluations before the last round; empty is all.", POINTS),
+            (),
+        ),
+        (
+            "eval.splits",
+            Items("Splits of the evaluations before the last round; empty is all.", SPLITS),
+            (),
         ),
         ("data.name", Choice("Data set.", DATASETS), "tpt48"),
         (

@@ -16,6 +16,7 @@ FIELDS = {
 }
 VALUES = {
     "algorithm.output": {"whole": "direct", "full": "residual", "lowrank": "lora"},
+    "model.lowering": {"patches": "rows", "grouped": "xla"},
 }
 
 

@@ -5,69 +5,16 @@ Recognition. Proceedings of the IEEE 86(11), 1998, with ReLU and max pooling as 
 The larger network: McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient
 Learning of Deep Networks from Decentralized Data. AISTATS 2017.
 https://arxiv.org/abs/1602.05629
-
-Inside, activations are [channels, height, width, batch]. On a CPU, the batch as the last axis
-fills the vector registers, and the gradients of weights become products that XLA computes fast.
 """
-
-from typing import Annotated
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
+from graphfl_jax.models.images import Lowering, columns, convolve, halved, per_channel
 from graphfl_jax.models.layers import dense, uniform_within
 from graphfl_jax.models.micro_batches import MicroBatched
-from graphfl_jax.settings import Choice
-
-LOWERINGS = ("auto", "rows", "im2col", "xla")
-Lowering = Annotated[
-    str,
-    Choice(
-        "How convolutions are computed: one product per kernel row, one product, or XLA's own "
-        "convolution; auto is im2col on a CPU and xla elsewhere.",
-        LOWERINGS,
-    ),
-]
-
-
-def convolve(x, kernel, *, padding: int, lowering: str):
-    """A convolution of stride 1: [C, H, W, B] and [k, k, C, F] -> [F, H', W', B].
-
-    Args:
-      padding: zeros on each of the four sides.
-      lowering: one of `LOWERINGS`. Results are equal up to rounding.
-    """
-    size, _, channels, features = kernel.shape
-    if lowering == "auto":
-        lowering = "im2col" if jax.default_backend() == "cpu" else "xla"
-    if lowering == "xla":
-        return jax.lax.conv_general_dilated(
-            *(x, kernel, (1, 1), [(padding, padding)] * 2),
-            dimension_numbers=("CHWN", "HWIO", "CHWN"),
-        )
-    x = jnp.pad(x, ((0, 0), *[(padding, padding)] * 2, (0, 0)))
-    height, width = x.shape[1] - size + 1, x.shape[2] - size + 1
-    # [k C, padded H, W', B]: for each output column, the inputs of one kernel row
-    columns = jnp.concatenate([x[:, :, j : j + width] for j in range(size)])
-    if lowering == "im2col":
-        columns = jnp.concatenate([columns[:, i : i + height] for i in range(size)])
-        product = kernel.reshape(-1, features).T @ columns.reshape(len(columns), -1)
-    else:
-        rows = kernel.reshape(size, size * channels, features)
-        product = sum(
-            rows[i].T @ columns[:, i : i + height].reshape(len(columns), -1)
-            for i in range(size)
-        )
-    return product.reshape(features, height, width, -1)
-
-
-def halved(x):
-    """Max pooling, window 2 x 2, stride 2, of [C, H, W, B]; drops a last odd row or column."""
-    height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
-    x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
-    return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
 
 
 class Convolution(nn.Module):
@@ -86,7 +33,7 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", init, (5, 5, len(x), self.features))
         bias = self.param("bias", init, (self.features,))
         x = convolve(x, kernel, padding=self.padding, lowering=self.lowering)
-        return halved(nn.relu(x + bias[:, None, None, None]))
+        return halved(nn.relu(x + per_channel(bias)))
 
 
 class Dense(nn.Module):
@@ -112,7 +59,7 @@ class Body(nn.Module):
 
     @nn.compact
     def __call__(self, images):
-        x = jnp.moveaxis(scaled(images), (0, 3), (3, 0))
+        x = columns(scaled(images))
         for i, (channels, padding) in enumerate(zip(self.channels, self.paddings, strict=True)):
             x = Convolution(channels, padding, self.lowering, name=f"conv{i + 1}")(x)
         x = x.reshape(-1, x.shape[-1])  # [channels height width, B]

@@ -15,6 +15,9 @@ encoder reads the past from h = 0. The decoder starts from the encoder's last st
 steps reads the previous value and the features that are known ahead, such as the time of day.
 The previous value is the last observed one in the first step, and the decoder's own forecast in
 the later steps. A linear layer on h' gives the forecast.
+
+Inside, states are [hidden, batch], as in `models.images`. The product with a step's inputs is
+computed in the step: storing and reading all of these products takes longer.
 """
 
 import dataclasses
@@ -48,21 +51,14 @@ class Cell(nn.Module):
         }
 
 
-def input_gates(cell: dict[str, Array], x: Array, first: int = 0) -> Array:
-    """The inputs' share of the gates, x W_x + b_x: [T, B, F] -> [T, B, 3 H].
-
-    `x` holds the cell's inputs from number `first` on.
-    """
-    return x @ cell["input_kernel"][first:] + cell["input_bias"][None, None]
-
-
-def next_state(cell: dict[str, Array], h: Array, from_input: Array) -> Array:
-    """One step: states [B, H] and the inputs' share of the gates [B, 3 H] -> [B, H]."""
-    from_state = h @ cell["hidden_kernel"] + cell["hidden_bias"][None]
-    hidden = h.shape[-1]
-    gates = jax.nn.sigmoid(from_input[:, : 2 * hidden] + from_state[:, : 2 * hidden])
-    r, z = gates[:, :hidden], gates[:, hidden:]
-    n = jnp.tanh(from_input[:, 2 * hidden :] + r * from_state[:, 2 * hidden :])
+def next_state(cell: dict[str, Array], h: Array, x: Array) -> Array:
+    """One step: the state [H, B] after the inputs x [F, B]."""
+    from_input = cell["input_kernel"].T @ x + cell["input_bias"][:, None]
+    from_state = cell["hidden_kernel"].T @ h + cell["hidden_bias"][:, None]
+    hidden = len(h)
+    gates = jax.nn.sigmoid(from_input[: 2 * hidden] + from_state[: 2 * hidden])
+    r, z = gates[:hidden], gates[hidden:]
+    n = jnp.tanh(from_input[2 * hidden :] + r * from_state[2 * hidden :])
     return n + z * (h - n)
 
 
@@ -74,14 +70,14 @@ class Encoder(nn.Module):
     @nn.compact
     def __call__(self, x: Array) -> Array:
         cell = Cell(x.shape[-1], self.hidden)()
-        from_inputs = input_gates(cell, jnp.swapaxes(x, 0, 1))  # [T, B, 3 H]
-        start = jnp.zeros_like(from_inputs[0, :, : self.hidden])
+        steps = jnp.transpose(x, (1, 2, 0))  # [T, F, B]
+        start = jnp.zeros_like(steps[0], shape=(self.hidden, len(x)))
 
-        def step(h, from_input):
-            return next_state(cell, h, from_input), None
+        def step(h, inputs):
+            return next_state(cell, h, inputs), None
 
-        h, _ = jax.lax.scan(step, start, from_inputs, unroll=UNROLL)
-        return h
+        h, _ = jax.lax.scan(step, start, steps, unroll=UNROLL)
+        return h.T
 
 
 class Decoder(nn.Module):
@@ -96,22 +92,22 @@ class Decoder(nn.Module):
         cell = Cell(1 + known.shape[-1], self.hidden)()
         init = uniform_within(self.hidden**-0.5)
         kernel, bias = self.param("kernel", init, (self.hidden,)), self.param("bias", init, ())
-        from_known = input_gates(cell, jnp.swapaxes(known, 0, 1), first=1)  # [T, B, 3 H]
 
         def step(carry, inputs):
             h, value = carry
-            from_input, forced = inputs
+            features, forced = inputs
             if forced is not None:
                 value = jnp.where(forced[1], forced[0], value)
-            h = next_state(cell, h, from_input + value[:, None] * cell["input_kernel"][:1])
-            value = h @ kernel + bias
+            h = next_state(cell, h, jnp.concatenate([value[None], features]))
+            value = kernel @ h + bias
             return (h, value), value
 
         forced = None
         if truth is not None:
             previous = jnp.concatenate([last[:, None], truth[:, :-1]], axis=1)
             forced = (previous.T, use_truth.T)
-        _, values = jax.lax.scan(step, (h, last), (from_known, forced), unroll=UNROLL)
+        steps = (jnp.transpose(known, (1, 2, 0)), forced)  # [T, F, B]
+        _, values = jax.lax.scan(step, (h.T, last), steps, unroll=UNROLL)
         return values.T
 
 
@@ -164,7 +160,7 @@ def gru(
     def head(params, features):
         return decoder.apply({"params": params}, *_split_features(features, width, outputs))
 
-    return ClientModel(init=init, body=body, head=head, task=task)
+    return ClientModel(init=init, body=body, head=head, task=task, at_once=1)
 
 
 def gru_sampled(

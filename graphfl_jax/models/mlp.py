@@ -1,5 +1,6 @@
 """Multilayer perceptrons: client models for FL-60 and TPT-48, and parts of hypernetworks."""
 
+import itertools
 import math
 
 import flax.linen as nn
@@ -8,6 +9,11 @@ import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.layers import Hidden, dense
+
+# Parameters of the clients that a core trains at once. More do not fit into its cache: 1,000
+# perceptrons of TPT-48 at once take 1.4 times as long as 20 at once, and 40 of width 256 in
+# groups of 20 take 1.2 times as long as one by one.
+PARAMETERS_AT_ONCE = 10_000
 
 
 class MLP(nn.Module):
@@ -44,6 +50,8 @@ def mlp(
         )
     body, head = MLP(hidden), MLP((outputs,))
     features = math.prod(inputs)
+    pairs = itertools.pairwise((features, *hidden, outputs))
+    size = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairs)
 
     def init(key):
         key_body, key_head = jax.random.split(key)
@@ -52,11 +60,25 @@ def mlp(
             "head": head.init(key_head, jnp.zeros((1, hidden[-1])))["params"],
         }
 
+    def apply(params, x):
+        return _columns(params, x.T).T
+
     return ClientModel(
         init=init,
-        body=lambda params, x: nn.relu(
-            body.apply({"params": params}, x.reshape(x.shape[0], features))
-        ),
-        head=lambda params, features: head.apply({"params": params}, features),
+        body=lambda params, x: nn.relu(apply(params, x.reshape(x.shape[0], features))),
+        head=apply,
         task=task,
+        at_once=max(1, PARAMETERS_AT_ONCE // size),
     )
+
+
+def _columns(params, x):
+    """`MLP` with the examples as columns: [F, B] -> [widths[-1], B].
+
+    On a CPU, products over the batch, the gradients of weights, are faster in this layout.
+    """
+    for i in range(len(params)):
+        x = nn.relu(x) if i else x
+        layer = params[f"Dense_{i}"]
+        x = layer["kernel"].T @ x + layer["bias"][:, None]
+    return x

@@ -13,9 +13,10 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.layers import LOWERINGS, BatchNorm, Conv, dense, max_pool
+from graphfl_jax.models.images import BatchNorm, Conv, Lowering, columns, max_pool, per_channel
+from graphfl_jax.models.layers import dense
 from graphfl_jax.models.pretrained import read_tensors
-from graphfl_jax.settings import Choice, Integer, Text
+from graphfl_jax.settings import Integer, Text
 
 RECALIBRATION_EXAMPLES = 256  # largest number of a client's examples for its statistics
 # Mean and deviation of red, green and blue in ImageNet, on a scale from 0 to 1.
@@ -27,7 +28,7 @@ AVERAGES = ("running_mean", "running_var", "num_batches_tracked")
 
 
 class BasicBlock(nn.Module):
-    """Two 3 x 3 convolutions with a skip connection: [B, H, W, C] -> [B, H', W', features]."""
+    """Two 3 x 3 convolutions with a skip connection: [C, H, W, B] -> [features, H', W', B]."""
 
     features: int
     stride: int
@@ -40,7 +41,7 @@ class BasicBlock(nn.Module):
         out = nn.relu(BatchNorm(name="bn1")(out, count))
         out = conv(size=3, stride=1, padding=1, name="conv2")(out)
         out = BatchNorm(name="bn2")(out, count)
-        if self.stride != 1 or x.shape[-1] != self.features:
+        if self.stride != 1 or len(x) != self.features:
             x = conv(size=1, stride=self.stride, padding=0, name="downsample_0")(x)
             x = BatchNorm(name="downsample_1")(x, count)
         return nn.relu(out + x)
@@ -54,7 +55,7 @@ class ResNet18(nn.Module):
 
     @nn.compact
     def __call__(self, images, count):
-        x = (images.astype(jnp.float32) / 255 - MEAN[None, None, None]) / STD[None, None, None]
+        x = (columns(images).astype(jnp.float32) / 255 - per_channel(MEAN)) / per_channel(STD)
         x = Conv(self.width, 7, stride=2, padding=3, lowering=self.lowering, name="conv1")(x)
         x = max_pool(nn.relu(BatchNorm(name="bn1")(x, count)))
         for stage in range(4):
@@ -65,7 +66,7 @@ class ResNet18(nn.Module):
                     lowering=self.lowering,
                     name=f"layer{stage + 1}_{i}",
                 )(x, count)
-        return jnp.mean(x, axis=(1, 2))
+        return jnp.mean(x, axis=(1, 2)).T
 
 
 def resnet18(
@@ -76,10 +77,7 @@ def resnet18(
     width: Annotated[
         int, Integer("Channels of the first stage; later stages double them.")
     ] = 64,
-    lowering: Annotated[
-        str,
-        Choice("How convolutions are computed; see models/layers.py.", LOWERINGS),
-    ] = "patches",
+    lowering: Lowering = "auto",
     weights: Annotated[
         str,
         Text("Pretrained weights, .safetensors or .pth; empty starts from random weights."),
@@ -157,6 +155,7 @@ def resnet18(
         task=task,
         train_forward=train_forward,
         recalibrate=recalibrate,
+        at_once=1,
     )
 
 

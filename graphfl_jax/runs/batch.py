@@ -51,6 +51,7 @@ class Outcome(NamedTuple):
 
     results: dict  # as in results.json of a single run; times are shares of a batch's
     rows: list[dict]  # as in `single.Result`
+    final: dict | None  # as in `single.Result`
     # Scores of the new clients after 0, 1, ... of their rounds, {split: {point: [m]}}
     new_clients: list[dict]
 
@@ -208,9 +209,9 @@ class _Player:
             self.experiment.build(self.experiment.hparams, 0),
             *(tree.take(session.state, 0), self.experiment.federation.data),
         )
-        evaluations, state, extras = [], session.state, {}
+        evaluations, state, final = [], session.state, None
         for evaluation in play(session, config, state, seconds):
-            played, state, log, scores, extras = evaluation
+            played, state, log, scores, final = evaluation
             last = evaluations[-1][0] if evaluations else 0
             evaluations.append((played, log, scores))
             report(len(batch) * (played - last) / config.rounds)
@@ -218,7 +219,7 @@ class _Player:
         share = {what: spent / size for what, spent in seconds.items()}
         outcomes = []
         for i, trial in enumerate(batch):
-            results = (evaluations, extras, joined)
+            results = (evaluations, final, joined)
             own = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else leaf[i], results)  # noqa: B023
             outcomes.append(self._outcome(trial, *own, share, traffic))
         compiling = seconds.pop("compile")
@@ -238,7 +239,7 @@ class _Player:
                 for scores in session.join(state, everyone, self.config.new_clients.rounds)
             ]
 
-    def _outcome(self, trial, evaluations, extras, joined, seconds, traffic) -> Outcome:
+    def _outcome(self, trial, evaluations, final, joined, seconds, traffic) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""
         changes = {f"hparams.{name}": value for name, value in trial.hparams.items()}
         config = changed(with_seed(self.config, trial.seed), changes)
@@ -252,6 +253,8 @@ class _Player:
             if diverged >= 0:
                 break
             rows.append({"round": np.int32(played), "train": log.metrics, "scores": scores})
+        else:
+            diverged = diverged_at(log, final, played)
         new_clients = None
         if joined:
             new_clients = new_client_scores(
@@ -261,7 +264,7 @@ class _Player:
             config,
             experiment,
             rows,
-            extras,
+            final,
             new_clients,
             diverged=diverged >= 0,
             seconds=seconds,
@@ -269,7 +272,7 @@ class _Player:
             traffic=traffic,
             where=self.where,
         )
-        return Outcome(results, rows, joined)
+        return Outcome(results, rows, None if diverged >= 0 else final[0], joined)
 
 
 def _held(compiled) -> int:

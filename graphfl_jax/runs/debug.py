@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
-from graphfl_jax.evaluation import score_points, split_results
+from graphfl_jax.evaluation import EVERYTHING, score_points, split_results
 from graphfl_jax.program import Log
 from graphfl_jax.rounds import client_data, members, sample_cohorts
-from graphfl_jax.runs.session import Inputs, inputs_of, program_of
+from graphfl_jax.runs.session import Inputs, inputs_of, program_of, scope_of
 
 SERVER = "the server"
 
@@ -27,6 +27,7 @@ class DebugSession:
 
     def __init__(self, experiment: Experiment, config: ConfigDict):
         self.experiment, self.config = experiment, config
+        self.chosen_is_all = scope_of(config) == EVERYTHING
         self.program = program_of(experiment, config)
         self.inputs: Inputs = inputs_of(experiment, config.seed)
         self.state: State = self.program.start(*self.inputs)
@@ -80,18 +81,27 @@ class DebugSession:
         return State(server, tuple(memories), state.round + 1), metrics
 
     def evaluate(self, state):
-        """Scores of every client, as `evaluation.evaluate_clients`."""
+        """All scores of every client, as `evaluation.evaluate_clients`."""
+        return self._evaluate(state, EVERYTHING)
+
+    def evaluate_chosen(self, state):
+        """The chosen scores of every client."""
+        return self._evaluate(state, scope_of(self.config))
+
+    def _evaluate(self, state, scope):
         algorithm = self._algorithm(state)
         key = jax.random.fold_in(self.key_evaluations, state.round)
+        chosen = {name: self.data.evals[name] for name in scope.splits or self.data.evals}
         results = {}
         for g, group in enumerate(self.experiment.groups):
             count = len(members(self.data.train.count, group))
             for place in range(count):
                 i = int(members(jnp.int32(place), group, of=True))
                 memory, own = self._rows(algorithm, state.clients[g], place, i)
-                rows = (memory, (own, tree.take(self.data.evals, i)))
+                rows = (memory, (own, tree.take(chosen, i)))
                 score = functools.partial(
-                    score_points, algorithm, g, self.config.eval_batch_size
+                    *(score_points, algorithm, g, self.config.eval_batch_size),
+                    scope.points,
                 )
                 with jax.disable_jit():
                     results[i] = self._call(
@@ -99,7 +109,8 @@ class DebugSession:
                         *((state.server, key), i, rows),
                     )
         ordered = [results[i] for i in sorted(results)]
-        return split_results(jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered))
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
+        return split_results(stacked, scope.points)
 
     def _algorithm(self, state) -> Algorithm:
         return self.experiment.build(self.inputs.hparams, state.round)

@@ -16,10 +16,10 @@ import graphfl_jax
 from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import summary
 from graphfl_jax.robustness.attacks import Attackers
 
-POINTS = ("G", "L", "P")
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
 
 
@@ -32,7 +32,7 @@ def results_of(
     config: ConfigDict,
     experiment: Experiment,
     rows: list[dict],
-    extras: dict,
+    final: tuple[dict, dict] | None,
     new_clients: dict | None,
     *,
     diverged: bool,
@@ -47,7 +47,7 @@ def results_of(
       config: of the run.
       experiment: of the run.
       rows: its evaluations, as in `single.Result`.
-      extras: extra metrics of the last evaluation.
+      final: all scores and extra metrics after the last round; None for a run that diverged.
       new_clients: their scores from `new_client_scores`, if there are any.
       diverged: whether the run diverged.
       seconds: from `new_seconds`, with the times added.
@@ -58,11 +58,11 @@ def results_of(
     federation, task = experiment.federation, experiment.model.task
     scores = errors = attack = None
     if config.attack.name:
-        attack = attack_summary(config, experiment, [] if diverged else rows)
+        attack = attack_summary(config, experiment, None if diverged else final[0])
     if not diverged:
-        scores = final_scores(rows, task)
+        scores = final_scores(rows, final[0], task)
         if task.summarize:
-            errors = errors_in_units(federation, extras, task)
+            errors = errors_in_units(federation, final[1], task)
     down, up = traffic
     cohort_size = sum(group.cohort_size for group in experiment.groups)
     steps = played * cohort_size * config.local_steps
@@ -109,21 +109,26 @@ def row_line(row: dict, task: Task) -> str:
     return json.dumps(line, allow_nan=False) + "\n"
 
 
-def final_scores(rows: list[dict], task: Task) -> dict:
+def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
     """Test scores of the last round, and of the round with the best validation score.
 
     The validation score is the mean over clients at P, the predictor that a client would use.
-    Among equals, the earliest round counts. Without a validation split ``best_val`` is None.
+    Among equals, the earliest round counts. ``best_val`` is None without a validation split, or
+    if the evaluations before the last round have no test scores or not P.
+
+    Args:
+      rows: as in `single.Result`.
+      final: all scores after the last round, {split: {point: [N]}}.
     """
-    best = None
-    if "val" in rows[0]["scores"]:
+    best, evaluated = None, rows[0]["scores"]
+    if "test" in evaluated and "P" in evaluated.get("val", {}):
         means = np.array([row["scores"]["val"]["P"].mean(dtype=np.float64) for row in rows])
         chosen = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
         best = {
             "round": int(chosen["round"]),
             **summaries(chosen["scores"]["test"], task),
         }
-    return {"final": summaries(rows[-1]["scores"]["test"], task), "best_val": best}
+    return {"final": summaries(final["test"], task), "best_val": best}
 
 
 def new_client_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
@@ -151,13 +156,13 @@ def new_client_scores(federation: Federation, scores: Iterable[dict], task: Task
     return result
 
 
-def attack_summary(config: ConfigDict, experiment: Experiment, rows: list[dict]) -> dict:
+def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | None) -> dict:
     """Which clients attacked a run, and the effect after the last round.
 
     Args:
       config: of the run.
       experiment: of the run.
-      rows: as for `final_scores`; empty for a run that diverged.
+      final: as for `final_scores`; None for a run that diverged.
 
     Returns:
       ``name``; ``malicious``, the names of the attackers, ``ids``, their numbers, and
@@ -178,9 +183,8 @@ def attack_summary(config: ConfigDict, experiment: Experiment, rows: list[dict])
         "benign": None,
         "success": None,
     }
-    if not (rows and others.any()):
+    if final is None or not others.any():
         return result
-    final = rows[-1]["scores"]
     own = {point: np.asarray(final["test"][point])[others] for point in POINTS}
     result["benign"] = summaries(own, experiment.model.task)
     if "triggered" in final:
@@ -208,10 +212,11 @@ def errors_in_units(federation: Federation, extras: dict, task: Task) -> dict:
 
 
 def summaries(scores: dict, task: Task) -> dict:
-    """`metrics.summary` of the clients' scores at G, L and P."""
+    """`metrics.summary` of the clients' scores at each point."""
     return {
         point: summary(scores[point], higher_is_better=task.higher_is_better)
         for point in POINTS
+        if point in scores
     }
 
 

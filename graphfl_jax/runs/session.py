@@ -5,7 +5,6 @@ over a mesh of runs. Both are compiled, played and evaluated here.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -20,6 +19,8 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
+from graphfl_jax.devices import client_mesh
+from graphfl_jax.evaluation import POINTS, Scope
 from graphfl_jax.program import Log, Program, make_program, play_rounds
 
 
@@ -44,8 +45,9 @@ class Evaluation(NamedTuple):
     played: int  # rounds
     state: State
     log: Log  # since the last evaluation
-    scores: dict  # {split: {point: [N]}}
-    extras: dict  # clients' means of extra metrics, see `evaluation.evaluate_clients`
+    scores: dict  # {split: {point: [N]}}, of the chosen splits and points
+    # After the last round, all scores and extra metrics, see `evaluation.evaluate_clients`
+    final: tuple[dict, dict] | None
 
 
 class Session:
@@ -55,6 +57,8 @@ class Session:
       state: before the first round.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> (scores, extras).
+      evaluate_chosen: the same for the chosen splits and points.
+      chosen_is_all: whether these are all.
     """
 
     def __init__(
@@ -66,17 +70,23 @@ class Session:
     ):
         """Makes the first state and compiles, unless executables of these shapes are given."""
         self.program, self.inputs = program, inputs
+        self.chosen_is_all = program.evaluate is program.evaluate_chosen
         self.state = jax.block_until_ready(program.start(*inputs))
         self.executables = executables or (
             program.advance.lower(self.state, *inputs, jnp.int32(1)).compile(),
-            program.evaluate.lower(self.state, *inputs).compile(),
+            program.evaluate_chosen.lower(self.state, *inputs).compile(),
         )
 
     def advance(self, state, rounds):
         return self.executables[0](state, *self.inputs, rounds)
 
-    def evaluate(self, state):
+    def evaluate_chosen(self, state):
         return self.executables[1](state, *self.inputs)
+
+    def evaluate(self, state):
+        if self.chosen_is_all:
+            return self.evaluate_chosen(state)
+        return self.program.evaluate(state, *self.inputs)
 
     def join(self, state, everyone, rounds: int) -> Iterator[dict]:
         """Scores of all clients after new ones have joined, and after each of their rounds.
@@ -108,10 +118,14 @@ def play(
         step = min(config.eval_every - played % config.eval_every, config.rounds - played)
         with clock(seconds, "train"):
             state, log = jax.block_until_ready(play_rounds(session.advance, state, step))
-        with clock(seconds, "evaluate"):
-            scores, extras = jax.device_get(session.evaluate(state))
         played += step
-        yield Evaluation(played, state, log, scores, extras)
+        with clock(seconds, "evaluate"):
+            final = chosen = jax.device_get(session.evaluate_chosen(state))
+            if played < config.rounds:
+                final = None
+            elif not session.chosen_is_all:
+                final = jax.device_get(session.evaluate(state))
+        yield Evaluation(played, state, log, chosen[0], final)
 
 
 def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None) -> Program:
@@ -121,15 +135,21 @@ def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = N
         groups=experiment.groups,
         eval_batch_size=config.eval_batch_size,
         clients_per_eval=config.clients_per_eval,
+        scope=scope_of(config),
         mesh=mesh,
         new_clients=experiment.federation.new_clients,
         poison=experiment.poison,
     )
 
 
-def cohort_divisor(experiment: Experiment) -> int:
-    """The largest number of devices that can share the cohort of every group equally."""
-    return math.gcd(*(group.cohort_size for group in experiment.groups))
+def scope_of(config: ConfigDict) -> Scope:
+    """What the evaluations before the last round compute."""
+    return Scope(config.eval.points or POINTS, config.eval.splits)
+
+
+def mesh_of(experiment: Experiment) -> Mesh | None:
+    """The mesh over which the cohorts of an experiment are split."""
+    return client_mesh(*(group.cohort_size for group in experiment.groups))
 
 
 def inputs_of(experiment: Experiment, seed: int, mesh: Mesh | None = None) -> Inputs:
@@ -172,10 +192,14 @@ def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program
         return jax.jit(many, donate_argnums=donate)
 
     given = (per_run, per_run, data)
+    complete = chosen = lift(program.evaluate, per_run, *given)
+    if program.evaluate_chosen is not program.evaluate:
+        chosen = lift(program.evaluate_chosen, per_run, *given)
     return Program(
         start=lift(program.start, *given),
         advance=lift(program.advance, per_run, *given, shared, donate=0),
-        evaluate=lift(program.evaluate, per_run, *given),
+        evaluate=complete,
+        evaluate_chosen=chosen,
         admit=lift(program.admit, per_run, *given),
         adapt=lift(program.adapt, per_run, *given),
     )

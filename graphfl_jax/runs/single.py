@@ -14,7 +14,6 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.devices import client_mesh
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.debug import DebugSession
@@ -29,9 +28,9 @@ from graphfl_jax.runs.results import environment, new_client_scores, new_seconds
 from graphfl_jax.runs.session import (
     Session,
     clock,
-    cohort_divisor,
     diverged_at,
     inputs_of,
+    mesh_of,
     place,
     play,
     program_of,
@@ -42,7 +41,9 @@ class Result(NamedTuple):
     """A finished run."""
 
     results: dict  # what results.json holds
-    rows: list[dict]  # per evaluation: round, train {name: []}, scores {split: {point: [N]}}
+    # Per evaluation: round, train {name: []}, scores {split: {point: [N]}} of the chosen ones
+    rows: list[dict]
+    final: dict | None  # all scores after the last round; None for a run that diverged
     state: State  # after the last round
     diverged_at: int  # the round that left a non-finite number, or -1
 
@@ -120,7 +121,7 @@ def run_experiment(
             "versions": json.dumps(where["versions"]),
         }
     )
-    seconds, rows, extras, diverged = new_seconds(), [], None, -1
+    seconds, rows, final, diverged = new_seconds(), [], None, -1
     with clock(seconds, "compile"):
         session = DebugSession(experiment, config) if debug else compiled(experiment, config)
     traffic = message_bytes(
@@ -137,8 +138,8 @@ def run_experiment(
         state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), found.state, state)
     saved = int(state.round)
     for evaluation in play(session, config, state, seconds):
-        played, state, log, scores, extras = evaluation
-        diverged = diverged_at(log, scores, played)
+        played, state, log, scores, final = evaluation
+        diverged = diverged_at(log, (scores, final), played)
         if diverged >= 0:
             break
         row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
@@ -150,14 +151,14 @@ def run_experiment(
 
     joined = None
     if diverged < 0:
-        if extras is None:  # all rounds had been played before
-            _, extras = jax.device_get(session.evaluate(state))
+        if final is None:  # all rounds had been played before
+            final = jax.device_get(session.evaluate(state))
         joined = _join(session, experiment, config, state, seconds)
     results = results_of(
         config,
         experiment,
         rows,
-        extras,
+        final,
         joined,
         diverged=diverged >= 0,
         seconds=seconds,
@@ -166,12 +167,12 @@ def run_experiment(
         where=where,
     )
     run_synchronized(lambda: folder and folder.finish(results))
-    return Result(results, rows, state, diverged)
+    return Result(results, rows, None if diverged >= 0 else final[0], state, diverged)
 
 
 def compiled(experiment: Experiment, config: ConfigDict) -> Session:
     """A compiled session on the devices of all processes, which split the cohort."""
-    mesh = run_synchronized(client_mesh, cohort_divisor(experiment))
+    mesh = mesh_of(experiment)
     inputs = inputs_of(experiment, config.seed, mesh)
     session = Session(program_of(experiment, config, mesh), inputs)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect

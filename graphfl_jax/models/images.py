@@ -1,0 +1,155 @@
+"""Layers of networks for images, whose activations are [channels, height, width, batch].
+
+On a CPU, the batch as the last axis fills the vector registers, and the gradients of weights
+become products that XLA computes fast. Elsewhere XLA chooses the layout in memory itself.
+"""
+
+from typing import Annotated
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.nn.initializers import variance_scaling
+
+from graphfl_jax.settings import Choice
+
+LOWERINGS = ("auto", "rows", "im2col", "xla")
+Lowering = Annotated[
+    str,
+    Choice(
+        "How convolutions are computed: one product per kernel row, one product, or XLA's own "
+        "convolution; auto is im2col on a CPU and xla elsewhere.",
+        LOWERINGS,
+    ),
+]
+BATCH_NORM_EPSILON = 1e-5
+
+
+def columns(images):
+    """Images [B, H, W, C] as [C, H, W, B]."""
+    return jnp.moveaxis(images, (0, 3), (3, 0))
+
+
+def convolve(x, kernel, *, padding: int, lowering: str, stride: int = 1):
+    """A convolution: [C, H, W, B] and [k, k, C, F] -> [F, H', W', B].
+
+    Args:
+      padding: zeros on each of the four sides.
+      lowering: one of `LOWERINGS`. Results are equal up to rounding.
+      stride: of both axes.
+    """
+    size, _, channels, features = kernel.shape
+    if lowering == "auto":
+        lowering = "im2col" if jax.default_backend() == "cpu" else "xla"
+    if lowering == "xla":
+        return jax.lax.conv_general_dilated(
+            *(x, kernel, (stride, stride), [(padding, padding)] * 2),
+            dimension_numbers=("CHWN", "HWIO", "CHWN"),
+        )
+    x = jnp.pad(x, ((0, 0), *[(padding, padding)] * 2, (0, 0)))
+    # [k C, padded H, W', B]: for each output column, the inputs of one kernel row
+    parts = shifted(jnp.concatenate(shifted(x, 2, size, stride)), 1, size, stride)
+    height, width = parts[0].shape[1:3]
+    if lowering == "im2col":
+        product = kernel.reshape(-1, features).T @ jnp.concatenate(parts).reshape(
+            size * size * channels, -1
+        )
+    else:
+        rows = kernel.reshape(size, size * channels, features)
+        product = sum(
+            row.T @ part.reshape(len(part), -1) for row, part in zip(rows, parts, strict=True)
+        )
+    return product.reshape(features, height, width, -1)
+
+
+class Conv(nn.Module):
+    """A convolution without bias: [C, H, W, B] -> [features, H', W', B].
+
+    The kernel [size, size, C, features] is initialised as in torchvision's residual networks:
+    normal with variance 2 / (size^2 features).
+    """
+
+    features: int
+    size: int
+    stride: int
+    padding: int  # zeros on each of the four sides
+    lowering: str  # one of `LOWERINGS`
+
+    @nn.compact
+    def __call__(self, x):
+        kernel = self.param(
+            "kernel",
+            variance_scaling(2.0, "fan_out", "normal"),
+            (self.size, self.size, len(x), self.features),
+        )
+        return convolve(
+            *(x, kernel), padding=self.padding, lowering=self.lowering, stride=self.stride
+        )
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation of x [C, H, W, B] over H, W and B, without running averages.
+
+    Uses the mean and the biased variance of the first `count` >= 1 examples. If the collection
+    "statistics" holds a mean and a variance, both [C], these are used instead. If that
+    collection is mutable, the mean and the unbiased variance of the examples are stored there,
+    as PyTorch's running averages are computed.
+    """
+
+    @nn.compact
+    def __call__(self, x, count):
+        channels = (len(x),)
+        scale = self.param("scale", nn.initializers.ones, channels)
+        bias = self.param("bias", nn.initializers.zeros, channels)
+        if self.has_variable("statistics", "mean"):
+            mean = self.get_variable("statistics", "mean")
+            variance = self.get_variable("statistics", "variance")
+        else:
+            real = (jnp.arange(x.shape[3]) < count).astype(x.dtype)[None, None, None]
+            numbers = (count * x.shape[1] * x.shape[2]).astype(x.dtype)
+            mean = jnp.sum(x * real, axis=(1, 2, 3)) / numbers
+            squares = jnp.sum(jnp.square(x - per_channel(mean)) * real, axis=(1, 2, 3))
+            variance = squares / numbers
+            if self.is_mutable_collection("statistics"):
+                self.put_variable("statistics", "mean", mean)
+                unbiased = squares / jnp.maximum(numbers - 1, 1)
+                self.put_variable("statistics", "variance", unbiased)
+        factor = scale * jax.lax.rsqrt(variance + BATCH_NORM_EPSILON)
+        return (x - per_channel(mean)) * per_channel(factor) + per_channel(bias)
+
+
+def halved(x):
+    """Max pooling, window 2 x 2, stride 2, of [C, H, W, B]; drops a last odd row or column."""
+    height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
+    x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
+    return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
+
+
+def max_pool(x):
+    """Max pooling, window 3 x 3, stride 2, padding 1: x [C, H, W, B] -> [C, H', W', B].
+
+    Among equal maxima the first gets the gradient, as in PyTorch. The gradient of XLA's own
+    pooling is slower.
+    """
+    for axis in (2, 1):
+        padding = [(1, 1) if a == axis else (0, 0) for a in range(4)]
+        first, *rest = shifted(jnp.pad(x, padding, constant_values=-jnp.inf), axis, 3, 2)
+        for other in rest:
+            # Comparisons with NaN are false, so a NaN in `other` is taken and one in `first`
+            # must be kept explicitly.
+            first = jnp.where((first >= other) | jnp.isnan(first), first, other)
+        x = first
+    return x
+
+
+def shifted(x, axis: int, size: int, stride: int) -> list:
+    """Sliding windows along an axis: a list of `size` arrays, the k-th items of all windows."""
+    reach = (x.shape[axis] - size) // stride * stride + 1
+    return [
+        jax.lax.slice_in_dim(x, first, first + reach, stride, axis) for first in range(size)
+    ]
+
+
+def per_channel(values):
+    """Values [C] as [C, 1, 1, 1]."""
+    return values[:, None, None, None]
