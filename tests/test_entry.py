@@ -184,7 +184,7 @@ def test_validation_at_p_chooses_and_test_scores_are_reported(task, best):
         return {"round": played, "scores": {"val": val, "test": test}}
 
     rows = [row(2, 0.25, 0.8), row(4, 0.75, 0.1), row(6, 0.75, 0.9), row(8, 0.5, 0.3)]
-    scores = final_scores(rows, task)
+    scores = final_scores(rows, rows[-1]["scores"], task)
     assert scores["best_val"]["round"] == best
     assert scores["best_val"]["P"]["mean"] == {2: 0.8, 4: 0.1}[best]
     assert scores["final"]["P"]["mean"] == 0.3
@@ -296,7 +296,13 @@ BAD_FIELDS = [
         {"new_clients.fraction": "0.2", "algorithm.new_client_embedding": "no"},
         "^algorithm.new_client_embedding='no' .*neighbours, ",
     ),
+    ("fl60", {"eval.points": "G,Q"}, "^eval.points=G,Q: 'Q' is unknown; choose from G, L, P$"),
     # values outside their range
+    (
+        "fl60",
+        {"client_chunk": "-1"},
+        "^client_chunk=-1 must be at least 0; set --config.client",
+    ),
     ("fl60", {"cohort_size": "0"}, "^cohort_size=0 must be at least 1; set --config.cohort_s"),
     ("fl60", {"batch_size": "0"}, "^batch_size=0 must be at least 1"),
     ("fl60", {"local_steps": "0"}, "^local_steps=0 must be at least 1"),

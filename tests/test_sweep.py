@@ -457,6 +457,14 @@ def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cor
         ([VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
         ([VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
         ([VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),
+        (
+            [VALIDATED, "--grid.rounds=1,2", "--config.eval.points=G,L"],
+            "eval.points=G,L leaves out P, by which a sweep ranks",
+        ),
+        (
+            [VALIDATED, "--grid.rounds=1,2", "--config.eval.splits=test"],
+            "eval.splits=test leaves out val, by which a sweep ranks",
+        ),
     ],
 )
 def test_a_sweep_that_cannot_be_made_is_refused(tmp_path, words, message):

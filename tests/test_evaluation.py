@@ -1,0 +1,117 @@
+"""What evaluations compute, and what they leave out."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import graphfl_jax
+from graphfl_jax.build import build_experiment
+from graphfl_jax.evaluation import EVERYTHING, Scope
+from graphfl_jax.program import make_program
+from tests.federations import small_config, two_clusters
+
+KEY = jax.random.key(3)
+
+
+def scores_of(experiment, scope):
+    program = make_program(experiment.build, cohort_size=4, scope=scope)
+    inputs = (KEY, jax.tree.map(jnp.float32, experiment.hparams), experiment.federation.data)
+    state = program.start(*inputs)
+    chosen, _ = program.evaluate_chosen(state, *inputs)
+    return chosen, program.evaluate(state, *inputs)[0]
+
+
+@pytest.mark.parametrize("method", ["panacea", "ditto"])  # P is G; P is another model
+@pytest.mark.parametrize(
+    "scope", [Scope(("P",), ("val",)), Scope(("G", "L"), ("test",)), Scope(("L", "P"))]
+)
+def test_chosen_scores_are_those_of_a_complete_evaluation(method, scope):
+    experiment = build_experiment(small_config(method), two_clusters())
+    chosen, complete = scores_of(experiment, scope)
+    assert set(chosen) == set(scope.splits or complete)
+    for split, scores in chosen.items():
+        assert set(scores) == set(scope.points)
+        for point, values in scores.items():
+            np.testing.assert_allclose(values, complete[split][point], rtol=1e-6)
+
+
+def test_clients_train_locally_only_for_the_points_that_need_it():
+    experiment = build_experiment(small_config("panacea"), two_clusters())
+
+    def build(hparams, played):
+        def refuse(message, memory, data, key):
+            raise AssertionError("local training")
+
+        return experiment.build(hparams, played).replacing(local=refuse)
+
+    def evaluate(points):
+        program = make_program(build, cohort_size=4, scope=Scope(points, ()))
+        hparams = jax.tree.map(jnp.float32, experiment.hparams)
+        inputs = (KEY, hparams, experiment.federation.data)
+        state = jax.eval_shape(program.start, *inputs)
+        return jax.eval_shape(program.evaluate_chosen, state, *inputs)
+
+    evaluate(("G", "P"))
+    with pytest.raises(AssertionError, match="local training"):
+        evaluate(("L",))
+
+
+def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
+    everything = small_config("ditto", rounds=4, eval_every=2)
+    some = small_config(
+        "ditto", rounds=4, eval_every=2, eval__points=("P",), eval__splits=("val",)
+    )
+    whole = graphfl_jax.run(everything, two_clusters())
+    part = graphfl_jax.run(some, two_clusters(), out=tmp_path / "part")
+    for row in part.rows:
+        assert {split: set(scores) for split, scores in row["scores"].items()} == {"val": {"P"}}
+    assert set(part.final) == {"val", "test"} and set(part.final["test"]) == {"G", "L", "P"}
+    for point, scores in part.results["scores"]["final"].items():
+        expected = whole.results["scores"]["final"][point]["per_client"]
+        np.testing.assert_allclose(scores["per_client"], expected, rtol=1e-6)
+    assert whole.results["scores"]["best_val"] is not None
+    assert part.results["scores"]["best_val"] is None
+    again = graphfl_jax.run(some, two_clusters(), out=tmp_path / "part", resume=True)
+    assert again.results["scores"] == part.results["scores"]
+    assert len((tmp_path / "part/metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_debugging_evaluates_the_same_scores():
+    config = small_config("ditto", rounds=1, eval__points=("P",), eval__splits=("val",))
+    compiled = graphfl_jax.run(config, two_clusters())
+    debugged = graphfl_jax.run(config, two_clusters(), debug=True)
+    for found, expected in ((debugged.rows, compiled.rows), (debugged.final, compiled.final)):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected
+        )
+
+
+def test_an_empty_choice_is_everything():
+    config = small_config("ditto")
+    assert (config.eval.points, config.eval.splits) == ((), ())
+    assert Scope(("G", "L", "P"), ()) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    "changes, message",
+    [
+        (
+            {"eval__points": ("G", "X")},
+            r"^eval.points=G,X: 'X' is unknown; choose from G, L, P$",
+        ),
+        ({"eval__splits": ("train",)}, r"^eval.splits=train: 'train' is unknown; choose from "),
+    ],
+)
+def test_unknown_points_and_splits_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small_config("ditto", **changes)
+
+
+def test_a_split_that_the_data_lack_is_refused():
+    config, made = small_config("ditto", eval__splits=("val",)), two_clusters()
+    without = {"test": made.data.evals["test"]}
+    made = made._replace(data=made.data._replace(evals=without))
+    message = "^eval.splits=val: .* no split 'val' .*choose from test, or .*val_fraction=0.1$"
+    with pytest.raises(ValueError, match=message):
+        build_experiment(config, made)
