@@ -72,9 +72,9 @@ def test_a_run_of_a_sweep_is_the_single_run():
     assert [(point, seed) for point, seed, _ in runs] == [
         (point, seed) for point in points for seed in (0, 4)
     ]
-    for point, seed, (results, _, _) in runs:
+    for point, seed, (results, *_) in runs:
         assert (results["seed"], results["hparams"]["client_lr"]) == (seed, *point.values())
-    point, seed, (results, rows, _) = runs[1]
+    point, seed, (results, rows, *_) = runs[1]
     alone = graphfl_jax.run(changed(with_seed(config, seed), point))
     assert without_times(results) == without_times(alone.results)
     assert [int(row["round"]) for row in rows] == [2, 3]
@@ -109,7 +109,7 @@ def test_a_field_that_no_run_reads_is_refused():
 
 def test_a_diverged_run_has_the_results_of_the_single_run():
     config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)
-    (results, rows, _), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
+    (results, rows, *_), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
     alone = graphfl_jax.run(config)
     assert without_times(results) == without_times(alone.results)
     assert (results["diverged"], results["scores"]) == (True, None)

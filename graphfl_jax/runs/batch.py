@@ -51,9 +51,9 @@ class Outcome(NamedTuple):
 
     results: dict  # as in results.json of a single run; times are shares of a batch's
     rows: list[dict]  # as in `single.Result`
-    final: dict | None  # as in `single.Result`
     # Scores of the new clients after 0, 1, ... of their rounds, {split: {point: [m]}}
     new_clients: list[dict]
+    final: dict | None  # as in `single.Result`
 
 
 class Played(NamedTuple):
@@ -272,7 +272,7 @@ class _Player:
             traffic=traffic,
             where=self.where,
         )
-        return Outcome(results, rows, None if diverged >= 0 else final[0], joined)
+        return Outcome(results, rows, joined, None if diverged >= 0 else final[0])
 
 
 def _held(compiled) -> int:

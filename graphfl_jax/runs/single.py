@@ -43,9 +43,9 @@ class Result(NamedTuple):
     results: dict  # what results.json holds
     # Per evaluation: round, train {name: []}, scores {split: {point: [N]}} of the chosen ones
     rows: list[dict]
-    final: dict | None  # all scores after the last round; None for a run that diverged
     state: State  # after the last round
     diverged_at: int  # the round that left a non-finite number, or -1
+    final: dict | None  # all scores after the last round; None for a run that diverged
 
 
 def run(
@@ -167,7 +167,7 @@ def run_experiment(
         where=where,
     )
     run_synchronized(lambda: folder and folder.finish(results))
-    return Result(results, rows, None if diverged >= 0 else final[0], state, diverged)
+    return Result(results, rows, state, diverged, None if diverged >= 0 else final[0])
 
 
 def compiled(experiment: Experiment, config: ConfigDict) -> Session:
