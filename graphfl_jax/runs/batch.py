@@ -8,7 +8,6 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -157,6 +156,8 @@ def free_memory() -> int:
     stats = [device.memory_stats() for device in devices]
     if all(stats):
         return min(one["bytes_limit"] - one["bytes_in_use"] for one in stats)
+    import psutil
+
     return psutil.virtual_memory().available // len(devices)  # they share the host's memory
 
 
