@@ -177,10 +177,12 @@ def make_program(
         return State(server, (clients,), state.round + 1)
 
     everywhere = None if mesh is None else NamedSharding(mesh, P())
+    # The text of a program tells all its arguments: with it, executables are kept.
+    whole = {"out_shardings": everywhere, "keep_unused": True}
     return Program(
-        start=jax.jit(start, out_shardings=everywhere),
-        advance=jax.jit(advance, donate_argnums=0, out_shardings=everywhere),
-        evaluate=jax.jit(evaluate, out_shardings=everywhere),
+        start=jax.jit(start, **whole),
+        advance=jax.jit(advance, donate_argnums=0, **whole),
+        evaluate=jax.jit(evaluate, **whole),
         admit=jax.jit(admit, out_shardings=everywhere),
         adapt=jax.jit(adapt, out_shardings=everywhere),
     )

@@ -7,7 +7,7 @@ over a mesh of runs. Both are compiled, played and evaluated here.
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +21,7 @@ from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.program import Log, Program, make_program, play_rounds
+from graphfl_jax.runs.executables import Executables, Kept
 
 
 class Inputs(NamedTuple):
@@ -53,6 +54,8 @@ class Session:
 
     Attributes:
       state: before the first round.
+      executables: compiled for these inputs.
+      kept: what is kept of them for later processes.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> (scores, extras).
     """
@@ -62,21 +65,29 @@ class Session:
         program: Program,
         inputs: Inputs,
         *,
-        executables: tuple[Callable, Callable] | None = None,
+        executables: Executables | None = None,
+        kept: Kept | None = None,
     ):
-        """Makes the first state and compiles, unless executables of these shapes are given."""
-        self.program, self.inputs = program, inputs
-        self.state = jax.block_until_ready(program.start(*inputs))
-        self.executables = executables or (
-            program.advance.lower(self.state, *inputs, jnp.int32(1)).compile(),
-            program.evaluate.lower(self.state, *inputs).compile(),
-        )
+        """Makes the first state, and compiles what is not given or kept.
+
+        Args:
+          program: of one run or a batch.
+          inputs: of the program.
+          executables: of another session with inputs of the same shapes.
+          kept: of an earlier process.
+        """
+        self.program, self.inputs, self.kept = program, inputs, kept or Kept()
+        if executables is None:
+            self.executables, state = self.kept.executables(program, inputs)
+        else:
+            self.executables, state = executables, executables.start(*inputs)
+        self.state = jax.block_until_ready(state)
 
     def advance(self, state, rounds):
-        return self.executables[0](state, *self.inputs, rounds)
+        return self.executables.advance(state, *self.inputs, rounds)
 
     def evaluate(self, state):
-        return self.executables[1](state, *self.inputs)
+        return self.executables.evaluate(state, *self.inputs)
 
     def join(self, state, everyone, rounds: int) -> Iterator[dict]:
         """Scores of all clients after new ones have joined, and after each of their rounds.

@@ -1,8 +1,10 @@
 """One run from configuration to results, in memory or in a folder."""
 
+import functools
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -18,6 +20,7 @@ from graphfl_jax.devices import client_mesh
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.folder import PATHS, RunFolder
 from graphfl_jax.runs.multihost import (
     assert_same_on_all,
@@ -55,6 +58,7 @@ def run(
     resume: bool = False,
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
+    keep_in: str | os.PathLike | None = None,
 ) -> Result:
     """Runs the federation that a configuration describes.
 
@@ -72,6 +76,8 @@ def run(
       debug: plays client by client without ``jit``, and names the client and the stage that
         fail. It is slow.
       report: called after every evaluation with the number of rounds played.
+      keep_in: folder in which the compiled programs are kept, see `executables`; None keeps
+        nothing. Only the user may be able to write into it.
 
     Raises:
       ValueError: a field, the data or the folder does not fit. One line; nothing is written.
@@ -88,7 +94,13 @@ def run(
         return folder, build_experiment(config, found)
 
     folder, experiment = run_synchronized(prepare)
-    return run_experiment(experiment, config, folder=folder, debug=debug, report=report)
+    return run_experiment(
+        *(experiment, config),
+        folder=folder,
+        debug=debug,
+        report=report,
+        executables=None if keep_in is None else private_folder(keep_in),
+    )
 
 
 def run_experiment(
@@ -98,6 +110,7 @@ def run_experiment(
     folder: RunFolder | None = None,
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
+    executables: Path | None = None,
 ) -> Result:
     """Runs an experiment that is already built.
 
@@ -107,6 +120,8 @@ def run_experiment(
       folder: of the run; None writes nothing, as in all processes but the first.
       debug: as in `run`.
       report: as in `run`.
+      executables: folder from `executables.private_folder`, only for an experiment as
+        `build_experiment` returns it; None keeps nothing.
 
     Raises:
       ValueError: the folder holds another run, or has another state in its checkpoint.
@@ -122,11 +137,13 @@ def run_experiment(
     )
     seconds, rows, extras, diverged = new_seconds(), [], None, -1
     with clock(seconds, "compile"):
-        session = DebugSession(experiment, config) if debug else compiled(experiment, config)
-    traffic = message_bytes(
-        experiment.build(experiment.hparams, 0), session.state, experiment.federation.data
+        make = DebugSession if debug else functools.partial(compiled, executables=executables)
+        session = make(experiment, config)
+    state, data = session.state, experiment.federation.data
+    traffic = session.kept.remember(
+        "traffic",
+        lambda: message_bytes(experiment.build(experiment.hparams, 0), session.state, data),
     )
-    state = session.state
     identity = {"data": sha256, **where}
     found = run_synchronized(lambda: folder and folder.begin(state, task, identity))
     found = checkpoint.from_first(found, state)
@@ -169,11 +186,20 @@ def run_experiment(
     return Result(results, rows, state, diverged)
 
 
-def compiled(experiment: Experiment, config: ConfigDict) -> Session:
-    """A compiled session on the devices of all processes, which split the cohort."""
+def compiled(
+    experiment: Experiment, config: ConfigDict, *, executables: Path | None = None
+) -> Session:
+    """A compiled session on the devices of all processes, which split the cohort.
+
+    Args:
+      experiment: of the run.
+      config: its configuration.
+      executables: as in `run_experiment`.
+    """
     mesh = run_synchronized(client_mesh, cohort_divisor(experiment))
     inputs = inputs_of(experiment, config.seed, mesh)
-    session = Session(program_of(experiment, config, mesh), inputs)
+    kept = kept_of(executables, experiment, config, inputs)
+    session = Session(program_of(experiment, config, mesh), inputs, kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect
     return session
 
