@@ -19,7 +19,9 @@ from graphfl_jax.configs import changed, compcars, fl60
 from graphfl_jax.core import State
 from graphfl_jax.models import MODELS
 from graphfl_jax.program import Program
+from graphfl_jax.runs import batch as runs_batch
 from graphfl_jax.runs import executables, single
+from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of
@@ -170,6 +172,16 @@ def test_a_wrong_file_is_replaced(folder, damage, which):
     assert played(Kept(folder, KEY), UNTRACEABLE) == 1.5
 
 
+def test_files_of_other_versions_are_not_read(tmp_path, monkeypatch):
+    folder = executables.private_folder(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(executables, "versions", lambda: {"jax": "0.0.1"})
+        assert played(Kept(folder, executables.machine())) == 1.5
+    before = set(folder.iterdir())
+    assert played(Kept(folder, executables.machine())) == 1.5
+    assert len(before) == len(set(folder.iterdir()) - before) == 4
+
+
 def test_an_executable_that_cannot_be_loaded_is_compiled_anew(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise jax.errors.JaxRuntimeError("INTERNAL: of another driver")
@@ -264,12 +276,22 @@ def test_a_run_of_kept_executables_has_the_same_bits(
     assert loaded == run_again(other, federation, None, tmp_path / "other-plain")
 
 
-def test_other_versions_compile_anew(config, federation, kept, tmp_path, monkeypatch):
-    before = set((kept / "executables").iterdir())
-    monkeypatch.setattr(executables, "versions", lambda: {"jax": "0.0.1"})
-    again = run_again(config, federation, kept, tmp_path / "again")
-    assert again[0] == (kept / "out" / "metrics.jsonl").read_bytes()
-    assert len(set((kept / "executables").iterdir()) - before) == 4
+def test_a_batch_of_kept_executables_has_the_same_bits(
+    config, federation, tmp_path, monkeypatch
+):
+    trials = [Trial({"client_lr": rate}, 0) for rate in (0.1, 0.2)]
+
+    def batch(keep_in):
+        outcomes = dict(run_trials(config, {0: federation}, trials, at_once=2, keep_in=keep_in))
+        return [
+            (outcomes[i].rows, outcomes[i].results["communication"])
+            for i, _ in enumerate(trials)
+        ]
+
+    first = batch(tmp_path)
+    monkeypatch.setattr(runs_batch, "batched", lambda *args, **sizes: UNTRACEABLE)
+    again = batch(tmp_path)
+    jax.tree.map(np.testing.assert_array_equal, first, again)
 
 
 def test_debug_mode_keeps_nothing(config, federation):
@@ -349,7 +371,7 @@ def test_the_state_of_the_process_is_in_the_key(config, federation, usual, monke
         patched.setattr(executables, "_processor", lambda: ["flags : avx"])
         assert described(config, federation) != usual
     with monkeypatch.context() as patched:
-        patched.setattr(executables, "_source", lambda: "other code")
+        patched.setattr(executables, "source_code", lambda: b"other code")
         assert described(config, federation) != usual
     assert described(config, federation) == usual
 

@@ -330,7 +330,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
     )  # restored afterwards
     monkeypatch.setattr(sys, "argv", ["run", f"--config={ROOT}/configs/fl60.py"])
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
-        patch.setattr(checkpoint.ocp, "save", full)
+        patch.setattr(ocp, "save", full)
         launch(lambda: play(cut))
     FLAGS.unparse_flags()
     assert left.value.code == 2

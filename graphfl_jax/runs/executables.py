@@ -43,7 +43,7 @@ from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES
 from graphfl_jax.runs.folder import PATHS
-from graphfl_jax.runs.results import versions
+from graphfl_jax.runs.results import source_code, versions
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 DIGEST = 32  # bytes of SHA-256 at the beginning of a file
@@ -181,7 +181,7 @@ def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> st
             for group in experiment.groups
         ],
         "inputs": _shapes(inputs),
-        "source": _source(),
+        "source": _sha256(source_code()).hex(),
         "machine": machine(),
     }
     return json.dumps(facts)
@@ -269,14 +269,6 @@ def _without_cache_of_jax():
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
         compilation_cache.reset_cache()
-
-
-@functools.cache
-def _source():
-    """A hash of the source code of this package."""
-    package = Path(__file__).parents[1]
-    files = sorted(package.rglob("*.py"))
-    return _sha256(b"".join(_sha256(path.read_bytes()) for path in files)).hex()
 
 
 def _processor():

@@ -221,6 +221,15 @@ def versions() -> dict[str, str]:
     return found | {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
+def source_code() -> bytes:
+    """The names and contents of all source files of this package."""
+    package = Path(graphfl_jax.__file__).parent
+    return b"".join(
+        str(source.relative_to(package)).encode() + source.read_bytes()
+        for source in sorted(package.rglob("*.py"))
+    )
+
+
 def environment() -> dict:
     """Where a run was made: device, versions, and the commit of this checkout if it is one."""
     devices, processes = jax.devices(), jax.process_count()

@@ -180,7 +180,7 @@ def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program
                 out_specs=P("runs"),
                 check_vma=False,  # runs are independent, so nothing is ever summed over them
             )
-        return jax.jit(many, donate_argnums=donate)
+        return jax.jit(many, donate_argnums=donate, keep_unused=True)
 
     given = (per_run, per_run, data)
     return Program(
