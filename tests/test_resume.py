@@ -19,7 +19,7 @@ from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
 from graphfl_jax.configs import changed, fl60
-from graphfl_jax.runs import checkpoint, single
+from graphfl_jax.runs import single
 from graphfl_jax.runs.results import environment
 from tests.entries import ENVIRONMENT, ROOT, command
 from tests.last_release import make_old
