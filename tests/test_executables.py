@@ -25,7 +25,7 @@ from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of
-from tests.entries import ENVIRONMENT
+from tests.entries import ENVIRONMENT, entry
 from tests.federations import two_clusters
 
 HEAVY = {"orbax", "scipy", "h5py", "PIL", "matplotlib", "psutil"}
@@ -376,6 +376,19 @@ def test_the_state_of_the_process_is_in_the_key(config, federation, usual, monke
     assert described(config, federation) == usual
 
 
+def test_the_text_of_a_program_has_all_its_inputs(config, federation):
+    """Also those that it does not use, such as the examples when a run starts."""
+    experiment = build_experiment(config, federation)
+    inputs = inputs_of(experiment, 0)
+    program = single.program_of(experiment, config)
+    state, rounds = jax.eval_shape(program.start, *inputs), jnp.int32(1)
+    given = {"start": inputs, "advance": (state, *inputs, rounds), "evaluate": (state, *inputs)}
+    for name, arguments in given.items():
+        text = getattr(program, name).lower(*arguments).as_text()
+        (main,) = [line for line in text.splitlines() if "func.func public @main" in line]
+        assert main.count("%arg") == len(jax.tree.leaves(arguments)), name
+
+
 def test_nothing_is_kept_of_what_a_key_cannot_tell(config, federation, tmp_path, monkeypatch):
     experiment = build_experiment(config, federation)
     given = (tmp_path, experiment, config, inputs_of(experiment, 0))
@@ -405,3 +418,31 @@ def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeyp
         weights.write_bytes(content)
         keys.add(executables.description(experiment, named, inputs))
     assert len(keys) == 2
+
+
+# ---------------------------------------------------------------------------------- the entries
+
+
+def test_a_second_start_of_an_entry_reads_what_the_first_has_kept(tmp_path):
+    found = []
+    for out in ("first", "second"):
+        ended = entry("run", f"--out={out}", "--compilation_cache=kept", cwd=tmp_path)
+        assert ended.status == 0, ended.stderr
+        kept = sorted((tmp_path / "kept" / "executables").iterdir())
+        written = [(path, path.stat().st_ino) for path in kept]
+        found.append((written, (tmp_path / out / "metrics.jsonl").read_bytes()))
+    assert len(found[0][0]) == 4
+    assert found[0] == found[1]
+
+
+def test_an_empty_flag_keeps_nothing():
+    from experiments.common.command_line import (  # defines flags, for this test only
+        FLAGS,
+        compiled_folder,
+    )
+
+    FLAGS(["run"])
+    assert compiled_folder() == os.environ["JAX_COMPILATION_CACHE_DIR"]
+    FLAGS(["run", "--compilation_cache="])
+    assert compiled_folder() is None
+    FLAGS.unparse_flags()
