@@ -177,7 +177,7 @@ def make_program(
         return State(server, (clients,), state.round + 1)
 
     everywhere = None if mesh is None else NamedSharding(mesh, P())
-    # The text of a program tells all its arguments: with it, executables are kept.
+    # The text of a program, by which executables are kept, must have all its arguments.
     whole = {"out_shardings": everywhere, "keep_unused": True}
     return Program(
         start=jax.jit(start, **whole),

@@ -389,7 +389,7 @@ def test_the_text_of_a_program_has_all_its_inputs(config, federation):
         assert main.count("%arg") == len(jax.tree.leaves(arguments)), name
 
 
-def test_nothing_is_kept_of_what_a_key_cannot_tell(config, federation, tmp_path, monkeypatch):
+def test_nothing_is_kept_of_code_outside_the_key(config, federation, tmp_path, monkeypatch):
     experiment = build_experiment(config, federation)
     given = (tmp_path, experiment, config, inputs_of(experiment, 0))
     assert executables.kept_of(*given).folder == tmp_path

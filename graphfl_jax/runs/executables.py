@@ -115,10 +115,10 @@ class Kept:
     def _compiled(self, function, arguments, inputs, programs):
         """The executable of a function; adds its key and its result to `programs`."""
         lowered = function.lower(*arguments)
-        if not self.folder:
+        result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
+        if not self.folder or not _can_be_pickled(result):
             return lowered.compile()
         key = _sha256("\n".join((lowered.as_text(), *_shapes(arguments), machine())).encode())
-        result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
         blob = _read(self.folder, key.hex())
         executable = None
         if blob is not None:
@@ -129,12 +129,7 @@ class Kept:
                 executable = lowered.compile()
             try:
                 blob = serialize_executable.serialize(executable)[0]
-                restored = pickle.loads(pickle.dumps(result))
-            # A device without serialisation, large constants, or a class of a state that is
-            # defined inside a function.
-            except (ValueError, NotImplementedError, pickle.PicklingError, AttributeError):
-                return executable
-            if jax.tree.structure(restored) != lowered.out_tree:
+            except (ValueError, NotImplementedError):  # JAX cannot on this device
                 return executable
             _write(self.folder, key.hex(), blob)
         programs.append((key.hex(), result))
@@ -146,8 +141,8 @@ def kept_of(
 ) -> Kept:
     """What is kept of an experiment of `build.build_experiment` in a folder.
 
-    Nothing is kept without a folder, with several processes, and where the key cannot tell the
-    code of the experiment: with methods, models or others that are registered from outside.
+    Nothing is kept without a folder, with several processes, and where the key does not contain
+    all code of the experiment: with methods, models or others registered from outside.
 
     Args:
       folder: from `private_folder`, or None.
@@ -231,6 +226,15 @@ def private_folder(folder: str | os.PathLike) -> Path | None:
     return path
 
 
+def _can_be_pickled(result):
+    """Whether a structure can be kept. A class defined inside a function cannot."""
+    try:
+        restored = pickle.loads(pickle.dumps(result))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return jax.tree.structure(restored) == jax.tree.structure(result)
+
+
 def _arguments(state, inputs, rounds):
     """The arguments of start, advance and evaluate."""
     return inputs, (state, *inputs, rounds), (state, *inputs)
@@ -272,7 +276,7 @@ def _without_cache_of_jax():
 
 
 def _processor():
-    """What Linux tells of the first processor; elsewhere, the name of its kind."""
+    """The model and the features of the first processor; outside Linux, only its kind."""
     try:
         lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
     except FileNotFoundError:
