@@ -20,6 +20,7 @@ from rich.table import Table
 import graphfl_jax
 from experiments.common.command_line import (
     FLAGS,
+    compiled_folder,
     configuration,
     fresh_folder,
     launch,
@@ -57,6 +58,7 @@ def run_and_print(config: ConfigDict) -> int:
             resume=FLAGS.resume,
             debug=FLAGS.debug,
             report=lambda played: bar.update(task, completed=played),
+            keep_in=compiled_folder(),
         )
     console = Console(quiet=not is_first())
     if result.results["diverged"]:

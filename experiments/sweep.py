@@ -31,6 +31,7 @@ from rich.console import Console
 
 from experiments.common.command_line import (
     FLAGS,
+    compiled_folder,
     fresh_folder,
     launch,
     progress_bar,
@@ -136,7 +137,10 @@ def outcomes(groups, report):
     for group in groups:
         trials = [planned.trial for planned in group.planned]
         for i, outcome in run_trials(
-            group.config, group.federations, trials, at_once=FLAGS.at_once, report=report
+            *(group.config, group.federations, trials),
+            at_once=FLAGS.at_once,
+            report=report,
+            keep_in=compiled_folder(),
         ):
             yield group, i, outcome
 

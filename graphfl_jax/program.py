@@ -182,15 +182,16 @@ def make_program(
         return State(server, (clients,), state.round + 1)
 
     everywhere = None if mesh is None else NamedSharding(mesh, P())
-    complete = evaluated = jax.jit(evaluate, out_shardings=everywhere)
+    # The text of a program, by which executables are kept, must have all its arguments.
+    whole = {"out_shardings": everywhere, "keep_unused": True}
+    complete = chosen = jax.jit(evaluate, **whole)
     if scope != EVERYTHING:
-        chosen = functools.partial(evaluate, scope=scope)
-        evaluated = jax.jit(chosen, out_shardings=everywhere)
+        chosen = jax.jit(functools.partial(evaluate, scope=scope), **whole)
     return Program(
-        start=jax.jit(start, out_shardings=everywhere),
-        advance=jax.jit(advance, donate_argnums=0, out_shardings=everywhere),
+        start=jax.jit(start, **whole),
+        advance=jax.jit(advance, donate_argnums=0, **whole),
         evaluate=complete,
-        evaluate_chosen=evaluated,
+        evaluate_chosen=chosen,
         admit=jax.jit(admit, out_shardings=everywhere),
         adapt=jax.jit(adapt, out_shardings=everywhere),
     )

@@ -29,7 +29,7 @@ os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="graphfl_jax-tests-")
 import jax
 import pytest
 
-from graphfl_jax.configs.values import as_text, values_of
+from graphfl_jax.configs.values import structure
 from graphfl_jax.runs import single
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
@@ -67,10 +67,8 @@ def shared_programs(monkeypatch):
     make = single.program_of
 
     def program_of(experiment, config, mesh=None):
-        values = values_of(config)[0]
-        inputs = {name for name in values if name.startswith("hparams.")}
-        inputs |= {"seed", "eval_every", "checkpoint_every"}
-        key = (as_text(values, without=inputs), experiment.federation.sha256, mesh)
+        inputs = {"seed", "eval_every", "checkpoint_every"}
+        key = (structure(config, without=inputs), experiment.federation.sha256, mesh)
         if key not in PROGRAMS:
             PROGRAMS[key] = make(experiment, config, mesh)
         return PROGRAMS[key]

@@ -29,6 +29,7 @@ TIMEOUT = 300  # seconds of one start
 SERVER = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
 import graphfl_jax
+import orbax.checkpoint, scipy.special  # which the entries import when they need them
 # All but the entries and `processes`, whose flags would be those of every entry.
 import experiments.common.plots, experiments.paper.cached_runs, experiments.paper.table_text
 import experiments.sweeping.grid, experiments.sweeping.leaderboard

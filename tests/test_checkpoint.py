@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax.checkpoint import v1 as ocp
 
 from graphfl_jax.core import State
 from graphfl_jax.runs import checkpoint
@@ -158,7 +159,7 @@ def test_a_full_disk_leaves_the_earlier_checkpoint_valid(tmp_path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint.ocp, "save", full)
+        patch.setattr(ocp, "save", full)
         with pytest.raises(OSError, match="No space left"):
             save(tmp_path, some_state(4))
     with pytest.warns(RuntimeWarning, match="00000004 is skipped: its writing"):

@@ -19,7 +19,7 @@ from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
 from graphfl_jax.configs import changed, fl60
-from graphfl_jax.runs import checkpoint, single
+from graphfl_jax.runs import single
 from graphfl_jax.runs.results import environment
 from tests.entries import ENVIRONMENT, ROOT, command
 from tests.last_release import make_old
@@ -330,7 +330,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
     )  # restored afterwards
     monkeypatch.setattr(sys, "argv", ["run", f"--config={ROOT}/configs/fl60.py"])
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
-        patch.setattr(checkpoint.ocp, "save", full)
+        patch.setattr(ocp, "save", full)
         launch(lambda: play(cut))
     FLAGS.unparse_flags()
     assert left.value.code == 2

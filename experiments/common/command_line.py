@@ -81,6 +81,13 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     app.run(guarded, flags_parser=_parse)
 
 
+def compiled_folder() -> str | None:
+    """The folder in which compiled programs are kept, or None."""
+    folder = jax.config.jax_compilation_cache_dir
+    kept = FLAGS.compilation_cache != "" and jax.config.jax_enable_compilation_cache
+    return folder if kept and folder and "://" not in folder else None
+
+
 def configuration() -> ConfigDict:
     """The configuration of the file, with the fields that the flags set.
 

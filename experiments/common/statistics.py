@@ -1,7 +1,6 @@
 """Statistics over runs: divergence, means over seeds and confidence intervals."""
 
 import numpy as np
-from scipy.special import stdtrit
 
 
 def critical_value(samples: int, *, missed: float, means: int = 1) -> float:
@@ -12,6 +11,8 @@ def critical_value(samples: int, *, missed: float, means: int = 1) -> float:
       missed: probability that at least one interval does not contain its true mean.
       means: number of intervals (Bonferroni's correction).
     """
+    from scipy.special import stdtrit
+
     return float(-stdtrit(samples - 1, missed / (2 * means)))
 
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import jax
 from ml_collections import ConfigDict
 
-import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs import changed
 from graphfl_jax.runs.batch import Trial, identity, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_json
+from graphfl_jax.runs.results import source_code
 
 FOLDER = "cached_runs"  # in the output folder of an entry
 
@@ -84,9 +84,7 @@ def _read(path, fingerprint) -> dict | None:
 
 def _fingerprint(config, federation) -> str:
     """Hash of the configuration, the data and the source of the package."""
-    package = Path(graphfl_jax.__file__).parent
     digest = hashlib.sha256(identity(config).encode())
     digest.update(federation.sha256.encode())
-    for source in sorted(package.rglob("*.py")):
-        digest.update(str(source.relative_to(package)).encode() + source.read_bytes())
+    digest.update(source_code())
     return digest.hexdigest()

@@ -11,6 +11,8 @@ from ml_collections import ConfigDict
 from graphfl_jax.configs.fields import NOTHING, fields_of, not_read
 from graphfl_jax.configs.renamed import current
 
+FLOATS = "hparams."  # fields whose values are traced
+
 
 def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, by dotted names."""
@@ -167,6 +169,18 @@ def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
 def as_text(values: Mapping[str, Any], *, without: set[str]) -> str:
     """The values of a configuration as JSON, without some fields."""
     return json.dumps({name: values[name] for name in sorted(values.keys() - without)})
+
+
+def structure(config: ConfigDict, *, without: set[str]) -> str:
+    """The fields that shape a program, as text: of traced floats the names, not the values.
+
+    Args:
+      config: a configuration.
+      without: fields that are left out.
+    """
+    values, _ = values_of(config)
+    floats = {name for name in values if name.startswith(FLOATS)}
+    return as_text(values, without=without | floats) + json.dumps(sorted(floats - without))
 
 
 def current_field(name: str, value: Any) -> tuple[str, Any]:

@@ -11,7 +11,6 @@ similar, and those of distant clients are not.
 """
 
 import numpy as np
-from PIL import Image, ImageDraw
 
 TYPES = 4
 _FEWEST, _MOST = 140, 180  # images of a client
@@ -43,6 +42,8 @@ def draw(rng, *, year, view, image_size):
     Returns:
       x [n, image_size, image_size, 3] uint8 and types y [n] from 0 to 3.
     """
+    from PIL import ImageDraw
+
     n = int(rng.integers(_FEWEST, _MOST + 1))
     y = rng.permutation(np.arange(n) % TYPES)
     turns = y / TYPES + year * _YEAR_TURN + view * _VIEW_TURN
@@ -181,6 +182,8 @@ def _seen(rng, faces, view, pixels):
 
 def _street(rng, pixels):
     """A background: sky, ground, and three rectangles as houses or trees."""
+    from PIL import Image, ImageDraw
+
     grey = rng.uniform((150, 80, 60, 60, 60), (210, 150, 190, 190, 190))[:, None]
     sky, ground, *things = (grey + rng.uniform(-25, 25, (5, 3))).astype(int).tolist()
     image = Image.new("RGB", (pixels, pixels), tuple(sky))

@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 # Only common formats, so that few decoders read files that may be damaged or malicious.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
@@ -61,6 +60,8 @@ def decode(file, size) -> np.ndarray:
     Raises:
       ValueError: the image cannot be decoded.
     """
+    from PIL import Image
+
     try:
         with Image.open(file, formats=_FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:

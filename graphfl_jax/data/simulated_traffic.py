@@ -14,7 +14,6 @@ particular.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csgraph, csr_matrix
 
 HOUR = 60 * 60 * 10**9  # nanoseconds
 WAVE = 18.0  # km/h, speed at which the edge of a jam travels upstream
@@ -88,6 +87,8 @@ def _network(rng, sensors):
 
 def _by_road(network):
     """Shortest distances by road [N, N] in km: ahead, over interchanges, and by turns."""
+    from scipy.sparse import csgraph, csr_matrix
+
     way, along, place = network
     apart = np.linalg.norm(place[:, None] - place[None], axis=-1)
     ahead = along[None] - along[:, None]

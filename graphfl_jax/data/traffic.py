@@ -16,7 +16,6 @@ import warnings
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
-import h5py
 import numpy as np
 
 from graphfl_jax.core import Units
@@ -200,6 +199,8 @@ def read_speeds(file) -> Speeds:
       ValueError: the file has another format, times do not increase, or a sensor has wrong
         values or no readings.
     """
+    import h5py
+
     try:
         with h5py.File(file, "r") as hdf:
             frames = [group for group in hdf.values() if "block0_values" in group]

@@ -25,7 +25,6 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
 
 from graphfl_jax.core import Array, ClientModel, Params
 from graphfl_jax.models.mlp import MLP
@@ -54,9 +53,9 @@ def output_layer(
     """Builds the layer that generates the parameters of `model`."""
     shapes = jax.eval_shape(model.init, jax.random.key(0))
     parts = jax.tree_util.tree_map_with_path(_generated_shapes(output, rank), shapes)
-    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), parts)
-    flat, unravel = ravel_pytree(zeros)
-    linear = MLP((flat.shape[0],))
+    tensors, structure = jax.tree.flatten(parts)
+    sizes = [tensor.size for tensor in tensors]
+    linear = MLP((sum(sizes),))
 
     def init(key: Array, features: int) -> dict[str, Any]:
         key_linear, key_base, key_factors = jax.random.split(key, 3)
@@ -66,18 +65,23 @@ def output_layer(
         weights = jax.tree.map(lambda leaf: SCALE * leaf, weights)
         weights["base"] = model.init(key_base)
         if output == "lora":
-            weights["factors"] = _initial_factors(key_factors, zeros)
+            weights["factors"] = _initial_factors(key_factors, parts)
         return weights
 
     def decode(weights: dict[str, Any], features: Array) -> Params:
-        generated = unravel(linear.apply({"params": weights["linear"]}, features))
+        generated = linear.apply({"params": weights["linear"]}, features)
+        generated = [
+            piece.reshape(tensor.shape)
+            for piece, tensor in zip(jax.lax.split(generated, sizes), tensors, strict=True)
+        ]
+        generated = jax.tree.unflatten(structure, generated)
         if output == "direct":
             return generated
         if output == "lora":
             generated = jax.tree.map(jnp.add, weights["factors"], generated)
         return jax.tree.map(_add_to_base, weights["base"], generated)
 
-    return Output(flat.shape[0], init, decode)
+    return Output(sum(sizes), init, decode)
 
 
 def _generated_shapes(output, rank):
@@ -99,15 +103,16 @@ def _generated_shapes(output, rank):
     return generated
 
 
-def _initial_factors(key, zeros):
+def _initial_factors(key, shapes):
     """Initial shared values of everything generated: A from N(0, 1 / fan-in), the rest 0."""
-    leaves, treedef = jax.tree_util.tree_flatten_with_path(zeros)
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(shapes)
     values = []
     for i, (path, leaf) in enumerate(leaves):
         if path[-1] == jax.tree_util.DictKey("a") and leaf.ndim == 2:
             normal = jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
-            leaf = normal / jnp.sqrt(jnp.float32(leaf.shape[0]))
-        values.append(leaf)
+            values.append(normal / jnp.sqrt(jnp.float32(leaf.shape[0])))
+        else:
+            values.append(jnp.zeros(leaf.shape, leaf.dtype))
     return jax.tree_util.tree_unflatten(treedef, values)
 
 

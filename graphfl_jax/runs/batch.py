@@ -2,13 +2,13 @@
 
 import json
 import math
+import os
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import psutil
 from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
@@ -19,6 +19,7 @@ from graphfl_jax.configs.values import as_text, changed, checked, recorded, valu
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import message_bytes
+from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.folder import PATHS
 from graphfl_jax.runs.results import environment, new_client_scores, new_seconds, results_of
 from graphfl_jax.runs.session import (
@@ -72,6 +73,7 @@ def run_trials(
     *,
     at_once: int = 0,
     report: Callable[[float], None] = lambda runs: None,
+    keep_in: str | os.PathLike | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Runs trials in batches, each batch as one program split over the devices of this host.
 
@@ -82,6 +84,7 @@ def run_trials(
       at_once: largest number of runs in a batch; 0 finds one that is fast and fits into memory.
       report: called after every evaluation of a batch, with the number of runs that the played
         rounds amount to.
+      keep_in: as in `single.run`.
 
     Yields:
       The index of a trial and its outcome, batch by batch.
@@ -103,7 +106,11 @@ def run_trials(
             f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
             f"its floats are {', '.join(experiment.hparams)}"
         )
-    player = _Player(config, experiment, federations, jax.local_devices()[: len(trials)])
+    player = _Player(
+        *(config, experiment, federations),
+        devices=jax.local_devices()[: len(trials)],
+        executables=None if keep_in is None else private_folder(keep_in),
+    )
     return _batches(player, trials, at_once, report)
 
 
@@ -158,15 +165,17 @@ def free_memory() -> int:
     stats = [device.memory_stats() for device in devices]
     if all(stats):
         return min(one["bytes_limit"] - one["bytes_in_use"] for one in stats)
+    import psutil
+
     return psutil.virtual_memory().available // len(devices)  # they share the host's memory
 
 
 class _Player:
     """Plays batches of trials; keeps the executables of every size of them."""
 
-    def __init__(self, config, experiment, federations, devices):
+    def __init__(self, config, experiment, federations, *, devices, executables):
         self.config, self.experiment = config, experiment
-        self.federations = federations
+        self.federations, self.folder = federations, executables
         self.seeds = list(federations)
         self.devices = len(devices)
         self.mesh = None
@@ -203,12 +212,10 @@ class _Player:
         inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
             known = self.executables.get(size)
-            session = Session(self.program, inputs, executables=known)
+            kept = None if known else kept_of(self.folder, self.experiment, config, inputs)
+            session = Session(self.program, inputs, executables=known, kept=kept)
             self.executables[size] = session.executables
-        traffic = message_bytes(
-            self.experiment.build(self.experiment.hparams, 0),
-            *(tree.take(session.state, 0), self.experiment.federation.data),
-        )
+        traffic = session.kept.remember("traffic", lambda: self._traffic(session.state))
         evaluations, state, final = [], session.state, None
         for evaluation in play(session, config, state, seconds):
             played, state, log, scores, final = evaluation
@@ -223,8 +230,13 @@ class _Player:
             own = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else leaf[i], results)  # noqa: B023
             outcomes.append(self._outcome(trial, *own, share, traffic))
         compiling = seconds.pop("compile")
-        held = max(map(_held, session.executables)) * self.devices // size
+        held = max(map(_held, session.executables[1:])) * self.devices // size
         return Played(outcomes, compiling, sum(seconds.values()), held)
+
+    def _traffic(self, state):
+        """Bytes of one client's message and of its upload."""
+        algorithm = self.experiment.build(self.experiment.hparams, 0)
+        return message_bytes(algorithm, tree.take(state, 0), self.experiment.federation.data)
 
     def _join(self, session, state, seconds):
         """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""

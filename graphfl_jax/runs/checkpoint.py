@@ -4,6 +4,8 @@ A checkpoint is an Orbax folder ``checkpoints/ROUND`` with the leaves of the sta
 history, and a manifest ``ROUND.json`` with a digest of every file in the folder. The manifest
 is written last, by an atomic rename. A folder without a manifest is incomplete; one whose
 digests differ is damaged. Both are skipped, and the checkpoint before is used.
+
+Orbax is imported by the functions that call it: its import takes longer than a short run.
 """
 
 import hashlib
@@ -17,8 +19,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import orbax.checkpoint as orbax
-from orbax.checkpoint import v1 as ocp
 
 from graphfl_jax.core import State
 from graphfl_jax.runs import multihost
@@ -138,6 +138,9 @@ def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
 
 def _write(target: Path, arrays: dict) -> None:
     """Writes a folder of arrays from this process alone."""
+    import orbax.checkpoint as orbax
+    from orbax.checkpoint import v1 as ocp
+
     if not multihost.is_distributed():
         ocp.save(target, arrays)
         return
@@ -151,6 +154,8 @@ def _write(target: Path, arrays: dict) -> None:
 
 def _read(target: Path) -> dict:
     """Reads, from this process alone, what `_write` wrote."""
+    from orbax.checkpoint import v1 as ocp
+
     context = ocp.Context()
     context.multiprocessing.active_processes = {0}
     with context:

@@ -17,6 +17,7 @@ from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import EVERYTHING, score_points, split_results
 from graphfl_jax.program import Log
 from graphfl_jax.rounds import client_data, members, sample_cohorts
+from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, inputs_of, program_of, scope_of
 
 SERVER = "the server"
@@ -31,6 +32,7 @@ class DebugSession:
         self.program = program_of(experiment, config)
         self.inputs: Inputs = inputs_of(experiment, config.seed)
         self.state: State = self.program.start(*self.inputs)
+        self.kept = Kept()
         keys = jax.random.split(self.inputs.key, 5)  # as in `program.make_program`
         self.key_rounds, self.key_evaluations, key_poison = keys[1], keys[2], keys[4]
         self.poison = experiment.poison(self.inputs.hparams)

@@ -220,16 +220,28 @@ def summaries(scores: dict, task: Task) -> dict:
     }
 
 
+def versions() -> dict[str, str]:
+    """The versions of this package, of Python, and of the packages that compute."""
+    found = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
+    return found | {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def source_code() -> bytes:
+    """The names and contents of all source files of this package."""
+    package = Path(graphfl_jax.__file__).parent
+    return b"".join(
+        str(source.relative_to(package)).encode() + source.read_bytes()
+        for source in sorted(package.rglob("*.py"))
+    )
+
+
 def environment() -> dict:
     """Where a run was made: device, versions, and the commit of this checkout if it is one."""
-    versions = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        versions[package] = importlib.metadata.version(package)
     devices, processes = jax.devices(), jax.process_count()
     where = f" of {processes} processes" if processes > 1 else ""
     return {
         "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}{where}",
-        "versions": versions,
+        "versions": versions(),
         "git_commit": _git_commit(),
     }
 

@@ -6,7 +6,7 @@ over a mesh of runs. Both are compiled, played and evaluated here.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +22,7 @@ from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import POINTS, Scope
 from graphfl_jax.program import Log, Program, make_program, play_rounds
+from graphfl_jax.runs.executables import Executables, Kept
 
 
 class Inputs(NamedTuple):
@@ -55,6 +56,8 @@ class Session:
 
     Attributes:
       state: before the first round.
+      executables: compiled for these inputs.
+      kept: what is kept of them for later processes.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> (scores, extras).
       evaluate_chosen: the same for the chosen splits and points.
@@ -66,22 +69,30 @@ class Session:
         program: Program,
         inputs: Inputs,
         *,
-        executables: tuple[Callable, Callable] | None = None,
+        executables: Executables | None = None,
+        kept: Kept | None = None,
     ):
-        """Makes the first state and compiles, unless executables of these shapes are given."""
-        self.program, self.inputs = program, inputs
+        """Makes the first state, and compiles what is not given or kept.
+
+        Args:
+          program: of one run or a batch.
+          inputs: of the program.
+          executables: of another session with inputs of the same shapes.
+          kept: of an earlier process.
+        """
+        self.program, self.inputs, self.kept = program, inputs, kept or Kept()
         self.chosen_is_all = program.evaluate is program.evaluate_chosen
-        self.state = jax.block_until_ready(program.start(*inputs))
-        self.executables = executables or (
-            program.advance.lower(self.state, *inputs, jnp.int32(1)).compile(),
-            program.evaluate_chosen.lower(self.state, *inputs).compile(),
-        )
+        if executables is None:
+            self.executables, state = self.kept.executables(program, inputs)
+        else:
+            self.executables, state = executables, executables.start(*inputs)
+        self.state = jax.block_until_ready(state)
 
     def advance(self, state, rounds):
-        return self.executables[0](state, *self.inputs, rounds)
+        return self.executables.advance(state, *self.inputs, rounds)
 
     def evaluate_chosen(self, state):
-        return self.executables[1](state, *self.inputs)
+        return self.executables.evaluate_chosen(state, *self.inputs)
 
     def evaluate(self, state):
         if self.chosen_is_all:
@@ -189,7 +200,7 @@ def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program
                 out_specs=P("runs"),
                 check_vma=False,  # runs are independent, so nothing is ever summed over them
             )
-        return jax.jit(many, donate_argnums=donate)
+        return jax.jit(many, donate_argnums=donate, keep_unused=True)
 
     given = (per_run, per_run, data)
     complete = chosen = lift(program.evaluate, per_run, *given)

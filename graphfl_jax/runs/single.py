@@ -1,8 +1,10 @@
 """One run from configuration to results, in memory or in a folder."""
 
+import functools
 import json
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -17,6 +19,7 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.folder import PATHS, RunFolder
 from graphfl_jax.runs.multihost import (
     assert_same_on_all,
@@ -56,6 +59,7 @@ def run(
     resume: bool = False,
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
+    keep_in: str | os.PathLike | None = None,
 ) -> Result:
     """Runs the federation that a configuration describes.
 
@@ -73,6 +77,8 @@ def run(
       debug: plays client by client without ``jit``, and names the client and the stage that
         fail. It is slow.
       report: called after every evaluation with the number of rounds played.
+      keep_in: folder in which the compiled programs are kept, see `executables`; None keeps
+        nothing. Only the user may be able to write into it.
 
     Raises:
       ValueError: a field, the data or the folder does not fit. One line; nothing is written.
@@ -89,7 +95,13 @@ def run(
         return folder, build_experiment(config, found)
 
     folder, experiment = run_synchronized(prepare)
-    return run_experiment(experiment, config, folder=folder, debug=debug, report=report)
+    return run_experiment(
+        *(experiment, config),
+        folder=folder,
+        debug=debug,
+        report=report,
+        executables=None if keep_in is None else private_folder(keep_in),
+    )
 
 
 def run_experiment(
@@ -99,6 +111,7 @@ def run_experiment(
     folder: RunFolder | None = None,
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
+    executables: Path | None = None,
 ) -> Result:
     """Runs an experiment that is already built.
 
@@ -108,6 +121,8 @@ def run_experiment(
       folder: of the run; None writes nothing, as in all processes but the first.
       debug: as in `run`.
       report: as in `run`.
+      executables: folder from `executables.private_folder`, only for an experiment as
+        `build_experiment` returns it; None keeps nothing.
 
     Raises:
       ValueError: the folder holds another run, or has another state in its checkpoint.
@@ -123,11 +138,13 @@ def run_experiment(
     )
     seconds, rows, final, diverged = new_seconds(), [], None, -1
     with clock(seconds, "compile"):
-        session = DebugSession(experiment, config) if debug else compiled(experiment, config)
-    traffic = message_bytes(
-        experiment.build(experiment.hparams, 0), session.state, experiment.federation.data
+        make = DebugSession if debug else functools.partial(compiled, executables=executables)
+        session = make(experiment, config)
+    state, data = session.state, experiment.federation.data
+    traffic = session.kept.remember(
+        "traffic",
+        lambda: message_bytes(experiment.build(experiment.hparams, 0), session.state, data),
     )
-    state = session.state
     identity = {"data": sha256, **where}
     found = run_synchronized(lambda: folder and folder.begin(state, task, identity))
     found = checkpoint.from_first(found, state)
@@ -170,11 +187,20 @@ def run_experiment(
     return Result(results, rows, state, diverged, None if diverged >= 0 else final[0])
 
 
-def compiled(experiment: Experiment, config: ConfigDict) -> Session:
-    """A compiled session on the devices of all processes, which split the cohort."""
+def compiled(
+    experiment: Experiment, config: ConfigDict, *, executables: Path | None = None
+) -> Session:
+    """A compiled session on the devices of all processes, which split the cohort.
+
+    Args:
+      experiment: of the run.
+      config: its configuration.
+      executables: as in `run_experiment`.
+    """
     mesh = mesh_of(experiment)
     inputs = inputs_of(experiment, config.seed, mesh)
-    session = Session(program_of(experiment, config, mesh), inputs)
+    kept = kept_of(executables, experiment, config, inputs)
+    session = Session(program_of(experiment, config, mesh), inputs, kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect
     return session
 

@@ -12,11 +12,10 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs.fields import NOTHING
-from graphfl_jax.configs.values import adjusted, as_text, current_field, values_of
+from graphfl_jax.configs.values import adjusted, current_field, structure, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, identity, run_trials, with_seed
 
-FLOATS = "hparams."  # fields whose values are traced
 Point = dict[str, Any]
 
 
@@ -95,7 +94,7 @@ def groups_of(
         own = {field: value for field, value in point.items() if field not in left}
         read |= set(values_of(config)[0])
         unread |= left
-        by_structure.setdefault(_structure(config), []).append((own, config))
+        by_structure.setdefault(structure(config, without=ELSEWHERE), []).append((own, config))
     for field, value in unread.items():
         if field not in read:
             raise ValueError(
@@ -109,14 +108,6 @@ def groups_of(
         )
     loaded = {}
     return [_group(members, seeds, loaded) for members in by_structure.values()]
-
-
-def _structure(config):
-    """What two runs of one program have in common."""
-    values, _ = values_of(config)
-    floats = {name for name in values if name.startswith(FLOATS)}
-    # The names of the floats are part of it, their values are not.
-    return as_text(values, without=ELSEWHERE | floats) + json.dumps(sorted(floats))
 
 
 def _group(members, seeds, loaded):

@@ -1,0 +1,337 @@
+"""Executables: the compiled functions of a session, kept in a folder for the next start.
+
+A start that finds them traces, lowers and compiles nothing. JAX's own cache only saves the
+compilation. The folder has two kinds of files:
+
+    entry       of a configuration: for each function, the key of its program and the structure
+                of its result. The key is `description`.
+    program     an executable. The key is the text of the lowered program, with the machine.
+
+So a change of the source code after which a program is the same compiles nothing either.
+Programs that are kept here are compiled without JAX's cache: on CPUs, an executable that comes
+from that cache cannot be serialised (JAX 0.10 and 0.12 leave out its functions).
+"""
+
+import contextlib
+import functools
+import hashlib
+import json
+import os
+import pickle
+import platform
+import tempfile
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import serialize_executable
+from jax.experimental.compilation_cache import compilation_cache
+from jax.sharding import NamedSharding
+from ml_collections import ConfigDict
+
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.build import Experiment
+from graphfl_jax.configs.values import structure
+from graphfl_jax.core import State
+from graphfl_jax.models import MODELS
+from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
+from graphfl_jax.program import Program
+from graphfl_jax.robustness.attacks import ATTACKS
+from graphfl_jax.robustness.defences import DEFENCES
+from graphfl_jax.runs.folder import PATHS
+from graphfl_jax.runs.results import source_code, versions
+
+MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
+DIGEST = 32  # bytes of SHA-256 at the beginning of a file
+# Fields that enter no program, or only by the shapes of its inputs.
+OUTSIDE = {"seed", "rounds", "eval_every", "checkpoint_every", *PATHS}
+# Lines of /proc/cpuinfo that say for which processor an executable is.
+PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+
+
+class Executables(NamedTuple):
+    """The compiled functions of a `Program` that a session calls."""
+
+    start: Callable
+    advance: Callable
+    evaluate_chosen: Callable
+
+
+class Kept:
+    """What is kept of one experiment; without a folder, nothing."""
+
+    def __init__(self, folder: Path | None = None, key: str = ""):
+        """Reads the entry of a key in a folder from `private_folder`, if there is one."""
+        self.folder, self.key = folder, key
+        self.entry = (folder and _read(folder, key)) or {}
+
+    def remember(self, name: str, compute: Callable[[], Any]) -> Any:
+        """The kept value of a name, or else what `compute` returns, which is then kept."""
+        if name not in self.entry:
+            self.entry[name] = compute()
+            if self.folder:
+                _write(self.folder, self.key, self.entry)
+        return self.entry[name]
+
+    def executables(self, program: Program, inputs: tuple) -> tuple[Executables, State]:
+        """The executables of a program for inputs of these shapes, and the first state.
+
+        Args:
+          program: of the experiment.
+          inputs: `session.Inputs`.
+        """
+        found = self._loaded(inputs)
+        if found is not None:
+            return found, found.start(*inputs)
+        self.entry, programs = {}, []
+        start = self._compiled(program.start, inputs, inputs, programs)
+        state = start(*inputs)
+        _, *others = _arguments(state, inputs, jnp.int32(1))
+        advance = self._compiled(program.advance, others[0], inputs, programs)
+        evaluate = self._compiled(program.evaluate_chosen, others[1], inputs, programs)
+        if len(programs) == len(Executables._fields):
+            self.remember("programs", lambda: programs)
+        return Executables(start, advance, evaluate), state
+
+    def _loaded(self, inputs):
+        """The kept executables, or None if one of them is missing."""
+        programs = self.entry.get("programs", ())
+        blobs = [_read(self.folder, key) for key, _ in programs]
+        if not blobs or None in blobs:
+            return None
+        results = [result for _, result in programs]
+        load = functools.partial(_deserialised, inputs)
+        with ThreadPoolExecutor() as pool:
+            try:
+                loaded = pool.map(load, blobs, _arguments(results[0], inputs, 0), results)
+                return Executables(*loaded)
+            except jax.errors.JaxRuntimeError:
+                return None  # and compiled anew
+
+    def _compiled(self, function, arguments, inputs, programs):
+        """The executable of a function; adds its key and its result to `programs`."""
+        lowered = function.lower(*arguments)
+        result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
+        if not self.folder or not _can_be_pickled(result):
+            return lowered.compile()
+        key = _sha256("\n".join((lowered.as_text(), *_shapes(arguments), machine())).encode())
+        blob = _read(self.folder, key.hex())
+        executable = None
+        if blob is not None:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
+                executable = _deserialised(inputs, blob, arguments, result)
+        if executable is None:
+            with _without_cache_of_jax():
+                executable = lowered.compile()
+            try:
+                blob = serialize_executable.serialize(executable)[0]
+            except (ValueError, NotImplementedError):  # JAX cannot on this device
+                return executable
+            _write(self.folder, key.hex(), blob)
+        programs.append((key.hex(), result))
+        return executable
+
+
+def kept_of(
+    folder: Path | None, experiment: Experiment, config: ConfigDict, inputs: tuple
+) -> Kept:
+    """What is kept of an experiment of `build.build_experiment` in a folder.
+
+    Nothing is kept without a folder, with several processes, and where the key does not contain
+    all code of the experiment: with methods, models or others registered from outside.
+
+    Args:
+      folder: from `private_folder`, or None.
+      experiment: of the configuration.
+      config: of the run.
+      inputs: `session.Inputs`.
+    """
+    registries = (ALGORITHMS, MODELS, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES)
+    factories = [factory for registry in registries for factory in registry.values()]
+    own = all(factory.__module__.startswith("graphfl_jax.") for factory in factories)
+    if folder is None or jax.process_count() > 1 or not own:
+        return Kept()
+    return Kept(folder, description(experiment, config, inputs))
+
+
+def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> str:
+    """All that the trace and the compilation of an experiment's program depend on.
+
+    Floats of `hparams`, seeds, keys and data are inputs of the program, so only their names and
+    shapes count; the data's hash is included all the same. Constants of the program are the
+    scale of the targets and pretrained weights.
+    """
+    federation, weights = experiment.federation, config.model.get("weights")
+    facts = {
+        "settings": structure(config, without=OUTSIDE),
+        "weights": weights and _sha256(Path(weights).read_bytes()).hex(),
+        "data": (federation.sha256, federation.task, federation.outputs, federation.units),
+        "clients": (len(federation.clients), federation.new_clients),
+        "groups": [
+            (group.cohort_size, group.ids is not None and group.ids.tolist(), group.at_once)
+            for group in experiment.groups
+        ],
+        "inputs": _shapes(inputs),
+        "source": _sha256(source_code()).hex(),
+        "machine": machine(),
+    }
+    return json.dumps(facts)
+
+
+def machine() -> str:
+    """The versions, devices, processor and settings that an executable depends on."""
+    allowed = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count()))
+    client = jax.local_devices()[0].client
+    facts = {
+        "versions": versions(),
+        "platform": (platform.platform(), client.platform, client.platform_version),
+        "devices": [(device.id, device.device_kind) for device in jax.devices()],
+        "processor": _processor(),
+        "cores": len(allowed(0)),
+        "flags": [os.environ.get(name) for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
+        # As they are here: a context can replace a value of the process.
+        "jax": {
+            name: str(getattr(jax.config, name))
+            for name in sorted(jax.config.values)
+            if "cache" not in name and hasattr(jax.config, name)
+        },
+    }
+    return json.dumps(facts)
+
+
+def private_folder(folder: str | os.PathLike) -> Path | None:
+    """The folder of executables inside a folder of compiled programs; it is made.
+
+    Reading a file of it can execute code. So it must be the user's, and nobody else may write
+    into it. Otherwise the result is None, with a warning.
+    """
+    path = Path(folder) / "executables"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = path.stat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise PermissionError("others may write into it")
+    except OSError as error:
+        warnings.warn(
+            f"compilation_cache={folder}: executables are not kept in {path} ({error}); set "
+            f"--compilation_cache to another folder, or to nothing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return None
+    return path
+
+
+def _can_be_pickled(result):
+    """Whether a structure can be kept. A class defined inside a function cannot."""
+    try:
+        restored = pickle.loads(pickle.dumps(result))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return jax.tree.structure(restored) == jax.tree.structure(result)
+
+
+def _arguments(state, inputs, rounds):
+    """The arguments of start, advance and evaluate_chosen."""
+    return inputs, (state, *inputs, rounds), (state, *inputs)
+
+
+def _deserialised(inputs, blob, arguments, result):
+    """The executable of a blob, for arguments and results of these structures."""
+    sharding = inputs.key.sharding
+    meshed = isinstance(sharding, NamedSharding)
+    return serialize_executable.deserialize_and_load(
+        blob,
+        jax.tree.structure((tuple(arguments), {})),
+        jax.tree.structure(result),
+        execution_devices=list(sharding.mesh.devices.flat if meshed else sharding.device_set),
+    )
+
+
+def _shapes(values):
+    """The structure, types and devices of a tree of arrays, as lines of text."""
+    leaves, structure = jax.tree.flatten(values)
+    return [str(structure)] + [
+        f"{jax.typeof(leaf)} {jax.typeof(leaf).weak_type} {leaf.sharding} {leaf.committed} "
+        f"{sorted(device.id for device in leaf.sharding.device_set)}"
+        for leaf in leaves
+    ]
+
+
+@contextlib.contextmanager
+def _without_cache_of_jax():
+    """Compiles without JAX's cache, whose setting is read once until it is reset."""
+    before = jax.config.jax_enable_compilation_cache
+    try:
+        jax.config.update("jax_enable_compilation_cache", False)
+        compilation_cache.reset_cache()
+        yield
+    finally:
+        jax.config.update("jax_enable_compilation_cache", before)
+        compilation_cache.reset_cache()
+
+
+def _processor():
+    """The model and the features of the first processor; outside Linux, only its kind."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().partition("\n\n")[0].splitlines()
+    except FileNotFoundError:
+        return [platform.processor(), platform.machine()]
+    return [line for line in lines if line.startswith(PROCESSOR)]
+
+
+def _read(folder, key):
+    """The value of a key, or None if the folder has no whole file of it."""
+    path = _path(folder, key)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    digest, value = content[:DIGEST], content[DIGEST:]
+    if digest != _digest(key, value):
+        return None
+    with contextlib.suppress(FileNotFoundError):  # another process may have removed it
+        os.utime(path)
+    return pickle.loads(value)
+
+
+def _write(folder, key, value):
+    """Writes the value of a key in one step, and removes files that were not used for long."""
+    value = pickle.dumps(value)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(_digest(key, value) + value)
+        os.replace(file.name, _path(folder, key))
+    except OSError as error:
+        warnings.warn(
+            f"{folder}: an executable is not kept ({error}); free some space, or set "
+            f"--compilation_cache to another folder",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append((path.stat().st_mtime, path.stat().st_size, path))
+    total = 0
+    for _, size, path in sorted(found, reverse=True):
+        total += size
+        if total > MOST_BYTES:
+            path.unlink(missing_ok=True)
+
+
+def _path(folder, key):
+    return folder / _sha256(key.encode()).hex()
+
+
+def _digest(key, value):
+    """Of the key too, so that a file under another file's name is refused before it is read."""
+    return _sha256(_sha256(key.encode()) + value)
+
+
+def _sha256(data):
+    return hashlib.sha256(data).digest()
