@@ -2,6 +2,9 @@
 
 clients: generated federations of 5 to 10,000 clients with perceptrons. All clients train in
     every round. Each has `EXAMPLES` examples, and the relations form a ring.
+relations: generated federations of 1,000 to 100,000 clients, of which a cohort of the
+    configuration's size trains. Clients are random points in a square, and the nearest pairs
+    of them are related, five times as many as there are clients.
 runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them.
 devices: one such generated federation on more and more devices of this host.
 

@@ -1,4 +1,4 @@
-"""Sparse matrices between clients, stored as edges: memory and time are linear in their number."""
+"""Sparse matrices between clients, stored as edges; memory and time are linear in these."""
 
 import functools
 
@@ -15,9 +15,9 @@ from graphfl_jax.core import Array
 class SparseMatrix:
     """A matrix [N, N] of a diagonal and of edges; rows are receivers, columns are senders.
 
-    ``matrix @ values`` multiplies values [N, ...], and so does ``matrix.transposed_times``. Both
-    sum over sorted segments, also in the gradient. An edge from N to N is padding. On CPUs, the
-    order of the sums is fixed; on GPUs it is not, unless XLA is set to be deterministic.
+    ``matrix @ values`` multiplies values [N, ...], and so does ``matrix.transposed_times``.
+    Both sum over sorted segments, also in the gradient; the matrix itself is a constant in
+    gradients. An edge from N to N is padding. On CPUs, the order of the sums is fixed.
     """
 
     senders: Array  # [n_edge] int32
