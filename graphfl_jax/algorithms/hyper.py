@@ -33,6 +33,7 @@ import optax
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
+from graphfl_jax.devices import together
 from graphfl_jax.settings import Choice, Integer, Optimizer
 from graphfl_jax.trainers import Train
 
@@ -148,23 +149,13 @@ def hyper_federation(
 
     def download(server, i):
         if hyper.drawn_clients(server.dropped) is not None:
-            return hyper.decode(server.weights, embedding(server, i))
+            return hyper.decode(server.weights, embedding(server, jnp.asarray(i)))
         embeddings = hyper.encode(server.weights, server.relations, server.dropped)
         return hyper.decode(server.weights, embeddings[i])
 
-    @jax.custom_batching.custom_vmap
-    def embedding(server, i):
-        return _with_embeddings(hyper, server, i[None])(server.weights)[0]
-
-    # Clients that are mapped over are encoded together, so that one branch of a condition is
-    # computed for all, instead of both for each.
-    @embedding.def_vmap
-    def embeddings_of_many(size, batched, server, ids):
-        if any(jax.tree.leaves(batched[0])):
-            axes = jax.tree.map(lambda mapped: 0 if mapped else None, batched)
-            one = lambda server, i: _with_embeddings(hyper, server, i[None])(server.weights)[0]  # noqa: E731
-            return jax.vmap(one, axes)(server, ids), True
-        return _with_embeddings(hyper, server, ids)(server.weights), True
+    @together
+    def embedding(server, ids):
+        return _with_embeddings(hyper, server, ids)(server.weights)
 
     def local(theta, memory, data, key):
         theta, metrics = train(model.objective, theta, data.train, key)

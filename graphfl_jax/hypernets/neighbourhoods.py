@@ -26,8 +26,8 @@ class Neighbourhoods(NamedTuple):
     fit: Array  # [] bool: no neighbourhood is larger than `SIZE` and `EDGES`
 
 
-def neighbourhoods(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods:
-    """The clients within some steps against the direction of edges.
+def around(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods:
+    """The neighbourhoods of clients: all within some steps against the direction of edges.
 
     Args:
       matrix: whose edges are followed.
@@ -35,22 +35,23 @@ def neighbourhoods(matrix: SparseMatrix, clients, steps: int, farther) -> Neighb
       steps: number of steps.
       farther: [N] bool, clients that are followed for one more step.
     """
+    padding = len(matrix)
 
-    def around(client):
-        nodes = jnp.full(SIZE, len(matrix), jnp.int32).at[0].set(client)
-        fit = jnp.bool_(True)
-        for step in range(steps + 1):
-            followed = farther[nodes] if step == steps else True
-            _, senders, _, complete = _received(matrix, nodes, followed)
-            # Padding is the largest number, so that it is last unless there are too many nodes.
-            nodes = jnp.concatenate([nodes, senders])
-            nodes = jnp.unique(nodes, size=SIZE + 1, fill_value=len(matrix))
-            fit &= complete & (nodes[-1] == len(matrix))
-            nodes = nodes[:-1]
+    def extend(step, found):
+        nodes, fit = found
+        followed = (step < steps) | farther[nodes]
+        _, senders, _, complete = _received(matrix, nodes, followed)
+        nodes = jnp.unique(jnp.concatenate([nodes, senders]), size=SIZE + 1, fill_value=padding)
+        # Padding is the largest number, so it is last unless there are too many nodes.
+        return nodes[:-1], fit & complete & (nodes[-1] == padding)
+
+    def one(client):
+        nodes = jnp.full(SIZE, padding, jnp.int32).at[0].set(client)
+        nodes, fit = jax.lax.fori_loop(0, steps + 1, extend, (nodes, jnp.bool_(True)))
         fit &= _received(matrix, nodes, True)[-1]  # as `blocks` needs
         return nodes, jnp.searchsorted(nodes, client), fit
 
-    nodes, places, fit = jax.vmap(around)(clients)
+    nodes, places, fit = jax.vmap(one)(clients)
     return Neighbourhoods(nodes, places, jnp.all(fit))
 
 
