@@ -111,15 +111,8 @@ def panacea(
         dropped = jax.random.bernoulli(key, embedding_dropout, (num_clients, 1))
         if not isinstance(adjacency, SparseMatrix):
             return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
-        key_clients, key_relations = jax.random.split(jax.random.fold_in(key, 1))
-        size = min(DRAWN_CLIENTS, num_clients)
-        clients = jax.random.choice(key_clients, num_clients, (size,), replace=False)
-        places = jax.random.randint(key_relations, (DRAWN_RELATIONS,), 0, adjacency.starts[-1])
-        ends = (adjacency.senders[places], adjacency.receivers[places])
-        return Drawn(
-            dropped & (neighbours.degrees > 0)[:, None],
-            jnp.concatenate([clients.astype(jnp.int32), *ends]),
-        )
+        clients = drawn_for_loss(adjacency, jax.random.fold_in(key, 1))
+        return Drawn(dropped & (neighbours.degrees > 0)[:, None], clients)
 
     def drawn_clients(drawn):
         return drawn.clients if isinstance(drawn, Drawn) else None
@@ -157,11 +150,7 @@ def panacea(
         hidden = generator.hidden(jax.lax.stop_gradient(weights), embeddings)
         if not isinstance(related[1], SparseMatrix):
             return lambda_d * graph_loss(hidden, related[1])
-        size = len(hidden) - 2 * DRAWN_RELATIONS
-        num_clients = jnp.float32(len(related[1]))
-        share = related[1].starts[-1] / (num_clients * (num_clients - 1))
-        ends = jnp.split(hidden[size:], 2)
-        return lambda_d * drawn_graph_loss(hidden[:size], *ends, share)
+        return lambda_d * drawn_graph_loss(hidden, related[1])
 
     functions = (relate, init, encode, generator.decode, penalty, draw)
     hyper = HyperNetwork(*functions, drawn_clients, encode_near)
@@ -206,23 +195,39 @@ def graph_loss(hidden: Array, adjacency: Array) -> Array:
     return jnp.sum(losses) / (num_clients * (num_clients - 1))
 
 
-def drawn_graph_loss(clients: Array, first: Array, second: Array, share: Array) -> Array:
+def drawn_for_loss(adjacency: SparseMatrix, key: Array) -> Array:
+    """Draws the clients of `drawn_graph_loss`: [S + 2 R] int32.
+
+    S different clients come first, then the first and the second clients of R related pairs.
+    """
+    key_clients, key_relations = jax.random.split(key)
+    size = min(DRAWN_CLIENTS, len(adjacency))
+    clients = jax.random.choice(key_clients, len(adjacency), (size,), replace=False)
+    places = jax.random.randint(key_relations, (DRAWN_RELATIONS,), 0, adjacency.starts[-1])
+    return jnp.concatenate(
+        [clients.astype(jnp.int32), adjacency.senders[places], adjacency.receivers[places]]
+    )
+
+
+def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix) -> Array:
     """An unbiased estimate of `graph_loss` from drawn clients and drawn relations.
 
     With logits l and BCE(l, 1) = BCE(l, 0) - l, the loss over the N (N - 1) ordered pairs is
 
         mean_{u != v} BCE(l_uv, 0) - n / (N (N - 1)) mean_{(u, v) related} l_uv
 
-    where n ordered pairs are related. Each mean is taken over a uniform sample: the first one
-    over all S (S - 1) pairs of S different clients, related or not, the second one over R
-    relations, drawn with replacement. So both terms are unbiased.
+    where n ordered pairs are related. Each mean is estimated by that over a uniform sample: the
+    first one over the S (S - 1) ordered pairs of S different clients, related or not, and the
+    second one over R related pairs, drawn with replacement.
 
     Args:
-      clients: [S, width], hidden values of drawn clients.
-      first: [R, width], of the first clients of drawn related pairs.
-      second: [R, width], of the second ones.
-      share: n / (N (N - 1)).
+      hidden: [S + 2 R, width], of the clients of `drawn_for_loss`.
+      adjacency: the undirected relations between all N clients.
     """
-    size, width = clients.shape
-    unrelated = graph_loss(clients, jnp.zeros((size, size)))
-    return unrelated - share * jnp.mean(jnp.sum(first * second, axis=1)) / width
+    ends = len(hidden) - 2 * DRAWN_RELATIONS
+    clients, first, second = jnp.split(hidden, [ends, ends + DRAWN_RELATIONS])
+    unrelated = graph_loss(clients, jnp.zeros((ends, ends)))
+    logits = jnp.sum(first * second, axis=1) / hidden.shape[1]
+    total = jnp.float32(len(adjacency))
+    share = adjacency.starts[-1].astype(jnp.float32) / (total * (total - 1.0))
+    return unrelated - share * jnp.mean(logits)

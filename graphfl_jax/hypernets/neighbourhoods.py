@@ -47,7 +47,9 @@ def around(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods
 
     def one(client):
         nodes = jnp.full(SIZE, padding, jnp.int32).at[0].set(client)
-        nodes, fit = jax.lax.fori_loop(0, steps + 1, extend, (nodes, jnp.bool_(True)))
+        # True, and of the client's type where clients are split over devices.
+        fit = client >= 0
+        nodes, fit = jax.lax.fori_loop(0, steps + 1, extend, (nodes, fit))
         fit &= _received(matrix, nodes, True)[-1]  # as `blocks` needs
         return nodes, jnp.searchsorted(nodes, client), fit
 
