@@ -29,6 +29,7 @@ from experiments.benchmarks.timing import (
     Rounds,
     compile_rounds,
     interleaved,
+    peak_memory,
     player,
     seconds,
     spread,
@@ -109,6 +110,7 @@ def scale(
             for size, took in zip(sizes, times, strict=True)
         ],
         "power": fit and fit._asdict(),
+        "peak_memory_bytes": peak_memory(),
     }
     report, console = _report(results, fit), Console()
     show(report, console)
@@ -295,7 +297,10 @@ def _report(results, fit):
         median, *others = row["s_per_round"]
         times = (f"{1e3 * took:,.2f}" for took in (median, *others))
         rows.append([f"{row['size']:,}", *times, f"{row['client_steps'] / median:,.0f}"])
-    lines = [f"Medians of {results['repeats']} interleaved repeats."]
+    memory = results["peak_memory_bytes"] / 2**20
+    lines = [
+        f"Medians of {results['repeats']} interleaved repeats; peak memory {memory:,.0f} MiB."
+    ]
     if fit is not None:
         fitted = ", ".join(f"{size:,}" for size in fit.sizes)
         lines.append(
