@@ -12,7 +12,7 @@ from jax.extend import core as jex_core
 from graphfl_jax.algorithms import hyper, panacea
 from graphfl_jax.algorithms.hyper import server_fit
 from graphfl_jax.algorithms.sfl import Smoothing, sfl, sfl_star
-from graphfl_jax.core import Examples, FederatedData
+from graphfl_jax.core import Cohort, Examples, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
 from graphfl_jax.devices import client_mesh, together
@@ -221,18 +221,26 @@ def test_neighbourhoods_change_nothing(sparse, monkeypatch):
     """With them, with a condition that chooses all clients, and without a condition."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
-    data = federation(ring(100), 100)
+    ids = jnp.array([3, 4, 50, 99], jnp.int32)
     results, branches = {}, {}
     for size in (8, 3, 1000):
         monkeypatch.setattr(neighbourhoods, "SIZE", size)
         algorithm = panacea_with(lambda_d=5.0)
-        results[size] = played(algorithm, data)
-        server = algorithm.server.init(KEY, data.graph)
-        server = algorithm.server.begin_round(server, KEY)
-        trace = str(jax.make_jaxpr(algorithm.server.download)(server, jnp.int32(3)))
-        branches[size] = trace.count(" cond[")
-    assert branches == {8: 1, 3: 1, 1000: 0}
-    assert results[8][0].weights["embeddings"].std() > 0
+        server = algorithm.server.init(KEY, ring(100))
+        begun = algorithm.server.begin_round(server, KEY)
+
+        @jax.jit
+        def learned(begun, algorithm=algorithm):
+            sent = jax.vmap(algorithm.server.download, (None, 0))(begun, ids)
+            uploads = jax.tree.map(lambda leaf: 1.5 * leaf, sent)
+            cohort = Cohort(ids, jnp.ones(4))
+            return sent, algorithm.server.aggregate(begun, cohort, uploads, KEY).weights
+
+        results[size] = learned(begun)
+        branches[size] = str(jax.make_jaxpr(learned)(begun)).count(" cond[")
+    assert branches == {8: 2, 3: 2, 1000: 0}  # in the download and in the server's steps
+    moved = results[8][1]["embeddings"] - server.weights["embeddings"]
+    assert jnp.abs(moved).max() > 1e-3
     # Exact up to rounding, which differs between the three.
     assert_close(results[3], results[1000], rtol=1e-5, atol=1e-6)
     assert_close(results[8], results[1000], rtol=1e-5, atol=1e-6)
