@@ -246,6 +246,26 @@ def test_neighbourhoods_change_nothing(sparse, monkeypatch):
     assert_close(results[8], results[1000], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
+def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
+    monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
+    monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
+    monkeypatch.setattr(neighbourhoods, "SIZE", 8)
+    data, algorithm = federation(ring(100), 100), panacea_with()
+    program = make_program(lambda hparams, played: algorithm, cohort_size=4)
+
+    def run(key):
+        state = program.start(key, {}, data)
+        return program.advance(state, key, {}, data, jnp.int32(2))[0].server.weights
+
+    keys = jax.random.split(KEY, 2)
+    runs = jax.vmap(run)(keys)
+    for i in range(2):
+        own = jax.tree.map(lambda leaf, i=i: leaf[i], runs)
+        assert_close(own, run(keys[i]), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
 def test_a_cohort_on_several_devices_has_neighbourhoods(sparse, monkeypatch):
     """Tests simulate eight devices."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
