@@ -84,6 +84,31 @@ def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Ca
     )
 
 
+def together(many: Callable) -> Callable:
+    """The function (shared, i) that gives one row of ``many(shared, ids [M])``.
+
+    Mapped over clients alone, it calls `many` once for all of them, instead of mapping its
+    operations. So `many` may choose what is cheaper for their number, and a condition in it
+    that is the same for all clients computes one branch.
+    """
+
+    def one(shared, i):
+        return jax.tree.map(lambda leaf: leaf[0], many(shared, i[None]))
+
+    function = jax.custom_batching.custom_vmap(one)
+
+    @function.def_vmap
+    def mapped(size, is_mapped, shared, ids):
+        axes = jax.tree.map(lambda own: 0 if own else None, is_mapped)
+        if jax.tree.leaves(axes) == [0] and axes[1] == 0:
+            rows = many(shared, ids)
+        else:
+            rows = jax.vmap(one, axes)(shared, ids)
+        return rows, jax.tree.map(lambda leaf: True, rows)
+
+    return function
+
+
 def replicate(values, mesh: Mesh | None):
     """The same values, held whole by every device of `mesh`.
 

@@ -1,11 +1,14 @@
 """Optimisers and schedules against NumPy; the objective is a parabola, c x^2 / 2."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 
+from graphfl_jax import optimizers
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 
 CURVATURE = 4.0
@@ -31,6 +34,25 @@ def test_polyak_caps_a_learning_rate_with_which_sgd_diverges():
     np.testing.assert_allclose(
         descend(OPTIMIZERS["polyak_sgd"](lr=2.0), steps=5), 3.0 * 0.5 ** np.arange(6), rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("scale", [0.0, 1e-9, 1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("longest", [0, 5, 1000])
+def test_polyak_is_that_of_optax(scale, longest, monkeypatch):
+    """At a zero gradient, below and above the cap, and with large tensors apart or not."""
+    monkeypatch.setattr(optimizers, "ONE_VECTOR", longest)
+    rng = np.random.default_rng(0)
+    shapes = {"a": (3, 4), "b": (5,), "c": ()}
+    gradient = {
+        name: jnp.asarray(scale * rng.normal(size=shape), jnp.float32)
+        for name, shape in shapes.items()
+    }
+    updates = []
+    for optimizer in (OPTIMIZERS["polyak_sgd"](lr=0.05), optax.polyak_sgd(0.05)):
+        memory = optimizer.init(gradient)
+        updates.append(optimizer.update(gradient, memory, gradient, value=jnp.float32(0.4))[0])
+    assert bool(jnp.any(updates[0]["a"] != 0)) == (scale > 1e-9)
+    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-6), *updates)
 
 
 def test_below_the_cap_polyak_is_sgd():

@@ -66,8 +66,24 @@ def test_the_relations_of_generated_clients_form_a_ring(clients):
     assert federation.data.train.x.shape == (clients, 80, 6)
 
 
+def test_the_nearest_pairs_of_points_are_found():
+    points = np.random.default_rng(0).random((60, 2))
+    gaps = np.linalg.norm(points[:, None] - points, axis=-1)
+    shortest = np.sort(gaps[np.triu_indices(60, 1)])[:300]
+    pairs = scaling.nearest_pairs(60, 300)
+    assert len(np.unique(np.sort(pairs, axis=1), axis=0)) == 300
+    np.testing.assert_allclose(gaps[pairs[:, 0], pairs[:, 1]], shortest)
+
+
+def test_a_cohort_of_a_large_federation_is_timed():
+    compile_for = scaling.over_relations(small_config("fedavg"), [20])
+    assert compile_for(20).client_steps == 4 * 5
+    with pytest.raises(ValueError, match="^sizes=19 is too small; set --sizes to at least 20"):
+        scaling.over_relations(small_config("fedavg"), [30, 19])
+
+
 def test_methods_with_relations_are_timed_with_fewer_clients():
-    """The relations of N clients are a matrix of N^2 numbers."""
+    """Of them, SFL* learns a matrix of N^2 numbers."""
     sizes = scaling.SCALINGS["clients"][0]
     assert sizes(small_config())[-1] == 1000
     assert sizes(small_config("fedavg"))[-1] == 10000

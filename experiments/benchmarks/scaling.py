@@ -2,6 +2,9 @@
 
 clients: generated federations of 5 to 10,000 clients with perceptrons. All clients train in
     every round. Each has `EXAMPLES` examples, and the relations form a ring.
+relations: generated federations of 1,000 to 100,000 clients, of which a cohort of the
+    configuration's size trains. Clients are random points in a square, and the nearest pairs
+    of them are related, five times as many as there are clients.
 runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them.
 devices: one such generated federation on more and more devices of this host.
 
@@ -19,12 +22,14 @@ import matplotlib
 import numpy as np
 from ml_collections import ConfigDict
 from rich.console import Console
+from scipy.spatial import cKDTree
 
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import (
     Rounds,
     compile_rounds,
     interleaved,
+    peak_memory,
     player,
     seconds,
     spread,
@@ -38,6 +43,8 @@ from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.results import environment
 
 EXAMPLES = 100  # of a generated client
+FEW_EXAMPLES = 10  # of a client in a federation of which a cohort trains
+RELATIONS = 5  # undirected ones per client there
 NUMBERS = 6  # in an example and in its target, as in TPT-48
 AT_LEAST = 960  # clients of the federation that is split over devices
 REPEAT = 0.5  # seconds that a repeat may take, if it has more than one round
@@ -103,6 +110,7 @@ def scale(
             for size, took in zip(sizes, times, strict=True)
         ],
         "power": fit and fit._asdict(),
+        "peak_memory_bytes": peak_memory(),
     }
     report, console = _report(results, fit), Console()
     show(report, console)
@@ -139,18 +147,27 @@ def power(sizes: list[int], times: list[float]) -> Power | None:
     return Power(float(np.exp(offset)), float(exponent), sizes[-upper:])
 
 
-def generated_federation(clients: int) -> Federation:
-    """A regression on a ring of clients, whose targets differ by an offset per client."""
+def generated_federation(
+    clients: int, *, edges: np.ndarray | None = None, examples: int = EXAMPLES
+) -> Federation:
+    """A regression whose targets differ by an offset per client.
+
+    Args:
+      clients: N.
+      edges: [m, 2] undirected relations; None is a ring.
+      examples: of a client.
+    """
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(clients, EXAMPLES, NUMBERS))
+    x = rng.normal(size=(clients, examples, NUMBERS))
     y = np.tanh(x @ rng.normal(size=(NUMBERS, NUMBERS)))
     y += rng.normal(size=(clients, 1, NUMBERS))
-    ring = [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
+    if edges is None:
+        edges = [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
     return federate(
         [f"client {i}" for i in range(clients)],
         x=x,
         y=y,
-        graph=relations.from_edges(clients, ring),
+        graph=relations.from_edges(clients, edges),
         task="regression",
         name="generated",
         source="generated",
@@ -158,6 +175,42 @@ def generated_federation(clients: int) -> Federation:
         seed=0,
         outputs=NUMBERS,
     )
+
+
+def nearest_pairs(clients: int, pairs: int) -> np.ndarray:
+    """The nearest pairs among random points of the unit square, [pairs, 2] indices of points.
+
+    Args:
+      clients: number of points.
+      pairs: at most half of all pairs.
+    """
+    points = np.random.default_rng(0).random((clients, 2))
+    tree, found, near = cKDTree(points), np.zeros((0, 2), int), 1.0
+    while len(found) < pairs:
+        near *= 1.2  # a circle of this radius holds about 2 near^2 pairs / clients points
+        radius = near * np.sqrt(2 * pairs / np.pi) / clients
+        found = tree.query_pairs(radius, output_type="ndarray")
+    gaps = np.sum((points[found[:, 0]] - points[found[:, 1]]) ** 2, axis=1)
+    return found[np.argsort(gaps, kind="stable")[:pairs]]
+
+
+def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
+    """A function that compiles rounds of one cohort in a large federation.
+
+    Raises:
+      ValueError: a size is smaller than 20 clients, or than the cohort.
+    """
+    least = max(20, config.cohort_size)
+    if min(sizes) < least:
+        raise ValueError(f"sizes={min(sizes)} is too small; set --sizes to at least {least}")
+
+    def compile_for(clients):
+        edges = nearest_pairs(clients, RELATIONS * clients)
+        federation = generated_federation(clients, edges=edges, examples=FEW_EXAMPLES)
+        own = _checked_model(config)
+        return compile_rounds(build_experiment(own, arrange(own, federation)), own)
+
+    return compile_for
 
 
 def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
@@ -201,20 +254,28 @@ def _all_clients_train(config, clients, devices=None):
 
 
 def _generated_experiment(config, clients):
+    config = changed(_checked_model(config), {"cohort_size": clients})
+    federation = arrange(config, generated_federation(clients))
+    return build_experiment(config, federation), config
+
+
+def _checked_model(config):
     if config.model.name != "mlp":
         raise ValueError(
             f"model.name={config.model.name} does not fit generated clients, which have "
             f"perceptrons; set --config.model.name=mlp, or use configs/tpt48.py"
         )
-    config = changed(config, {"cohort_size": clients})
-    federation = arrange(config, generated_federation(clients))
-    return build_experiment(config, federation), config
+    return config
 
 
 def _numbers_of_clients(config):
     experiment, _ = _generated_experiment(config, 5)
     relational = experiment.build(experiment.hparams, 0).needs.relations
     return [5, 10, 30, 100, 300, 1000] + [3000, 10000] * (not relational)
+
+
+def _numbers_of_related(config):
+    return [1000, 10_000, 100_000]
 
 
 def _numbers_of_devices(config):
@@ -236,7 +297,10 @@ def _report(results, fit):
         median, *others = row["s_per_round"]
         times = (f"{1e3 * took:,.2f}" for took in (median, *others))
         rows.append([f"{row['size']:,}", *times, f"{row['client_steps'] / median:,.0f}"])
-    lines = [f"Medians of {results['repeats']} interleaved repeats."]
+    memory = results["peak_memory_bytes"] / 2**20
+    lines = [
+        f"Medians of {results['repeats']} interleaved repeats; peak memory {memory:,.0f} MiB."
+    ]
     if fit is not None:
         fitted = ", ".join(f"{size:,}" for size in fit.sizes)
         lines.append(
@@ -249,6 +313,7 @@ def _report(results, fit):
 # For each: (config) -> default sizes, and (config, sizes) -> a function that compiles a size.
 SCALINGS = {
     "clients": (_numbers_of_clients, over_clients),
+    "relations": (_numbers_of_related, over_relations),
     "runs": (_numbers_of_runs, over_runs),
     "devices": (_numbers_of_devices, over_devices),
 }

@@ -28,6 +28,7 @@ from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_rates
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs.values import values_of
+from graphfl_jax.data import relations
 from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.session import mesh_of
 
@@ -80,6 +81,7 @@ def against_torch(
     check(config, variants)
     torch_player = import_torch_player(threads)
     experiment = build_experiment(config, load_federation(config))
+    _check_dense(experiment.federation)
     with cost() as spent:
         rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
@@ -153,6 +155,14 @@ def check(config: ConfigDict, variants: list[str]) -> None:
         raise ValueError(
             f"against=torch compares on CPUs, but JAX uses a {jax.default_backend()}; set "
             f"JAX_PLATFORMS=cpu"
+        )
+
+
+def _check_dense(federation):
+    if relations.is_sparse(federation.data.graph):
+        raise ValueError(
+            f"data.name={federation.name!r} has {len(federation.clients)} clients with sparse "
+            f"relations, which --against=torch does not support; use a smaller data set"
         )
 
 

@@ -107,7 +107,7 @@ class Hypernetwork(nn.Module):
 
     def __init__(self, graph, size: int, *, embedding_dim, width, depth, lambda_d):
         super().__init__()
-        self.propagation = tensor(relations.propagation(graph, "sage"))  # [N, N]
+        self.propagation = tensor(relations.propagation_array(graph, "sage"))  # [N, N]
         self.adjacency = adjacency = tensor(relations.adjacency(graph))  # [N, N]
         self.off_diagonal = 1 - torch.eye(len(adjacency))
         self.lambda_d = lambda_d

@@ -247,7 +247,7 @@ class Player:
             compiled = "compile" in variant
             self.server = PanaceaServer(self.clients, experiment, config, compiled)
         graph = experiment.federation.data.graph
-        propagation = tensor(relations.propagation(graph, "sage"))
+        propagation = tensor(relations.propagation_array(graph, "sage"))
         self.has_neighbours = propagation.sum(dim=1, keepdim=True) > 0  # [N, 1]
 
     def play(self, draws: Draws) -> Tensor:

@@ -33,6 +33,7 @@ import optax
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
+from graphfl_jax.devices import together
 from graphfl_jax.settings import Choice, Integer, Optimizer
 from graphfl_jax.trainers import Train
 
@@ -80,8 +81,12 @@ def server_fit(
     return ServerFit(server_optimizer, server_steps, new_client_optimizer, new_client_embedding)
 
 
-def _no_dropout(relations, key):
+def _nothing(relations, key):
     return ()
+
+
+def _all_clients(drawn):
+    return None
 
 
 class HyperNetwork(NamedTuple):
@@ -89,10 +94,16 @@ class HyperNetwork(NamedTuple):
 
     relate: Callable  # (graph) -> relations: what it uses of the graph; any tree
     init: Callable  # (key, N) -> weights, with initial embeddings as "embeddings" [N, E0]
-    encode: Callable  # (weights, relations, dropped) -> embeddings [N, E]
+    encode: Callable  # (weights, relations, drawn) -> embeddings [N, E]
     decode: Callable  # (weights, embedding [E]) -> the parameters of one client
-    penalty: Callable  # (weights, embeddings [N, E], relations) -> scalar
-    dropout: Callable = _no_dropout  # (relations, key) -> what a round drops; () is nothing
+    penalty: Callable  # (weights, embeddings of those it reads, relations) -> scalar
+    draw: Callable = _nothing  # (relations, key) -> what a round drops or draws; () is nothing
+    # (drawn) -> [K] ids of the clients whose embeddings the penalty reads; None is all clients,
+    # and `encode_near` is only called otherwise.
+    drawn_clients: Callable = _all_clients
+    # (relations, drawn, ids [K]) -> None, or (whether the next can be used, encode_some), where
+    # encode_some(weights) -> [K, E] are the rows `ids` of `encode` at a lower cost.
+    encode_near: Callable | None = None
 
 
 def without_relations(init: Callable, decode: Callable) -> HyperNetwork:
@@ -112,7 +123,7 @@ class HyperServer(NamedTuple):
     weights: Any
     opt_state: Any
     relations: Any
-    dropped: Any = ()  # what the current round drops
+    dropped: Any = ()  # what the current round draws
 
 
 def hyper_federation(
@@ -134,25 +145,48 @@ def hyper_federation(
         return HyperServer(weights, optimizer.init(weights), hyper.relate(graph))
 
     def begin_round(server, key):
-        return server._replace(dropped=hyper.dropout(server.relations, key))
+        return server._replace(dropped=hyper.draw(server.relations, key))
 
     def download(server, i):
+        if hyper.drawn_clients(server.dropped) is not None:
+            return hyper.decode(server.weights, embedding(server, jnp.asarray(i)))
         embeddings = hyper.encode(server.weights, server.relations, server.dropped)
         return hyper.decode(server.weights, embeddings[i])
+
+    @together
+    def embedding(server, ids):
+        return _with_embeddings(hyper, server, ids)(server.weights)
 
     def local(theta, memory, data, key):
         theta, metrics = train(model.objective, theta, data.train, key)
         return memory, theta, metrics
 
     def aggregate(server, cohort, uploads, key):
-        def objective(weights):
-            embeddings = hyper.encode(weights, server.relations, server.dropped)
-            sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings[cohort.ids])
-            gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
-            return gap + hyper.penalty(weights, embeddings, server.relations), gap
+        def descend(encode):
+            """Steps with encode(weights) -> the cohort's embeddings, those of the penalty."""
 
-        start = (server.weights, server.opt_state)
-        weights, opt_state = _descend(objective, start, optimizer, fit.steps)
+            def objective(weights):
+                embeddings, read = encode(weights)
+                sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings)
+                gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
+                return gap + hyper.penalty(weights, read, server.relations), gap
+
+            return lambda start: _descend(objective, start, optimizer, fit.steps)
+
+        def encode_all(weights):
+            embeddings = hyper.encode(weights, server.relations, server.dropped)
+            return embeddings[cohort.ids], embeddings
+
+        def descend_some(encode):
+            return descend(lambda weights: jnp.split(encode(weights), [len(cohort.ids)]))
+
+        drawn = hyper.drawn_clients(server.dropped)
+        if drawn is None:
+            steps = descend(encode_all)
+        else:
+            ids = jnp.concatenate([cohort.ids, drawn])
+            steps = _with_embeddings(hyper, server, ids, descend_some)
+        weights, opt_state = steps((server.weights, server.opt_state))
         return HyperServer(weights, opt_state, server.relations)
 
     def admit(server, new_clients, graph, key):
@@ -188,6 +222,22 @@ def hyper_federation(
     return Algorithm(server, (Client(model, local),))
 
 
+def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
+    """The function use(encode), where encode(weights) gives the embeddings of `ids` [K].
+
+    It encodes what is near these clients, or all clients where this is cheaper or needed.
+    """
+
+    def encode_all(weights):
+        return hyper.encode(weights, server.relations, server.dropped)[ids]
+
+    near = hyper.encode_near(server.relations, server.dropped, ids)
+    if near is None:
+        return use(encode_all)
+    possible, encode_some = near
+    return lambda start: jax.lax.cond(possible, use(encode_some), use(encode_all), start)
+
+
 def _descend(objective, start, optimizer, steps):
     """Steps from (parameters, opt_state) on ``objective(parameters) -> (value, gap)``."""
 
@@ -215,6 +265,8 @@ def _initial_embeddings(embeddings, new_clients, graph, scheme, key):
     """
     if scheme == "zero":
         return jnp.zeros_like(embeddings[new_clients])
+    if relations.is_sparse(graph):
+        return _initial_sparse(embeddings, new_clients, graph, scheme, key)
     is_known = jnp.ones((1, len(embeddings))).at[:, new_clients].set(0.0)
     sources = jnp.broadcast_to(is_known, (len(new_clients), len(embeddings)))
     if scheme != "mean":
@@ -223,3 +275,30 @@ def _initial_embeddings(embeddings, new_clients, graph, scheme, key):
     if scheme == "neighbour":
         return embeddings[jax.random.categorical(key, jnp.log(sources), axis=1)]
     return sources @ embeddings / jnp.sum(sources, axis=1, keepdims=True)
+
+
+def _initial_sparse(embeddings, new_clients, graph, scheme, key):
+    """`_initial_embeddings` of "mean", "neighbours" and "neighbour" in a sparse graph."""
+    total, added = len(embeddings), len(new_clients)
+    is_known = jnp.ones((total, 1)).at[new_clients].set(0.0)
+    if scheme == "mean":
+        mean = jnp.sum(embeddings * is_known, axis=0) / jnp.sum(is_known)
+        return jnp.broadcast_to(mean, (added, len(mean)))
+    related = relations.adjacency(graph)
+    if scheme == "neighbours":
+        sums = related @ jnp.concatenate([embeddings * is_known, is_known], axis=1)
+        own, count = sums[new_clients, :-1], sums[new_clients, -1:]
+        mean = _initial_sparse(embeddings, new_clients, graph, "mean", key)
+        return jnp.where(count > 0, own / jnp.maximum(count, 1.0), mean)
+    # A random number for each edge: the known sender with the largest one is drawn.
+    key_edges, key_any = jax.random.split(key)
+    size = (len(related.senders),)
+    usable = (related.weights > 0) & (is_known[related.senders, 0] > 0)
+    numbers = jnp.where(usable, jax.random.uniform(key_edges, size, minval=0.5), 0.0)
+    largest = jax.ops.segment_max(numbers, related.receivers, total, indices_are_sorted=True)
+    first = usable & (numbers == largest[related.receivers])
+    senders = jnp.where(first, related.senders, -1)
+    drawn = jax.ops.segment_max(senders, related.receivers, total, indices_are_sorted=True)
+    drawn = drawn[new_clients]
+    anyone = jax.random.randint(key_any, (added,), 0, total - added)  # new clients are last
+    return embeddings[jnp.where(drawn >= 0, drawn, anyone)]

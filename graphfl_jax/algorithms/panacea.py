@@ -29,9 +29,11 @@ Departures:
     grid, 0.1, is too large for the generator in some rounds, and plain SGD then diverges. Where
     the learning rate is stable, both optimisers are the same.
   * Directed relations are made symmetric for BCE, since an inner product is symmetric.
+  * In a sparse graph (`relations.is_sparse`), the server's steps estimate BCE from clients and
+    relations that are drawn once in a round; see `drawn_graph_loss`.
 """
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,10 +48,25 @@ from graphfl_jax.algorithms.hyper import (
 )
 from graphfl_jax.core import Algorithm, Array, ClientModel, Needs
 from graphfl_jax.data import relations
+from graphfl_jax.data.sparse import SparseMatrix
+from graphfl_jax.hypernets import neighbourhoods
 from graphfl_jax.hypernets.generator import Generator, generator
 from graphfl_jax.hypernets.relation_gnn import RelationEncoder, relation_encoder
 from graphfl_jax.settings import Part, Real
 from graphfl_jax.trainers import Train
+
+# Drawn in a round of a sparse graph: 240 ordered pairs of clients, and relations, which have a
+# small share in the loss. The time of a step grows with DRAWN_CLIENTS + 2 DRAWN_RELATIONS, the
+# clients that it encodes beside the cohort.
+DRAWN_CLIENTS, DRAWN_RELATIONS = 16, 8
+
+
+class Drawn(NamedTuple):
+    """What a round draws in a sparse graph."""
+
+    dropped: Array  # [N, 1] bool
+    # [S + 2 R] int32: S different clients, then the first and the second clients of R relations
+    clients: Array
 
 
 def panacea(
@@ -81,30 +98,63 @@ def panacea(
     def init(key, num_clients):
         key_embeddings, key_encoder, key_generator = jax.random.split(key, 3)
         embeddings = jax.random.normal(key_embeddings, (num_clients, generator.embedding_dim))
-        start = (embeddings, jnp.eye(num_clients))
+        # The values do not depend on the number of clients.
+        start = (embeddings[:1], jnp.eye(1))
         return {
             "embeddings": embeddings,
             "encoder": encoder.module.init(key_encoder, *start)["params"],
             **generator.init(key_generator, encoder.width),
         }
 
-    def dropout(related, key):
-        neighbours = related[2]
-        dropped = jax.random.bernoulli(key, embedding_dropout, (len(neighbours), 1))
-        return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
+    def draw(related, key):
+        _, adjacency, neighbours = related
+        num_clients = len(neighbours)
+        dropped = jax.random.bernoulli(key, embedding_dropout, (num_clients, 1))
+        if not isinstance(adjacency, SparseMatrix):
+            return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
+        clients = drawn_for_loss(adjacency, jax.random.fold_in(key, 1))
+        return Drawn(dropped & (neighbours.degrees > 0)[:, None], clients)
 
-    def encode(weights, related, dropped):
-        embeddings = weights["embeddings"]
+    def drawn_clients(drawn):
+        return drawn.clients if isinstance(drawn, Drawn) else None
+
+    def encode(weights, related, drawn):
+        dropped = drawn.dropped if isinstance(drawn, Drawn) else drawn
+        return encode_nodes(weights, weights["embeddings"], related[0], related[2], dropped)
+
+    def encode_nodes(weights, embeddings, propagation, neighbours, dropped):
         if len(dropped):
-            embeddings = jnp.where(dropped, related[2] @ embeddings, embeddings)
-        return encoder.module.apply({"params": weights["encoder"]}, embeddings, related[0])
+            embeddings = jnp.where(dropped, neighbours @ embeddings, embeddings)
+        return encoder.module.apply({"params": weights["encoder"]}, embeddings, propagation)
+
+    def encode_near(related, drawn, clients):
+        propagation, _, neighbours = related
+        if len(clients) * neighbourhoods.SIZE >= len(neighbours):
+            return None
+        steps = len(encoder.module.widths)
+        near = neighbourhoods.around(neighbours, clients, steps, drawn.dropped[:, 0])
+        parts = (
+            neighbourhoods.blocks(propagation, near),
+            neighbourhoods.blocks(neighbours, near),
+            drawn.dropped[near.nodes],
+        )
+
+        def encode_some(weights):
+            embeddings = weights["embeddings"][near.nodes]  # [K, SIZE, E0]
+            nodes = jax.vmap(encode_nodes, (None, 0, 0, 0, 0))(weights, embeddings, *parts)
+            return nodes[jnp.arange(len(clients)), near.places]
+
+        return near.fit, encode_some
 
     def penalty(weights, embeddings, related):
         # M's weights are constants here: only the encoder learns to keep clients distinct.
         hidden = generator.hidden(jax.lax.stop_gradient(weights), embeddings)
-        return lambda_d * graph_loss(hidden, related[1])
+        if not isinstance(related[1], SparseMatrix):
+            return lambda_d * graph_loss(hidden, related[1])
+        return lambda_d * drawn_graph_loss(hidden, related[1])
 
-    hyper = HyperNetwork(relate, init, encode, generator.decode, penalty, dropout)
+    functions = (relate, init, encode, generator.decode, penalty, draw)
+    hyper = HyperNetwork(*functions, drawn_clients, encode_near)
     needs = Needs(relations=True)
     return hyper_federation(model, train, hyper, fit).replacing(needs=needs)
 
@@ -144,3 +194,41 @@ def graph_loss(hidden: Array, adjacency: Array) -> Array:
     losses = optax.sigmoid_binary_cross_entropy(logits, adjacency)
     losses = losses * (1.0 - jnp.eye(num_clients))
     return jnp.sum(losses) / (num_clients * (num_clients - 1))
+
+
+def drawn_for_loss(adjacency: SparseMatrix, key: Array) -> Array:
+    """Draws the clients of `drawn_graph_loss`: [S + 2 R] int32.
+
+    S different clients come first, then the first and the second clients of R related pairs.
+    """
+    key_clients, key_relations = jax.random.split(key)
+    size = min(DRAWN_CLIENTS, len(adjacency))
+    clients = jax.random.choice(key_clients, len(adjacency), (size,), replace=False)
+    places = jax.random.randint(key_relations, (DRAWN_RELATIONS,), 0, adjacency.starts[-1])
+    return jnp.concatenate(
+        [clients.astype(jnp.int32), adjacency.senders[places], adjacency.receivers[places]]
+    )
+
+
+def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix) -> Array:
+    """An unbiased estimate of `graph_loss` from drawn clients and drawn relations.
+
+    With logits l and BCE(l, 1) = BCE(l, 0) - l, the loss over the N (N - 1) ordered pairs is
+
+        mean_{u != v} BCE(l_uv, 0) - n / (N (N - 1)) mean_{(u, v) related} l_uv
+
+    where n ordered pairs are related. Each mean is estimated by that over a uniform sample: the
+    first one over the S (S - 1) ordered pairs of S different clients, related or not, and the
+    second one over R related pairs, drawn with replacement.
+
+    Args:
+      hidden: [S + 2 R, width], of the clients of `drawn_for_loss`.
+      adjacency: the undirected relations between all N clients.
+    """
+    ends = len(hidden) - 2 * DRAWN_RELATIONS
+    clients, first, second = jnp.split(hidden, [ends, ends + DRAWN_RELATIONS])
+    unrelated = graph_loss(clients, jnp.zeros((ends, ends)))
+    logits = jnp.sum(first * second, axis=1) / hidden.shape[1]
+    total = jnp.float32(len(adjacency))
+    share = adjacency.starts[-1].astype(jnp.float32) / (total * (total - 1.0))
+    return unrelated - share * jnp.mean(logits)

@@ -28,7 +28,7 @@ Departures:
     the place of its own upload.
 """
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -46,11 +46,14 @@ from graphfl_jax.core import (
     Server,
 )
 from graphfl_jax.data import relations
+from graphfl_jax.data.sparse import SparseMatrix
+from graphfl_jax.devices import together
 from graphfl_jax.settings import Choice, Integer, Part, Real
 from graphfl_jax.trainers import Train
 
 RULES = ("intended", "as_released")
 DEGREE = 30  # largest number of learned relations of a client
+LARGEST = 10_000  # clients of SFL*, where a matrix of relations has 400 MB
 EMBEDDING = 10  # size of the embeddings that relations are learned with
 
 
@@ -58,8 +61,9 @@ class SmoothingServer(NamedTuple):
     """The state of SFL's server."""
 
     uploads: Params  # the last upload of every client, [N, ...]
-    relations: Array  # A^ of the given relations, [N, N]
-    mixing: Array  # row i holds the shares of all uploads in u_i, [N, N]
+    relations: Array | SparseMatrix  # A^ of the given relations, [N, N]
+    # Row i holds the shares of all uploads in u_i, [N, N]; (), if the relations are sparse.
+    mixing: Any
 
 
 class Smoothing(NamedTuple):
@@ -92,18 +96,50 @@ def sfl(
     model: ClientModel, train: Train, *, smoothing: Annotated[Smoothing, Part(smoothing)]
 ) -> Algorithm:
     """Builds SFL."""
+    return _with_relations(model, train, smoothing, relations.propagation)
 
-    def init(key, graph):
-        model_0 = model.init(key)
-        given = relations.propagation(graph, "mean")
-        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(given)), model_0)
+
+def _with_relations(model, train, smoothing, propagation):
+    """SFL, whose A^ is propagation(graph, "mean")."""
+
+    def server_of(uploads, given):
+        if isinstance(given, SparseMatrix):
+            return SmoothingServer(uploads, given, ())
         return SmoothingServer(
             uploads, given, _powers(given, smoothing.layers, smoothing.share)
         )
 
+    def init(key, graph):
+        model_0 = model.init(key)
+        given = propagation(graph, "mean")
+        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(given)), model_0)
+        return server_of(uploads, given)
+
+    def smoothed(server, models):
+        """All models [N, ...], smoothed."""
+        if isinstance(server.relations, SparseMatrix):
+            return _smoothed(server.relations, models, smoothing)
+        return _mixed(server.mixing, models)
+
     def download(server, i):
+        if isinstance(server.relations, SparseMatrix):
+            equal = jnp.full(len(server.relations), 1 / len(server.relations))
+            mean = _smoothed(server.relations, equal, smoothing, transposed=True)
+            u_i = smoothed_models((server, smoothing.share), jnp.asarray(i))
+            return u_i, tree.mean(server.uploads, mean)
         u_i = tree.mean(server.uploads, server.mixing[i])
         return u_i, tree.mean(server.uploads, jnp.mean(server.mixing, axis=0))
+
+    @together
+    def smoothed_models(shared, ids):
+        server, share = shared
+        given, own = server.relations, smoothing._replace(share=share)
+        numbers = sum(leaf[0].size for leaf in jax.tree.leaves(server.uploads))
+        if len(ids) > numbers:  # then smoothing all models costs less than M rows of shares
+            return tree.take(_smoothed(given, server.uploads, own), ids)
+        chosen = jnp.zeros((len(given), len(ids))).at[ids, jnp.arange(len(ids))].set(1.0)
+        shares = _smoothed(given, chosen, own, transposed=True)  # [N, M]
+        return jax.vmap(tree.mean, (None, 1))(server.uploads, shares)
 
     def local(message, memory, data, key):
         u_i, w = message
@@ -119,26 +155,33 @@ def sfl(
     def aggregate(server, cohort, uploads, key):
         last_uploads = server.uploads
         if smoothing.rule == "as_released":
-            last_uploads = _mixed(server.mixing, last_uploads)
+            last_uploads = smoothed(server, last_uploads)
         return server._replace(uploads=tree.put(last_uploads, cohort.ids, uploads[0]))
 
     def admit(server, new_clients, graph, key):
-        known = len(server.mixing)
-        given = relations.propagation(graph, "mean")
-        mixing = _powers(given, smoothing.layers, smoothing.share)
+        known = len(server.relations)
+        given = propagation(graph, "mean")
         added = len(given) - known
         uploads = jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, added)] + [(0, 0)] * (leaf.ndim - 1)),
             server.uploads,
         )
-        is_known = jnp.ones((1, len(given))).at[:, new_clients].set(0.0)
-        shares = mixing[new_clients] * is_known  # [new clients, N]
-        total = jnp.sum(shares, axis=1, keepdims=True)
-        # A new client without a path to a known one gets the mean of all.
-        shares = jnp.where(total > 0, shares, is_known)
-        shares = shares / jnp.sum(shares, axis=1, keepdims=True)
-        uploads = tree.put(uploads, new_clients, _mixed(shares, uploads))
-        return SmoothingServer(uploads, given, mixing)
+        admitted = server_of(uploads, given)
+        if isinstance(given, SparseMatrix):
+            is_known = jnp.ones(len(given)).at[new_clients].set(0.0)
+            totals = smoothed(admitted, is_known)[new_clients]
+            sums = tree.take(smoothed(admitted, uploads), new_clients)
+            mean = tree.mean(uploads, is_known / jnp.sum(is_known))
+            first = jax.tree.map(_quotients(totals), sums, mean)
+        else:
+            is_known = jnp.ones((1, len(given))).at[:, new_clients].set(0.0)
+            shares = admitted.mixing[new_clients] * is_known  # [new clients, N]
+            total = jnp.sum(shares, axis=1, keepdims=True)
+            # A new client without a path to a known one gets the mean of all.
+            shares = jnp.where(total > 0, shares, is_known)
+            shares = shares / jnp.sum(shares, axis=1, keepdims=True)
+            first = _mixed(shares, uploads)
+        return admitted._replace(uploads=tree.put(uploads, new_clients, first))
 
     def adapt_new_clients(server, cohort, uploads, key):
         return server._replace(uploads=tree.put(server.uploads, cohort.ids, uploads[0]))
@@ -170,7 +213,7 @@ def sfl_star(
     ] = 0.01,
 ) -> Algorithm:
     """Builds SFL*, which learns relations from the clients' models."""
-    base = sfl(model, train, smoothing=smoothing)
+    base = _with_relations(model, train, smoothing, _small_propagation)
 
     def aggregate(server, cohort, uploads, key):
         server = base.server.aggregate(server, cohort, uploads, key)
@@ -186,6 +229,40 @@ def sfl_star(
         return server._replace(mixing=_powers(both, smoothing.layers, smoothing.share))
 
     return base.replacing(aggregate=aggregate)
+
+
+def _small_propagation(graph, layer):
+    """`relations.propagation_array` of a graph that is not too large for SFL*."""
+    total = relations.num_clients(graph)
+    if total > LARGEST:
+        raise ValueError(
+            f"algorithm.name='sfl_star' learns N x N relations, and N={total} clients exceed "
+            f"{LARGEST}; set --config.algorithm.name=sfl"
+        )
+    return relations.propagation_array(graph, layer)
+
+
+def _smoothed(given, rows, smoothing, transposed=False):
+    """a A^L rows + (1 - a) rows for rows [N, ...] and a sparse A, or its transpose."""
+
+    def of_leaf(leaf):
+        result = leaf
+        for _ in range(smoothing.layers):
+            result = given.transposed_times(result) if transposed else given @ result
+        return smoothing.share * result + (1.0 - smoothing.share) * leaf
+
+    return jax.tree.map(of_leaf, rows)
+
+
+def _quotients(totals):
+    """(sums [m, ...], mean [...]) -> sums / totals [m], and the mean where a total is 0."""
+
+    def divided(sums, mean):
+        per_client = totals.reshape([-1] + [1] * mean.ndim)
+        own = sums / jnp.where(per_client > 0, per_client, 1.0)
+        return jnp.where(per_client > 0, own, mean[None])
+
+    return divided
 
 
 def _powers(given, layers, share):

@@ -11,7 +11,17 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
+from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected
+
 LAYERS = ("mean", "sage", "gcn")
+# A graph is sparse from this number of clients on, with at most this share of N^2 edges. One
+# core multiplied a matrix and its transpose with [N, 100] in, as array and as sparse matrix:
+#   N = 500: 1.4 ms; 0.3 ms with 10 edges per client (2 %), 6.4 ms with 50 (10 %)
+#   N = 1,000: 14 ms; 0.7 ms with 4 (0.4 %), 4.0 ms with 20 (2 %), 51 ms with 50 (5 %)
+#   N = 2,000: 48 ms; 6.1 ms with 10 (0.5 %), 8.7 ms with 20 (1 %), 98 ms with 50 (2.5 %)
+#   N = 10,000: 1,089 ms; 149 ms with 10 (0.1 %), 739 ms with 50 (0.5 %)
+# Smaller graphs fit as arrays, and keep the bits of earlier results.
+SPARSE_CLIENTS, SPARSE_SHARE = 1000, 0.01
 
 
 def from_edges(
@@ -114,23 +124,31 @@ def num_clients(graph) -> int:
     return graph.nodes.shape[0]
 
 
+def is_sparse(graph) -> bool:
+    """Whether matrices of the graph are sparse. Only shapes decide; padding counts as edges."""
+    n = num_clients(graph)
+    return n >= SPARSE_CLIENTS and len(graph.senders) <= SPARSE_SHARE * n**2
+
+
 def dense(graph) -> jax.Array:
     """The matrix of weights, [N, N] float32: at [i, j], the edge from client j to client i."""
     n = num_clients(graph)
     return jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].add(graph.edges)
 
 
-def adjacency(graph) -> jax.Array:
+def adjacency(graph) -> jax.Array | SparseMatrix:
     """The undirected adjacency matrix, [N, N] float32 of 0 and 1, with a zero diagonal.
 
     Directions and weights are ignored; an edge of weight 0 counts as an edge.
     """
     n = num_clients(graph)
+    if is_sparse(graph):
+        return undirected(graph.senders, graph.receivers, n)
     receives = jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].set(1.0)
     return jnp.maximum(receives, receives.T) * (1.0 - jnp.eye(n, dtype=jnp.float32))
 
 
-def propagation(graph, layer: str) -> jax.Array:
+def propagation(graph, layer: str) -> jax.Array | SparseMatrix:
     """The matrix P of one linear message-passing step, new nodes = P nodes: [N, N] float32.
 
     Directions of edges are used; weights are not.
@@ -147,8 +165,14 @@ def propagation(graph, layer: str) -> jax.Array:
     Raises:
       ValueError: the layer is unknown.
     """
-    if layer not in LAYERS:
-        raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
+    if is_sparse(graph):
+        return _sparse_propagation(graph, layer)
+    return propagation_array(graph, layer)
+
+
+def propagation_array(graph, layer: str) -> jax.Array:
+    """`propagation` as an array [N, N], whatever the number of clients."""
+    _check_layer(layer)
     symmetric = layer == "gcn"
     convolve = jraph.GraphConvolution(
         update_node_fn=lambda nodes: nodes,
@@ -160,6 +184,28 @@ def propagation(graph, layer: str) -> jax.Array:
     # jraph clips its integer degrees with the float 1.0, which strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
         return convolve(graph._replace(nodes=identity)).nodes
+
+
+def _sparse_propagation(graph, layer):
+    _check_layer(layer)
+    n, own = num_clients(graph), float(layer != "sage")
+
+    def count(ends):
+        """Edges per client at one of their ends, with the one to itself: [N] float32."""
+        return jraph.segment_sum(jnp.ones(len(ends), jnp.float32), ends, n) + own
+
+    received = jnp.maximum(count(graph.receivers), 1.0)
+    if layer == "gcn":
+        received, sent = jax.lax.rsqrt(received), jax.lax.rsqrt(count(graph.senders))
+        weights, diagonal = received[graph.receivers] * sent[graph.senders], received * sent
+    else:
+        weights, diagonal = 1.0 / received[graph.receivers], own / received
+    return sparse_matrix(graph.senders, graph.receivers, weights, diagonal)
+
+
+def _check_layer(layer):
+    if layer not in LAYERS:
+        raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
 
 
 def _checked(num_clients, edges, weights, directed, names):
