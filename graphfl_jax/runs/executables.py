@@ -88,7 +88,8 @@ class Kept:
         if found is not None:
             return found, found.start(*inputs)
         self.entry, programs = {}, []
-        start = self._compiled(program.start, inputs, inputs, programs)
+        once = options_of_one_call()
+        start = self._compiled(program.start, inputs, inputs, programs, once)
         state = start(*inputs)
         _, *others = _arguments(state, inputs, jnp.int32(1))
         advance = self._compiled(program.advance, others[0], inputs, programs)
@@ -112,12 +113,12 @@ class Kept:
             except jax.errors.JaxRuntimeError:
                 return None  # and compiled anew
 
-    def _compiled(self, function, arguments, inputs, programs):
+    def _compiled(self, function, arguments, inputs, programs, options=None):
         """The executable of a function; adds its key and its result to `programs`."""
         lowered = function.lower(*arguments)
         result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
         if not self.folder or not _can_be_pickled(result):
-            return lowered.compile()
+            return lowered.compile(options)
         key = _sha256("\n".join((lowered.as_text(), *_shapes(arguments), machine())).encode())
         blob = _read(self.folder, key.hex())
         executable = None
@@ -126,7 +127,7 @@ class Kept:
                 executable = _deserialised(inputs, blob, arguments, result)
         if executable is None:
             with _without_cache_of_jax():
-                executable = lowered.compile()
+                executable = lowered.compile(options)
             try:
                 blob = serialize_executable.serialize(executable)[0]
             except (ValueError, NotImplementedError):  # JAX cannot on this device
@@ -201,6 +202,18 @@ def machine() -> str:
         },
     }
     return json.dumps(facts)
+
+
+def options_of_one_call() -> dict[str, int]:
+    """Options of XLA for a program that is called once, unless its own flags set them.
+
+    On CPUs, generators of random numbers take long to compile. At the first level of
+    optimisation they take half the time, and the results have the same bits.
+    """
+    option = "xla_backend_optimization_level"
+    if jax.default_backend() != "cpu" or option in os.environ.get("XLA_FLAGS", ""):
+        return {}
+    return {option: 1}
 
 
 def private_folder(folder: str | os.PathLike) -> Path | None:
