@@ -145,12 +145,11 @@ def generated_federation(clients: int) -> Federation:
     x = rng.normal(size=(clients, EXAMPLES, NUMBERS))
     y = np.tanh(x @ rng.normal(size=(NUMBERS, NUMBERS)))
     y += rng.normal(size=(clients, 1, NUMBERS))
-    ring = [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
     return federate(
         [f"client {i}" for i in range(clients)],
         x=x,
         y=y,
-        graph=relations.from_edges(clients, ring),
+        graph=relations.from_edges(clients, ring(clients)),
         task="regression",
         name="generated",
         source="generated",
@@ -158,6 +157,11 @@ def generated_federation(clients: int) -> Federation:
         seed=0,
         outputs=NUMBERS,
     )
+
+
+def ring(clients: int) -> list[tuple[int, int]]:
+    """The edges of a ring; of two clients, the one between them."""
+    return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
 
 
 def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:

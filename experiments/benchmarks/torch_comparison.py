@@ -11,7 +11,7 @@ import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,9 @@ from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player, spread
 from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_rates
-from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.build import build_experiment, variant_of
 from graphfl_jax.configs.values import values_of
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.session import cohort_divisor
@@ -40,7 +41,7 @@ SUPPORTED = {
     "tuning.part": ("",),
     "attack.name": ("",),
     "defence.name": ("",),
-    "model.name": ("mlp", "gru"),
+    "model.name": ("mlp", "gru", "lenet", "cnn", "resnet18"),
     "client_optimizer": ("sgd", "adam"),
     "client_schedule": ("constant",),
 }
@@ -67,6 +68,7 @@ def against_torch(
     config: ConfigDict,
     variants: list[str],
     *,
+    load: Callable[[ConfigDict], Federation],
     threads: int | None,
     repeats: int,
     rounds_each: int,
@@ -74,13 +76,22 @@ def against_torch(
 ) -> int:
     """Prints, draws and writes the time of a round in JAX and in PyTorch.
 
+    Args:
+      config: of the rounds.
+      variants: some of `VARIANTS`.
+      load: makes the federation of a configuration.
+      threads: of PyTorch; None keeps its own choice.
+      repeats: timed repeats of each library and variant.
+      rounds_each: rounds in a repeat.
+      out: output folder.
+
     Raises:
       ValueError: a field or a flag does not fit, PyTorch is not installed, or the rounds of a
         variant differ from JAX's.
     """
     check(config, variants)
     torch_player = import_torch_player(threads)
-    experiment = build_experiment(config, load_federation(config))
+    experiment = build_experiment(config, load(config))
     with cost() as spent:
         mesh = client_mesh(cohort_divisor(experiment))
         rounds = compile_rounds(experiment, config, mesh=mesh)
@@ -124,7 +135,7 @@ def against_torch(
         "rows": rows,
         "not_measured": failed,
     }
-    title = f"{variant_of(config)} on {config.data.name}"
+    title = f"{variant_of(config)}, {config.model.name} on {experiment.federation.name}"
     report = _report(results, title)
     console = Console()
     show(report, console)
