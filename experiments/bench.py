@@ -9,6 +9,7 @@ slowest. With --distributed, all processes take part and the first one prints.
     --vary=model.hidden=16,32       compares values of a field
     --against=torch                 compares with PyTorch, see `benchmarks.torch_comparison`
     --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
+    --suite                         measures all of this, see `benchmarks.suite`
 
 With --config=configs/custom.py, --images=28x28x1 generates images, so that no file is needed;
 --clients, --examples and --classes are their numbers.
@@ -16,12 +17,15 @@ With --config=configs/custom.py, --images=28x28x1 generates images, so that no f
 The first two compare all times with the first row, which is FedAvg for methods.
 
 --against and --scaling write JSON, a Markdown page and a figure into the folder of --out, by
-default runs/bench. The others write bench.json and bench.md if --out is given.
+default runs/bench. --suite needs no --config, and writes suite.json and suite.md, by default to
+runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. The others
+write bench.json and bench.md if --out is given.
 """
 
 import functools
 import math
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -31,7 +35,7 @@ from jax.extend import core as jex_core
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from experiments.benchmarks import images, scaling, torch_comparison
+from experiments.benchmarks import images, scaling, suite, torch_comparison
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
 from experiments.common.command_line import FLAGS, configuration, launch
@@ -73,22 +77,34 @@ flags.DEFINE_integer(
     "examples", 500, "Generated training images of each client.", lower_bound=1
 )
 flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
+flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
+flags.DEFINE_list(
+    "only",
+    [],
+    f"Measurements of the suite, of {', '.join(one.name for one in suite.MEASUREMENTS)}.",
+)
 flags.DEFINE_string(
-    "out", None, "Output folder; --against and --scaling default to runs/bench."
+    "out",
+    None,
+    "Output folder; --against and --scaling default to runs/bench, --suite to runs/suite.",
 )
 
 IMAGE_FLAGS = ("clients", "examples", "classes")
-COMPARISONS = ("methods", "vary", "against", "scaling")
+COMPARISONS = ("methods", "vary", "against", "scaling", "suite")
 DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
 
 def main() -> int:
-    config = configuration()
     chosen = [name for name in COMPARISONS if FLAGS[name].value]
     if len(chosen) > 1:
         raise ValueError(f"{given(chosen[0])} excludes --{chosen[1]}; leave one of them out")
-    out = Path(FLAGS.out or "runs/bench")
+    out = Path(FLAGS.out or ("runs/suite" if FLAGS.suite else "runs/bench"))
     check_folder(out)
+    if FLAGS.suite:
+        return suite_of_measurements(out)
+    if FLAGS.only:
+        raise ValueError(f"{given('only')} is not read without --suite; add it")
+    config = configuration()
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
     for name in IMAGE_FLAGS:
         if FLAGS[name].present and not FLAGS.images:
@@ -118,6 +134,18 @@ def main() -> int:
             for path in write(report, out, "bench", results) if FLAGS.out else ():
                 console.print(path, highlight=False, soft_wrap=True)
     return 0
+
+
+def suite_of_measurements(out: Path) -> int:
+    """Runs the suite, and returns the exit status.
+
+    Raises:
+      ValueError: a flag does not fit.
+    """
+    for name in ("config", "images", "distributed"):
+        if FLAGS[name].value:
+            raise ValueError(f"{given(name)} is not read by --suite; leave it out")
+    return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
 
 
 def federation_of(config: ConfigDict) -> Federation:

@@ -2,7 +2,8 @@
 
 clients: generated federations of 5 to 10,000 clients with perceptrons. All clients train in
     every round. Each has `EXAMPLES` examples, and the relations form a ring.
-runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them.
+runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them. They are
+    split over the devices of this host, as far as these divide their number.
 devices: one such generated federation on more and more devices of this host.
 
 A power law is fitted to the sizes from a tenth of the largest on, at least three. Smaller
@@ -17,6 +18,7 @@ from typing import NamedTuple
 import jax
 import matplotlib
 import numpy as np
+from jax.sharding import AxisType
 from ml_collections import ConfigDict
 from rich.console import Console
 
@@ -194,7 +196,16 @@ def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds
 def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
     """A function that compiles rounds of a number of runs."""
     experiment = build_experiment(config, load_federation(config))
-    return lambda runs: compile_rounds(experiment, config, runs=runs)
+    return lambda runs: compile_rounds(experiment, config, mesh=_mesh_of(runs), runs=runs)
+
+
+def _mesh_of(runs):
+    """The largest number of devices that divides a number of runs; None if that is one."""
+    devices = jax.local_devices()
+    size = max(count for count in range(1, len(devices) + 1) if runs % count == 0)
+    if size == 1:
+        return None
+    return jax.make_mesh((size,), ("runs",), (AxisType.Auto,), devices=devices[:size])
 
 
 def _all_clients_train(config, clients, devices=None):

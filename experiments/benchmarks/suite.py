@@ -1,0 +1,387 @@
+"""``bench --suite``: every measurement of docs/results/speed.md, one after the other.
+
+Each measurement is one or more commands in processes of their own, so that its peak memory is
+its own and each can have its own number of devices. A command gets a budget of seconds. What
+fails, or exceeds its budget, is listed with its error, and the others still run.
+
+The suite needs nothing but the checkout: all data are generated or simulated. On CPUs, it also
+compares with PyTorch, if that is installed.
+"""
+
+import contextlib
+import datetime
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+
+from experiments.benchmarks import suite_tables
+from experiments.benchmarks.report import Report, show
+from experiments.common import pages
+from experiments.common.flag_values import check_names
+from experiments.common.provenance import ROOT, provenance
+from experiments.common.text_tables import escaped, markdown_table
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+
+class Machine(NamedTuple):
+    """Where the suite runs."""
+
+    environment: dict  # of `runs.results`, with the devices that JAX uses by default
+    cores: int  # that this process may use
+    torch: bool  # whether PyTorch is installed
+
+    @property
+    def is_cpu(self) -> bool:
+        return " cpu:" in self.environment["device"]
+
+
+class Measurement(NamedTuple):
+    """One row of `MEASUREMENTS`.
+
+    Attributes:
+      name: of the measurement, and of its folder.
+      table: the table of `suite_tables.TABLES` that it is a part of.
+      measure: (words, folder, changed environment, seconds) -> its numbers.
+      words: of its command line.
+      seconds: budget of each of its commands.
+      needs: "cores" gives each CPU core a device; "torch" needs PyTorch and no accelerator.
+    """
+
+    name: str
+    table: str
+    measure: Callable[..., Any]
+    words: tuple[str, ...]
+    seconds: int
+    needs: str = ""
+
+
+class Failure(Exception):
+    """A command failed or exceeded its budget; the message is one line."""
+
+
+def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -> int:
+    """Runs the measurements, prints and writes their tables, and returns the exit status.
+
+    Args:
+      only: names of measurements; empty is all.
+      out: folder of suite.json, suite.md and the measurements' own files.
+      page: a Markdown page whose blocks are replaced by the tables that were measured.
+      argv: command line of the suite, for the tables.
+
+    Raises:
+      ValueError: a name is unknown, or the page lacks a block.
+    """
+    chosen = selected(only)
+    for table in {one.table for one in chosen} if page else ():
+        pages.around(page, suite_tables.TABLES[table].block)
+    out.mkdir(parents=True, exist_ok=True)
+    console, progress = Console(), Console(stderr=True)
+    where = machine()
+    found, failed, skipped, spent = {}, {}, {}, {}
+    for number, one in enumerate(chosen, start=1):
+        why = reason_to_skip(one, where)
+        if why:
+            skipped[one.name] = why
+        else:
+            began = time.perf_counter()
+            try:
+                found[one.name] = measured(one, out / one.name, where)
+            except Failure as failure:
+                failed[one.name] = str(failure)
+            spent[one.name] = time.perf_counter() - began
+        state = skipped.get(one.name) or failed.get(one.name) or f"{spent[one.name]:.0f} s"
+        line = f"[{number}/{len(chosen)}] {one.name}: {state}"
+        progress.print(line, highlight=False, markup=False, soft_wrap=True)
+
+    results = {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "cores": where.cores,
+        **where.environment,
+        "seconds": spent,
+        "measurements": found,
+        "failed": failed,
+        "not_measured": skipped,
+    }
+    write_json(out / "suite.json", results)
+    made = provenance(argv, seconds=sum(spent.values()), where=where.environment)
+    made += f" {where.cores} cores, {results['date'][:10]}."
+    sections = []
+    for report, block in reports(chosen, found, failed, skipped):
+        show(report, console)
+        title, table = escaped(report.title), markdown_table(report.rows)
+        text = "\n\n".join([made, f"{title}:", table, escaped("\n".join(report.lines))])
+        sections.append(f"## {title}\n\n{table}\n{escaped(chr(10).join(report.lines))}\n")
+        if page and len(report.rows) > 1:
+            pages.update(page, block, text)
+    write_text(out / "suite.md", "\n".join([f"# Speed\n\n{made}\n", *sections]))
+    console.print(f"{out}/suite.json\n{out}/suite.md", highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+def selected(only: list[str]) -> list[Measurement]:
+    """The measurements with these names, in the order of `MEASUREMENTS`; all for none.
+
+    Raises:
+      ValueError: there is no such measurement.
+    """
+    check_names("only", only, [one.name for one in MEASUREMENTS])
+    return [one for one in MEASUREMENTS if one.name in only or not only]
+
+
+def machine() -> Machine:
+    """The devices of this machine, found in another process.
+
+    This process never uses an accelerator, so that each measurement has all of its memory.
+
+    Raises:
+      ValueError: JAX cannot be started.
+    """
+    script = (
+        "import json; from graphfl_jax.runs.results import environment; "
+        "print(json.dumps(environment()))"
+    )
+    try:
+        printed = run_command(["-c", script], 300)
+    except Failure as failure:
+        raise ValueError(f"suite=True cannot start JAX ({failure}); correct this") from failure
+    allowed = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count()))
+    torch = importlib.util.find_spec("torch") is not None
+    return Machine(json.loads(printed.splitlines()[-1]), len(allowed(0)), torch)
+
+
+def reason_to_skip(one: Measurement, where: Machine) -> str:
+    """Why a measurement is not made on this machine; empty if it is."""
+    if one.needs == "torch" and not where.is_cpu:
+        return "not measured: PyTorch is compared on CPUs"
+    if one.needs == "torch" and not where.torch:
+        return "not measured: PyTorch is not installed; .venv/bin/pip install -e '.[torch]'"
+    single = where.environment["device"].startswith("1 x")
+    if one.name == "devices" and single and not (where.is_cpu and where.cores > 1):
+        return "not measured: there is one device"
+    return ""
+
+
+def measured(one: Measurement, folder: Path, where: Machine) -> Any:
+    """The numbers of a measurement.
+
+    Raises:
+      Failure: one of its commands failed.
+    """
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier suite
+    environment = {}
+    if one.needs == "cores":
+        count = f"--xla_force_host_platform_device_count={where.cores}"
+        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
+    try:
+        return one.measure(one.words, folder, environment, one.seconds)
+    except (OSError, KeyError, ValueError) as error:
+        raise Failure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
+
+
+def run_command(words: list[str], seconds: float, **environment: str) -> str:
+    """The standard output of a Python command.
+
+    Args:
+      words: after ``python``.
+      seconds: after which it is stopped, with all processes that it started.
+      environment: variables that are changed.
+
+    Raises:
+      Failure: it failed, or was stopped.
+    """
+    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"it takes longer than its budget of {seconds} s") from error
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it has ended with all its children
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        lines = [line for line in errors.splitlines() if line.strip()]
+        raise Failure(lines[-1].strip() if lines else f"it ended with {process.returncode}")
+    return printed
+
+
+def bench(words, folder, environment, seconds, *, file="bench.json"):
+    """The numbers that `experiments.bench` writes."""
+    command = ["-m", "experiments.bench", *words, f"--out={folder}"]
+    run_command(command, seconds, **environment)
+    return json.loads((folder / file).read_text())
+
+
+def scaling_over(what: str) -> Callable:
+    """A `Measurement.measure` of ``bench --scaling``."""
+
+    def measure(words, folder, environment, seconds):
+        words = (*words, f"--scaling={what}")
+        return bench(words, folder, environment, seconds, file=f"scaling_{what}.json")
+
+    return measure
+
+
+def start_up(words, folder, environment, seconds):
+    """Seconds from the command to the end of a run, without and with kept programs."""
+    kept, took = folder / "compiled", {}
+    for name in ("first", "second"):
+        command = ["-m", "experiments.run", *words, f"--compilation_cache={kept}"]
+        began = time.perf_counter()
+        run_command([*command, f"--out={folder / name}"], seconds, **environment)
+        took[name] = time.perf_counter() - began
+    return took
+
+
+def resume(words, folder, environment, seconds):
+    """Compares a run with one that stops at half of its rounds and is resumed.
+
+    Raises:
+      Failure: the files of metrics differ.
+    """
+    command = ["-m", "experiments.run", *words, f"--compilation_cache={folder / 'compiled'}"]
+    parts = (("whole", 40, ()), ("resumed", 20, ()), ("resumed", 40, ("--resume",)))
+    for name, rounds, more in parts:
+        own = (f"--config.rounds={rounds}", f"--out={folder / name}", *more)
+        run_command([*command, *own], seconds, **environment)
+    whole, resumed = ((folder / n / "metrics.jsonl").read_bytes() for n in ("whole", "resumed"))
+    if whole != resumed:
+        raise Failure("metrics.jsonl of the resumed run differs from that of the whole run")
+    return {"rounds": 40, "bytes": len(whole), "equal": True}
+
+
+def reports(chosen, found, failed, skipped):
+    """For each table of the chosen measurements, its report and the block of the page."""
+    for name, table in suite_tables.TABLES.items():
+        members = [one.name for one in chosen if one.table == name]
+        if not members:
+            continue
+        rows = table.rows({member: found[member] for member in members if member in found})
+        lines = [table.note] if table.note else []
+        lines += [f"{one} failed: {failed[one]}" for one in members if one in failed]
+        lines += [f"{one} is {skipped[one]}" for one in members if one in skipped]
+        yield Report(table.title, rows, lines), table.block
+
+
+def _config(file, *words):
+    return (f"--config={ROOT / 'configs' / file}", *words)
+
+
+SIMULATED = "--config.data.source=simulated"
+GRU = _config("metr_la.py", SIMULATED, "--config.data.steps=600")
+CARS = _config("compcars.py:fedavg", SIMULATED)
+
+
+def _images(model, shape, *words):
+    """FedAvg of ten of 20 clients with 500 images each, in rounds of one epoch."""
+    return _config(
+        "custom.py:fedavg",
+        f"--images={shape}",
+        f"--config.model.name={model}",
+        "--config.cohort_size=10",
+        "--config.local_steps=8",
+        "--config.batch_size=64",
+        "--config.hparams.client_lr=0.1",
+        *words,
+    )
+
+
+LENET, CNN = _images("lenet", "28x28x1"), _images("cnn", "28x28x1")
+RESNET = _images("resnet18", "32x32x3", "--config.model.width=8")
+FEW = ("--repeats=3", "--rounds_each=2")
+ONE = ("--repeats=3", "--rounds_each=1")
+SOME = ("--repeats=5", "--rounds_each=20")
+
+# name, table, function, words, seconds, needs
+MEASUREMENTS = [
+    Measurement("mlp", "rounds", bench, _config("tpt48.py", SIMULATED, *SOME), 90),
+    Measurement("gru", "rounds", bench, (*GRU, *FEW), 180),
+    Measurement("lenet", "rounds", bench, (*LENET, *FEW), 120),
+    Measurement("cnn", "rounds", bench, (*CNN, *ONE), 240),
+    Measurement("resnet-cars", "rounds", bench, (*CARS, *FEW), 240),
+    Measurement("resnet", "rounds", bench, (*RESNET, *ONE), 240),
+    Measurement(
+        *("methods", "methods", bench),
+        _config("tpt48.py", SIMULATED, "--methods=all", "--repeats=5", "--rounds_each=10"),
+        240,
+    ),
+    Measurement(
+        *("clients", "clients", scaling_over("clients")),
+        _config("tpt48.py:fedavg", "--sizes=5,30,100,300,1000", "--repeats=3"),
+        240,
+    ),
+    Measurement(
+        *("runs", "runs", scaling_over("runs")),
+        _config("tpt48.py", SIMULATED, "--sizes=1,8,64", "--repeats=3"),
+        180,
+        "cores",
+    ),
+    Measurement(
+        *("devices", "devices", scaling_over("devices")),
+        _config("tpt48.py:fedavg", "--repeats=3"),
+        240,
+        "cores",
+    ),
+    Measurement(
+        *("lowering-resnet", "lowerings", bench),
+        (*CARS, "--vary=model.lowering=patches,grouped", *ONE),
+        240,
+    ),
+    Measurement(
+        *("lowering-lenet", "lowerings", bench),
+        (*LENET, "--vary=model.lowering=im2col,rows,xla", *ONE),
+        240,
+    ),
+    Measurement(
+        *("start-up", "start", start_up),
+        _config("tpt48.py", SIMULATED, "--config.rounds=20"),
+        120,
+    ),
+    Measurement(
+        *("resume", "start", resume),
+        _config("tpt48.py", SIMULATED, "--config.eval_every=10"),
+        120,
+    ),
+    Measurement(
+        *("torch-mlp", "torch", bench),
+        _config("tpt48.py", SIMULATED, "--against=torch", "--repeats=3", "--rounds_each=10"),
+        240,
+        "torch",
+    ),
+    Measurement(
+        *("torch-gru", "torch", bench),
+        (*GRU, "--against=torch", "--variants=eager,vmap", *ONE),
+        240,
+        "torch",
+    ),
+    Measurement(
+        *("torch-lenet", "torch", bench),
+        (*LENET, "--against=torch", *ONE),
+        240,
+        "torch",
+    ),
+    Measurement(
+        *("torch-resnet", "torch", bench),
+        (*CARS, "--against=torch", "--variants=eager,vmap", *ONE),
+        240,
+        "torch",
+    ),
+]
