@@ -82,7 +82,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
       ValueError: a name is unknown, or the page lacks a block.
     """
     chosen = selected(only)
-    for table in {one.table for one in chosen} if page else ():
+    for table in dict.fromkeys(one.table for one in chosen) if page else ():
         pages.around(page, suite_tables.TABLES[table].block)
     out.mkdir(parents=True, exist_ok=True)
     console, progress = Console(), Console(stderr=True)
