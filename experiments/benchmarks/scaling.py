@@ -196,10 +196,10 @@ def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds
 def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
     """A function that compiles rounds of a number of runs."""
     experiment = build_experiment(config, load_federation(config))
-    return lambda runs: compile_rounds(experiment, config, mesh=_mesh_of(runs), runs=runs)
+    return lambda runs: compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
 
 
-def _mesh_of(runs):
+def mesh_of(runs):
     """The largest number of devices that divides a number of runs; None if that is one."""
     devices = jax.local_devices()
     size = max(count for count in range(1, len(devices) + 1) if runs % count == 0)
