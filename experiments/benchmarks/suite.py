@@ -8,15 +8,11 @@ The suite needs nothing but the checkout: all data are generated or simulated. O
 compares with PyTorch, if that is installed.
 """
 
-import contextlib
 import datetime
 import importlib.util
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,11 +22,21 @@ from rich.console import Console
 
 from experiments.benchmarks import suite_tables
 from experiments.benchmarks.report import Report, show
+from experiments.benchmarks.suite_commands import (
+    Failure,
+    bench,
+    resume,
+    run_command,
+    scaling_over,
+    start_up,
+)
 from experiments.common import pages
 from experiments.common.flag_values import check_names
 from experiments.common.provenance import ROOT, provenance
 from experiments.common.text_tables import escaped, markdown_table
 from graphfl_jax.runs.checkpoint import write_json, write_text
+
+MANY_CORES = 8  # on which long measurements are made
 
 
 class Machine(NamedTuple):
@@ -54,7 +60,8 @@ class Measurement(NamedTuple):
       measure: (words, folder, changed environment, seconds) -> its numbers.
       words: of its command line.
       seconds: budget of each of its commands.
-      needs: "cores" gives each CPU core a device; "torch" needs PyTorch and no accelerator.
+      needs: "cores" gives each CPU core a device; "torch" needs PyTorch and no accelerator;
+        "power" needs an accelerator or `MANY_CORES`.
     """
 
     name: str
@@ -63,10 +70,6 @@ class Measurement(NamedTuple):
     words: tuple[str, ...]
     seconds: int
     needs: str = ""
-
-
-class Failure(Exception):
-    """A command failed or exceeded its budget; the message is one line."""
 
 
 def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -> int:
@@ -165,6 +168,8 @@ def reason_to_skip(one: Measurement, where: Machine) -> str:
         return "not measured: PyTorch is compared on CPUs"
     if one.needs == "torch" and not where.torch:
         return "not measured: PyTorch is not installed; .venv/bin/pip install -e '.[torch]'"
+    if one.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
+        return f"not measured: it takes minutes on {where.cores} cores"
     single = where.environment["device"].startswith("1 x")
     if one.name == "devices" and single and not (where.is_cpu and where.cores > 1):
         return "not measured: there is one device"
@@ -186,86 +191,6 @@ def measured(one: Measurement, folder: Path, where: Machine) -> Any:
         return one.measure(one.words, folder, environment, one.seconds)
     except (OSError, KeyError, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
-
-
-def run_command(words: list[str], seconds: float, **environment: str) -> str:
-    """The standard output of a Python command.
-
-    Args:
-      words: after ``python``.
-      seconds: after which it is stopped, with all processes that it started.
-      environment: variables that are changed.
-
-    Raises:
-      Failure: it failed, or was stopped.
-    """
-    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-    process = subprocess.Popen(
-        [sys.executable, *words],
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        printed, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        raise Failure(f"it takes longer than its budget of {seconds} s") from error
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # it has ended with all its children
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.returncode:
-        lines = [line for line in errors.splitlines() if line.strip()]
-        raise Failure(lines[-1].strip() if lines else f"it ended with {process.returncode}")
-    return printed
-
-
-def bench(words, folder, environment, seconds, *, file="bench.json"):
-    """The numbers that `experiments.bench` writes."""
-    command = ["-m", "experiments.bench", *words, f"--out={folder}"]
-    run_command(command, seconds, **environment)
-    return json.loads((folder / file).read_text())
-
-
-def scaling_over(what: str) -> Callable:
-    """A `Measurement.measure` of ``bench --scaling``."""
-
-    def measure(words, folder, environment, seconds):
-        words = (*words, f"--scaling={what}")
-        return bench(words, folder, environment, seconds, file=f"scaling_{what}.json")
-
-    return measure
-
-
-def start_up(words, folder, environment, seconds):
-    """Seconds from the command to the end of a run, without and with kept programs."""
-    kept, took = folder / "compiled", {}
-    for name in ("first", "second"):
-        command = ["-m", "experiments.run", *words, f"--compilation_cache={kept}"]
-        began = time.perf_counter()
-        run_command([*command, f"--out={folder / name}"], seconds, **environment)
-        took[name] = time.perf_counter() - began
-    return took
-
-
-def resume(words, folder, environment, seconds):
-    """Compares a run with one that stops at half of its rounds and is resumed.
-
-    Raises:
-      Failure: the files of metrics differ.
-    """
-    command = ["-m", "experiments.run", *words, f"--compilation_cache={folder / 'compiled'}"]
-    parts = (("whole", 40, ()), ("resumed", 20, ()), ("resumed", 40, ("--resume",)))
-    for name, rounds, more in parts:
-        own = (f"--config.rounds={rounds}", f"--out={folder / name}", *more)
-        run_command([*command, *own], seconds, **environment)
-    whole, resumed = ((folder / n / "metrics.jsonl").read_bytes() for n in ("whole", "resumed"))
-    if whole != resumed:
-        raise Failure("metrics.jsonl of the resumed run differs from that of the whole run")
-    return {"rounds": 40, "bytes": len(whole), "equal": True}
 
 
 def reports(chosen, found, failed, skipped):
@@ -327,6 +252,12 @@ MEASUREMENTS = [
         *("clients", "clients", scaling_over("clients")),
         _config("tpt48.py:fedavg", "--sizes=5,30,100,300,1000", "--repeats=3"),
         240,
+    ),
+    Measurement(
+        *("clients-large", "clients", scaling_over("clients")),
+        _config("tpt48.py:fedavg", "--sizes=3000,10000", "--repeats=2"),
+        240,
+        "power",
     ),
     Measurement(
         *("runs", "runs", scaling_over("runs")),
