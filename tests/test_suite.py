@@ -124,6 +124,23 @@ def test_a_failed_measurement_is_listed_and_the_others_run(suite_of, tmp_path, c
     assert suite_of(measurements, only=["second"]) == 0
 
 
+def test_an_interrupted_suite_leaves_what_it_has_measured(suite_of, tmp_path):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    mine = tmp_path / "out" / "first" / "mine"
+    mine.mkdir(parents=True)  # a folder of the user with the name of a measurement
+    measurements = [
+        fake("first", "devices", lambda *arguments: SIZES),
+        fake("second", "runs", interrupted),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        suite_of(measurements)
+    results = json.loads((tmp_path / "out" / "suite.json").read_text())
+    assert results["measurements"] == {"first": SIZES} and mine.exists()
+    assert "| 4 | 400.00 |" in (tmp_path / "out" / "suite.md").read_text()
+
+
 def test_a_page_gets_the_tables_that_were_measured(suite_of, tmp_path):
     page = tmp_path / "page.md"
     names = [suite_tables.TABLES[name].block for name in ("devices", "runs")]

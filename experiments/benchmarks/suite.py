@@ -12,7 +12,7 @@ import datetime
 import importlib.util
 import json
 import os
-import shutil
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +55,7 @@ class Measurement(NamedTuple):
     """One row of `MEASUREMENTS`.
 
     Attributes:
-      name: of the measurement, and of its folder.
+      name: of the measurement.
       table: the table of `suite_tables.TABLES` that it is a part of.
       measure: (words, folder, changed environment, seconds) -> its numbers.
       words: of its command line.
@@ -77,7 +77,8 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
 
     Args:
       only: names of measurements; empty is all.
-      out: folder of suite.json, suite.md and the measurements' own files.
+      out: folder of suite.json and suite.md, which are written after every measurement, so that
+        an interrupted suite leaves what it has measured.
       page: a Markdown page whose blocks are replaced by the tables that were measured.
       argv: command line of the suite, for the tables.
 
@@ -98,37 +99,41 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
         else:
             began = time.perf_counter()
             try:
-                found[one.name] = measured(one, out / one.name, where)
+                found[one.name] = measured(one, where)
             except Failure as failure:
                 failed[one.name] = str(failure)
             spent[one.name] = time.perf_counter() - began
         state = skipped.get(one.name) or failed.get(one.name) or f"{spent[one.name]:.0f} s"
         line = f"[{number}/{len(chosen)}] {one.name}: {state}"
         progress.print(line, highlight=False, markup=False, soft_wrap=True)
+        results = {
+            "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+            "cores": where.cores,
+            **where.environment,
+            "seconds": spent,
+            "measurements": found,
+            "failed": failed,
+            "not_measured": skipped,
+        }
+        made = provenance(argv, seconds=sum(spent.values()), where=where.environment)
+        made += f" {where.cores} cores, {results['date'][:10]}."
+        tables = list(reports(chosen[:number], found, failed, skipped))
+        write_json(out / "suite.json", results)
+        texts = [f"## {markdown(report)}" for report, _ in tables]
+        write_text(out / "suite.md", "\n".join([f"# Speed\n\n{made}\n", *texts]))
 
-    results = {
-        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "cores": where.cores,
-        **where.environment,
-        "seconds": spent,
-        "measurements": found,
-        "failed": failed,
-        "not_measured": skipped,
-    }
-    write_json(out / "suite.json", results)
-    made = provenance(argv, seconds=sum(spent.values()), where=where.environment)
-    made += f" {where.cores} cores, {results['date'][:10]}."
-    sections = []
-    for report, block in reports(chosen, found, failed, skipped):
+    for report, block in tables:
         show(report, console)
-        title, table = escaped(report.title), markdown_table(report.rows)
-        text = "\n\n".join([made, f"{title}:", table, escaped("\n".join(report.lines))])
-        sections.append(f"## {title}\n\n{table}\n{escaped(chr(10).join(report.lines))}\n")
         if page and len(report.rows) > 1:
-            pages.update(page, block, text)
-    write_text(out / "suite.md", "\n".join([f"# Speed\n\n{made}\n", *sections]))
+            pages.update(page, block, f"{made}\n\n{markdown(report)}")
     console.print(f"{out}/suite.json\n{out}/suite.md", highlight=False, soft_wrap=True)
     return 1 if failed else 0
+
+
+def markdown(report: Report) -> str:
+    """The title, the table and the lines of a report."""
+    title, lines = escaped(report.title), escaped("\n".join(report.lines))
+    return f"{title}\n\n{markdown_table(report.rows)}\n{lines}\n"
 
 
 def selected(only: list[str]) -> list[Measurement]:
@@ -176,19 +181,19 @@ def reason_to_skip(one: Measurement, where: Machine) -> str:
     return ""
 
 
-def measured(one: Measurement, folder: Path, where: Machine) -> Any:
+def measured(one: Measurement, where: Machine) -> Any:
     """The numbers of a measurement.
 
     Raises:
       Failure: one of its commands failed.
     """
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier suite
     environment = {}
     if one.needs == "cores":
         count = f"--xla_force_host_platform_device_count={where.cores}"
         environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
     try:
-        return one.measure(one.words, folder, environment, one.seconds)
+        with tempfile.TemporaryDirectory(prefix="graphfl-suite-") as folder:
+            return one.measure(one.words, Path(folder), environment, one.seconds)
     except (OSError, KeyError, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
