@@ -245,9 +245,9 @@ MEASUREMENTS = [
     Measurement("mlp", "rounds", bench, _config("tpt48.py", SIMULATED, *SOME), 90),
     Measurement("gru", "rounds", bench, (*GRU, *FEW), 180),
     Measurement("lenet", "rounds", bench, (*LENET, *FEW), 120),
-    Measurement("cnn", "rounds", bench, (*CNN, *ONE), 240),
-    Measurement("resnet-cars", "rounds", bench, (*CARS, *FEW), 240),
-    Measurement("resnet", "rounds", bench, (*RESNET, *ONE), 240),
+    Measurement("cnn", "rounds", bench, (*CNN, *ONE), 360),
+    Measurement("resnet-cars", "rounds", bench, (*CARS, *FEW), 360),
+    Measurement("resnet", "rounds", bench, (*RESNET, *ONE), 360),
     Measurement(
         *("methods", "methods", bench),
         _config("tpt48.py", SIMULATED, "--methods=all", "--repeats=5", "--rounds_each=10"),
