@@ -116,7 +116,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
             "not_measured": skipped,
         }
         made = provenance(argv, seconds=sum(spent.values()), where=where.environment)
-        made += f" {where.cores} cores, {results['date'][:10]}."
+        made += f" Date {results['date'][:10]}, usable CPU cores: {where.cores}."
         tables = list(reports(chosen[:number], found, failed, skipped))
         write_json(out / "suite.json", results)
         texts = [f"## {markdown(report)}" for report, _ in tables]
