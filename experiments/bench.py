@@ -9,16 +9,24 @@ slowest. With --distributed, all processes take part and the first one prints.
     --vary=model.hidden=16,32       compares values of a field
     --against=torch                 compares with PyTorch, see `benchmarks.torch_comparison`
     --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
+    --suite                         measures all of this, see `benchmarks.suite`
+
+With --config=configs/custom.py, --images=28x28x1 generates images, so that no file is needed;
+--clients, --examples and --classes are their numbers.
 
 The first two compare all times with the first row, which is FedAvg for methods.
 
 --against and --scaling write JSON, a Markdown page and a figure into the folder of --out, by
-default runs/bench. The others write bench.json and bench.md if --out is given.
+default runs/bench. --suite needs no --config, and writes suite.json and suite.md, by default to
+runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. The others
+write bench.json and bench.md if --out is given.
 """
 
 import functools
 import math
+import signal
 import statistics
+import sys
 import time
 from pathlib import Path
 
@@ -28,7 +36,7 @@ from jax.extend import core as jex_core
 from ml_collections import ConfigDict
 from rich.console import Console
 
-from experiments.benchmarks import scaling, torch_comparison
+from experiments.benchmarks import images, scaling, suite, torch_comparison
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
 from experiments.common.command_line import FLAGS, configuration, launch
@@ -38,6 +46,7 @@ from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs import changed, methods, parsed
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import play_round
 from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.multihost import is_first, run_synchronized
@@ -62,28 +71,56 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_list("sizes", [], "Values of that number; by default a suitable range.")
 flags.DEFINE_string(
-    "out", None, "Output folder; --against and --scaling default to runs/bench."
+    "images", None, "HEIGHTxWIDTHxCHANNELS: generates images as the data of configs/custom.py."
+)
+flags.DEFINE_integer("clients", 20, "Clients with generated images.", lower_bound=1)
+flags.DEFINE_integer(
+    "examples", 500, "Generated training images of each client.", lower_bound=1
+)
+flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
+flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
+flags.DEFINE_list(
+    "only",
+    [],
+    f"Measurements of the suite, of {', '.join(one.name for one in suite.MEASUREMENTS)}.",
+)
+flags.DEFINE_string(
+    "out",
+    None,
+    "Output folder; --against and --scaling default to runs/bench, --suite to runs/suite.",
 )
 
-COMPARISONS = ("methods", "vary", "against", "scaling")
+IMAGE_FLAGS = ("clients", "examples", "classes")
+COMPARISONS = ("methods", "vary", "against", "scaling", "suite")
 DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
 
 def main() -> int:
-    config = configuration()
     chosen = [name for name in COMPARISONS if FLAGS[name].value]
     if len(chosen) > 1:
         raise ValueError(f"{given(chosen[0])} excludes --{chosen[1]}; leave one of them out")
-    out = Path(FLAGS.out or "runs/bench")
+    out = Path(FLAGS.out or ("runs/suite" if FLAGS.suite else "runs/bench"))
     check_folder(out)
+    if FLAGS.suite:
+        return suite_of_measurements(out)
+    if FLAGS.only:
+        raise ValueError(f"{given('only')} is not read without --suite; add it")
+    config = configuration()
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
+    for name in IMAGE_FLAGS:
+        if FLAGS[name].present and not FLAGS.images:
+            raise ValueError(
+                f"{given(name)} is not read without --images; add --images=28x28x1"
+            )
     if FLAGS.distributed and (FLAGS.against or FLAGS.scaling):
         raise ValueError(f"{given(chosen[0])} needs a single process; leave --distributed out")
     if FLAGS.against:
         return torch_comparison.against_torch(
-            config, FLAGS.variants, threads=FLAGS.threads, **sizes
+            config, FLAGS.variants, load=federation_of, threads=FLAGS.threads, **sizes
         )
     if FLAGS.scaling:
+        if FLAGS.images:
+            raise ValueError(f"{given('scaling')} does not read --images; leave it out")
         return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **sizes)
     configs = {}
     if FLAGS.vary:
@@ -98,6 +135,33 @@ def main() -> int:
             for path in write(report, out, "bench", results) if FLAGS.out else ():
                 console.print(path, highlight=False, soft_wrap=True)
     return 0
+
+
+def suite_of_measurements(out: Path) -> int:
+    """Runs the suite, and returns the exit status.
+
+    Raises:
+      ValueError: a flag does not fit.
+    """
+    for name in ("config", "images", "distributed"):
+        if FLAGS[name].value:
+            raise ValueError(f"{given(name)} is not read by --suite; leave it out")
+    # So that the processes of the suite end with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
+
+
+def federation_of(config: ConfigDict) -> Federation:
+    """The data of a configuration, or generated images with --images.
+
+    Raises:
+      ValueError: as `load_federation` and `images.load_images`.
+      FileNotFoundError: as `load_federation`.
+    """
+    if not FLAGS.images:
+        return load_federation(config)
+    numbers = {name: FLAGS[name].value for name in IMAGE_FLAGS}
+    return images.load_images(config, FLAGS.images, **numbers)
 
 
 def given(flag: str) -> str:
@@ -141,7 +205,7 @@ def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
 
 def measure(config: ConfigDict) -> tuple[Report, dict]:
     """Measures one configuration: the report and all numbers."""
-    experiment = run_synchronized(lambda: build_experiment(config, load_federation(config)))
+    experiment = run_synchronized(lambda: build_experiment(config, federation_of(config)))
     began = time.perf_counter()
     session = compiled(experiment, config)
     compiling = time.perf_counter() - began
@@ -155,7 +219,7 @@ def measure(config: ConfigDict) -> tuple[Report, dict]:
     times = interleaved(functions, FLAGS.repeats)
     rounds = [took / FLAGS.rounds_each for took in times["round"]]
     results = {
-        **description(config),
+        **description(config, experiment.federation),
         "client_steps": config.cohort_size * config.local_steps,
         "s_per_round": spread(rounds),
         "s_per_evaluation": spread(times["evaluation"]),
@@ -202,17 +266,17 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
     """
     players, flops = {}, {}
     data_varies = bool(FLAGS.vary) and FLAGS.vary.startswith(DATA)
-    federation = None if data_varies else run_synchronized(load_federation, config)
+    federation = None if data_varies else run_synchronized(federation_of, config)
     for name, own in configs.items():
         if data_varies:
-            federation = run_synchronized(load_federation, own)
+            federation = run_synchronized(federation_of, own)
         experiment = run_synchronized(build_experiment, own, federation)
         session = compiled(experiment, own)
         players[name] = player(session, FLAGS.rounds_each)
         flops[name] = round_flops(experiment, session.state)
     times = interleaved(players, FLAGS.repeats)
     first = next(iter(configs))
-    results = description(config) | {
+    results = description(config, federation) | {
         "rows": [
             {
                 "name": name,
@@ -248,11 +312,11 @@ def compare_report(results: dict) -> Report:
     return Report(f"ms per round on {results['data']}, {results['device']}", rows, lines)
 
 
-def description(config: ConfigDict) -> dict:
+def description(config: ConfigDict, federation: Federation) -> dict:
     """What was measured, and where."""
     return {
         "variant": variant_of(config),
-        "data": config.data.name,
+        "data": federation.name,
         "config": config.to_dict(),
         "repeats": FLAGS.repeats,
         "rounds_each": FLAGS.rounds_each,

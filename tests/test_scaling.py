@@ -100,6 +100,21 @@ def test_vmapped_runs_have_different_seeds():
     assert rounds.client_steps == 3 * 4 * 5
 
 
+def test_runs_are_split_over_the_devices_that_divide_them():
+    """Tests simulate eight devices."""
+    assert scaling.mesh_of(1) is None and scaling.mesh_of(11) is None
+    assert scaling.mesh_of(6).size == 6 and scaling.mesh_of(12).size == 6
+    config = small_config("fedavg")
+    experiment = build_experiment(config, two_clusters())
+    states = []
+    for mesh in (None, scaling.mesh_of(2)):
+        rounds = compile_rounds(experiment, config, mesh=mesh, runs=2)
+        states.append(jax.tree.leaves(player(rounds, 2)().server))
+    for alone, split in zip(*states, strict=True):
+        assert len(split.sharding.device_set) == 2
+        np.testing.assert_allclose(alone, split, rtol=1e-5, atol=1e-7)
+
+
 def test_a_player_continues_and_keeps_the_first_state():
     config = small_config("fedavg")
     rounds = compile_rounds(build_experiment(config, two_clusters()), config)

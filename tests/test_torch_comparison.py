@@ -2,16 +2,18 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from experiments.benchmarks import torch_comparison
-from experiments.benchmarks.recorded_rounds import play_in_jax
+from experiments.benchmarks.images import image_federation
+from experiments.benchmarks.recorded_rounds import Round, play_in_jax
 from experiments.benchmarks.scaling import generated_federation
 from experiments.benchmarks.timing import compile_rounds
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs import changed, fl60, metr_la, tpt48
+from graphfl_jax.configs import changed, compcars, fl60, metr_la, tpt48
 from tests.entries import entry
 from tests.federations import SMALL, small_config, two_clusters
 
@@ -28,6 +30,19 @@ CASES = {
     "panacea, gru": ADAM
     | {"hparams__server_lr": 1e-3, "hparams__client_lr": 1e-3, "model__name": "gru"},
     "fedavg, labels": {"method": "fedavg"},
+    "fedavg, lenet": {"method": "fedavg", "model__name": "lenet", "local_steps": 1},
+    "fedavg, cnn": {"method": "fedavg", "model__name": "cnn", "local_steps": 1},
+    "fedavg, resnet18": {
+        "method": "fedavg",
+        "model__name": "resnet18",
+        "model__width": 4,
+        "local_steps": 1,
+    },
+}
+SIZES = {
+    "fedavg, lenet": (18, 16, 1),
+    "fedavg, cnn": (8, 10, 2),
+    "fedavg, resnet18": (33, 31, 3),
 }
 
 
@@ -47,6 +62,8 @@ def jax_rounds():
             config = small_config(**CASES[case])
             if "gru" in case:
                 federation = traffic()
+            elif case in SIZES:
+                federation = image_federation(SIZES[case], 7, 20, 3)
             else:
                 federation = two_clusters() if "labels" in case else generated_federation(7)
             experiment = build_experiment(config, federation)
@@ -69,12 +86,78 @@ def verified(torch_player, rounds, variant, change=lambda player, start: None):
     experiment, config, start, played = rounds
     player, start = torch_player.Player(experiment, config, variant), dict(start)
     change(player, start)
-    return torch_comparison.verify(torch_player, player, start, played, variant)
+    images = torch_comparison.images_of(config)
+    return torch_comparison.verify(torch_player, player, start, played, variant, images=images)
 
 
 def check_differences(differences):
     assert 0 <= differences["loss"] <= 1e-5
     assert 0 < differences["server"] <= torch_comparison.SERVER_TOLERANCE
+
+
+@pytest.mark.parametrize(
+    "case, variant",
+    [
+        ("fedavg, lenet", "eager"),
+        ("fedavg, lenet", "vmap"),
+        pytest.param("fedavg, cnn", "eager", marks=pytest.mark.slow),
+        pytest.param("fedavg, resnet18", "eager", marks=pytest.mark.slow),
+        pytest.param("fedavg, resnet18", "vmap", marks=pytest.mark.slow),
+    ],
+)
+def test_networks_for_images_are_those_of_jax(torch_player, jax_rounds, case, variant):
+    """Sizes of images are uneven, odd and different, so that no axis can be another one."""
+    differences = verified(torch_player, jax_rounds(case), variant)
+    assert 0 <= differences["loss"] <= 1e-5
+    assert 0 < differences["server"] <= (4 * 6) ** -0.5  # of a round of 24 images
+
+
+def test_another_pooling_is_not_timed(torch_player, jax_rounds):
+    def mean_pooling(player, start):
+        module = player.clients.module
+        (first, *_) = (i for i, layer in enumerate(module) if "Pool" in type(layer).__name__)
+        module[first] = torch_player.nn.AvgPool2d(2)
+
+    with pytest.raises(ValueError, match="^variants=eager differs from JAX in round 1, "):
+        verified(torch_player, jax_rounds("fedavg, lenet"), "eager", mean_pooling)
+
+
+def check_rounds(errors, images):
+    """Verifies rounds with given errors of the server, relative to its change in the round."""
+    start = {"theta": np.zeros(2)}
+    played = [
+        Round(None, 1.0, {"theta": np.array([number, 0.0])}) for number in (1.0, 2.0, 3.0)
+    ]
+    left = list(zip(played, errors, strict=True))
+
+    class Other:
+        def start(self, weights):
+            pass
+
+        def play(self, draws):
+            expected, error = left.pop(0)
+            self.found = {"theta": expected.weights["theta"] + np.array([0.0, error])}
+            return expected.loss
+
+        def weights(self):
+            return self.found
+
+    library = SimpleNamespace(as_tensors=lambda draws: draws)
+    return torch_comparison.verify(library, Other(), start, played, "eager", images=images)
+
+
+def test_a_kink_may_change_one_image_of_a_round_but_not_all_rounds():
+    """Of 400 images, one may change the mean gradient by a twentieth."""
+    assert check_rounds([1e-4, 0.04, 0.04], images=400)["server"] == pytest.approx(0.04)
+    for errors, number in (
+        ([0.01, 0.01, 0.01], 3),  # no round agrees closely
+        ([1e-4, 0.06, 1e-4], 2),
+        ([np.nan, 1e-4, 1e-4], 1),
+    ):
+        with pytest.raises(ValueError, match=f"differs from JAX in round {number}, "):
+            check_rounds(errors, images=400)
+    with pytest.raises(ValueError, match="differs from JAX in round 2, "):
+        check_rounds([1e-4, 0.04, 1e-4], images=0)
 
 
 @pytest.mark.parametrize("variant", ["eager", "vmap"])
@@ -172,7 +255,7 @@ def test_supported_optimizers_exist_in_pytorch(torch_player):
         (tpt48.get_config("panacea-mean"), "algorithm.layer='mean'"),
         (tpt48.get_config("pfedhn"), "algorithm.name='pfedhn'"),
         (small_config(algorithm__output="lora"), "algorithm.output='lora'"),
-        (small_config(model__name="resnet18"), "model.name='resnet18'"),
+        (small_config(model__name="lenet"), "algorithm.name='panacea'"),
         (small_config(client_optimizer="momentum"), "client_optimizer='momentum'"),
         (small_config(server_optimizer="momentum"), "server_optimizer='momentum'"),
         (small_config(server_schedule="cosine"), "server_schedule='cosine'"),
@@ -186,7 +269,8 @@ def test_unsupported_fields_are_refused(config, field):
 
 
 def test_supported_configurations_are_accepted():
-    for config in (tpt48.get_config(), fl60.get_config("fedavg"), metr_la.get_config()):
+    configs = [tpt48.get_config(), fl60.get_config("fedavg"), metr_la.get_config()]
+    for config in (*configs, compcars.get_config("fedavg")):
         torch_comparison.check(config, list(torch_comparison.VARIANTS))
     with pytest.raises(ValueError, match="variants='jit' is unknown; choose from eager, "):
         torch_comparison.check(tpt48.get_config(), ["jit"])

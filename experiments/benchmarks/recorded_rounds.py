@@ -142,5 +142,35 @@ def _forecaster(params):
     yield from (params["head"]["kernel"], params["head"]["bias"])
 
 
+def _convolutional(params):
+    body = params["body"]
+    for layer in (*(body[name] for name in sorted(body)), params["head"]):  # conv1, ..., dense1
+        yield from (_outputs_first(layer["kernel"]), layer["bias"])
+
+
+def _residual(params):
+    body = params["body"]
+    pairs = [(body["conv1"], body["bn1"])]
+    for name in sorted(name for name in body if name.startswith("layer")):
+        block = body[name]
+        pairs += [(block["conv1"], block["bn1"]), (block["conv2"], block["bn2"])]
+        if "downsample_0" in block:
+            pairs.append((block["downsample_0"], block["downsample_1"]))
+    for convolution, norm in pairs:
+        yield from (_outputs_first(convolution["kernel"]), norm["scale"], norm["bias"])
+    yield from (_outputs_first(params["head"]["kernel"]), params["head"]["bias"])
+
+
+def _outputs_first(kernel):
+    """A kernel [..., inputs, outputs] as PyTorch's weight [outputs, inputs, ...]."""
+    return np.moveaxis(kernel, (-1, -2), (0, 1))
+
+
 # The arrays of a model in the order of the PyTorch module's parameters.
-LAYOUTS = {"mlp": _perceptron, "gru": _forecaster}
+LAYOUTS = {
+    "mlp": _perceptron,
+    "gru": _forecaster,
+    "lenet": _convolutional,
+    "cnn": _convolutional,
+    "resnet18": _residual,
+}

@@ -5,7 +5,8 @@ clients: generated federations of 5 to 10,000 clients with perceptrons. All clie
 relations: generated federations of 1,000 to 100,000 clients, of which a cohort of the
     configuration's size trains. Clients are random points in a square, and the nearest pairs
     of them are related, five times as many as there are clients.
-runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them.
+runs: a configuration with 1 to 64 seeds in one vmapped program, as sweeps run them. They are
+    split over the devices of this host, as far as these divide their number.
 devices: one such generated federation on more and more devices of this host.
 
 A power law is fitted to the sizes from a tenth of the largest on, at least three. Smaller
@@ -20,6 +21,7 @@ from typing import NamedTuple
 import jax
 import matplotlib
 import numpy as np
+from jax.sharding import AxisType
 from ml_collections import ConfigDict
 from rich.console import Console
 from scipy.spatial import cKDTree
@@ -161,8 +163,7 @@ def generated_federation(
     x = rng.normal(size=(clients, examples, NUMBERS))
     y = np.tanh(x @ rng.normal(size=(NUMBERS, NUMBERS)))
     y += rng.normal(size=(clients, 1, NUMBERS))
-    if edges is None:
-        edges = [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
+    edges = ring(clients) if edges is None else edges
     return federate(
         [f"client {i}" for i in range(clients)],
         x=x,
@@ -213,6 +214,11 @@ def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Roun
     return compile_for
 
 
+def ring(clients: int) -> list[tuple[int, int]]:
+    """The edges of a ring; of two clients, the one between them."""
+    return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
+
+
 def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
     """A function that compiles rounds of a number of clients."""
     return lambda clients: _all_clients_train(config, clients)
@@ -243,7 +249,16 @@ def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds
 def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
     """A function that compiles rounds of a number of runs."""
     experiment = build_experiment(config, load_federation(config))
-    return lambda runs: compile_rounds(experiment, config, runs=runs)
+    return lambda runs: compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
+
+
+def mesh_of(runs):
+    """The largest number of devices that divides a number of runs; None if that is one."""
+    devices = jax.local_devices()
+    size = max(count for count in range(1, len(devices) + 1) if runs % count == 0)
+    if size == 1:
+        return None
+    return jax.make_mesh((size,), ("runs",), (AxisType.Auto,), devices=devices[:size])
 
 
 def _all_clients_train(config, clients, devices=None):

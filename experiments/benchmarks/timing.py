@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment
@@ -108,18 +109,15 @@ def compile_rounds(
     Args:
       experiment: of the configuration.
       config: its sizes and its seed.
-      mesh: devices over which the cohort is split.
+      mesh: devices over which the cohort is split, or with `runs` the runs, as the axis "runs".
       runs: number of runs in one program, with different seeds; 0 is a single run.
     """
-    program = program_of(experiment, config, mesh)
-    inputs = inputs_of(experiment, config.seed, mesh)
     if runs:
-        program = batched(program, mesh=None, federations=1)
-        inputs = Inputs(
-            jax.random.split(inputs.key, runs),
-            {name: jnp.broadcast_to(value, (runs,)) for name, value in inputs.hparams.items()},
-            RunsData(jnp.zeros(runs, jnp.int32), inputs.data),
-        )
+        program = batched(program_of(experiment, config), mesh=mesh, federations=1)
+        inputs = _inputs_of_runs(experiment, config, mesh, runs)
+    else:
+        program = program_of(experiment, config, mesh)
+        inputs = inputs_of(experiment, config.seed, mesh)
     state = jax.block_until_ready(program.start(*inputs))
     executable = program.advance.lower(state, *inputs, jnp.int32(1)).compile()
     return Rounds(
@@ -127,6 +125,16 @@ def compile_rounds(
         lambda state, rounds: executable(state, *inputs, rounds),
         config.cohort_size * config.local_steps * max(1, runs),
     )
+
+
+def _inputs_of_runs(experiment, config, mesh, runs):
+    """The inputs of a batch of runs that differ in their seeds."""
+    one = inputs_of(experiment, config.seed)
+    hparams = {name: jnp.broadcast_to(value, (runs,)) for name, value in one.hparams.items()}
+    per_run = jax.random.split(one.key, runs), hparams, jnp.zeros(runs, jnp.int32)
+    split, whole = (mesh and NamedSharding(mesh, spec) for spec in (P("runs"), P()))
+    key, hparams, which = jax.device_put(per_run, split)
+    return Inputs(key, hparams, RunsData(which, jax.device_put(one.data, whole)))
 
 
 def player(rounds: Rounds | Session, count: int) -> Callable[[], State]:

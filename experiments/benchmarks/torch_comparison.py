@@ -4,6 +4,10 @@ First, each variant of `torch_player` starts from JAX's initial weights and play
 rounds with the cohorts, batches and dropped embeddings that the compiled program draws. After
 each round, the loss and the weights of the server must agree with JAX's; otherwise nothing is
 timed. In the timed rounds, each library draws with its own generator.
+
+Networks for images are verified in rounds of one local step, each from JAX's weights, because
+further steps amplify rounding too much (`IMAGE_MODELS`). What several steps add is the same for
+all client models.
 """
 
 import contextlib
@@ -11,7 +15,7 @@ import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,24 +30,35 @@ from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player, spread
 from experiments.common.flag_values import check_names
 from experiments.common.plots import draw_rates
-from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.configs.values import values_of
+from graphfl_jax.build import build_experiment, variant_of
+from graphfl_jax.configs.values import changed, values_of
 from graphfl_jax.data import relations
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.session import mesh_of
 
 JAX = "graphfl_jax"
 VARIANTS = ("eager", "compile", "vmap", "vmap+compile")
+# Networks for images, which have many units with a kink: ReLU and max pooling. A unit within
+# rounding of its kink passes the gradient in one library and not in the other. This changes the
+# gradient of one of n images by at most about itself. Gradients of images are nearly
+# independent, so the mean over n changes by up to 1 / sqrt(n) of itself. Further steps amplify
+# the change: after a round of 8 steps, PyTorch in float32 and in float64 differ by 4e-3 of the
+# change with LeNet at learning rate 0.1, and by 0.3 with a ResNet of width 8 at 0.01. So rounds
+# have one step, all differ by at most 1 / sqrt(n), and one by at most `SERVER_TOLERANCE`.
+# Measured: 2e-5 if no unit is at its kink; a ResNet with n = 192 had 1e-2 in one of 3 rounds.
+IMAGE_MODELS = ("lenet", "cnn", "resnet18")
 # Values that `torch_player` supports, by field; the others are checked for Panacea only.
 SUPPORTED = {
     "algorithm.name": ("panacea", "fedavg"),
     "tuning.part": ("",),
     "attack.name": ("",),
     "defence.name": ("",),
-    "model.name": ("mlp", "gru"),
+    "model.name": ("mlp", "gru", *IMAGE_MODELS),
     "client_optimizer": ("sgd", "adam"),
     "client_schedule": ("constant",),
 }
+SUPPORTED_IMAGES = {"algorithm.name": ("fedavg",)}
 SUPPORTED_PANACEA = {
     "algorithm.layer": ("sage",),
     "algorithm.output": ("direct",),
@@ -67,6 +82,7 @@ def against_torch(
     config: ConfigDict,
     variants: list[str],
     *,
+    load: Callable[[ConfigDict], Federation],
     threads: int | None,
     repeats: int,
     rounds_each: int,
@@ -74,19 +90,28 @@ def against_torch(
 ) -> int:
     """Prints, draws and writes the time of a round in JAX and in PyTorch.
 
+    Args:
+      config: of the rounds.
+      variants: some of `VARIANTS`.
+      load: makes the federation of a configuration.
+      threads: of PyTorch; None keeps its own choice.
+      repeats: timed repeats of each library and variant.
+      rounds_each: rounds in a repeat.
+      out: output folder.
+
     Raises:
       ValueError: a field or a flag does not fit, PyTorch is not installed, or the rounds of a
         variant differ from JAX's.
     """
     check(config, variants)
     torch_player = import_torch_player(threads)
-    experiment = build_experiment(config, load_federation(config))
+    experiment = build_experiment(config, load(config))
     _check_dense(experiment.federation)
     with cost() as spent:
         rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
     costs, players = {JAX: spent()}, {JAX: player(rounds, rounds_each)}
-    start, played = play_in_jax(experiment, config, rounds, ROUNDS)
+    start, played = _verification(experiment, config, rounds)
     differences, failed = {}, {}
     with _empty_compile_cache():
         for variant in variants:
@@ -94,12 +119,14 @@ def against_torch(
                 with cost() as spent:
                     torch_rounds = torch_player.Player(experiment, config, variant)
                     torch_rounds.start(start)
-                    torch_rounds.play(torch_player.as_tensors(played[0].draws))
+                    torch_rounds.play(torch_rounds.draw())
             except torch_player.CompileError as error:
                 failed[variant] = str(error).splitlines()[0]
                 continue
             costs[variant] = spent()
-            differences[variant] = verify(torch_player, torch_rounds, start, played, variant)
+            differences[variant] = verify(
+                torch_player, torch_rounds, start, played, variant, images=images_of(config)
+            )
             players[variant] = _play_several(torch_rounds, rounds_each)
         times = interleaved(players, repeats)
 
@@ -124,7 +151,7 @@ def against_torch(
         "rows": rows,
         "not_measured": failed,
     }
-    title = f"{variant_of(config)} on {config.data.name}"
+    title = f"{variant_of(config)}, {config.model.name} on {experiment.federation.name}"
     report = _report(results, title)
     console = Console()
     show(report, console)
@@ -144,7 +171,10 @@ def check(config: ConfigDict, variants: list[str]) -> None:
     check_names("variants", variants, VARIANTS)
     values, _ = values_of(config)
     is_panacea = config.algorithm.name == "panacea"
-    for field, choices in (SUPPORTED | (SUPPORTED_PANACEA if is_panacea else {})).items():
+    supported = SUPPORTED | (SUPPORTED_PANACEA if is_panacea else {})
+    if config.model.name in IMAGE_MODELS:
+        supported |= SUPPORTED_IMAGES
+    for field, choices in supported.items():
         if values[field] not in choices:
             raise ValueError(
                 f"{field}={values[field]!r} is not supported by --against=torch; set "
@@ -187,8 +217,28 @@ def import_torch_player(threads: int | None) -> Any:
     return torch_player
 
 
+def images_of(config: ConfigDict) -> int:
+    """Images in a verified round; 0 if the client model is none of `IMAGE_MODELS`."""
+    return config.cohort_size * config.batch_size * (config.model.name in IMAGE_MODELS)
+
+
+def _verification(experiment, config, rounds):
+    """The weights of the server at the start, and JAX's rounds to verify."""
+    if images_of(config):
+        config = changed(config, {"local_steps": 1})
+        experiment = build_experiment(config, experiment.federation)
+        rounds = compile_rounds(experiment, config)
+    return play_in_jax(experiment, config, rounds, ROUNDS)
+
+
 def verify(
-    torch_player: Any, torch_rounds: Any, start: dict, played: list[Round], variant: str
+    torch_player: Any,
+    torch_rounds: Any,
+    start: dict,
+    played: list[Round],
+    variant: str,
+    *,
+    images: int = 0,
 ) -> dict[str, float]:
     """Plays JAX's rounds in PyTorch and compares the results.
 
@@ -198,6 +248,7 @@ def verify(
       start: weights of the server before the first round.
       played: rounds that JAX has played.
       variant: of the player, for the error.
+      images: in a round, for a network for images. Then each round starts from JAX's weights.
 
     Returns:
       The largest difference of a ``loss``, relative to it, and of the ``server``'s weights,
@@ -207,7 +258,8 @@ def verify(
       ValueError: a difference is larger than rounding explains.
     """
     torch_rounds.start(start)
-    largest = {"loss": 0.0, "server": 0.0}
+    tolerance = max(SERVER_TOLERANCE, images**-0.5 if images else 0.0)
+    largest, smallest = {"loss": 0.0, "server": 0.0}, np.inf
     for number, expected in enumerate(played, start=1):
         loss = float(torch_rounds.play(torch_player.as_tensors(expected.draws)))
         change = _distance(start, expected.weights)
@@ -215,16 +267,22 @@ def verify(
             "loss": abs(loss - expected.loss) / abs(expected.loss),
             "server": _distance(torch_rounds.weights(), expected.weights) / change,
         }
+        smallest = min(smallest, found["server"])
+        if number == len(played) and smallest > SERVER_TOLERANCE:  # no round agrees closely
+            tolerance = SERVER_TOLERANCE
         # With NaN, every comparison is false, so that it is refused too.
-        if not (found["loss"] <= LOSS_TOLERANCE and found["server"] <= SERVER_TOLERANCE):
+        if not (found["loss"] <= LOSS_TOLERANCE and found["server"] <= tolerance):
             raise ValueError(
                 f"variants={variant} differs from JAX in round {number}, so nothing is timed: "
                 f"its loss is {loss:.7g} and not {expected.loss:.7g}, and its server differs "
                 f"by {found['server']:.1e} of the change since the start, where rounding "
-                f"explains {LOSS_TOLERANCE:.0e} of the loss and {SERVER_TOLERANCE:.0e} of the "
+                f"explains {LOSS_TOLERANCE:.0e} of the loss and {tolerance:.0e} of the "
                 f"change; lower the learning rates, or correct experiments/benchmarks"
             )
         largest = {name: max(largest[name], found[name]) for name in largest}
+        if images:
+            start = expected.weights
+            torch_rounds.start(start)
     return largest
 
 
@@ -289,10 +347,12 @@ def _report(results, title):
         "the process during it.",
     ]
     found = [row["differences"] for row in results["rows"] if row["differences"]]
+    one_step = results["config"]["model"]["name"] in IMAGE_MODELS
     if found:
         loss, server = (max(one[name] for one in found) for name in ("loss", "server"))
         lines.append(
-            f"Verified over {ROUNDS} rounds with the same draws: losses differ by at most "
-            f"{loss:.0e}, relative to them, and servers by {server:.0e} of their change."
+            f"Verified over {ROUNDS} rounds{' of one step' * one_step} with the same draws: "
+            f"losses differ by at most {loss:.0e}, relative to them, and servers by "
+            f"{server:.0e} of their change."
         )
     return Report(title, cells, lines)

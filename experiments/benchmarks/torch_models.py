@@ -1,4 +1,4 @@
-"""The PyTorch modules that `torch_player` trains: perceptron, GRU, graph hypernetwork.
+"""The PyTorch modules that `torch_player` trains: client models, graph hypernetwork.
 
 It is imported only if PyTorch is installed.
 """
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from graphfl_jax.data import relations
+from graphfl_jax.models import resnet
 
 
 class Forecaster(nn.Module):
@@ -88,6 +89,105 @@ def perceptron(widths: tuple[int, ...]) -> nn.Sequential:
     for fan_in, fan_out in zip(widths[:-1], widths[1:], strict=True):
         layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
+
+
+class Normalize(nn.Module):
+    """Images [B, C, H, W] with values from 0 to 255, standardised per channel."""
+
+    def __init__(self, mean, std):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor(mean).view(-1, 1, 1))
+        self.register_buffer("std", torch.tensor(std).view(-1, 1, 1))
+
+    def forward(self, x):
+        return (x.float() / 255 - self.mean) / self.std
+
+
+def convolutional(inputs, outputs, is_bytes, *, channels, paddings, widths) -> nn.Sequential:
+    """Convolutions of 5 x 5 with ReLU and pooling, then a perceptron.
+
+    Args:
+      inputs: C, H, W of an image.
+      outputs: of the network.
+      is_bytes: whether images are bytes, which become values from -1 to 1.
+      channels: of the convolutions.
+      paddings: of the convolutions.
+      widths: of the perceptron's hidden layers.
+    """
+    layers = [Normalize([0.5], [0.5])] if is_bytes else []
+    fan_in, *sizes = inputs
+    for features, padding in zip(channels, paddings, strict=True):
+        layers += [nn.Conv2d(fan_in, features, 5, padding=padding), nn.ReLU(), nn.MaxPool2d(2)]
+        fan_in, sizes = features, [(size + 2 * padding - 4) // 2 for size in sizes]
+    dense = perceptron((fan_in * sizes[0] * sizes[1], *widths, outputs))
+    return nn.Sequential(*layers, nn.Flatten(), *dense)
+
+
+def lenet(inputs, outputs, is_bytes, settings) -> nn.Sequential:
+    """LeNet-5; on 28 x 28 its first convolution has a padding of 2."""
+    first = 2 if tuple(inputs[1:]) == (28, 28) else 0
+    return convolutional(
+        inputs, outputs, is_bytes, channels=(6, 16), paddings=(first, 0), widths=(120, 84)
+    )
+
+
+def cnn(inputs, outputs, is_bytes, settings) -> nn.Sequential:
+    """The larger network of the FedAvg paper."""
+    return convolutional(
+        inputs, outputs, is_bytes, channels=(32, 64), paddings=(2, 2), widths=(512,)
+    )
+
+
+def normed_conv(fan_in: int, features: int, size: int, stride: int) -> list[nn.Module]:
+    """A convolution that halves height and width with stride 2, and its batch normalisation.
+
+    It normalises by the statistics of the batch and keeps no running averages.
+    """
+    return [
+        nn.Conv2d(fan_in, features, size, stride, padding=size // 2, bias=False),
+        nn.BatchNorm2d(features, track_running_stats=False),
+    ]
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions with a skip connection."""
+
+    def __init__(self, fan_in: int, features: int, stride: int):
+        super().__init__()
+        self.body = nn.Sequential(
+            *normed_conv(fan_in, features, 3, stride),
+            nn.ReLU(),
+            *normed_conv(features, features, 3, 1),
+        )
+        same = stride == 1 and fan_in == features
+        self.skip = nn.Sequential(*[] if same else normed_conv(fan_in, features, 1, stride))
+
+    def forward(self, x):
+        return F.relu(self.body(x) + self.skip(x))
+
+
+def resnet18(inputs, outputs, is_bytes, settings) -> nn.Sequential:
+    """torchvision's ResNet-18 with `settings.width` channels in its first stage."""
+    widths = [settings.width * 2**stage for stage in range(4)]
+    blocks = [
+        BasicBlock(widths[max(0, stage - (not i))], widths[stage], 2 if stage and not i else 1)
+        for stage in range(4)
+        for i in range(resnet.BLOCKS)
+    ]
+    return nn.Sequential(
+        Normalize(resnet.MEAN, resnet.STD),
+        *normed_conv(3, widths[0], 7, 2),
+        nn.ReLU(),
+        nn.MaxPool2d(3, stride=2, padding=1),
+        *blocks,
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(widths[-1], outputs),
+    )
+
+
+# For each: (C, H, W of an image, outputs, whether images are bytes, config.model) -> module.
+IMAGE_MODELS = {"lenet": lenet, "cnn": cnn, "resnet18": resnet18}
 
 
 class Sage(nn.Module):

@@ -24,6 +24,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from experiments.benchmarks.recorded_rounds import Draws
 from experiments.benchmarks.torch_models import (
+    IMAGE_MODELS,
     CellForecaster,
     Forecaster,
     Hypernetwork,
@@ -90,10 +91,17 @@ class Clients:
             self.x, self.y = tensor(train.x), tensor(train.y)
             if federation.task == "classification":
                 self.y, self.loss = self.y.long(), F.cross_entropy
-        if config.model.name == "gru":
+        if config.model.name in IMAGE_MODELS:
+            self.x = self.x.permute(0, 1, 4, 2, 3).contiguous()  # [N, S, C, H, W]
+            make, is_bytes = IMAGE_MODELS[config.model.name], self.x.dtype == torch.uint8
+            shape = self.x.shape[2:]
+            self.module = make(shape, federation.outputs, is_bytes, config.model)
+        elif config.model.name == "gru":
             forecaster = Forecaster if variant == "eager" else CellForecaster
             self.module = forecaster(inputs[1], federation.outputs, *config.model.hidden)
         else:
+            if self.series is None:
+                self.x = self.x.float()  # of bytes
             widths = (int(np.prod(inputs)), *config.model.hidden, federation.outputs)
             self.module = nn.Sequential(nn.Flatten(), *perceptron(widths))
         self.names = [name for name, _ in self.module.named_parameters()]

@@ -36,6 +36,16 @@ def update(path: str | Path, name: str, text: str) -> None:
     Raises:
       ValueError: the page does not exist, or does not have both markers once and in order.
     """
+    before, after = around(path, name)
+    write_text(Path(path), "\n".join([*before, text.strip("\n"), *after]) + "\n")
+
+
+def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
+    """The lines of a page up to the beginning of the block `name`, and from its end on.
+
+    Raises:
+      ValueError: as `update`.
+    """
     path = Path(path)
     begin, end = markers(name)
     if not path.is_file():
@@ -48,8 +58,7 @@ def update(path: str | Path, name: str, text: str) -> None:
             f"in this order"
         )
     (first,), (last,) = places
-    kept = [*lines[: first + 1], text.strip("\n"), *lines[last:]]
-    write_text(path, "\n".join(kept) + "\n")
+    return lines[: first + 1], lines[last:]
 
 
 def markers(name: str) -> tuple[str, str]:

@@ -15,14 +15,17 @@ PATH_FLAGS = {
 }
 
 
-def provenance(argv: list[str], *, seconds: float | None = None) -> str:
+def provenance(
+    argv: list[str], *, seconds: float | None = None, where: dict | None = None
+) -> str:
     """One sentence in Markdown that states how a result page was made.
 
     Args:
       argv: ``sys.argv`` of the entry. Flags that name data or output folders are left out.
       seconds: wall-clock time of the entry, if it is to be stated.
+      where: the `environment` of the numbers; None is this process, which initialises JAX.
     """
-    where = environment()
+    where = where or environment()
     device, versions = where["device"], where["versions"]
     if "cpu" in device:
         device += f" ({_processor()})"

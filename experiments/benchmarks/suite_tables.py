@@ -1,0 +1,165 @@
+"""The tables of ``bench --suite``, from the numbers of its measurements."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+Cells = list[list[str]]  # the heads are the first row
+
+
+class Table(NamedTuple):
+    """A table of docs/results/speed.md."""
+
+    title: str
+    block: str  # of the page
+    rows: Callable[[dict[str, Any]], Cells]  # numbers by name of the measurement -> cells
+    note: str = ""
+
+
+def rounds(found):
+    """Times of rounds and evaluations, one row for each client model."""
+    cells = [
+        ["client model", "ms per round", "fastest", "slowest", "client-steps/s"]
+        + ["ms per evaluation", "compile s", "peak MiB", "share of product rate"]
+    ]
+    for one in found.values():
+        median, *_ = one["s_per_round"]
+        rate = one["products_flop"] / median / one["peak_flop_per_s"]
+        cells.append(
+            [
+                f"{model_of(one)}, {one['variant']} on {one['data']}",
+                *map(milliseconds, one["s_per_round"]),
+                f"{one['client_steps'] / median:,.0f}",
+                milliseconds(one["s_per_evaluation"][0]),
+                f"{one['compile_s']:.1f}",
+                f"{one['peak_memory_bytes'] / 2**20:,.0f}",
+                f"{rate:.1%}",
+            ]
+        )
+    return cells
+
+
+def methods(found):
+    """Times of all methods, compared with FedAvg."""
+    cells = [["method", "ms per round", "fastest", "slowest", "ratio", "ratio of products"]]
+    for one in found.values():
+        for row in one["rows"]:
+            ratios = (f"{row[name]:.2f}" for name in ("time_ratio", "products_ratio"))
+            cells.append([row["name"], *map(milliseconds, row["s_per_round"]), *ratios])
+    return cells
+
+
+def clients(found):
+    """Times over numbers of clients."""
+    cells = [["clients", "ms per round", "fastest", "slowest", "client-steps/s"]]
+    for row in _sizes(found):
+        rate = f"{row['client_steps'] / row['s_per_round'][0]:,.0f}"
+        cells.append([f"{row['size']:,}", *map(milliseconds, row["s_per_round"]), rate])
+    return cells
+
+
+def runs(found):
+    """Times over numbers of runs, per run and relative to a single run."""
+    cells = [["runs at once", "ms per round of all", "fastest", "slowest", "ms per run"]]
+    cells[0].append("relative to one run")
+    for row in (sizes := _sizes(found)):
+        per_run, single = (each["s_per_round"][0] / each["size"] for each in (row, sizes[0]))
+        times = (*row["s_per_round"], per_run)
+        cells.append([f"{row['size']}", *map(milliseconds, times), f"{per_run / single:.2f}"])
+    return cells
+
+
+def devices(found):
+    """Times over numbers of devices, and how many times as fast as one."""
+    cells = [["devices", "ms per round", "fastest", "slowest", "speed-up"]]
+    for row in (sizes := _sizes(found)):
+        gain = sizes[0]["s_per_round"][0] / row["s_per_round"][0]
+        cells.append([f"{row['size']}", *map(milliseconds, row["s_per_round"]), f"{gain:.2f}"])
+    return cells
+
+
+def lowerings(found):
+    """Times of the ways to compute convolutions."""
+    cells = [["client model", "ms per round", "fastest", "slowest", "ratio"]]
+    for one in found.values():
+        for row in one["rows"]:
+            name = f"{model_of(one)}, {row['name'].partition('=')[2]}"
+            times = map(milliseconds, row["s_per_round"])
+            cells.append([name, *times, f"{row['time_ratio']:.2f}"])
+    return cells
+
+
+def start(found):
+    """Times of the first and second start, and whether a resumed run has the same bytes."""
+    cells = [["measured", "result"]]
+    for name, seconds in found.get("start-up", {}).items():
+        cells.append([f"{name} start, to the end of 20 rounds, s", f"{seconds:.1f}"])
+    if "resume" in found:  # otherwise it failed
+        cells.append(["stopped at round 20 of 40 and resumed", "same bytes of metrics.jsonl"])
+    return cells
+
+
+def torch(found):
+    """Rounds per second in JAX and PyTorch."""
+    cells = [["client model", "library", "rounds/s", "fastest", "slowest", "ratio", "setup s"]]
+    for one in found.values():
+        for row in one["rows"]:
+            rates = (f"{1 / took:.3g}" for took in row["s_per_round"])
+            last = f"{row['time_ratio']:.1f}", f"{row['setup_s']:.1f}"
+            cells.append([model_of(one), row["name"], *rates, *last])
+        cells += [
+            [model_of(one), name, "not measured", *[""] * 4] for name in one["not_measured"]
+        ]
+    return cells
+
+
+def model_of(numbers):
+    """The client model of a measurement."""
+    return numbers["config"]["model"]["name"]
+
+
+def milliseconds(seconds):
+    return f"{1e3 * seconds:,.2f}"
+
+
+def _sizes(found):
+    return [row for one in found.values() for row in one["rows"]]
+
+
+MEDIANS = "Medians, with the fastest and the slowest repeat."
+TABLES = {
+    "rounds": Table(
+        "Rounds and evaluations of each client model",
+        "bench-tpt48",
+        rounds,
+        f"{MEDIANS} Product rate: of 1024 x 1024 float32 matrices.",
+    ),
+    "methods": Table("All methods on TPT-48", "bench-tpt48-methods", methods, MEDIANS),
+    "torch": Table(
+        "Compared with PyTorch",
+        "bench-torch",
+        torch,
+        f"{MEDIANS} Ratio: time per round relative to graphfl_jax.",
+    ),
+    "clients": Table(
+        "FedAvg over generated clients that all train",
+        "bench-tpt48-scaling-clients",
+        clients,
+        MEDIANS,
+    ),
+    "runs": Table(
+        "Panacea on TPT-48, several runs at once",
+        "bench-tpt48-scaling-runs",
+        runs,
+        f"{MEDIANS} On CPUs, each core is a device.",
+    ),
+    "devices": Table(
+        "FedAvg on a generated federation, split over devices",
+        "bench-devices",
+        devices,
+        f"{MEDIANS} On CPUs, each core is a device.",
+    ),
+    "lowerings": Table(
+        "Ways to compute convolutions", "bench-convolutions", lowerings, MEDIANS
+    ),
+    "start": Table("Starts and resumed runs, Panacea on TPT-48", "bench-start", start),
+}
