@@ -80,7 +80,7 @@ def test_measurements_that_a_machine_does_not_allow_are_skipped():
         return {one.name for one in suite.MEASUREMENTS if suite.reason_to_skip(one, machine)}
 
     torch = {one.name for one in suite.MEASUREMENTS if one.name.startswith("torch-")}
-    assert len(torch) == 4 and skipped(CPU) == {"clients-large"}
+    assert len(torch) == 5 and skipped(CPU) == {"clients-large"}
     assert skipped(CPU._replace(cores=16, torch=False)) == torch
     assert skipped(GPU) == torch | {"devices"}
     assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
@@ -90,7 +90,7 @@ def fake(name, table, measure):
     return suite.Measurement(name, table, measure, (), 10)
 
 
-def broken(words, folder, environment, seconds):
+def broken(words, folder, seconds):
     raise suite_commands.Failure("no memory is left")
 
 
@@ -184,10 +184,7 @@ def test_the_error_of_a_command_is_its_last_line():
     script = "import sys; print('a', file=sys.stderr); sys.exit('error: x=1 is wrong')"
     with pytest.raises(suite_commands.Failure, match="^error: x=1 is wrong$"):
         suite_commands.run_command(["-c", script], 60)
-    assert (
-        suite_commands.run_command(["-c", "import os; print(os.environ['X'])"], 60, X="7")
-        == "7\n"
-    )
+    assert suite_commands.run_command(["-c", "print(7)"], 60) == "7\n"
 
 
 def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
@@ -203,7 +200,7 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
 
 
 def test_other_metrics_after_resuming_fail(monkeypatch, tmp_path):
-    def run(words, seconds, **environment):
+    def run(words, seconds):
         out = tmp_path / words[-1].rpartition("/")[2]
         if "--resume" in words:
             out = tmp_path / "resumed"
@@ -214,7 +211,7 @@ def test_other_metrics_after_resuming_fail(monkeypatch, tmp_path):
     with pytest.raises(
         suite_commands.Failure, match="^metrics.jsonl of the resumed run differs"
     ):
-        suite_commands.resume((), tmp_path, {}, 1)
+        suite_commands.resume((), tmp_path, 1)
 
 
 @pytest.mark.parametrize(

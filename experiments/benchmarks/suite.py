@@ -57,11 +57,11 @@ class Measurement(NamedTuple):
     Attributes:
       name: of the measurement.
       table: the table of `suite_tables.TABLES` that it is a part of.
-      measure: (words, folder, changed environment, seconds) -> its numbers.
+      measure: (words, folder, seconds) -> its numbers.
       words: of its command line.
       seconds: budget of each of its commands.
-      needs: "cores" gives each CPU core a device; "torch" needs PyTorch and no accelerator;
-        "power" needs an accelerator or `MANY_CORES`.
+      needs: "torch" needs PyTorch and no accelerator; "power" needs an accelerator or
+        `MANY_CORES`; "devices" needs several devices.
     """
 
     name: str
@@ -99,7 +99,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
         else:
             began = time.perf_counter()
             try:
-                found[one.name] = measured(one, where)
+                found[one.name] = measured(one)
             except Failure as failure:
                 failed[one.name] = str(failure)
             spent[one.name] = time.perf_counter() - began
@@ -176,24 +176,20 @@ def reason_to_skip(one: Measurement, where: Machine) -> str:
     if one.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
         return f"not measured: it takes minutes on {where.cores} cores"
     single = where.environment["device"].startswith("1 x")
-    if one.name == "devices" and single and not (where.is_cpu and where.cores > 1):
+    if one.needs == "devices" and single and not (where.is_cpu and where.cores > 1):
         return "not measured: there is one device"
     return ""
 
 
-def measured(one: Measurement, where: Machine) -> Any:
+def measured(one: Measurement) -> Any:
     """The numbers of a measurement.
 
     Raises:
       Failure: one of its commands failed.
     """
-    environment = {}
-    if one.needs == "cores":
-        count = f"--xla_force_host_platform_device_count={where.cores}"
-        environment["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {count}".strip()
     try:
         with tempfile.TemporaryDirectory(prefix="graphfl-suite-") as folder:
-            return one.measure(one.words, Path(folder), environment, one.seconds)
+            return one.measure(one.words, Path(folder), one.seconds)
     except (OSError, KeyError, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
@@ -266,20 +262,24 @@ MEASUREMENTS = [
         "power",
     ),
     Measurement(
+        *("relations", "relations", scaling_over("relations")),
+        _config("tpt48.py", "--sizes=1000,10000,100000", "--repeats=3", "--rounds_each=2"),
+        240,
+    ),
+    Measurement(
         *("runs", "runs", scaling_over("runs")),
         _config("tpt48.py", SIMULATED, "--sizes=1,8,64", "--repeats=3"),
         180,
-        "cores",
     ),
     Measurement(
         *("devices", "devices", scaling_over("devices")),
         _config("tpt48.py:fedavg", "--repeats=3"),
         240,
-        "cores",
+        "devices",
     ),
     Measurement(
         *("lowering-resnet", "lowerings", bench),
-        (*CARS, "--vary=model.lowering=patches,grouped", *ONE),
+        (*CARS, "--vary=model.lowering=im2col,rows,xla", *ONE),
         240,
     ),
     Measurement(
@@ -312,6 +312,12 @@ MEASUREMENTS = [
     Measurement(
         *("torch-lenet", "torch", bench),
         (*LENET, "--against=torch", *ONE),
+        240,
+        "torch",
+    ),
+    Measurement(
+        *("torch-cnn", "torch", bench),
+        (*CNN, "--against=torch", "--variants=eager", *ONE),
         240,
         "torch",
     ),

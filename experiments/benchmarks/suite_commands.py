@@ -16,18 +16,17 @@ class Failure(Exception):
     """A command failed or exceeded its budget; the message is one line."""
 
 
-def run_command(words: list[str], seconds: float, **environment: str) -> str:
+def run_command(words: list[str], seconds: float) -> str:
     """The standard output of a Python command.
 
     Args:
       words: after ``python``.
       seconds: after which it is stopped, with all processes that it started.
-      environment: variables that are changed.
 
     Raises:
       Failure: it failed, or was stopped.
     """
-    variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
+    variables = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, *words],
         env=variables,
@@ -51,35 +50,35 @@ def run_command(words: list[str], seconds: float, **environment: str) -> str:
     return printed
 
 
-def bench(words, folder, environment, seconds, *, file="bench.json"):
+def bench(words, folder, seconds, *, file="bench.json"):
     """The numbers that `experiments.bench` writes."""
     command = ["-m", "experiments.bench", *words, f"--out={folder}"]
-    run_command(command, seconds, **environment)
+    run_command(command, seconds)
     return json.loads((folder / file).read_text())
 
 
 def scaling_over(what: str) -> Callable:
     """A `Measurement.measure` of ``bench --scaling``."""
 
-    def measure(words, folder, environment, seconds):
+    def measure(words, folder, seconds):
         words = (*words, f"--scaling={what}")
-        return bench(words, folder, environment, seconds, file=f"scaling_{what}.json")
+        return bench(words, folder, seconds, file=f"scaling_{what}.json")
 
     return measure
 
 
-def start_up(words, folder, environment, seconds):
+def start_up(words, folder, seconds):
     """Seconds from the command to the end of a run, without and with kept programs."""
     kept, took = folder / "compiled", {}
     for name in ("first", "second"):
         command = ["-m", "experiments.run", *words, f"--compilation_cache={kept}"]
         began = time.perf_counter()
-        run_command([*command, f"--out={folder / name}"], seconds, **environment)
+        run_command([*command, f"--out={folder / name}"], seconds)
         took[name] = time.perf_counter() - began
     return took
 
 
-def resume(words, folder, environment, seconds):
+def resume(words, folder, seconds):
     """Compares a run with one that stops at half of its rounds and is resumed.
 
     Raises:
@@ -89,7 +88,7 @@ def resume(words, folder, environment, seconds):
     parts = (("whole", 40, ()), ("resumed", 20, ()), ("resumed", 40, ("--resume",)))
     for name, rounds, more in parts:
         own = (f"--config.rounds={rounds}", f"--out={folder / name}", *more)
-        run_command([*command, *own], seconds, **environment)
+        run_command([*command, *own], seconds)
     whole, resumed = ((folder / n / "metrics.jsonl").read_bytes() for n in ("whole", "resumed"))
     if whole != resumed:
         raise Failure("metrics.jsonl of the resumed run differs from that of the whole run")

@@ -146,6 +146,12 @@ TABLES = {
         clients,
         MEDIANS,
     ),
+    "relations": Table(
+        "Panacea on generated federations with five relations per client",
+        "bench-relations",
+        clients,
+        f"{MEDIANS} Five clients train in a round.",
+    ),
     "runs": Table(
         "Panacea on TPT-48, several runs at once",
         "bench-tpt48-scaling-runs",
