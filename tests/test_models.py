@@ -45,6 +45,13 @@ def test_a_model_applies_its_body_and_then_its_head():
     )
 
 
+@pytest.mark.parametrize("hidden, at_once", [((16, 16), 20), ((256, 256), 1)])
+def test_a_core_trains_as_many_perceptrons_at_once_as_fit_into_its_cache(hidden, at_once):
+    """10,000 parameters: 20 perceptrons of 486, and one of 69,126."""
+    model = mlp(inputs=(6,), hidden=hidden, outputs=6, task=REGRESSION)
+    assert model.at_once == at_once
+
+
 def test_examples_are_flattened():
     model = mlp(inputs=(6,), hidden=(4,), outputs=2, task=CLASSIFICATION)
     params = model.init(jax.random.key(0))

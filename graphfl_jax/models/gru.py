@@ -31,7 +31,7 @@ from graphfl_jax.core import Array, ClientModel, Examples, Task
 from graphfl_jax.models.layers import Hidden, uniform_within
 from graphfl_jax.settings import Real
 
-UNROLL = 12  # time steps per loop iteration, see docs/results/speed.md
+UNROLL = 12  # time steps per loop iteration, see docs/developer/decisions.md
 
 
 class Cell(nn.Module):
