@@ -1,12 +1,16 @@
 """Figures of the papers, from the same runs as the tables.
 
     python -m experiments.figures --figure=panacea_3a --data_root=DIR
+    python -m experiments.figures --figure=partition --config=configs/cifar10.py \\
+        --config.data.partition=dirichlet
 
 panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, training split.
 panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
 panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local steps K_c, and over the
 number of server steps K_s. Lines are means over clients and seeds at P; bands are one standard
 deviation over seeds.
+partition: how many examples of each class every client of --config has; by default of
+configs/fashion_mnist.py.
 
 Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
 of them into the folder of --out. Runs that are cached there are not repeated.
@@ -22,14 +26,15 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
-from experiments.common.command_line import FLAGS, launch, progress_bar
+from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
 from experiments.common.flag_values import check_names
-from experiments.common.plots import draw_histograms, draw_lines, save_figure
+from experiments.common.plots import draw_histograms, draw_holdings, draw_lines, save_figure
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table
 from experiments.common.units import UNITS
 from experiments.paper.cached_runs import cached_runs
 from experiments.paper.configurations import paper_config
+from graphfl_jax import configs
 from graphfl_jax.build import load_federation
 from graphfl_jax.configs import changed, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -59,7 +64,14 @@ class Ablation(NamedTuple):
     label: str
 
 
+class Holdings(NamedTuple):
+    """The numbers of examples of each class, a column for each client."""
+
+    dataset: str  # whose configuration is used without --config
+
+
 FIGURES = {
+    "partition": Holdings("fashion_mnist"),
     "panacea_fig2": Histograms("pems_bay", 16),
     "panacea_3a": Curves("fl60"),
     "panacea_3c": Curves("tpt48"),
@@ -86,12 +98,20 @@ def main() -> int:
             f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
             f"compare methods; leave --methods out"
         )
+    if FLAGS.config is not None and not isinstance(figure, Holdings):
+        raise ValueError(
+            f"config={FLAGS.config} is not read, since {FLAGS.figure} has its own "
+            f"configurations; leave --config out, or set --figure=partition"
+        )
     check_names("methods", FLAGS.methods, methods())
     out = Path(FLAGS.out)
     check_folder(out)
     if isinstance(figure, Histograms):
         lines, unit = histograms(figure)
         drawn, rows = draw_histograms(lines, unit), histogram_rows(lines, unit)
+    elif isinstance(figure, Holdings):
+        lines, title = holdings(figure)
+        drawn, rows = draw_holdings(lines, title), holding_rows(lines)
     elif isinstance(figure, Curves):
         lines = curves(figure, FLAGS.methods or list(methods()), out)
         drawn, rows = draw_lines(lines, "round"), curve_rows(lines)
@@ -139,6 +159,40 @@ def histograms(figure: Histograms) -> tuple[list[dict], str]:
     return lines, units.name
 
 
+def holdings(figure: Holdings) -> tuple[list[dict], str]:
+    """A line for each client, and a title that says what the data are.
+
+    A line has the client's ``name``, the ``source`` of the data, and for each split the number
+    of its examples of every class.
+
+    Raises:
+      ValueError: the data have no classes.
+    """
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    federation = load_federation(config)
+    if federation.task != "classification":
+        raise ValueError(
+            f"figure={FLAGS.figure} shows classes, and {federation.name} is a regression; "
+            f"choose a configuration of a classification"
+        )
+    data = federation.everyone or federation.data
+    lines = [
+        {
+            "name": name,
+            "source": federation.source,
+            **{
+                split: np.bincount(
+                    part.y[i, : part.count[i]], minlength=federation.outputs
+                ).tolist()
+                for split, part in {"train": data.train, **data.evals}.items()
+            },
+        }
+        for i, name in enumerate(federation.clients)
+    ]
+    extent = f", {federation.extent}" if federation.extent else ""
+    return lines, f"{federation.name}, data: {federation.source}{extent}"
+
+
 def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
     """A line for each method: its name, the rounds, and the scores of every seed at P."""
     lines = []
@@ -178,6 +232,21 @@ def histogram_rows(lines: list[dict], unit: str) -> list[list[str]]:
     """Mean and standard deviation of each client's values, as text."""
     rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
     return [["client", f"mean, {unit}", f"sd, {unit}"], *rows]
+
+
+def holding_rows(lines: list[dict]) -> list[list[str]]:
+    """The number of each client's examples in every split and of its classes, as text."""
+    splits = [name for name in lines[0] if name not in ("name", "source")]
+    rows = [
+        [
+            line["name"],
+            line["source"],
+            *(str(sum(line[split])) for split in splits),
+            str(np.count_nonzero(line["train"])),
+        ]
+        for line in lines
+    ]
+    return [["client", "data", *(f"{split} examples" for split in splits), "classes"], *rows]
 
 
 def curve_rows(lines: list[dict]) -> list[list[str]]:

@@ -29,7 +29,7 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison
-from graphfl_jax.settings import Optimizer, Part, Real, parameters
+from graphfl_jax.settings import Optimizer, Part, Real, Variant, parameters
 
 
 class Experiment(NamedTuple):
@@ -228,6 +228,9 @@ def _arguments(factory, config, section, supplied, hparams=None, *, skip=0):
         elif isinstance(declared, Optimizer):
             played = supplied.get("played", 0)
             arguments[name] = _optimizer(declared, config, hparams, played)
+        elif isinstance(declared, Variant):
+            chosen = declared.factories.get(config[section][name])
+            arguments[name] = chosen and _made(chosen, config, section, supplied, hparams)
         elif declared is not None:
             own = hparams if isinstance(declared, Real) and hparams is not None else None
             values = config[section] if own is None else own

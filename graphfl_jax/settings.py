@@ -21,7 +21,7 @@ import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
 
@@ -204,6 +204,16 @@ class Part:
 
     def __init__(self, factory: Callable, **defaults: Any):
         self.factory, self.defaults = factory, defaults
+
+
+@dataclasses.dataclass(frozen=True)
+class Variant(Choice):
+    """One of several factories, by name. Their settings are fields of the same section.
+
+    The parameter gets what the chosen factory makes, or None if the choice is empty.
+    """
+
+    factories: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
 
 
 SETTINGS = (Real, Integer, Choice, Text, Switch, Items)

@@ -6,12 +6,28 @@ import pickle
 import numpy as np
 import pytest
 
-from graphfl_jax.data import DATASETS, GRAPHS, federation, fl60, partition, relations
+from graphfl_jax.data import (
+    DATASETS,
+    GRAPHS,
+    federation,
+    fl60,
+    label_skew,
+    partition,
+    relations,
+)
 from graphfl_jax.settings import parameters
 
 # Arguments of the loaders that generate or simulate data.
 TRAFFIC = {"root": "none", "source": "simulated", "sensors": 5, "steps": 300}
+IMAGES = {
+    "root": "",
+    "source": "simulated",
+    "seed": 0,
+    "partition": label_skew.iid(clients=3, seed=0),
+}
+IMAGE_SETS = ("cifar10", "cifar100", "fashion_mnist")
 GENERATED = {
+    **dict.fromkeys(IMAGE_SETS, IMAGES),
     "compcars": {"root": "", "source": "simulated", "image_size": 16, "seed": 0},
     "fl60": {"root": "", "seed": 0},
     "fl60_paper_formula": {"seed": 0},
@@ -139,7 +155,7 @@ def test_clients_of_different_shapes_are_refused():
     "name",
     [
         # Thousands of images are drawn.
-        pytest.param(name, marks=[pytest.mark.slow] * (name == "compcars"))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in ("compcars", *IMAGE_SETS)))
         for name, factory in DATASETS.items()
         if "generator_seed" in declarations(factory)
     ],
@@ -152,7 +168,9 @@ def test_data_depend_on_the_generator_seed_only(name):
     assert first.sha256 == again.sha256 != other.sha256
 
 
-@pytest.mark.parametrize("factory", [*DATASETS.values(), *GRAPHS.values()])
+@pytest.mark.parametrize(
+    "factory", [*DATASETS.values(), *GRAPHS.values(), *label_skew.PARTITIONS.values()]
+)
 def test_all_parameters_are_supplied_or_declared_with_a_valid_default(factory):
     for name, declared, default in parameters(factory):
         if name in ("root", "seed", "federation"):

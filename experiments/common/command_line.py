@@ -88,13 +88,17 @@ def compiled_folder() -> str | None:
     return folder if kept and folder and "://" not in folder else None
 
 
-def configuration() -> ConfigDict:
+def configuration(default: ConfigDict | None = None) -> ConfigDict:
     """The configuration of the file, with the fields that the flags set.
 
+    Args:
+      default: the configuration without --config.
+
     Raises:
-      ValueError: --config is missing, or a field does not fit.
+      ValueError: --config is missing without a default, or a field does not fit.
     """
-    config = parsed(file_configuration(), OVERRIDES)
+    unset = FLAGS.config is None and default is not None
+    config = parsed(default if unset else file_configuration(), OVERRIDES)
     if FLAGS.data_root is not None:
         config = changed(config, {"data.root": FLAGS.data_root})
     return config

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib import pyplot
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from experiments.common.units import UNITS
 
@@ -182,6 +183,24 @@ def draw_histograms(lines: list[dict], unit: str) -> Figure:
         axes.grid(alpha=0.3)
     figure.supxlabel(unit)
     figure.supylabel("% of readings")
+    return figure
+
+
+def draw_holdings(lines: list[dict], title: str) -> Figure:
+    """A heat map of the classes that clients have, a column for each client.
+
+    Args:
+      lines: a line for each client, with the numbers ``train`` of its training examples of
+        every class.
+      title: title of the figure.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.8), layout="constrained")
+    counts = np.array([line["train"] for line in lines]).T  # [classes, clients]
+    drawn = axes.imshow(counts, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    figure.colorbar(drawn, label="training examples")
+    axes.set(xlabel="client", ylabel="class", title=title)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 

@@ -1,15 +1,28 @@
 """Configurations: each data set's file has ``get_config(method)``, a locked ConfigDict."""
 
-from graphfl_jax.configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
+from graphfl_jax.configs import (
+    cifar10,
+    cifar100,
+    compcars,
+    custom,
+    fashion_mnist,
+    fl60,
+    metr_la,
+    pems_bay,
+    tpt48,
+)
 from graphfl_jax.configs.base import methods
 from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
 __all__ = [
     "changed",
     "checked",
+    "cifar10",
+    "cifar100",
     "compcars",
     "configuration",
     "custom",
+    "fashion_mnist",
     "fl60",
     "methods",
     "metr_la",

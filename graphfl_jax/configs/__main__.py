@@ -33,6 +33,7 @@ colon of `--config=configs/tpt48.py:panacea-mlp` may set several fields at once.
 SECTIONS = {  # title: the choices whose fields it lists
     "Every configuration": (EVERY,),
     "Data sets": ("data.name",),
+    "Partitions": ("data.partition",),
     "Relations": ("data.graph",),
     "Client models": ("model.name",),
     "Methods": ("algorithm.name",),

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
+from graphfl_jax.data.label_skew import PARTITIONS
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.models import MODELS
@@ -31,6 +32,7 @@ from graphfl_jax.settings import (
     Part,
     Real,
     Text,
+    Variant,
     parameters,
 )
 
@@ -186,6 +188,8 @@ class _Collector:
             elif declared is not None and self.is_read(declared):
                 place = floats if isinstance(declared, Real) else section
                 self.add(f"{place}.{name}", declared, default, reader)
+                if isinstance(declared, Variant) and self.chosen(f"{place}.{name}"):
+                    self.choice(f"{place}.{name}", declared.factories, section, floats)
 
     def is_read(self, declared):
         return not declared.when or bool(self.chosen(declared.when))
@@ -244,6 +248,8 @@ def _each_choice():
     for name, values in choices.items():
         for value in values:
             yield fields_of({name: value})
+    for partition in PARTITIONS:
+        yield fields_of({"data.name": "custom", "data.partition": partition})
     for algorithm in ALGORITHMS:
         yield fields_of({"algorithm.name": algorithm, "new_clients.fraction": 0.1})
 

@@ -8,14 +8,17 @@ seed of the random split, to the loaders that read them.
 `GRAPHS` are the rules that set the relations of a loaded federation.
 """
 
-from graphfl_jax.data import compcars, custom, federation, fl60, knn, tpt48, traffic
+from graphfl_jax.data import compcars, custom, federation, fl60, image_sets, knn, tpt48, traffic
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
 
 DATASETS = {
+    "cifar10": image_sets.cifar10,
+    "cifar100": image_sets.cifar100,
     "compcars": compcars.compcars,
     "custom": custom.custom,
+    "fashion_mnist": image_sets.fashion_mnist,
     "fl60": fl60.fl60,
     "fl60_paper_formula": fl60.fl60_paper_formula,
     "metr_la": traffic.metr_la,

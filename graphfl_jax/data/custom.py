@@ -6,30 +6,43 @@ from typing import Annotated
 
 import numpy as np
 
-from graphfl_jax.data import files, relations
+from graphfl_jax.data import files, label_skew, relations
 from graphfl_jax.data.common_settings import ValFraction
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.partition import TEST_FRACTION
-from graphfl_jax.settings import Text
+from graphfl_jax.settings import Text, Variant
 
 PARTS = ("train", "val", "test")
-REQUIRED = ("x", "y", "client")
-ARRAYS = (*REQUIRED, "split", "edges", "edge_weight", "directed")
+REQUIRED = ("x", "y")
+ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
+PARTITIONS = label_skew.PARTITIONS
 
 
 def custom(
     *,
     path: Annotated[str, Text("File of arrays, written by np.savez; required.")] = "",
+    partition: Annotated[
+        str,
+        Variant(
+            "How examples without clients are divided among clients; empty: they have clients.",
+            ("", *PARTITIONS),
+            factories=PARTITIONS,
+        ),
+    ] = "",
+    cap: Annotated[int, label_skew.Cap] = 0,
     val_fraction: ValFraction = 0.0,
     seed,
 ) -> Federation:
     """Loads a file of arrays that was written by ``np.savez``.
 
     The arrays have the names and meanings of the arguments of `from_arrays`: x, y and client,
-    and optionally split, edges, edge_weight and directed (a boolean scalar).
+    and optionally split, edges, edge_weight and directed (a boolean scalar). With a partition,
+    there is no array client.
 
     Args:
       path: the file; required.
+      partition: what a factory of `label_skew.PARTITIONS` made, or nothing.
+      cap: most examples of a client in a split, with a partition; 0 is all.
       val_fraction: share of each client's examples for validation, in a random split.
       seed: of a random split.
 
@@ -40,7 +53,9 @@ def custom(
     """
     arrays = read_arrays(path)
     try:
-        return from_arrays(**arrays, seed=seed, val_fraction=val_fraction)
+        return from_arrays(
+            **arrays, partition=partition, cap=cap, seed=seed, val_fraction=val_fraction
+        )
     except ValueError as error:
         raise ValueError(f"{path}: {str(error).removeprefix('custom: ')}") from error
 
@@ -48,8 +63,10 @@ def custom(
 def from_arrays(
     x,
     y,
-    client,
+    client=None,
     *,
+    partition=None,
+    cap=0,
     split=None,
     edges=None,
     edge_weight=None,
@@ -66,6 +83,11 @@ def from_arrays(
       y: classification: [n] integers, labels from 0. Regression: [n] or [n, *targets] floats,
         which are flattened to [n, O].
       client: [n] strings or integers, the client of each example. Clients are sorted by name.
+        None needs a partition.
+      partition: divides labelled examples without `client` among clients, which are named 0, 1,
+        ...; made by a factory of `label_skew.PARTITIONS`. It divides the training examples of a
+        given split, and the other examples in the same class proportions.
+      cap: most examples of a client in each given split, with a partition; 0 is all.
       split: [n] of "train", "val" and "test". Every client needs training and test examples,
         and validation examples if any client has some. None splits each client's examples at
         random.
@@ -83,12 +105,17 @@ def from_arrays(
     arrays = {"x": x, "y": y, "client": client, "split": split}
     rows = {field: np.asarray(array) for field, array in arrays.items() if array is not None}
     _check_rows(name, rows)
-    x, y, client = (rows[field] for field in REQUIRED)
-    names, holder, counts = np.unique(client, return_inverse=True, return_counts=True)
-    # Per client, the indices of its examples, [n_i].
-    indices = np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
-
-    task, y, outputs = _read_targets(name, y)
+    task, y, outputs = _read_targets(name, rows["y"])
+    x = rows["x"]
+    # Names of the clients [N], and per client the indices of its examples, [n_i].
+    if "client" in rows and not partition:
+        names, holder, counts = np.unique(
+            rows["client"], return_inverse=True, return_counts=True
+        )
+        indices = np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
+    else:
+        indices = _divided(name, rows, task, partition, outputs=outputs, cap=cap, seed=seed)
+        names = np.arange(len(indices))
     splits = None
     if split is not None:
         if val_fraction:
@@ -220,8 +247,32 @@ def _read_targets(name, y):
     return "classification", y, labels
 
 
-def _read_splits(name, names, split, indices):
-    """Returns, per client, the positions in indices[i] of the examples of each part."""
+def _divided(name, rows, task, partition, *, outputs, cap, seed):
+    """Returns, per client of a partition, the indices of its examples."""
+    if not partition:
+        raise ValueError(
+            f"{name}: there is no array 'client'; add it, or set --config.data.partition to "
+            f"{' or '.join(PARTITIONS)}"
+        )
+    if "client" in rows:
+        raise ValueError(
+            f"{name}: data.partition divides examples among clients, and the array 'client' "
+            "does so too; leave data.partition empty, or remove the array"
+        )
+    if task != "classification":
+        raise ValueError(
+            f"{name}: data.partition divides examples by label, and y holds targets; add the "
+            "array 'client'"
+        )
+    labels, split = rows["y"].astype(np.int64), rows.get("split")
+    if labels.min() < 0:
+        raise ValueError(f"{name}: y has label {labels.min()}; number labels from 0 on")
+    if split is not None:
+        _check_parts(name, split)
+    return label_skew.divide(partition, labels, outputs, split=split, cap=cap, seed=seed)
+
+
+def _check_parts(name, split):
     unknown = ~np.isin(split, PARTS)
     if unknown.any():
         first = int(np.argmax(unknown))
@@ -229,6 +280,11 @@ def _read_splits(name, names, split, indices):
             f"{name}: split has {str(split[first])!r} at example {first}; "
             f"use {', '.join(PARTS)}"
         )
+
+
+def _read_splits(name, names, split, indices):
+    """Returns, per client, the positions in indices[i] of the examples of each part."""
+    _check_parts(name, split)
     parts = [part for part in PARTS if part in split or part != "val"]
     splits = []
     for client, rows in zip(names, indices, strict=True):

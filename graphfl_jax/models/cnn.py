@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.images import Lowering, columns, convolve, halved, per_channel
-from graphfl_jax.models.layers import dense, uniform_within
+from graphfl_jax.models.layers import dense, scaled, uniform_within
 from graphfl_jax.models.micro_batches import MicroBatched
 
 
@@ -66,13 +66,6 @@ class Body(nn.Module):
         for i, width in enumerate(self.widths):
             x = Dense(width, name=f"dense{i + 1}")(x)
         return x.T
-
-
-def scaled(images):
-    """Bytes from 0 to 255 as floats from -1 to 1; floats as they are."""
-    if images.dtype == jnp.uint8:
-        return images.astype(jnp.float32) / 127.5 - 1.0
-    return images
 
 
 def lenet(

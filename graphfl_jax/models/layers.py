@@ -34,3 +34,10 @@ def uniform_within(bound: float):
         return jax.random.uniform(key, shape, dtype, -bound, bound)
 
     return init
+
+
+def scaled(images):
+    """Bytes from 0 to 255 as floats from -1 to 1; floats as they are."""
+    if images.dtype == jnp.uint8:
+        return images.astype(jnp.float32) / 127.5 - 1.0
+    return images

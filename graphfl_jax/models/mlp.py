@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.layers import Hidden, dense
+from graphfl_jax.models.layers import Hidden, dense, scaled
 
 # Parameters of the clients that a core trains at once. More do not fit into its cache: 1,000
 # perceptrons of TPT-48 at once take 1.4 times as long as 20 at once, and 40 of width 256 in
@@ -38,7 +38,7 @@ def mlp(
     (2 inputs, 2 outputs) and 486 on TPT-48 (6 inputs, 6 outputs).
 
     Args:
-      inputs: shape of an example, which is flattened.
+      inputs: shape of an example, which is flattened. Bytes are scaled to -1 to 1.
 
     Raises:
       ValueError: there is no hidden layer, or a width is not a positive integer.
@@ -65,7 +65,7 @@ def mlp(
 
     return ClientModel(
         init=init,
-        body=lambda params, x: nn.relu(apply(params, x.reshape(x.shape[0], features))),
+        body=lambda params, x: nn.relu(apply(params, scaled(x).reshape(x.shape[0], features))),
         head=apply,
         task=task,
         at_once=max(1, PARAMETERS_AT_ONCE // size),

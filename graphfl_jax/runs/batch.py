@@ -300,7 +300,21 @@ def _stacked(data):
         return data[0]
     edges = max(len(one.graph.senders) for one in data)
     data = [one._replace(graph=relations.padded(one.graph, edges)) for one in data]
-    return jax.tree.map(lambda *leaves: np.stack(leaves), *data)
+    return jax.tree.map(lambda *leaves: np.stack(_padded(leaves)), *data)
+
+
+def _padded(leaves):
+    """Arrays [N, S, ...] of examples with zeros up to the largest S; others as they are.
+
+    S differs where the seed decides how many examples a client has.
+    """
+    if len({leaf.shape for leaf in leaves}) == 1:
+        return leaves
+    size = max(leaf.shape[1] for leaf in leaves)
+    return [
+        np.pad(leaf, [(0, 0), (0, size - leaf.shape[1])] + [(0, 0)] * (leaf.ndim - 2))
+        for leaf in leaves
+    ]
 
 
 def identity(config: ConfigDict) -> str:

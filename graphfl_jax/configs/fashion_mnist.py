@@ -1,0 +1,17 @@
+"""Fashion-MNIST: ten kinds of clothing, grey images of 28 pixels, divided among ten clients.
+
+    python -m experiments.run --config=configs/fashion_mnist.py
+    python -m experiments.run --config=configs/fashion_mnist.py:ditto \\
+        --config.data.partition=dirichlet
+
+By default every client has two classes, and trains LeNet for about one epoch per round.
+Without the files, images are simulated, see docs/guide/data.md.
+Quick look: add --config.data.cap=500 --config.rounds=5 --config.local_steps=10.
+"""
+
+from graphfl_jax.configs import image_sets
+
+
+def get_config(method="fedavg"):
+    """The configuration of a method of `base.methods`."""
+    return image_sets.configured(method, "fashion_mnist", local_steps=94)
