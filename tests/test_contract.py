@@ -527,7 +527,7 @@ def learned_upload(experiment, data):
     return method.client.untrained(method.download(method.server.init(KEY, data.graph), 0, 0))
 
 
-@pytest.mark.parametrize("method", ["fedavg", "pfedhn"])
+@pytest.mark.parametrize("method", ["fedavg", "pfedhn", "scaffold"])
 @pytest.mark.parametrize("defence", DEFENCES)
 def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, method):
     changes = {"defence__name": defence, "attack__name": "sign_flip"}
