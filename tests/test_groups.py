@@ -11,9 +11,10 @@ import pytest
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.fedopt import with_server_optimizer
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.build import Experiment
-from graphfl_jax.core import Algorithm, FederatedData, Server, State
+from graphfl_jax.core import Algorithm, Cohort, FederatedData, Server, State
 from graphfl_jax.data import relations
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.metrics import CLASSIFICATION
@@ -258,6 +259,27 @@ def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
         alone, own_scores = play(program, State(first.server[g], ((),), first.round), 3, own)
         assert_equal(state.server[g], alone.server, rtol=1e-5, atol=1e-6)
         assert_equal(tree.take(scores, ids), own_scores, atol=1e-6)
+
+
+def test_a_server_optimizer_steps_in_the_model_of_every_group():
+    """Uploads of the models sent plus 1 and plus 3; SGD of rate 0.5 goes half of the way."""
+    algorithm = with_server_optimizer(fedavg_per_group(trainer(HPARAMS)), optax.sgd(0.5))
+    cohorts = tuple(Cohort(jnp.asarray(group.ids[:2]), jnp.ones(2)) for group in GROUPS)
+
+    @jax.jit
+    def one_round():
+        server = algorithm.server.init(KEY, DATA.graph)
+        sent = [algorithm.download(server, g, 0) for g in range(2)]
+        uploads = tuple(
+            jax.tree.map(lambda leaf, up=up: jnp.stack([leaf + up - 1, leaf + up + 1]), model)
+            for up, model in zip((1.0, 3.0), sent, strict=True)
+        )
+        after = algorithm.aggregate(server, cohorts, uploads, KEY)
+        return sent, [algorithm.download(after, g, 0) for g in range(2)]
+
+    sent, after = one_round()
+    for way, old, new in zip((0.5, 1.5), sent, after, strict=True):
+        assert_equal(new, jax.tree.map(lambda leaf: leaf + way, old), atol=1e-6)  # noqa: B023
 
 
 def test_a_checkpoint_restores_the_state(method, tmp_path):

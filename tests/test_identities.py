@@ -12,13 +12,23 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.fedopt import (
+    Rates,
+    fedadam,
+    fedavgm,
+    fedyogi,
+    with_server_optimizer,
+)
+from graphfl_jax.algorithms.fedper import fedper
 from graphfl_jax.algorithms.fedprox import fedprox
+from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.hyper import HyperNetwork, ServerFit, hyper_federation
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import panacea
 from graphfl_jax.algorithms.perfedavg import perfedavg
 from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedme import pfedme
+from graphfl_jax.algorithms.scaffold import scaffold
 from graphfl_jax.algorithms.sfl import Smoothing, sfl, sfl_star
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.build import build_experiment
@@ -71,6 +81,17 @@ METHODS = {
         lambda alpha: perfedavg(MODEL, **META, perfedavg_alpha=alpha),
         {"alpha": 0.0},
     ),
+    "scaffold": (
+        lambda rate: scaffold(MODEL, num_clients=7, **META | {"client_lr": rate}),
+        {"rate": 0.2},
+    ),
+    "fedavgm": (
+        lambda pull: fedavgm(MODEL, TRAIN, server_lr=1.0, fedavgm_momentum=pull),
+        {"pull": 0.0},
+    ),
+    # Without decays, and with eta = 2 tau, the step is m / 1, and m is the gradient.
+    "fedadam": (lambda: fedadam(MODEL, TRAIN, rates=Rates(0.2, 0.0, 1.0, 0.1)), {}),
+    "fedyogi": (lambda: fedyogi(MODEL, TRAIN, rates=Rates(0.2, 0.0, 1.0, 0.1)), {}),
     "sfl": (
         lambda **floats: sfl(MODEL, TRAIN, smoothing=smoothing(**floats)),
         {"share": 1.0, "weight": 0.3},
@@ -176,6 +197,109 @@ def test_fedavg_of_one_client_is_local_training():
 def test_fedprox_with_mu_0_is_fedavg():
     ours, theirs = play("fedprox", CLUSTERS, mu=0.0), play("fedavg", CLUSTERS)
     assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["fedavgm", "fedadam", "fedyogi"])
+def test_a_server_optimizer_with_steps_of_the_whole_way_is_fedavg(method):
+    """FedAvgM without momentum, and the adaptive ones with beta_1 = 0 and beta_2 = 1."""
+    ours, theirs = play(method, CLUSTERS), play("fedavg", CLUSTERS)
+    assert_close(ours.server.model, theirs.server, rtol=1e-5, atol=1e-6)
+
+
+def test_a_server_optimizer_changes_no_other_part_of_a_method():
+    """The personal models of Ditto, whose server takes steps of the whole way."""
+    base = ditto(MODEL, TRAIN, ditto_lambda=0.3)
+    wrapped = with_server_optimizer(base, optax.sgd(1.0))
+    assert (wrapped.clients, wrapped.averages) == (base.clients, True)
+    ours, theirs = play(wrapped, CLUSTERS), play("ditto", CLUSTERS)
+    assert_close(ours.server.model, theirs.server, rtol=1e-5, atol=1e-6)
+    assert_close(ours.clients, theirs.clients, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["local", "scaffold"])
+def test_a_server_that_does_not_average_its_trained_models_gets_no_optimizer(method):
+    build, floats = METHODS[method]
+    with pytest.raises(ValueError, match="^algorithm has a server that does not average .*; "):
+        with_server_optimizer(build(**floats), optax.sgd(1.0))
+
+
+def test_scaffold_with_controls_of_0_is_fedavg():
+    """All controls are 0 in the first round, and clients have one size."""
+    ours, theirs = (play(method, same_batches(), 1) for method in ("scaffold", "fedavg"))
+    assert_close(ours.server.model, theirs.server, rtol=1e-5, atol=1e-6)
+
+
+def test_the_control_of_scaffolds_server_is_the_mean_of_the_clients():
+    """Three of seven clients train in a round; not all have trained after two."""
+    state = play("scaffold", CLUSTERS, rounds=2)
+    (controls,) = state.clients
+    zero = jax.tree.map(jnp.zeros_like, controls)
+    moved = [distance(*tree.take((controls, zero), i)) > 1e-4 for i in range(7)]
+    assert 3 <= sum(moved) < 7
+    mean = jax.tree.map(lambda leaf: leaf.mean(0), controls)
+    assert_close(state.server.control, mean, rtol=1e-5, atol=1e-6)
+
+
+def test_scaffold_on_equal_clients_is_fedavg():
+    """If all take part, c_i = c, and the corrections cancel."""
+    train = same_batches().train
+    equal = Examples(*(np.repeat(leaf[:1], 7, axis=0) for leaf in train))
+    data = same_batches()._replace(train=equal)
+    ours, theirs = (play(method, data, 3, 7) for method in ("scaffold", "fedavg"))
+    assert_close(ours.server.model, theirs.server, rtol=1e-4, atol=1e-5)
+    assert distance(ours.server.control, jax.tree.map(jnp.zeros_like, theirs.server)) > 1e-2
+
+
+def test_fedper_of_one_client_is_local_training():
+    """Body and head train together, and the mean over one client is its body."""
+    data, method = two_clusters(num_clients=1).data, fedper(MODEL, TRAIN)
+    inputs = inputs_of(method, data)
+    program = program_of(method, 1)
+    first = program.start(*inputs)
+    body = jax.tree.map(lambda leaf: leaf[None], first.server)
+    (heads,) = first.clients
+    models = play_from({"body": body, "head": heads}, data)
+    last, _ = program.advance(program.start(*inputs), *inputs, jnp.int32(3))
+    assert_close(jax.tree.map(lambda leaf: leaf[None], last.server), models["body"], rtol=1e-6)
+    assert_close(last.clients[0], models["head"], rtol=1e-6)
+
+
+def fedrep_of(head_steps):
+    sizes = {"local_steps": 3, "batch_size": 5}
+    return fedrep(MODEL, client_optimizer=optax.sgd(0.2), fedrep_head_steps=head_steps, **sizes)
+
+
+@pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
+def test_fedrep_with_steps_of_one_part_is_fedper_with_the_other_frozen(head_steps, trained):
+    parts = {"body": "frozen", "head": "frozen"} | {trained: "trained"}
+    optimizer = optax.multi_transform(
+        {"trained": optax.sgd(0.2), "frozen": optax.set_to_zero()}, parts
+    )
+    frozen = fedper(MODEL, sgd_trainer(optimizer, steps=3, batch_size=5))
+    first = program_of(frozen).start(*inputs_of(frozen, same_batches()))
+    ours, theirs = (play(each, same_batches()) for each in (fedrep_of(head_steps), frozen))
+    assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+    moved = {
+        "body": distance(ours.server, first.server),
+        "head": distance(ours.clients, first.clients),
+    }
+    assert {part for part, gap in moved.items() if gap > 1e-3} == {trained}
+    assert min(moved.values()) < 1e-6  # the mean of equal bodies is rounded
+
+
+def test_fedrep_trains_the_head_in_ten_of_eleven_steps_and_refuses_more_than_all():
+    sizes = {"client_optimizer": optax.sgd(0.2), "batch_size": 5, "local_steps": 22}
+    default, explicit = (fedrep(MODEL, **sizes, fedrep_head_steps=k) for k in (-1, 20))
+    start = MODEL.init(KEY)
+
+    @jax.jit
+    def uploads(body, head, data):
+        return [each.client.local(body, head, data, KEY)[:2] for each in (default, explicit)]
+
+    ours, theirs = uploads(start["body"], start["head"], one_client())
+    assert_close(ours, theirs, atol=1e-7)
+    with pytest.raises(ValueError, match="^algorithm.fedrep_head_steps=23 is more than local_"):
+        fedrep(MODEL, **sizes, fedrep_head_steps=23)
 
 
 def test_perfedavg_with_alpha_0_is_fedavg():

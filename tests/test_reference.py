@@ -10,13 +10,17 @@ import pytest
 
 from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.fedopt import Rates, fedadam, fedavgm, fedyogi
+from graphfl_jax.algorithms.fedper import fedper
 from graphfl_jax.algorithms.fedprox import fedprox
+from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.hyper import ServerFit
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import graph_loss, panacea, panacea_mlp
 from graphfl_jax.algorithms.perfedavg import perfedavg
 from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedme import pfedme
+from graphfl_jax.algorithms.scaffold import scaffold
 from graphfl_jax.algorithms.sfl import Smoothing, _learn_relations, sfl
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import ClientModel, Cohort, Examples, FederatedData
@@ -194,6 +198,145 @@ def test_ditto_pulls_personal_models_towards_the_received_model():
     np.testing.assert_allclose(state.server["head"][0], w, rtol=1e-4)
     np.testing.assert_allclose(state.clients[0]["head"][:, 0], personal, rtol=1e-4)
     np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-4)
+
+
+# A body and a head of one weight each, b h x.
+PRODUCT = ClientModel(
+    init=lambda key: {
+        part: jax.random.uniform(jax.random.fold_in(key, number), (1,), minval=0.5)
+        for number, part in enumerate(("body", "head"))
+    },
+    body=lambda params, x: x * params[0],
+    head=lambda params, features: features * params[0],
+    task=REGRESSION,
+)
+
+
+def product_slopes(b, h, i):
+    """The derivatives by b and by h of mean (b h x - y)^2 over client i's real examples."""
+    x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+    outer = np.mean(2 * (b * h * x - y) * x)
+    return outer * h, outer * b
+
+
+def fedper_step(b, h, i):
+    """Three steps of body and head together."""
+    for _ in range(3):
+        of_b, of_h = product_slopes(b, h, i)
+        b, h = b - RATE * of_b, h - RATE * of_h
+    return b, h
+
+
+def fedrep_step(b, h, i):
+    """Two steps of the head, then one of the body."""
+    for _ in range(2):
+        h = h - RATE * product_slopes(b, h, i)[1]
+    return b - RATE * product_slopes(b, h, i)[0], h
+
+
+@pytest.mark.parametrize(
+    "algorithm, step",
+    [
+        (fedper(PRODUCT, TRAIN), fedper_step),
+        (
+            fedrep(
+                PRODUCT,
+                client_optimizer=optax.sgd(RATE),
+                local_steps=3,
+                batch_size=None,
+                fedrep_head_steps=2,
+            ),
+            fedrep_step,
+        ),
+    ],
+    ids=["fedper", "fedrep"],
+)
+def test_bodies_are_averaged_and_heads_stay_with_their_clients(algorithm, step):
+    first, last, program = play(algorithm, data(), 1)
+    b, heads = float(first.server[0]), first.clients[0][:, 0].astype(np.float64)
+    assert len(np.unique(heads)) == 3
+    bodies, heads = zip(*(step(b, heads[i], i) for i in range(3)), strict=True)
+    b = COUNT @ bodies / COUNT.sum()
+    np.testing.assert_allclose(last.server[0], b, rtol=1e-5)
+    np.testing.assert_allclose(last.clients[0][:, 0], heads, rtol=1e-5)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    trained = [np.prod(step(b, heads[i], i)) for i in range(3)]
+    np.testing.assert_allclose(scores["G"], squares(b * np.array(heads)), rtol=1e-4)
+    np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-4)
+    np.testing.assert_allclose(scores["P"], scores["G"])
+
+
+def test_scaffold_corrects_its_steps_by_control_variates():
+    """Three rounds of all clients, and of two of them, whose c_i the state shows."""
+    eta, server_eta, steps = 0.05, 0.7, 3
+    algorithm = scaffold(
+        LINE,
+        num_clients=3,
+        local_steps=steps,
+        batch_size=None,
+        client_lr=eta,
+        server_lr=server_eta,
+    )
+
+    def full_slope(w, i):
+        x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+        return np.mean(2 * (w * x - y) * x)
+
+    for size in (3, 2):
+        program = make_program(lambda hparams, played: algorithm, cohort_size=size)
+        state = program.start(KEY, {}, data())
+        x, c, c_i = float(state.server.model["head"][0]), 0.0, np.zeros(3)
+        for _ in range(3):
+            state, _ = program.advance(state, KEY, {}, data(), jnp.int32(1))
+            found = np.asarray(state.clients[0]["head"][:, 0])
+            cohort = np.flatnonzero(np.abs(found - c_i) > 1e-4)
+            assert len(cohort) == size
+            ys, changes = [], []
+            for i in cohort:
+                y = x
+                for _ in range(steps):
+                    y = y - eta * (full_slope(y, i) - c_i[i] + c)
+                ys.append(y)
+                changes.append((x - y) / (steps * eta) - c)
+            x, c = x + server_eta * np.mean(np.array(ys) - x), c + np.sum(changes) / 3
+            c_i[cohort] += changes
+            np.testing.assert_allclose(state.server.model["head"][0], x, rtol=1e-4)
+            np.testing.assert_allclose(state.server.control["head"][0], c, rtol=1e-4, atol=1e-5)
+            np.testing.assert_allclose(found, c_i, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])
+def test_server_optimizers_step_along_the_mean_of_the_clients(name):
+    """Six rounds, in which Yogi's second moment is below the squares, and above them."""
+    eta, beta1, beta2, tau = 0.2, 0.8, 0.9, 0.1
+    rates = Rates(eta, beta1, beta2, tau)
+    algorithm = {
+        "fedavgm": lambda: fedavgm(LINE, TRAIN, server_lr=eta, fedavgm_momentum=beta1),
+        "fedadam": lambda: fedadam(LINE, TRAIN, rates=rates),
+        "fedyogi": lambda: fedyogi(LINE, TRAIN, rates=rates),
+    }[name]()
+    first, last, program = play(algorithm, data(), 6)
+    w, m, v, signs = float(first.server.model["head"][0]), 0.0, tau**2, set()
+    for _ in range(6):
+        mean = sum(COUNT[i] * gradient_descent(w, i) for i in range(3)) / COUNT.sum()
+        delta = mean - w
+        if name == "fedavgm":
+            m = beta1 * m + delta
+            w = w + eta * m
+            continue
+        m = beta1 * m + (1 - beta1) * delta
+        if name == "fedadam":
+            v = beta2 * v + (1 - beta2) * delta**2
+        else:
+            signs.add(np.sign(v - delta**2))
+            v = v - (1 - beta2) * delta**2 * np.sign(v - delta**2)
+        w = w + eta * m / (np.sqrt(v) + tau)
+    assert signs == ({-1.0, 1.0} if name == "fedyogi" else set())
+    np.testing.assert_allclose(last.server.model["head"][0], w, rtol=1e-4)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    np.testing.assert_allclose(scores["G"], squares([w] * 3), rtol=1e-4)
+    trained = [gradient_descent(w, i) for i in range(3)]
+    np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-3)
 
 
 def linear(weights, x):

@@ -14,7 +14,8 @@ hypernetwork generates what is added to pretrained weights. It needs a GPU of 80
 from graphfl_jax.configs import base
 
 # Learning rates of clients and server were chosen on validation, see
-# docs/developer/decisions.md; the other floats were not searched.
+# docs/developer/decisions.md; the other floats, and those of scaffold, fedavgm, fedadam,
+# fedyogi, fedper and fedrep, were not searched.
 METHODS = {
     "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.01},
     "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
@@ -24,6 +25,12 @@ METHODS = {
     "fedavg": {"client_lr": 0.1},
     "fedavg-finetune": {"client_lr": 0.1, "tuning_lr": 0.1},
     "fedprox": {"client_lr": 0.1, "mu": 0.001},
+    "scaffold": {"client_lr": 0.1},
+    "fedavgm": {"client_lr": 0.1, "server_lr": 1.0},
+    "fedadam": {"client_lr": 0.1, "server_lr": 0.01},
+    "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
+    "fedper": {"client_lr": 0.1},
+    "fedrep": {"client_lr": 0.1},
     "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.03},
     "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.03},
     "ditto": {"client_lr": 0.1, "ditto_lambda": 0.1},

@@ -10,7 +10,8 @@ Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fr
 
 from graphfl_jax.configs import base
 
-# Chosen on validation; see docs/developer/decisions.md.
+# Chosen on validation, see docs/developer/decisions.md. Those of scaffold, fedavgm, fedadam,
+# fedyogi, fedper and fedrep were not searched.
 METHODS = {
     "panacea": {"client_lr": 0.03, "server_lr": 0.03, "lambda_d": 0.03},
     "panacea-gn": {"client_lr": 0.03, "server_lr": 0.03},
@@ -20,6 +21,12 @@ METHODS = {
     "fedavg": {"client_lr": 0.1},
     "fedavg-finetune": {"client_lr": 0.01, "tuning_lr": 0.01},
     "fedprox": {"client_lr": 0.1, "mu": 0.001},
+    "scaffold": {"client_lr": 0.1},
+    "fedavgm": {"client_lr": 0.1, "server_lr": 1.0},
+    "fedadam": {"client_lr": 0.1, "server_lr": 0.01},
+    "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
+    "fedper": {"client_lr": 0.1},
+    "fedrep": {"client_lr": 0.1},
     "perfedavg": {"client_lr": 0.003, "perfedavg_alpha": 0.03},
     "pfedme": {"client_lr": 0.01, "pfedme_lr": 0.003},
     "ditto": {"client_lr": 0.001, "ditto_lambda": 0.05},
