@@ -18,6 +18,9 @@ FILES = {
     "ditto": "ditto",
     "sfl": "sfl",
     "sfl_star": "sfl",
+    "fedamp": "fedamp",
+    "heurfedamp": "fedamp",
+    "cfl": "cfl",
     "local": "local",
 }
 ALGORITHMS = {
