@@ -21,6 +21,8 @@ FILES = {
     "fedamp": "fedamp",
     "heurfedamp": "fedamp",
     "cfl": "cfl",
+    "fedrod": "fedrod",
+    "knnper": "knnper",
     "local": "local",
 }
 ALGORITHMS = {

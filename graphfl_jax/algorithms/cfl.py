@@ -12,7 +12,7 @@ A cluster c of more than two clients is split in two after the warm-up, if
 that is, if its model is nearly stationary, but not for each of its clients. The two parts are
 those of complete linkage: the two groups of clients whose least similar members are the most
 similar, by the cosine of their updates, become one group, until two are left. Without a split,
-CFL is FedAvg with equal weights.
+CFL is FedAvg with equal weights. P is G, the model of the client's cluster.
 
 Departures:
   * At most ``algorithm.cfl_clusters`` clusters; then none is split.
@@ -45,7 +45,9 @@ UNKNOWN = -1  # the cluster of a new client that has not trained
 class ClusterServer(NamedTuple):
     """The state of CFL's server. C is the largest number of clusters."""
 
-    models: Params  # of the clusters, [C, ...]; those of clusters that do not exist are not used
+    models: (
+        Params  # of the clusters, [C, ...]; those of clusters that do not exist are not used
+    )
     root: Params  # the model before the first split
     clusters: Array  # the cluster of each client, [N] int32
     count: Array  # clusters that exist, [] int32
@@ -69,13 +71,15 @@ def cfl(
     ] = 0.4,
     cfl_max_norm: Annotated[
         Array,
-        Real("CFL's epsilon_2: a cluster whose updates all have this norm or less stays whole."),
+        Real(
+            "CFL's epsilon_2: a cluster whose updates all have this norm or less stays whole."
+        ),
     ] = 1.6,
 ) -> Algorithm:
     """Builds CFL. A message and an upload are one model each."""
 
     def init(key, graph):
-        total = relations.num_clients(graph)
+        total = relations.num_clients_of_pairs(graph, "cfl")
         root = model.init(key)
         size = sum(leaf.size for leaf in jax.tree.leaves(root))
         return ClusterServer(
@@ -114,9 +118,7 @@ def cfl(
 
         models = jax.tree.map(moved, server.models, uploads)
         whole = server.count == 1
-        root = jax.tree.map(
-            lambda old, new: jnp.where(whole, new[0], old), server.root, models
-        )
+        root = jax.tree.map(lambda old, new: jnp.where(whole, new[0], old), server.root, models)
         trained = server.trained.at[cohort.ids].set(True)
         server = server._replace(models=models, root=root, updates=updates, trained=trained)
         return split(server, ready_clusters(server))
@@ -125,7 +127,9 @@ def cfl(
         """The clusters to be split: bool [C]."""
         members = jnp.arange(cfl_clusters)[:, None] == server.clusters[None]  # [C, N]
         sizes = jnp.sum(members, axis=1)
-        shares = members.astype(jnp.float32) / jnp.maximum(sizes, 1)[:, None].astype(jnp.float32)
+        shares = members.astype(jnp.float32) / jnp.maximum(sizes, 1)[:, None].astype(
+            jnp.float32
+        )
         mean_norms = jnp.linalg.norm(shares @ server.updates, axis=1)
         norms = jnp.linalg.norm(server.updates, axis=1)
         largest = jnp.max(jnp.where(members, norms[None], 0.0), axis=1)
@@ -136,13 +140,13 @@ def cfl(
         return ready & (jnp.cumsum(ready) <= cfl_clusters - server.count)
 
     def split(server, ready):
-        similar = jax.lax.cond(
+        leaving = jax.lax.cond(
             jnp.any(ready),
             lambda: bipartition(server.updates, server.clusters, ready),
             lambda: jnp.zeros(len(server.clusters), bool),
         )
         number = server.count + jnp.cumsum(ready) - 1  # [C], of the second part of a cluster
-        new = jnp.where(similar, number[server.clusters], server.clusters).astype(jnp.int32)
+        new = jnp.where(leaving, number[server.clusters], server.clusters).astype(jnp.int32)
         # Where each model comes from: a new cluster's from that which was split.
         numbers = jnp.arange(cfl_clusters)
         source = numbers.at[jnp.where(ready, number, cfl_clusters)].set(numbers, mode="drop")
@@ -188,8 +192,9 @@ def cosines(a: Array, b: Array) -> Array:
 def bipartition(updates: Array, clusters: Array, ready: Array) -> Array:
     """Splits clusters in two by complete linkage of the cosines between updates.
 
-    All clusters are split in one sequence of N - 2 merges: groups of different clusters are
-    never merged, and no group of a cluster of which two are left.
+    All clusters are split in one sequence of merges: groups of different clusters are never
+    merged, and no group of a cluster of which two are left. It takes at most N - 2 merges, each
+    in a time that is proportional to N^2.
 
     Args:
       updates: [N, d].
@@ -201,26 +206,32 @@ def bipartition(updates: Array, clusters: Array, ready: Array) -> Array:
       with the first client of their cluster. None leave a cluster that is not split.
     """
     total, numbers = len(clusters), jnp.arange(len(clusters))
-    together = clusters[:, None] == clusters[None]
     splitting = ready[clusters]  # [N]
-    together &= splitting[:, None]
+    together = (clusters[:, None] == clusters[None]) & splitting[:, None]
     linkage = jnp.where(together, 1.0 - cosines(updates, updates), jnp.inf)
     linkage = jnp.where(numbers[:, None] == numbers[None], jnp.inf, linkage)
 
-    def merge(_, carry):
-        linkage, groups = carry  # [N, N]; [N]: a group has the number of its first client
+    def allowed(linkage, groups):
+        """The linkage [N, N] of the groups that may be merged, and infinity elsewhere."""
         first = groups == numbers
         left = jnp.sum(together & first[None], axis=1)  # [N]: groups of a client's cluster
-        allowed = jnp.where((left > 2)[:, None], linkage, jnp.inf)
-        place = jnp.argmin(allowed)
-        i, j = jnp.sort(jnp.stack([place // total, place % total]))
-        found = jnp.isfinite(allowed[i, j])
-        row = jnp.maximum(linkage[i], linkage[j])  # complete linkage; inf on the diagonal
-        merged = linkage.at[i].set(row).at[:, i].set(row)
-        merged = merged.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
-        linkage = jnp.where(found, merged, linkage)
-        return linkage, jnp.where(found & (groups == j), i, groups)
+        return jnp.where((left > 2)[:, None], linkage, jnp.inf)
 
-    _, groups = jax.lax.fori_loop(0, max(total - 2, 0), merge, (linkage, numbers))
+    def merge(carry):
+        linkage, groups, candidates = carry
+        place = jnp.argmin(candidates)
+        i, j = jnp.sort(jnp.stack([place // total, place % total]))
+        row = jnp.maximum(linkage[i], linkage[j])  # complete linkage; inf at i and at j
+        linkage = linkage.at[i].set(row).at[:, i].set(row)
+        linkage = linkage.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
+        groups = jnp.where(groups == j, i, groups)
+        return linkage, groups, allowed(linkage, groups)
+
+    _, groups, _ = jax.lax.while_loop(
+        lambda carry: jnp.any(jnp.isfinite(carry[2])),
+        merge,
+        # A group has the number of its first client.
+        (linkage, numbers, allowed(linkage, numbers)),
+    )
     first = jnp.argmax(together, axis=1)  # the first client of a client's cluster
     return splitting & (groups != groups[first])

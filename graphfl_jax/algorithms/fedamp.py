@@ -57,7 +57,9 @@ def fedamp(
     fedamp_lambda: Pull = 0.1,
     fedamp_share: Annotated[
         Array,
-        Real("Share of the others in FedAMP's mixture of equal models; 0 mixes none.", high=1.0),
+        Real(
+            "Share of the others in FedAMP's mixture of equal models; 0 mixes none.", high=1.0
+        ),
     ] = 0.5,
     fedamp_sigma: Annotated[
         Array, Real("FedAMP's sigma, in median squared distances of two models.", low=1e-6)
@@ -70,7 +72,7 @@ def fedamp(
         own = 1.0 - jnp.sum(others, axis=1)
         return others + jnp.diag(own)
 
-    return _mixed_by(mixing, model, train, fedamp_lambda)
+    return _mixed_by("fedamp", mixing, model, train, fedamp_lambda)
 
 
 def heurfedamp(
@@ -98,7 +100,7 @@ def heurfedamp(
         others = jax.nn.softmax(cosines, axis=1)
         return heurfedamp_own * own + (1.0 - heurfedamp_own) * others
 
-    return _mixed_by(mixing, model, train, fedamp_lambda)
+    return _mixed_by("heurfedamp", mixing, model, train, fedamp_lambda)
 
 
 def attention(models: Params, share: Array, sigma: Array) -> Array:
@@ -112,12 +114,16 @@ def attention(models: Params, share: Array, sigma: Array) -> Array:
 
 
 def _mixed_by(
-    mixing: Callable[[Params], Array], model: ClientModel, train: Train, pull: Array
+    name: str,
+    mixing: Callable[[Params], Array],
+    model: ClientModel,
+    train: Train,
+    pull: Array,
 ) -> Algorithm:
-    """The method whose u_i are the rows of mixing(models [N, ...]) times the models."""
+    """The method `name`, whose u_i are the rows of mixing(models [N, ...]) times the models."""
 
     def init(key, graph):
-        total = relations.num_clients(graph)
+        total = relations.num_clients_of_pairs(graph, name)
         models = jax.tree.map(lambda leaf: jnp.stack([leaf] * total), model.init(key))
         return MixingServer(models, mixing(models))
 
