@@ -279,10 +279,10 @@ def test_fedamp_without_a_share_of_the_others_and_without_pull_is_local_training
 
 
 def test_heurfedamp_with_equal_shares_sends_the_mean_of_all_models():
-    """1 / N of the own model, and sigma = 0 for the others."""
+    """With 1 / N of the own model, and sigma = 0."""
     server = play("heurfedamp", CLUSTERS, cohort_size=7, own=1 / 7, sigma=0.0).server
     method = heurfedamp(
-        MODEL, TRAIN, fedamp_lambda=0.3, heurfedamp_own=0.0, heurfedamp_sigma=0.0
+        MODEL, TRAIN, fedamp_lambda=0.3, heurfedamp_own=1 / 7, heurfedamp_sigma=0.0
     )
     sent = models_of(method, server, jnp.arange(7))
     means = jax.tree.map(lambda leaf: np.stack([leaf.mean(0)] * 7), server.uploads)
@@ -298,7 +298,7 @@ def test_cfl_without_splits_is_fedavg():
 
 
 def test_cfl_separates_clients_whose_labels_are_opposite():
-    """The model is not stationary, but epsilon_1 is large; the clients' updates are opposite."""
+    """Their updates are opposite. A large epsilon_1 splits clusters that are not stationary."""
     ours = play("cfl", same_batches(), 4, 7, cfl_mean_norm=1e6, cfl_max_norm=0.0)
     clusters, kinds = np.asarray(ours.server.clusters), np.arange(7) % 2
     assert len(np.unique(clusters)) == int(ours.server.count) > 1
@@ -348,6 +348,19 @@ def test_neighbours_keep_what_the_predictor_of_a_method_holds():
     expected = jax.nn.log_softmax(outputs)
     assert_close(mixed.client.predict(ours, data.train.x), expected, rtol=1e-5, atol=1e-5)
     assert (mixed.server, mixed.client.local) == (base.server, base.client.local)
+
+
+@pytest.mark.parametrize("method", ["fedamp", "heurfedamp", "cfl"])
+def test_methods_of_all_pairs_refuse_too_many_clients(method):
+    build, floats = METHODS[method]
+    init = build(**floats).server.init
+    jax.eval_shape(init, KEY, relations.from_edges(10_000, []))
+    with pytest.raises(ValueError) as refused:
+        init(KEY, relations.from_edges(10_001, []))
+    assert str(refused.value) == (
+        f"algorithm.name={method!r} holds N x N numbers, and N=10001 clients exceed 10000; "
+        f"choose another method"
+    )
 
 
 @pytest.mark.parametrize("share, edges", [(0.0, None), (1.0, [])])

@@ -1,7 +1,7 @@
 """Configurations: each data set's file has ``get_config(method)``, a locked ConfigDict."""
 
 from graphfl_jax.configs import compcars, custom, fl60, metr_la, pems_bay, tpt48
-from graphfl_jax.configs.base import methods
+from graphfl_jax.configs.base import for_any_task, methods
 from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "configuration",
     "custom",
     "fl60",
+    "for_any_task",
     "methods",
     "metr_la",
     "parsed",
