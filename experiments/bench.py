@@ -43,7 +43,7 @@ from experiments.common.command_line import FLAGS, configuration, launch
 from experiments.common.flag_values import check_names
 from experiments.common.processes import joined
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.configs import changed, methods, parsed
+from graphfl_jax.configs import changed, for_any_task, methods, parsed
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import Federation
@@ -54,7 +54,9 @@ from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.single import compiled
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
-flags.DEFINE_list("methods", [], "Methods to compare; all compares every method.")
+flags.DEFINE_list(
+    "methods", [], "Methods to compare; all is every method that any task allows."
+)
 flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
 flags.DEFINE_enum("against", None, ["torch"], "Library to compare with.")
@@ -176,7 +178,7 @@ def names_of(words: list[str]) -> list[str]:
       ValueError: there is no such method.
     """
     check_names("methods", words, [*methods(), "all"])
-    chosen = methods() if "all" in words else words
+    chosen = for_any_task() if "all" in words else words
     return list(dict.fromkeys(["fedavg", *chosen]))
 
 

@@ -36,7 +36,7 @@ from experiments.paper.cached_runs import cached_runs
 from experiments.paper.configurations import paper_config
 from graphfl_jax import configs
 from graphfl_jax.build import load_federation
-from graphfl_jax.configs import changed, methods
+from graphfl_jax.configs import changed, for_any_task, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.folder import check_folder
 
@@ -83,7 +83,9 @@ FIGURES = {
     ),
 }
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
-flags.DEFINE_list("methods", [], "Methods of a figure over rounds; empty is all.")
+flags.DEFINE_list(
+    "methods", [], "Methods of a figure over rounds; empty is all that any task allows."
+)
 flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
 flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
@@ -113,7 +115,7 @@ def main() -> int:
         lines, title = holdings(figure)
         drawn, rows = draw_holdings(lines, title), holding_rows(lines)
     elif isinstance(figure, Curves):
-        lines = curves(figure, FLAGS.methods or list(methods()), out)
+        lines = curves(figure, FLAGS.methods or for_any_task(), out)
         drawn, rows = draw_lines(lines, "round"), curve_rows(lines)
     else:
         lines = ablation(figure, out)

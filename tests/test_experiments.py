@@ -1,6 +1,7 @@
 """Configurations, and the entries tables, figures and bench."""
 
 import json
+import re
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from graphfl_jax.configs import (
     compcars,
     custom,
     fl60,
+    for_any_task,
     methods,
     metr_la,
     pems_bay,
@@ -31,7 +33,12 @@ from tests.entries import ROOT, entry, launched, shrunk
 from tests.test_traffic import write_matrix, write_series
 
 FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
-CONFIGS = [(file, method) for file in FILES[:-1] for method in methods()] + [
+REGRESSIONS = (tpt48, metr_la, pems_bay)
+CONFIGS = [
+    (file, method)
+    for file in FILES[:-1]
+    for method in (for_any_task() if file in REGRESSIONS else methods())
+] + [
     # Large networks; one method is quick.
     pytest.param(compcars, method, marks=[pytest.mark.slow] * (method != "fedavg"))
     for method in (*methods(), "panacea-full")
@@ -79,6 +86,15 @@ def built(file, method, user_file):
 def test_every_configuration_builds_the_method_of_its_name(file, method, user_file):
     config, _ = built(file, method, user_file)
     assert variant_of(config) == method.removesuffix("-full")
+
+
+@pytest.mark.parametrize("file", [tpt48, metr_la])
+@pytest.mark.parametrize("method", sorted(set(methods()) - set(for_any_task())))
+def test_a_method_that_needs_labels_is_refused_on_a_regression(file, method, user_file):
+    with pytest.raises(ValueError) as refused:
+        built(file, method, user_file)
+    needs = rf"algorithm.name='{method}' needs labels, and \S+ is a regression"
+    assert re.fullmatch(f"{needs}; choose another method", str(refused.value))
 
 
 @pytest.mark.parametrize(

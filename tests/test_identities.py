@@ -10,7 +10,9 @@ import pytest
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
+from graphfl_jax.algorithms.fedamp import fedamp, heurfedamp
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import (
     Rates,
@@ -22,7 +24,9 @@ from graphfl_jax.algorithms.fedopt import (
 from graphfl_jax.algorithms.fedper import fedper
 from graphfl_jax.algorithms.fedprox import fedprox
 from graphfl_jax.algorithms.fedrep import fedrep
+from graphfl_jax.algorithms.fedrod import fedrod
 from graphfl_jax.algorithms.hyper import HyperNetwork, ServerFit, hyper_federation
+from graphfl_jax.algorithms.knnper import Neighbours, knnper, with_neighbours
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import panacea
 from graphfl_jax.algorithms.perfedavg import perfedavg
@@ -77,6 +81,29 @@ METHODS = {
     "local": (lambda: local(MODEL, TRAIN), {}),
     "fedprox": (lambda mu: fedprox(MODEL, TRAIN, mu=mu), {"mu": 0.0}),
     "ditto": (lambda pull: ditto(MODEL, TRAIN, ditto_lambda=pull), {"pull": 0.3}),
+    "fedamp": (
+        lambda pull, share: fedamp(
+            MODEL, TRAIN, fedamp_lambda=pull, fedamp_share=share, fedamp_sigma=1.0
+        ),
+        {"pull": 0.3, "share": 0.5},
+    ),
+    "heurfedamp": (
+        lambda own, sigma: heurfedamp(
+            MODEL, TRAIN, fedamp_lambda=0.3, heurfedamp_own=own, heurfedamp_sigma=sigma
+        ),
+        {"own": 0.3, "sigma": 10.0},
+    ),
+    "cfl": (
+        lambda **floats: cfl(
+            MODEL, TRAIN, played=jnp.int32(100), cfl_clusters=5, cfl_warmup=20, **floats
+        ),
+        {"cfl_mean_norm": 0.0, "cfl_max_norm": 0.0},
+    ),
+    "fedrod": (lambda: fedrod(MODEL, TRAIN, classes=2), {}),
+    "knnper": (
+        lambda share: knnper(MODEL, TRAIN, neighbours=Neighbours(3, 0, share, 1.0)),
+        {"share": 0.5},
+    ),
     "perfedavg": (
         lambda alpha: perfedavg(MODEL, **META, perfedavg_alpha=alpha),
         {"alpha": 0.0},
@@ -353,6 +380,111 @@ def test_ditto_with_lambda_0_trains_personal_models_locally():
     models = play_from(jax.tree.map(lambda leaf: np.stack([leaf] * 7), first), data)
     (free,) = play("ditto", data, pull=0.0).clients
     assert_close(free, models, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedamp", "heurfedamp"])
+def test_fedamp_of_one_client_pulls_it_to_its_own_last_model(method):
+    """Its mixture is its model, so that each round is FedProx from there."""
+    data = two_clusters(num_clients=1).data
+    ours = play(method, data, cohort_size=1)
+    theirs = play("fedprox", data, cohort_size=1, mu=0.3)
+    assert_close(tree.take(ours.server.uploads, 0), theirs.server, rtol=1e-6, atol=1e-7)
+    assert_close(ours.clients[0], ours.server.uploads)
+
+
+def test_fedamp_without_a_share_of_the_others_and_without_pull_is_local_training():
+    data = same_batches()
+    ours = play("fedamp", data, share=0.0, pull=0.0)
+    first = program_of("fedavg").start(*inputs_of("fedavg", data)).server
+    models = play_from(jax.tree.map(lambda leaf: np.stack([leaf] * 7), first), data)
+    assert_close(ours.server.uploads, models, rtol=1e-5, atol=1e-6)
+    mixed = play("fedamp", data, share=0.5, pull=0.0)
+    assert distance(mixed.server.uploads, models) > 1e-3
+
+
+def test_heurfedamp_with_equal_shares_sends_the_mean_of_all_models():
+    """With 1 / N of the own model, and sigma = 0."""
+    server = play("heurfedamp", CLUSTERS, cohort_size=7, own=1 / 7, sigma=0.0).server
+    method = heurfedamp(
+        MODEL, TRAIN, fedamp_lambda=0.3, heurfedamp_own=1 / 7, heurfedamp_sigma=0.0
+    )
+    sent = models_of(method, server, jnp.arange(7))
+    means = jax.tree.map(lambda leaf: np.stack([leaf.mean(0)] * 7), server.uploads)
+    assert_close(sent, means, rtol=1e-5, atol=1e-6)
+
+
+def test_cfl_without_splits_is_fedavg():
+    """All clients have as many examples. epsilon_1 = 0 splits no cluster."""
+    ours, theirs = play("cfl", same_batches()), fedavg_on_same_batches()
+    assert int(ours.server.count) == 1
+    assert_close(tree.take(ours.server.models, 0), theirs.server, rtol=1e-5, atol=1e-6)
+    assert_close(ours.server.root, theirs.server, rtol=1e-5, atol=1e-6)
+
+
+def test_cfl_separates_clients_whose_labels_are_opposite():
+    """Their updates are opposite. A large epsilon_1 splits clusters that are not stationary."""
+    ours = play("cfl", same_batches(), 4, 7, cfl_mean_norm=1e6, cfl_max_norm=0.0)
+    clusters, kinds = np.asarray(ours.server.clusters), np.arange(7) % 2
+    assert len(np.unique(clusters)) == int(ours.server.count) > 1
+    assert all(len(set(kinds[clusters == c])) == 1 for c in np.unique(clusters))
+
+
+def test_fedrod_of_equal_class_counts_trains_the_generic_model_by_the_plain_loss():
+    """The balanced softmax then adds the same number to all logits."""
+    train = CLUSTERS.train
+    y = np.broadcast_to(np.arange(train.y.shape[1]) % 2, train.y.shape).astype(np.int32)
+    balanced = CLUSTERS._replace(train=Examples(train.x, y, np.full(7, 10, np.int32)))
+    ours, theirs = play("fedrod", balanced), play("fedavg", balanced)
+    assert_close(ours.server, theirs.server, rtol=1e-5, atol=1e-6)
+    skewed = balanced._replace(train=Examples(train.x, y, np.full(7, 9, np.int32)))
+    apart = distance(play("fedrod", skewed).server, play("fedavg", skewed).server)
+    assert apart > 1e-3
+
+
+def test_a_client_of_fedrod_that_was_never_sampled_predicts_as_the_generic_model():
+    state = program_of("fedrod").start(*inputs_of("fedrod", CLUSTERS))
+    scores = scores_of("fedrod", state, CLUSTERS)
+    assert_close(scores["P"], scores["G"])
+    trained = scores_of("fedrod", play("fedrod", CLUSTERS, 20, 7), CLUSTERS)
+    assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
+
+
+def test_knnper_with_lambda_0_is_fedavg():
+    """Training is FedAvg's with every lambda; P is then G."""
+    ours, theirs = play("knnper", CLUSTERS), play("fedavg", CLUSTERS)
+    assert_close(ours, theirs)
+    scores = scores_of("fedavg", theirs, CLUSTERS)
+    program, data = program_of("knnper"), CLUSTERS
+    for share, same in ((0.0, True), (1.0, False)):
+        mixed = program.evaluate(ours, *inputs_of("knnper", data, share=share))[0]["test"]
+        assert_close((mixed["G"], mixed["L"]), (scores["G"], scores["L"]))
+        assert np.array_equal(mixed["P"], scores["P"]) == same
+
+
+def test_neighbours_keep_what_the_predictor_of_a_method_holds():
+    """The personal head of Fed-RoD, and the method's own P with lambda = 0."""
+    base = fedrod(MODEL, TRAIN, classes=2)
+    mixed = with_neighbours(base, Neighbours(3, 0, 0.0, 1.0))
+    w, data = MODEL.init(KEY), one_client()
+    personal = MODEL.init(jax.random.key(1))["head"]
+    ours, theirs = (each.client.personalize(w, personal, data, KEY) for each in (mixed, base))
+    outputs = base.client.predict(theirs, data.train.x)
+    expected = jax.nn.log_softmax(outputs)
+    assert_close(mixed.client.predict(ours, data.train.x), expected, rtol=1e-5, atol=1e-5)
+    assert (mixed.server, mixed.client.local) == (base.server, base.client.local)
+
+
+@pytest.mark.parametrize("method", ["fedamp", "heurfedamp", "cfl"])
+def test_methods_of_all_pairs_refuse_too_many_clients(method):
+    build, floats = METHODS[method]
+    init = build(**floats).server.init
+    jax.eval_shape(init, KEY, relations.from_edges(10_000, []))
+    with pytest.raises(ValueError) as refused:
+        init(KEY, relations.from_edges(10_001, []))
+    assert str(refused.value) == (
+        f"algorithm.name={method!r} holds N x N numbers, and N=10001 clients exceed 10000; "
+        f"choose another method"
+    )
 
 
 @pytest.mark.parametrize("share, edges", [(0.0, None), (1.0, [])])

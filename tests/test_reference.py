@@ -7,14 +7,20 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import scipy.cluster.hierarchy
+import scipy.special
 
+from graphfl_jax.algorithms.cfl import bipartition, cfl
 from graphfl_jax.algorithms.ditto import ditto
+from graphfl_jax.algorithms.fedamp import fedamp, heurfedamp
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import Rates, fedadam, fedavgm, fedyogi
 from graphfl_jax.algorithms.fedper import fedper
 from graphfl_jax.algorithms.fedprox import fedprox
 from graphfl_jax.algorithms.fedrep import fedrep
+from graphfl_jax.algorithms.fedrod import fedrod
 from graphfl_jax.algorithms.hyper import ServerFit
+from graphfl_jax.algorithms.knnper import Neighbours, knnper, vote
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import graph_loss, panacea, panacea_mlp
 from graphfl_jax.algorithms.perfedavg import perfedavg
@@ -23,12 +29,12 @@ from graphfl_jax.algorithms.pfedme import pfedme
 from graphfl_jax.algorithms.scaffold import scaffold
 from graphfl_jax.algorithms.sfl import Smoothing, _learn_relations, sfl
 from graphfl_jax.algorithms.tuning import finetuned
-from graphfl_jax.core import ClientModel, Cohort, Examples, FederatedData
+from graphfl_jax.core import ClientData, ClientModel, Cohort, Examples, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.generator import generator
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
-from graphfl_jax.metrics import REGRESSION
+from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.program import make_program
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
 
@@ -709,3 +715,301 @@ def test_graph_loss_is_the_mean_cross_entropy_over_ordered_pairs():
     graph = relations.from_edges(3, [(0, 2)])
     ours = graph_loss(jnp.asarray(hidden, jnp.float32), relations.adjacency(graph))
     np.testing.assert_allclose(ours, np.mean(losses), rtol=1e-6)
+
+
+def test_fedamp_mixes_models_by_their_distances_and_trains_near_the_mixture():
+    """The first mixtures are of equal models, so that all clients start from the same."""
+    share, sigma, pull = 0.6, 0.5, 0.8
+    algorithm = fedamp(LINE, TRAIN, fedamp_lambda=pull, fedamp_share=share, fedamp_sigma=sigma)
+    first, last, program = play(algorithm, data(), 2)
+    sent = np.repeat(float(first.server.uploads["head"][0, 0]), 3)
+    for _ in range(2):
+        trained = np.array([gradient_descent(sent[i], i, mu=pull) for i in range(3)])
+        squared = (trained[:, None] - trained) ** 2
+        unit = np.median([squared[0, 1], squared[0, 2], squared[1, 2]])
+        xi = share / 2 * np.exp(-squared / (sigma * unit))
+        for i in range(3):
+            xi[i, i] = 1 - sum(xi[i, j] for j in range(3) if j != i)
+        sent = xi @ trained
+    np.testing.assert_allclose(last.server.mixing, xi, rtol=1e-4)
+    np.testing.assert_allclose(last.server.uploads["head"][:, 0], trained, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0]["head"][:, 0], trained, rtol=1e-4)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    np.testing.assert_allclose(scores["G"], squares(sent), rtol=1e-4)
+    np.testing.assert_allclose(scores["P"], squares(trained), rtol=1e-4)
+
+
+# Four weights per client, for what a server makes of models.
+VECTOR = ClientModel(
+    init=lambda key: {"body": {}, "head": jnp.arange(1.0, 5.0)},
+    body=lambda params, x: x,
+    head=lambda params, features: features * params[:1],
+    task=REGRESSION,
+)
+
+
+def after_uploads(algorithm, *rounds, ids=None):
+    """The server after the rounds' models [M, 4], and its messages [N, 4]."""
+    ids = np.arange(len(rounds[0])) if ids is None else np.asarray(ids)
+    total = int(ids.max()) + 1
+    server = algorithm.server.init(KEY, relations.from_edges(total, []))
+    cohort = Cohort(jnp.asarray(ids, jnp.int32), jnp.arange(1.0, len(ids) + 1.0))
+    aggregate = jax.jit(algorithm.server.aggregate)
+    for models in rounds:
+        models = {"body": {}, "head": jnp.asarray(models, jnp.float32)}
+        server = aggregate(server, cohort, models, KEY)
+    sent = jax.vmap(algorithm.server.download, (None, 0))(server, jnp.arange(total))
+    return jax.device_get(server), np.asarray(sent["head"])
+
+
+def test_heurfedamp_mixes_models_by_their_cosines():
+    own, sigma = 0.3, 4.0
+    algorithm = heurfedamp(
+        VECTOR, TRAIN, fedamp_lambda=1.0, heurfedamp_own=own, heurfedamp_sigma=sigma
+    )
+    models = np.random.default_rng(0).normal(size=(5, 4))
+    server, sent = after_uploads(algorithm, models)
+    expected = np.zeros((5, 5))
+    for i in range(5):
+        others = [j for j in range(5) if j != i]
+        cosine = [
+            models[i] @ models[j] / np.linalg.norm(models[i]) / np.linalg.norm(models[j])
+            for j in others
+        ]
+        expected[i, others] = (1 - own) * scipy.special.softmax(sigma * np.array(cosine))
+        expected[i, i] = own
+    np.testing.assert_allclose(server.mixing, expected, rtol=1e-4)
+    np.testing.assert_allclose(sent, expected @ models, rtol=1e-4)
+
+
+def same_parts(a, b):
+    """Whether two labellings divide the same elements in the same way."""
+    a, b = np.asarray(a), np.asarray(b)
+    return np.array_equal(a[:, None] == a, b[:, None] == b)
+
+
+def test_bipartition_is_complete_linkage_within_each_cluster():
+    """Against SciPy, for two clusters to be split and one that stays."""
+    rng = np.random.default_rng(1)
+    updates, clusters = rng.normal(size=(24, 5)), rng.integers(0, 3, 24)
+    ready = np.array([True, False, True])
+    leaves = jax.jit(bipartition)(
+        jnp.asarray(updates, jnp.float32), jnp.asarray(clusters), jnp.asarray(ready)
+    )
+    for cluster in range(3):
+        members = np.flatnonzero(clusters == cluster)
+        if not ready[cluster]:
+            assert not leaves[members].any()
+            continue
+        links = scipy.cluster.hierarchy.linkage(updates[members], "complete", "cosine")
+        parts = scipy.cluster.hierarchy.fcluster(links, 2, "maxclust")
+        assert same_parts(leaves[members], parts) and not leaves[members[0]]
+        assert 0 < np.sum(np.asarray(leaves)[members]) < len(members)
+
+
+def cfl_of(played=20, **changes):
+    settings = {
+        "cfl_clusters": 6,
+        "cfl_warmup": 20,
+        "cfl_mean_norm": 0.5,
+        "cfl_max_norm": 2.0,
+    }
+    return cfl(VECTOR, TRAIN, played=played, **settings | changes)
+
+
+# Clients of four kinds, in no order; kinds 0 and 1 are the nearer to each other, as 2 and 3.
+KINDS = np.array([3, 0, 2, 1, 0, 3, 1, 2, 2, 0, 1, 3])
+
+
+DIRECTIONS = np.array([[5.0, 2.0], [5.0, -2.0], [-5.0, 2.0], [-5.0, -2.0]])
+
+
+def updates_of_kinds():
+    """Updates [12, 4] whose means over all, and over each pair of kinds, are near 0 in turn."""
+    rng = np.random.default_rng(0)
+    return np.concatenate([DIRECTIONS[KINDS], rng.normal(size=(12, 2)) / 50], axis=1)
+
+
+def test_cfl_splits_clusters_and_keeps_the_numbers_of_their_clients():
+    """Two levels. In the second, places of clients in their cluster are not their numbers."""
+    first = updates_of_kinds()
+    second = first * np.array([0.0, 1.5, 1.0, 1.0])  # what remains differs within each pair
+    start = np.arange(1.0, 5.0)
+    server, sent = after_uploads(cfl_of(), start + first)
+    assert server.count == 2 and same_parts(server.clusters, KINDS // 2)
+    np.testing.assert_allclose(sent, np.tile(start + first.mean(0), (12, 1)), atol=1e-5)
+    server, sent = after_uploads(cfl_of(), start + first, sent + second)
+    assert server.count == 4 and same_parts(server.clusters, KINDS)
+    pairs = [second[np.isin(KINDS // 2, kind // 2)].mean(0) for kind in KINDS]
+    np.testing.assert_allclose(sent, start + first.mean(0) + pairs, atol=1e-5)
+    third = sent + first
+    server, sent = after_uploads(cfl_of(), start + first, start + first.mean(0) + second, third)
+    kinds = [third[np.isin(KINDS, kind)].mean(0) for kind in KINDS]
+    np.testing.assert_allclose(sent, kinds, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"played": 19},
+        {"cfl_mean_norm": 0.0},
+        {"cfl_max_norm": 6.0},
+        {"cfl_clusters": 1},
+    ],
+)
+def test_cfl_splits_only_if_all_conditions_hold(changes):
+    server, _ = after_uploads(cfl_of(**changes), np.arange(1.0, 5.0) + updates_of_kinds())
+    assert server.count == 1 and not server.clusters.any()
+
+
+def test_cfl_splits_only_after_all_clients_of_the_cluster_have_trained():
+    """Client 1 is never in the cohort."""
+    ids = np.delete(np.arange(12), 1)
+    models = np.arange(1.0, 5.0) + updates_of_kinds()[ids]
+    server, sent = after_uploads(cfl_of(), models, ids=ids)
+    assert server.count == 1
+    np.testing.assert_allclose(sent, np.tile(models.mean(0), (12, 1)), atol=1e-5)
+
+
+def test_a_new_client_of_cfl_joins_the_cluster_that_moved_as_it_does():
+    """It starts from the model before the split, and keeps its cluster afterwards."""
+    algorithm, first = cfl_of(), updates_of_kinds()
+    start = np.arange(1.0, 5.0)
+    root = start + first.mean(0)
+    moved = root + np.where(KINDS[:, None] < 2, 1.0, -1.0) * np.array([5.0, 0.0, 0.0, 0.0])
+    server, sent = after_uploads(algorithm, start + first, moved)
+    server = jax.tree.map(jnp.asarray, server)
+    np.testing.assert_allclose(sent, moved, atol=1e-5)
+    ids = jnp.array([12, 13], jnp.int32)
+    server = algorithm.server.admit(server, ids, relations.from_edges(14, []), KEY)
+    download = jax.vmap(algorithm.server.download, (None, 0))
+    np.testing.assert_allclose(download(server, ids)["head"], [root] * 2, atol=1e-5)
+    uploads = {
+        "body": {},
+        "head": jnp.asarray(root + np.array([[-1.0, 1, 0, 0], [2, 0, 1, 0]])),
+    }
+    uploads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), uploads)
+    cohort = Cohort(ids, jnp.ones(2))
+    adapted = algorithm.server.adapt_new_clients(server, cohort, uploads, KEY)
+    expected = [moved[KINDS >= 2][0], moved[KINDS < 2][0]]
+    np.testing.assert_allclose(download(adapted, ids)["head"], expected, atol=1e-5)
+    again = algorithm.server.adapt_new_clients(
+        adapted, cohort, download(adapted, ids[::-1]), KEY
+    )
+    np.testing.assert_array_equal(again.clusters, adapted.clusters)
+    np.testing.assert_array_equal(again.clusters[:12], server.clusters[:12])
+
+
+# A linear body with two features and a linear head with three classes, without biases.
+SOFTMAX = ClientModel(
+    init=lambda key: {
+        "body": jax.random.normal(key, (3, 2)),
+        "head": jax.random.normal(jax.random.fold_in(key, 1), (2, 3)),
+    },
+    body=lambda weights, x: x @ weights,
+    head=lambda weights, features: features @ weights,
+    task=CLASSIFICATION,
+)
+
+
+POINTS = np.random.default_rng(5).normal(size=(3, 6, 3))
+
+
+LABELS = np.array([[0, 1, 1, 2, 0, 0], [2, 2, 1, 2, 2, 2], [0, 2, 0, 2, 0, 2]])
+
+
+NUMBERS = np.array([5, 6, 4])  # of real examples
+
+
+def classified():
+    """Three clients, of which the last two lack a class."""
+    examples = Examples(
+        POINTS.astype(np.float32), LABELS.astype(np.int32), NUMBERS.astype(np.int32)
+    )
+    evals = {"test": examples, "val": examples._replace(y=np.roll(examples.y, 1, axis=1))}
+    return FederatedData(examples, evals, relations.from_edges(3, [(0, 1)]))
+
+
+def test_fedrod_trains_a_balanced_generic_head_and_a_personal_head_on_top():
+    first, last, program = play(fedrod(SOFTMAX, TRAIN, classes=3), classified(), 2)
+    body, head = (np.asarray(first.server[part], np.float64) for part in ("body", "head"))
+    personal = [np.zeros((2, 3)) for _ in range(3)]
+    for _ in range(2):
+        bodies, heads = [], []
+        for i in range(3):
+            x, y = POINTS[i, : NUMBERS[i]], np.eye(3)[LABELS[i, : NUMBERS[i]]]
+            prior = np.log(np.maximum(y.sum(0), 1e-12))
+            a, g = body, head
+            for _ in range(3):
+                off = (scipy.special.softmax(x @ a @ g + prior, axis=1) - y) / len(x)
+                own = scipy.special.softmax(x @ a @ (g + personal[i]), axis=1) - y
+                step = (x @ a).T @ own / len(x)
+                a, g = a - RATE * x.T @ off @ g.T, g - RATE * (x @ a).T @ off
+                personal[i] = personal[i] - RATE * step
+            bodies.append(a)
+            heads.append(g)
+        body, head = (np.average(each, axis=0, weights=NUMBERS) for each in (bodies, heads))
+    np.testing.assert_allclose(last.server["body"], body, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(last.server["head"], head, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(last.clients[0], personal, rtol=1e-4, atol=1e-6)
+    scores = program.evaluate(last, KEY, {}, classified())[0]["test"]
+    for point, heads in (("G", [head] * 3), ("P", [head + own for own in personal])):
+        for i in range(3):
+            x, y = POINTS[i, : NUMBERS[i]], LABELS[i, : NUMBERS[i]]
+            right = np.mean(np.argmax(x @ body @ heads[i], axis=1) == y)
+            np.testing.assert_allclose(scores[point][i], right, atol=1e-6)
+
+
+def neighbours_of(query, stored, labels, number, scale):
+    """p_knn of one query, by sorting all distances."""
+    squared = np.sum((stored - query) ** 2, axis=1)
+    nearest = np.argsort(squared)[:number]
+    weights = np.exp(-squared[nearest] / (len(query) * scale))
+    votes = np.array([np.sum(weights * (labels[nearest] == c)) for c in range(3)])
+    return votes / votes.sum()
+
+
+@pytest.mark.parametrize("number", [1, 3, 10])
+def test_votes_are_those_of_the_nearest_real_examples(number):
+    """With more neighbours than examples, all examples vote."""
+    rng = np.random.default_rng(6)
+    stored, labels, queries = (
+        rng.normal(size=(8, 4)),
+        rng.integers(0, 3, 8),
+        rng.normal(size=(5, 4)),
+    )
+    stored[6:] = queries[:2]  # padding
+    found = vote(
+        *(jnp.asarray(queries, jnp.float32), jnp.asarray(stored, jnp.float32)),
+        *(jnp.asarray(labels), jnp.int32(6), 3, number, 0.7),
+    )
+    expected = [neighbours_of(q, stored[:6], labels[:6], number, 0.7) for q in queries]
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_knnper_mixes_probabilities_and_chooses_lambda_on_validation():
+    share, choices = 0.8, 4
+    settings = Neighbours(number=2, choices=choices, weight=share, scale=0.5)
+    algorithm, w = knnper(SOFTMAX, TRAIN, neighbours=settings), SOFTMAX.init(KEY)
+    body, head = (np.asarray(w[part], np.float64) for part in ("body", "head"))
+    federated = jax.tree.map(jnp.asarray, classified())
+
+    def mixed(i, x, weight):
+        real = slice(NUMBERS[i])
+        stored, labels = POINTS[i, real] @ body, LABELS[i, real]
+        near = [neighbours_of(q, stored, labels, 2, 0.5) for q in x @ body]
+        model = scipy.special.softmax(x @ body @ head, axis=1)
+        return weight * np.array(near) + (1 - weight) * model
+
+    chosen = []
+    for i in range(3):
+        own = jax.tree.map(lambda leaf: leaf[i], (federated.train, federated.evals["val"]))  # noqa: B023
+        found = jax.jit(algorithm.client.personalize)(w, (), ClientData(*own), KEY)
+        x, y = POINTS[i, : NUMBERS[i]], np.roll(LABELS[i], 1)[: NUMBERS[i]]
+        tried = [share * j / choices for j in range(choices + 1)]
+        scores = [np.mean(np.argmax(mixed(i, x, each), axis=1) == y) for each in tried]
+        chosen.append(tried[int(np.argmax(scores))])
+        np.testing.assert_allclose(found.extra.weight, chosen[-1], rtol=1e-6)
+        outputs = algorithm.client.predict(found, jnp.asarray(x, jnp.float32))
+        np.testing.assert_allclose(np.exp(outputs), mixed(i, x, chosen[-1]), rtol=1e-4)
+    assert len(set(chosen)) > 1

@@ -24,6 +24,11 @@ FILES = {
     "ditto": "ditto",
     "sfl": "sfl",
     "sfl_star": "sfl",
+    "fedamp": "fedamp",
+    "heurfedamp": "fedamp",
+    "cfl": "cfl",
+    "fedrod": "fedrod",
+    "knnper": "knnper",
     "local": "local",
 }
 ALGORITHMS = {

@@ -11,7 +11,7 @@ from graphfl_jax.configs import (
     pems_bay,
     tpt48,
 )
-from graphfl_jax.configs.base import methods
+from graphfl_jax.configs.base import for_any_task, methods
 from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "custom",
     "fashion_mnist",
     "fl60",
+    "for_any_task",
     "methods",
     "metr_la",
     "parsed",

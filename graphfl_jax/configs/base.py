@@ -21,6 +21,9 @@ VARIANTS = {
     "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
 }
 
+# Methods that need labels: a regression refuses them.
+CLASSIFIERS = ("fedrod", "knnper")
+
 
 def methods() -> dict[str, dict[str, Any]]:
     """The values that make each method: every registered algorithm is one, and the variants."""
@@ -28,6 +31,11 @@ def methods() -> dict[str, dict[str, Any]]:
     for name, values in VARIANTS.items():
         made[name] = made.get(name, {}) | values
     return made
+
+
+def for_any_task() -> list[str]:
+    """The names of the methods that fit classifications and regressions."""
+    return [name for name in methods() if name not in CLASSIFIERS]
 
 
 def configured(

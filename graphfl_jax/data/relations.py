@@ -14,6 +14,7 @@ import numpy as np
 from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected
 
 LAYERS = ("mean", "sage", "gcn")
+LARGEST_OF_PAIRS = 10_000  # clients; a matrix of float32 for all pairs then has 400 MB
 # A graph is sparse from this number of clients on, with at most this share of N^2 edges. One
 # core multiplied a matrix and its transpose with [N, 100] in, as array and as sparse matrix:
 #   N = 500: 1.4 ms; 0.3 ms with 10 edges per client (2 %), 6.4 ms with 50 (10 %)
@@ -122,6 +123,21 @@ def nearest(points, neighbours) -> jraph.GraphsTuple:
 def num_clients(graph) -> int:
     """N, the number of clients. It is static under tracing."""
     return graph.nodes.shape[0]
+
+
+def num_clients_of_pairs(graph, method: str) -> int:
+    """N, for a method that holds a number for each pair of clients.
+
+    Raises:
+      ValueError: there are more than `LARGEST_OF_PAIRS` clients.
+    """
+    total = num_clients(graph)
+    if total > LARGEST_OF_PAIRS:
+        raise ValueError(
+            f"algorithm.name={method!r} holds N x N numbers, and N={total} clients exceed "
+            f"{LARGEST_OF_PAIRS}; choose another method"
+        )
+    return total
 
 
 def is_sparse(graph) -> bool:

@@ -1,0 +1,166 @@
+"""FedAMP: each client is pulled to a mixture of all models, mostly of those near its own.
+
+Huang, Chu, Zhou, Wang, Liu, Pei, Zhang. Personalized Cross-Silo Federated Learning on Non-IID
+Data. AAAI 2021. https://arxiv.org/abs/2007.03797
+
+    u_i  = xi_ii w_i + sum_{j != i} xi_ij w_j,      xi_ii = 1 - sum_{j != i} xi_ij
+    xi_ij = alpha A'(||w_i - w_j||^2),              A(x) = 1 - exp(-x / sigma)
+    w_i <- argmin_w F_i(w) + lambda / (2 alpha) ||w - u_i||^2
+
+HeurFedAMP (`heurfedamp`) keeps a fixed share xi_ii of the own model, and
+
+    xi_ij = (1 - xi_ii) softmax_{j != i}(sigma cos(w_i, w_j))
+
+P is w_i after local training, L the same after one more round, and G is u_i. A client that was
+not sampled takes part in the mixtures with its last w_i.
+
+Departures:
+  * The argmin is K_c steps of SGD from u_i, where the authors' method only requires a solution.
+  * sigma is in units of the median of the positive squared distances between two models: in
+    the units of the weights, exp(-x / sigma) is 0 for networks, and FedAMP is local training.
+  * ``fedamp_share`` is alpha A'(0) (N - 1), the share of a model that the others would have if
+    all were equal. At most 1, it keeps xi_ii from becoming negative.
+  * ``fedamp_lambda`` is lambda / alpha. In a common public implementation, this term has no
+    gradient and clients never receive u_i, which is local training.
+  * A new client starts from the mean of the known clients' models. Its own first model then
+    takes part in its mixture; the mixtures of the known clients do not change.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax import tree
+from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Params, Predictor, Server
+from graphfl_jax.data import relations
+from graphfl_jax.settings import Real
+from graphfl_jax.trainers import Train
+
+Pull = Annotated[
+    Array, Real("Pull lambda / alpha of FedAMP's clients to their mixtures; 0 trains freely.")
+]
+
+
+class MixingServer(NamedTuple):
+    """The state of FedAMP's server."""
+
+    uploads: Params  # the last model w_i of every client, [N, ...]
+    mixing: Array  # xi, [N, N]; its rows sum to one
+
+
+def fedamp(
+    model: ClientModel,
+    train: Train,
+    *,
+    fedamp_lambda: Pull = 0.1,
+    fedamp_share: Annotated[
+        Array,
+        Real(
+            "Share of the others in FedAMP's mixture of equal models; 0 mixes none.", high=1.0
+        ),
+    ] = 0.5,
+    fedamp_sigma: Annotated[
+        Array, Real("FedAMP's sigma, in median squared distances of two models.", low=1e-6)
+    ] = 1.0,
+) -> Algorithm:
+    """Builds FedAMP."""
+
+    def mixing(models):
+        others = attention(models, fedamp_share, fedamp_sigma)
+        own = 1.0 - jnp.sum(others, axis=1)
+        return others + jnp.diag(own)
+
+    return _mixed_by("fedamp", mixing, model, train, fedamp_lambda)
+
+
+def heurfedamp(
+    model: ClientModel,
+    train: Train,
+    *,
+    fedamp_lambda: Pull = 0.1,
+    heurfedamp_own: Annotated[
+        Array, Real("Share xi_ii of the own model in HeurFedAMP's mixture.", high=1.0)
+    ] = 0.3,
+    heurfedamp_sigma: Annotated[
+        Array, Real("Factor sigma of HeurFedAMP's cosines; 0 mixes all others equally.")
+    ] = 10.0,
+) -> Algorithm:
+    """Builds HeurFedAMP."""
+
+    def mixing(models):
+        rows, _ = tree.as_matrix(models)  # [N, d]
+        if len(rows) == 1:
+            return jnp.ones((1, 1))
+        norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
+        rows = rows / jnp.maximum(norms, jnp.finfo(rows.dtype).tiny)
+        own = jnp.eye(len(rows))
+        cosines = jnp.where(own > 0, -jnp.inf, heurfedamp_sigma * (rows @ rows.T))
+        others = jax.nn.softmax(cosines, axis=1)
+        return heurfedamp_own * own + (1.0 - heurfedamp_own) * others
+
+    return _mixed_by("heurfedamp", mixing, model, train, fedamp_lambda)
+
+
+def attention(models: Params, share: Array, sigma: Array) -> Array:
+    """xi of FedAMP between different models [N, ...]: [N, N] with a diagonal of zeros."""
+    rows, _ = tree.as_matrix(models)
+    squares = tree.sq_dists(rows)  # [N, N]
+    scale = jnp.nanmedian(jnp.where(squares > 0, squares, jnp.nan))
+    relative = squares / jnp.where(scale > 0, scale, 1.0)  # NaN > 0 is false: all are equal
+    each = share / max(len(rows) - 1, 1)
+    return each * jnp.exp(-relative / sigma) * (1.0 - jnp.eye(len(rows)))
+
+
+def _mixed_by(
+    name: str,
+    mixing: Callable[[Params], Array],
+    model: ClientModel,
+    train: Train,
+    pull: Array,
+) -> Algorithm:
+    """The method `name`, whose u_i are the rows of mixing(models [N, ...]) times the models."""
+
+    def init(key, graph):
+        total = relations.num_clients_of_pairs(graph, name)
+        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * total), model.init(key))
+        return MixingServer(models, mixing(models))
+
+    def download(server, i):
+        return tree.mean(server.uploads, server.mixing[i])
+
+    def local(u, w, data, key):
+        def near_u(w, batch, key):
+            return model.objective(w, batch, key) + 0.5 * pull * tree.sq_dist(w, u)
+
+        w, metrics = train(near_u, u, data.train, key)
+        return w, w, metrics
+
+    def aggregate(server, cohort, uploads, key):
+        models = tree.put(server.uploads, cohort.ids, uploads)
+        return MixingServer(models, mixing(models))
+
+    def admit(server, new_clients, graph, key):
+        known, added = len(server.mixing), len(new_clients)
+        mean = tree.mean(server.uploads, jnp.ones(known))
+        models = jax.tree.map(
+            lambda old, new: jnp.concatenate([old, jnp.stack([new] * added)]),
+            *(server.uploads, mean),
+        )
+        mixed = jnp.eye(known + added).at[:known, :known].set(server.mixing)
+        return MixingServer(models, mixed)
+
+    def adapt_new_clients(server, cohort, uploads, key):
+        models = tree.put(server.uploads, cohort.ids, uploads)
+        rows = mixing(models)[cohort.ids]
+        return MixingServer(models, server.mixing.at[cohort.ids].set(rows))
+
+    server = Server(init, download, aggregate, admit=admit, adapt_new_clients=adapt_new_clients)
+    client = Client(
+        model,
+        local,
+        enroll=lambda u, key: u,
+        personalize=lambda u, w, data, key: Predictor(w),
+    )
+    return Algorithm(server, (client,))
