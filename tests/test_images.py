@@ -197,6 +197,7 @@ PICTURES = idx(random_images(60, (28, 28)))
             r"shape \(2, 1024\) and not bytes of shape \(n, 3072\)",
         ),
     ],
+    ids=lambda value: "bytes" if isinstance(value, bytes) else None,
 )
 def test_damaged_and_foreign_files_are_refused(tmp_path, file, content, named):
     name = "fashion_mnist" if "fashion" in file else "cifar10"
