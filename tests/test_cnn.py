@@ -13,7 +13,7 @@ from graphfl_jax.core import ClientModel, Examples
 from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.cnn import cnn, lenet
-from graphfl_jax.models.images import LOWERINGS, convolve, halved
+from graphfl_jax.models.images import LOWERINGS, augmented, convolve, halved
 
 KEY = jax.random.key(5)
 SHAPE = (16, 17, 3)
@@ -150,3 +150,36 @@ def test_images_of_a_user_are_learned():
     config = changed(custom.get_config("fedavg"), sizes)
     scores = graphfl_jax.run(config, federation).rows[-1]["scores"]["test"]
     assert scores["G"].mean() > 0.95
+
+
+def test_augmented_images_are_moved_and_mirrored():
+    """Every result is one of the 2 x 81 crops, made by loops, and many of them occur."""
+    images = batch_of(64, 64).x
+    results = np.asarray(augmented(images, KEY))
+    found = set()
+    for image, result in zip(np.asarray(images), results, strict=True):
+        added = np.zeros((24, 25, 3), np.uint8)
+        added[4:20, 4:21] = image
+        crops = {
+            (i, j, step): added[i : i + 16, j : j + 17][:, ::step]
+            for i in range(9)
+            for j in range(9)
+            for step in (1, -1)
+        }
+        (place,) = (place for place, crop in crops.items() if (crop == result).all())
+        found.add(place)
+    rows, across, steps = (set(values) for values in zip(*found, strict=True))
+    assert rows == across == set(range(9)) and steps == {1, -1} and len(found) > 40
+
+
+def test_augmentation_is_for_training_only():
+    plain, model = (
+        lenet(inputs=SHAPE, outputs=4, task=CLASSIFICATION, augment=augment)
+        for augment in (False, True)
+    )
+    params, batch = model.init(KEY), batch_of(8, 8)
+    np.testing.assert_array_equal(model.apply(params, batch.x), plain.apply(params, batch.x))
+    moved = batch._replace(x=augmented(batch.x, KEY))
+    expected = plain.objective(params, moved, KEY)
+    np.testing.assert_allclose(model.objective(params, batch, KEY), expected, rtol=1e-6)
+    assert abs(expected - plain.objective(params, batch, KEY)) > 1e-4

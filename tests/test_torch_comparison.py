@@ -256,6 +256,7 @@ def test_supported_optimizers_exist_in_pytorch(torch_player):
         (tpt48.get_config("pfedhn"), "algorithm.name='pfedhn'"),
         (small_config(algorithm__output="lora"), "algorithm.output='lora'"),
         (small_config(model__name="lenet"), "algorithm.name='panacea'"),
+        (small_config("fedavg", model__name="cnn", model__augment=True), "model.augment=True"),
         (small_config(client_optimizer="momentum"), "client_optimizer='momentum'"),
         (small_config(server_optimizer="momentum"), "server_optimizer='momentum'"),
         (small_config(server_schedule="cosine"), "server_schedule='cosine'"),

@@ -174,6 +174,8 @@ def check(config: ConfigDict, variants: list[str]) -> None:
     supported = SUPPORTED | (SUPPORTED_PANACEA if is_panacea else {})
     if config.model.name in IMAGE_MODELS:
         supported |= SUPPORTED_IMAGES
+    if "model.augment" in values:
+        supported |= {"model.augment": (False,)}
     for field, choices in supported.items():
         if values[field] not in choices:
             raise ValueError(

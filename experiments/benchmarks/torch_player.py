@@ -100,8 +100,8 @@ class Clients:
             forecaster = Forecaster if variant == "eager" else CellForecaster
             self.module = forecaster(inputs[1], federation.outputs, *config.model.hidden)
         else:
-            if self.series is None:
-                self.x = self.x.float()  # of bytes
+            if self.series is None and self.x.dtype == torch.uint8:
+                self.x = self.x.float() / 127.5 - 1
             widths = (int(np.prod(inputs)), *config.model.hidden, federation.outputs)
             self.module = nn.Sequential(nn.Flatten(), *perceptron(widths))
         self.names = [name for name, _ in self.module.named_parameters()]

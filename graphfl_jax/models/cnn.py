@@ -12,7 +12,15 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.images import Lowering, columns, convolve, halved, per_channel
+from graphfl_jax.models.images import (
+    Augment,
+    Lowering,
+    augmented,
+    columns,
+    convolve,
+    halved,
+    per_channel,
+)
 from graphfl_jax.models.layers import dense, scaled, uniform_within
 from graphfl_jax.models.micro_batches import MicroBatched
 
@@ -69,7 +77,12 @@ class Body(nn.Module):
 
 
 def lenet(
-    *, inputs: tuple[int, ...], outputs: int, task: Task, lowering: Lowering = "auto"
+    *,
+    inputs: tuple[int, ...],
+    outputs: int,
+    task: Task,
+    lowering: Lowering = "auto",
+    augment: Augment = False,
 ) -> ClientModel:
     """A client's LeNet-5 for images [H, W, C] of at least 16 x 16.
 
@@ -82,11 +95,17 @@ def lenet(
     """
     check_images("lenet", inputs, smallest=16)
     first = 2 if tuple(inputs[:2]) == (28, 28) else 0
-    return _network(Body((6, 16), (first, 0), (120, 84), lowering), inputs, outputs, task)
+    body = Body((6, 16), (first, 0), (120, 84), lowering)
+    return _network(body, inputs, outputs, task, augment)
 
 
 def cnn(
-    *, inputs: tuple[int, ...], outputs: int, task: Task, lowering: Lowering = "auto"
+    *,
+    inputs: tuple[int, ...],
+    outputs: int,
+    task: Task,
+    lowering: Lowering = "auto",
+    augment: Augment = False,
 ) -> ClientModel:
     """A client's network of the FedAvg paper, for images [H, W, C] of at least 4 x 4.
 
@@ -97,7 +116,8 @@ def cnn(
       ValueError: the examples are not images, or they are too small.
     """
     check_images("cnn", inputs, smallest=4)
-    return _network(Body((32, 64), (2, 2), (512,), lowering), inputs, outputs, task)
+    body = Body((32, 64), (2, 2), (512,), lowering)
+    return _network(body, inputs, outputs, task, augment)
 
 
 def check_images(name, inputs, smallest):
@@ -110,7 +130,7 @@ def check_images(name, inputs, smallest):
         )
 
 
-def _network(body, inputs, outputs, task):
+def _network(body, inputs, outputs, task, augment):
     features = body.widths[-1]
     head = dense(outputs, features)
 
@@ -121,10 +141,20 @@ def _network(body, inputs, outputs, task):
             "head": head.init(key_head, jnp.zeros((1, features)))["params"],
         }
 
+    def apply_body(params, x):
+        return body.apply({"params": params}, x)
+
+    def apply_head(params, features):
+        return head.apply({"params": params}, features)
+
+    def train_forward(params, batch, key):
+        return apply_head(params["head"], apply_body(params["body"], augmented(batch.x, key)))
+
     return MicroBatched(
         init=init,
-        body=lambda params, x: body.apply({"params": params}, x),
-        head=lambda params, features: head.apply({"params": params}, features),
+        body=apply_body,
+        head=apply_head,
         task=task,
+        train_forward=train_forward if augment else None,
         at_once=1,
     )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import variance_scaling
 
-from graphfl_jax.settings import Choice
+from graphfl_jax.settings import Choice, Switch
 
 LOWERINGS = ("auto", "rows", "im2col", "xla")
 Lowering = Annotated[
@@ -22,12 +22,36 @@ Lowering = Annotated[
         LOWERINGS,
     ),
 ]
+Augment = Annotated[
+    bool,
+    Switch("Whether training images are moved by up to 4 pixels at random, and half mirrored."),
+]
 BATCH_NORM_EPSILON = 1e-5
+_MOVED = 4  # pixels
 
 
 def columns(images):
     """Images [B, H, W, C] as [C, H, W, B]."""
     return jnp.moveaxis(images, (0, 3), (3, 0))
+
+
+def augmented(images, key):
+    """Images [B, H, W, C], each moved at random, and mirrored with probability 1/2.
+
+    An image is cropped out of itself with 4 zeros added on each side, as is common for CIFAR
+    (He et al., Deep Residual Learning for Image Recognition, CVPR 2016). Zeros are black in
+    bytes.
+    """
+    key_corner, key_mirror = jax.random.split(key)
+    corners = jax.random.randint(key_corner, (images.shape[0], 2), 0, 2 * _MOVED + 1)
+    mirrored = jax.random.bernoulli(key_mirror, 0.5, images.shape[:1])
+
+    def crop(image, corner, mirror):
+        moved = jax.lax.dynamic_slice(image, (*corner, jnp.int32(0)), images.shape[1:])
+        return jnp.where(mirror, moved[:, ::-1], moved)
+
+    added = jnp.pad(images, ((0, 0), (_MOVED, _MOVED), (_MOVED, _MOVED), (0, 0)))
+    return jax.vmap(crop)(added, corners, mirrored)
 
 
 def convolve(x, kernel, *, padding: int, lowering: str, stride: int = 1):
