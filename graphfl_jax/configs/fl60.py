@@ -22,7 +22,7 @@ METHODS = {
     "fedavg-finetune": {"client_lr": 0.01, "tuning_lr": 0.01},
     "fedprox": {"client_lr": 0.1, "mu": 0.001},
     "scaffold": {"client_lr": 0.1},
-    "fedavgm": {"client_lr": 0.1, "server_lr": 1.0},
+    "fedavgm": {"client_lr": 0.1, "server_lr": 0.1},
     "fedadam": {"client_lr": 0.1, "server_lr": 0.01},
     "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
     "fedper": {"client_lr": 0.1},

@@ -23,7 +23,7 @@ METHODS = {
     "fedavg-finetune": {"client_lr": 0.001, "tuning_lr": 0.001},
     "fedprox": {"client_lr": 0.001, "mu": 0.001},
     "scaffold": {"client_lr": 0.01},
-    "fedavgm": {"client_lr": 0.001, "server_lr": 1.0},
+    "fedavgm": {"client_lr": 0.001, "server_lr": 0.1},
     "fedadam": {"client_lr": 0.001, "server_lr": 0.001},
     "fedyogi": {"client_lr": 0.001, "server_lr": 0.001},
     "fedper": {"client_lr": 0.001},
