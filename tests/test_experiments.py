@@ -84,8 +84,11 @@ def built(file, method, user_file):
 
 @pytest.mark.parametrize("file, method", CONFIGS)
 def test_every_configuration_builds_the_method_of_its_name(file, method, user_file):
-    config, _ = built(file, method, user_file)
-    assert variant_of(config) == method.removesuffix("-full")
+    config, experiment = built(file, method, user_file)
+    name = method.removesuffix("-full")
+    assert variant_of(config) == name
+    needs = experiment.build(experiment.hparams, 0).needs
+    assert needs.labels == (name not in for_any_task())
 
 
 @pytest.mark.parametrize("file", [tpt48, metr_la])

@@ -45,9 +45,7 @@ UNKNOWN = -1  # the cluster of a new client that has not trained
 class ClusterServer(NamedTuple):
     """The state of CFL's server. C is the largest number of clusters."""
 
-    models: (
-        Params  # of the clusters, [C, ...]; those of clusters that do not exist are not used
-    )
+    models: Params  # of the clusters, [C, ...]; only the first `count` are used
     root: Params  # the model before the first split
     clusters: Array  # the cluster of each client, [N] int32
     count: Array  # clusters that exist, [] int32
@@ -127,10 +125,8 @@ def cfl(
         """The clusters to be split: bool [C]."""
         members = jnp.arange(cfl_clusters)[:, None] == server.clusters[None]  # [C, N]
         sizes = jnp.sum(members, axis=1)
-        shares = members.astype(jnp.float32) / jnp.maximum(sizes, 1)[:, None].astype(
-            jnp.float32
-        )
-        mean_norms = jnp.linalg.norm(shares @ server.updates, axis=1)
+        sums = members.astype(jnp.float32) @ server.updates  # [C, d]
+        mean_norms = jnp.linalg.norm(sums, axis=1) / jnp.maximum(sizes, 1).astype(jnp.float32)
         norms = jnp.linalg.norm(server.updates, axis=1)
         largest = jnp.max(jnp.where(members, norms[None], 0.0), axis=1)
         ready = (mean_norms < cfl_mean_norm) & (largest > cfl_max_norm)
