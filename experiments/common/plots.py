@@ -11,7 +11,7 @@ from experiments.common.units import UNITS
 
 # Colours that colour-blind readers can distinguish; further lines change the dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-DASHES = ("-", "--", ":")
+DASHES = ("-", "--", ":", "-.")
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -65,8 +65,9 @@ def draw_lines(lines: list[dict], label: str) -> Figure:
 
 
 def _style(i):
-    """Colour and dashes of line i."""
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i // len(COLOURS)]}
+    """Colour and dashes of line i; after 28 lines they repeat."""
+    dashes = DASHES[i // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": dashes}
 
 
 def draw_robustness(rows: list[dict], title: str) -> Figure:
