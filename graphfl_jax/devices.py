@@ -39,7 +39,9 @@ def client_mesh(*cohort_sizes: int, devices: list[jax.Device] | None = None) -> 
 def filled(ids: Array, multiple: int) -> Array:
     """The ids [M], the last of them repeated until their number is a multiple."""
     count = len(ids)
-    return ids[np.minimum(np.arange(-(-count // multiple) * multiple), count - 1)]
+    full = -(-count // multiple) * multiple
+    # Without a gather where there is nothing to fill: this is part of every round.
+    return ids if full == count else ids[np.minimum(np.arange(full), count - 1)]
 
 
 def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Callable:

@@ -53,7 +53,6 @@ from graphfl_jax.trainers import Train
 
 RULES = ("intended", "as_released")
 DEGREE = 30  # largest number of learned relations of a client
-LARGEST = 10_000  # clients of SFL*, where a matrix of relations has 400 MB
 EMBEDDING = 10  # size of the embeddings that relations are learned with
 
 
@@ -233,12 +232,7 @@ def sfl_star(
 
 def _small_propagation(graph, layer):
     """`relations.propagation_array` of a graph that is not too large for SFL*."""
-    total = relations.num_clients(graph)
-    if total > LARGEST:
-        raise ValueError(
-            f"algorithm.name='sfl_star' learns N x N relations, and N={total} clients exceed "
-            f"{LARGEST}; set --config.algorithm.name=sfl"
-        )
+    relations.num_clients_of_pairs(graph, "sfl_star")
     return relations.propagation_array(graph, layer)
 
 
