@@ -1,4 +1,4 @@
-"""The types: examples, federated data, client models, and what an algorithm consists of.
+"""The types: federated data, client models, and what an algorithm consists of.
 
 Letters in shapes: ``N`` clients in the federation, ``M`` clients in a round's cohort, ``S``
 examples per client (padded), ``B`` examples in a batch, ``O`` outputs of a client model, ``d``
@@ -9,74 +9,16 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
-import flax
 import jax
 import jax.numpy as jnp
 import jraph
 import numpy as np
 
+from graphfl_jax.examples import Examples, Windows
+
 Array = jax.Array
 Params = Any  # a tree of arrays, {"body": ..., "head": ...}
 Metrics = dict[str, Array]
-
-
-class Examples(NamedTuple):
-    """Examples of one client, or of N clients stacked on a leading axis.
-
-    The first `count` rows are real. The others are padding, on which no result depends.
-    """
-
-    x: Array  # [S, *features]  or [N, S, *features]
-    y: Array  # [S, *targets]   or [N, S, *targets]
-    count: Array  # [] int32    or [N] int32
-
-    @property
-    def size(self) -> int:
-        """S, for the examples of one client."""
-        return self.y.shape[0]
-
-    def rows(self, indices: Array) -> "Examples":
-        """The examples `indices` [B] of one client, all of them real."""
-        return Examples(self.x[indices], self.y[indices], _all_of(indices))
-
-
-@flax.struct.dataclass
-class Windows:
-    """Examples of one client, or of N clients stacked, that are windows over a series.
-
-    Example j consists of the steps j to j + past + future - 1; the last `future` of them are
-    the targets. Windows are gathered on demand: stored windows would need past + future times
-    the memory.
-    """
-
-    series: (
-        Array  # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
-    )
-    count: Array  # [] int32 or [N] int32, at most T - past - future + 1
-    past: int = flax.struct.field(pytree_node=False)
-    future: int = flax.struct.field(pytree_node=False)
-
-    @property
-    def size(self) -> int:
-        """S, for the examples of one client."""
-        return self.series.shape[0] - self.past - self.future + 1
-
-    def rows(self, indices: Array) -> Examples:
-        """The windows `indices` [B] of one client.
-
-        Returns:
-          x [B, past + future, F], where feature 0 is 0 in the last `future` steps, and
-          y [B, future].
-        """
-        length = self.past + self.future
-        windows = self.series[indices[:, None] + np.arange(length)[None]]
-        visible = np.ones((length, windows.shape[-1]), np.float32)
-        visible[self.past :, 0] = 0
-        return Examples(windows * visible[None], windows[:, self.past :, 0], _all_of(indices))
-
-
-def _all_of(indices):
-    return jnp.int32(indices.shape[0])
 
 
 class FederatedData(NamedTuple):
@@ -87,16 +29,6 @@ class FederatedData(NamedTuple):
     graph: jraph.GraphsTuple  # N nodes without features; edges [n_edge] float32 weights
     # [N] int32: the order in which clients become malicious, see `robustness.attacks`
     attack_rank: Array | None = None
-
-
-class Units(NamedTuple):
-    """Converts standardised targets to physical units: mean + std * target."""
-
-    name: str  # "mph"
-    mean: float
-    std: float
-    step: float  # minutes between the targets of an example
-    missing: float  # value in these units that marks a missing reading
 
 
 class Task(NamedTuple):

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, Examples, State, Windows
+from graphfl_jax.core import Algorithm, Array, State
 from graphfl_jax.devices import filled, map_clients
+from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import client_data, members
 
 POINTS = ("G", "L", "P")

@@ -1,10 +1,22 @@
 """Losses and scores of predictions, and summaries of scores over clients."""
 
+from typing import NamedTuple
+
 import jax.numpy as jnp
 import numpy as np
 import optax
 
-from graphfl_jax.core import Task, Units
+from graphfl_jax.core import Task
+
+
+class Units(NamedTuple):
+    """Converts standardised targets to physical units: mean + std * target."""
+
+    name: str  # "mph"
+    mean: float
+    std: float
+    step: float  # minutes between the targets of an example
+    missing: float  # value in these units that marks a missing reading
 
 
 def _cross_entropy(outputs, y):

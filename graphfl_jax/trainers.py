@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax.core import Array, Examples, Metrics, Params, Windows
+from graphfl_jax.core import Array, Metrics, Params
+from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.settings import Optimizer, Part
 
 # Folded into a client's key, it gives the key of the objectives. Indices of batches are drawn

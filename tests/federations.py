@@ -3,9 +3,10 @@
 import numpy as np
 
 from graphfl_jax.configs import base, changed
-from graphfl_jax.core import Examples, FederatedData
+from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.examples import Examples
 
 # Sizes for these federations. They have seven clients, and no other axis has that size, so that
 # a test can recognise the axes of clients.

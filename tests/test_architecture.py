@@ -7,7 +7,8 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "graphfl_jax"
 # A layer imports layers above it in this list, and itself.
 LAYERS = [
-    {"core", "settings"},
+    {"examples", "settings"},
+    {"core"},
     {"tree", "devices", "trainers", "metrics", "optimizers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},
@@ -17,7 +18,7 @@ LAYERS = [
     {"runs"},
 ]
 # The program knows neither methods nor data sets.
-COMPUTATION = {"core", "tree", "devices", "rounds", "evaluation", "program"}
+COMPUTATION = {"examples", "core", "tree", "devices", "rounds", "evaluation", "program"}
 ENTRIES = {"run", "sweep", "tables", "figures", "bench", "robustness", "theory"}
 ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines

@@ -11,9 +11,10 @@ from scipy import optimize
 import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.core import ClientData, Cohort, Examples
+from graphfl_jax.core import ClientData, Cohort
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.examples import Examples
 from graphfl_jax.robustness.attacks import (
     ATTACKS,
     UPLOAD_ATTACKS,

@@ -9,8 +9,9 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.configs import changed, custom
-from graphfl_jax.core import ClientModel, Examples
+from graphfl_jax.core import ClientModel
 from graphfl_jax.data.custom import from_arrays
+from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.cnn import cnn, lenet
 from graphfl_jax.models.images import LOWERINGS, augmented, convolve, halved

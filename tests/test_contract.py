@@ -16,10 +16,11 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.build import build_experiment
-from graphfl_jax.core import ClientData, Cohort, Examples
+from graphfl_jax.core import ClientData, Cohort
 from graphfl_jax.data import relations
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.examples import Examples
 from graphfl_jax.program import make_program
 from graphfl_jax.robustness.attacks import (
     ATTACKS,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from graphfl_jax.core import Examples, Windows
+from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.gru import gru, gru_sampled

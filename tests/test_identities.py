@@ -42,7 +42,6 @@ from graphfl_jax.core import (
     ClientData,
     ClientModel,
     Cohort,
-    Examples,
     Needs,
     Predictor,
     Server,
@@ -50,6 +49,7 @@ from graphfl_jax.core import (
     Task,
 )
 from graphfl_jax.data import relations
+from graphfl_jax.examples import Examples
 from graphfl_jax.hypernets.generator import generator
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import RelationGNN, relation_encoder

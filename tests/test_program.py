@@ -9,9 +9,10 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from graphfl_jax import trainers, tree
-from graphfl_jax.core import Examples, State
+from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh, map_clients
 from graphfl_jax.evaluation import score_client
+from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, play_rounds

@@ -29,8 +29,9 @@ from graphfl_jax.algorithms.pfedme import pfedme
 from graphfl_jax.algorithms.scaffold import scaffold
 from graphfl_jax.algorithms.sfl import Smoothing, _learn_relations, sfl
 from graphfl_jax.algorithms.tuning import finetuned
-from graphfl_jax.core import ClientData, ClientModel, Cohort, Examples, FederatedData
+from graphfl_jax.core import ClientData, ClientModel, Cohort, FederatedData
 from graphfl_jax.data import relations
+from graphfl_jax.examples import Examples
 from graphfl_jax.hypernets.generator import generator
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.core import Examples
 from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import pretrained, resnet
 from graphfl_jax.models.images import Conv, max_pool

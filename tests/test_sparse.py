@@ -12,10 +12,11 @@ from jax.extend import core as jex_core
 from graphfl_jax.algorithms import hyper, panacea
 from graphfl_jax.algorithms.hyper import server_fit
 from graphfl_jax.algorithms.sfl import Smoothing, sfl, sfl_star
-from graphfl_jax.core import Cohort, Examples, FederatedData
+from graphfl_jax.core import Cohort, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
 from graphfl_jax.devices import client_mesh, together
+from graphfl_jax.examples import Examples
 from graphfl_jax.hypernets import neighbourhoods
 from graphfl_jax.hypernets.generator import generator
 from graphfl_jax.hypernets.output import output_layer

@@ -13,12 +13,12 @@ from experiments.paper.forecast_baselines import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import changed, metr_la
-from graphfl_jax.core import Examples, Units, Windows
 from graphfl_jax.data import DATASETS, knn, roads, traffic
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.data.relations import dense
 from graphfl_jax.data.simulated_traffic import simulate
-from graphfl_jax.metrics import HORIZONS, standardised, task_of
+from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.metrics import HORIZONS, Units, standardised, task_of
 from graphfl_jax.program import make_program
 
 SENSORS = ["773869", "767541", "767542", "717447"]

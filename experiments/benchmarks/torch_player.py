@@ -32,8 +32,8 @@ from experiments.benchmarks.torch_models import (
     tensor,
 )
 from graphfl_jax.build import Experiment
-from graphfl_jax.core import Windows
 from graphfl_jax.data import relations
+from graphfl_jax.examples import Windows
 
 CompileError = TorchDynamoException  # base class of the errors of torch.compile
 

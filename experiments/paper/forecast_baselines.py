@@ -8,8 +8,9 @@ import jax
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Task, Windows
+from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.examples import Windows
 from graphfl_jax.metrics import summary
 
 

@@ -30,7 +30,8 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Array, ClientModel, Examples, Needs, Predictor
+from graphfl_jax.core import Algorithm, Array, ClientModel, Needs, Predictor
+from graphfl_jax.examples import Examples
 from graphfl_jax.trainers import Train
 
 ABSENT = 1e-12

@@ -28,8 +28,9 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Array, ClientModel, Examples, Params, Predictor
+from graphfl_jax.core import Algorithm, Array, ClientModel, Params, Predictor
 from graphfl_jax.evaluation import score_client
+from graphfl_jax.examples import Examples
 from graphfl_jax.settings import Integer, Part, Real
 from graphfl_jax.trainers import Train
 

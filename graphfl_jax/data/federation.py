@@ -9,8 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from graphfl_jax.core import Examples, FederatedData, Units, Windows
+from graphfl_jax.core import FederatedData
 from graphfl_jax.data import partition, relations
+from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.metrics import Units
 
 TASKS = ("classification", "regression")
 

@@ -18,11 +18,10 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from graphfl_jax.core import Units
 from graphfl_jax.data import files, roads, simulated_traffic
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, forms
 from graphfl_jax.data.federation import Federation, federate_series
-from graphfl_jax.metrics import standardised
+from graphfl_jax.metrics import Units, standardised
 from graphfl_jax.settings import Choice, Integer
 
 PAST = FUTURE = 12  # input steps and target steps of an example

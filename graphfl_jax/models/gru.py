@@ -27,7 +27,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax.core import Array, ClientModel, Examples, Task
+from graphfl_jax.core import Array, ClientModel, Task
+from graphfl_jax.examples import Examples
 from graphfl_jax.models.layers import Hidden, uniform_within
 from graphfl_jax.settings import Real
 
@@ -114,7 +115,7 @@ class Decoder(nn.Module):
 def gru(
     *, inputs: tuple[int, ...], outputs: int, task: Task, hidden: Hidden = (100,)
 ) -> ClientModel:
-    """A client's forecaster of windows such as those of `core.Windows`.
+    """A client's forecaster of windows such as those of `examples.Windows`.
 
     The body is the encoder. The head is the decoder with its linear layer. The features
     [B, H + 1 + future F'] are the encoder's last state, the last value of the past, and the

@@ -6,7 +6,8 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax.core import Array, ClientModel, Examples, Params
+from graphfl_jax.core import Array, ClientModel, Params
+from graphfl_jax.examples import Examples
 
 
 @dataclasses.dataclass(frozen=True)

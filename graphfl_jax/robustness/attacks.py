@@ -42,8 +42,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, Examples, FederatedData, Windows
+from graphfl_jax.core import Algorithm, Array, FederatedData
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.robustness.updates import with_updates
 from graphfl_jax.rounds import Poison
 from graphfl_jax.settings import Integer, Items, Real

@@ -1,0 +1,69 @@
+"""Examples of clients: in memory, or windows over a series."""
+
+from typing import NamedTuple
+
+import flax
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Array = jax.Array
+
+
+class Examples(NamedTuple):
+    """Examples of one client, or of N clients stacked on a leading axis.
+
+    The first `count` rows are real. The others are padding, on which no result depends.
+    """
+
+    x: Array  # [S, *features]  or [N, S, *features]
+    y: Array  # [S, *targets]   or [N, S, *targets]
+    count: Array  # [] int32    or [N] int32
+
+    @property
+    def size(self) -> int:
+        """S, for the examples of one client."""
+        return self.y.shape[0]
+
+    def rows(self, indices: Array) -> "Examples":
+        """The examples `indices` [B] of one client, all of them real."""
+        return Examples(self.x[indices], self.y[indices], _all_of(indices))
+
+
+@flax.struct.dataclass
+class Windows:
+    """Examples of one client, or of N clients stacked, that are windows over a series.
+
+    Example j consists of the steps j to j + past + future - 1; the last `future` of them are
+    the targets. Windows are gathered on demand: stored windows would need past + future times
+    the memory.
+    """
+
+    series: (
+        Array  # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
+    )
+    count: Array  # [] int32 or [N] int32, at most T - past - future + 1
+    past: int = flax.struct.field(pytree_node=False)
+    future: int = flax.struct.field(pytree_node=False)
+
+    @property
+    def size(self) -> int:
+        """S, for the examples of one client."""
+        return self.series.shape[0] - self.past - self.future + 1
+
+    def rows(self, indices: Array) -> Examples:
+        """The windows `indices` [B] of one client.
+
+        Returns:
+          x [B, past + future, F], where feature 0 is 0 in the last `future` steps, and
+          y [B, future].
+        """
+        length = self.past + self.future
+        windows = self.series[indices[:, None] + np.arange(length)[None]]
+        visible = np.ones((length, windows.shape[-1]), np.float32)
+        visible[self.past :, 0] = 0
+        return Examples(windows * visible[None], windows[:, self.past :, 0], _all_of(indices))
+
+
+def _all_of(indices):
+    return jnp.int32(indices.shape[0])
