@@ -7,6 +7,7 @@ supplies, such as the client model.
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -172,10 +173,16 @@ def _check_needs(algorithm, config, federation, num_clients):
             f"{method} needs relations between clients, and {federation.name} has none; add "
             f"edges to the file, or set --config.data.graph=knn"
         )
-    if needs.validation and "val" not in federation.data.evals:
+    if needs.held_out == "val" and "val" not in federation.data.evals:
         raise ValueError(
             f"{method} needs a validation split, and {federation.name} has none; set "
             f"--config.data.val_fraction=0.1"
+        )
+    if needs.held_out == "test":
+        warnings.warn(
+            f"{method} trains on test examples with algorithm.paper_mode, so its test scores "
+            f"are too high",
+            stacklevel=3,
         )
     if needs.everyone and config.cohort_size < num_clients:
         raise ValueError(
@@ -207,6 +214,9 @@ def variant_of(config: ConfigDict) -> str:
     if name == "panacea":
         name += f"-{config.algorithm.layer}" * (config.algorithm.layer != "sage")
         name += "-gn" * (config.hparams.lambda_d == 0)
+    if name == "pfedgat":
+        name += f"-{config.algorithm.attention}" * (config.algorithm.attention != "v1")
+        name += "-trained-on-test" * config.algorithm.get("paper_mode", False)
     suffixes = {"whole": "-finetune", "head": "-finetune-head", "new_head": "-simple-tuning"}
     return name + suffixes.get(config.tuning.part, "")
 

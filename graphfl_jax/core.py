@@ -110,7 +110,7 @@ class ClientData(NamedTuple):
     """What the functions of one client may see of its data."""
 
     train: Examples | Windows
-    val: Examples | Windows | None = None  # only for methods with ``Needs(validation=True)``
+    val: Examples | Windows | None = None  # the split that `Needs.held_out` names, if any
 
 
 # ------------------------------------------------------------------ the functions of a server
@@ -135,6 +135,14 @@ class Aggregate(Protocol):
 
         Every leaf of `uploads` is [M, ...], in the order of ``cohort.ids``. With several
         architectures, `cohort` and `uploads` are tuples with one entry for each.
+        """
+
+
+class Allocation(Protocol):
+    def __call__(self, server: Any) -> Array:
+        """[N, N]: at [i, j], the share of client j's last model in the message to client i.
+
+        () if it is not held.
         """
 
 
@@ -189,7 +197,10 @@ class Deploy(Protocol):
 
 class Untrained(Protocol):
     def __call__(self, message: Any) -> Any:
-        """The upload of a client that has not trained. An update is an upload minus this."""
+        """The upload of a client that has not trained and has no validation examples.
+
+        An update is an upload minus this.
+        """
 
 
 class Personalize(Protocol):
@@ -232,6 +243,7 @@ class Server:
     begin_round: BeginRound = identity
     admit: Admit = unchanged
     adapt_new_clients: AdaptNewClients = unchanged
+    allocation: Allocation | None = None  # for methods that send mixtures of the last models
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,7 +263,7 @@ class Needs(NamedTuple):
     """What a method needs of a federation. It is checked when the method is built."""
 
     relations: bool = False  # between clients
-    validation: bool = False  # a validation split, in `ClientData.val`
+    held_out: str = ""  # the split in `ClientData.val`: "val"; or "test", which is a leak
     everyone: bool = False  # all clients in every round
     labels: bool = False  # a classification
 

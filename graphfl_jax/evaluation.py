@@ -14,6 +14,7 @@ from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import client_data, members
 
 POINTS = ("G", "L", "P")
+ALLOCATED = 100  # clients of the largest federation whose allocation is kept
 
 
 class Scope(NamedTuple):
@@ -24,6 +25,15 @@ class Scope(NamedTuple):
 
 
 EVERYTHING = Scope()
+
+
+class Evaluated(NamedTuple):
+    """What an evaluation of all clients gives."""
+
+    scores: dict  # {split: {point: [N]}}
+    extras: dict  # {point: {name: [N, ...]}}: the task's extra metrics on the test split
+    # `core.Allocation`; () without one, or with more than `ALLOCATED` clients
+    allocation: Array | tuple
 
 
 def score_client(predict, score, examples: Examples | Windows, batch_size: int):
@@ -84,8 +94,7 @@ def evaluate_clients(
       scope: the chosen splits and points.
 
     Returns:
-      ``{split: {"G": [N], "L": [N], "P": [N]}}``, and the clients' means of the task's extra
-      metrics on the test split, ``{"G" | "L" | "P": {name: [N, ...]}}``; {} without any.
+      An `Evaluated`.
     """
     chosen = {name: data.evals[name] for name in scope.splits or data.evals}
     everyone = (client_data(algorithm, data), chosen)
@@ -101,7 +110,16 @@ def evaluate_clients(
     else:
         order = np.argsort(np.concatenate([group.ids for group in groups]))
         results = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
-    return split_results(results, scope.points)
+    allocation = allocation_of(algorithm, state)
+    return Evaluated(*split_results(results, scope.points), allocation)
+
+
+def allocation_of(algorithm: Algorithm, state: State) -> Array | tuple:
+    """`Evaluated.allocation` of a state."""
+    if algorithm.server.allocation is None:
+        return ()
+    shares = algorithm.server.allocation(state.server)
+    return shares if len(shares) <= ALLOCATED else ()
 
 
 def split_results(results, points):

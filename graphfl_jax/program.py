@@ -35,7 +35,7 @@ class Program(NamedTuple):
 
     start: Callable  # (key, hparams, data) -> State
     advance: Callable  # (state, key, hparams, data, rounds) -> (State, Log); donates state
-    evaluate: Callable  # (state, key, hparams, data) -> (scores, extras): `evaluate_clients`
+    evaluate: Callable  # (state, key, hparams, data) -> `evaluation.Evaluated`
     evaluate_chosen: Callable  # the same for the chosen points and splits
     admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
     adapt: Callable  # (state, key, hparams, data of all) -> State after a round of these

@@ -119,7 +119,8 @@ def sample_cohorts(data, key: Array, groups: Sequence[Group]) -> tuple[tuple, tu
 
 def client_data(algorithm: Algorithm, data) -> ClientData:
     """What clients may see of their data, stacked [N, ...]."""
-    return ClientData(data.train, data.evals["val"] if algorithm.needs.validation else None)
+    split = algorithm.needs.held_out
+    return ClientData(data.train, data.evals[split] if split else None)
 
 
 def train_cohort(

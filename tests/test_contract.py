@@ -203,7 +203,7 @@ def test_a_sharded_evaluation_is_the_unsharded_one(name):
     experiment, _, hparams = parts(name)
     data, rates = experiment.federation.data, floats(hparams, client_lr=0.01)
     state, _, alone = play(name, 1, client_lr=0.01)
-    scores, _ = sharded(name).evaluate(jax.device_get(state), KEY, rates, data)
+    scores, *_ = sharded(name).evaluate(jax.device_get(state), KEY, rates, data)
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
@@ -307,8 +307,8 @@ def test_renaming_clients_renames_the_results(name):
     state, _ = program.advance(start, KEY, rates, data, np.int32(1))
     other, _ = program.advance(permute(start), KEY, rates, other_data, np.int32(1))
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
-    scores, _ = program.evaluate(state, KEY, rates, data)
-    other_scores, _ = program.evaluate(other, KEY, rates, other_data)
+    scores, *_ = program.evaluate(state, KEY, rates, data)
+    other_scores, *_ = program.evaluate(other, KEY, rates, other_data)
     assert_equal(permute(scores), other_scores, atol=1e-5)
 
 
@@ -404,7 +404,7 @@ def test_an_untrained_client_uploads_what_the_method_says(name):
     def both(state, data):
         message = method.download(state.server, 0, 1)
         memory, train = tree.take((state.clients[0], data.train), 1)
-        own = ClientData(train)
+        own = ClientData(train, train._replace(count=jnp.zeros_like(train.count)))
         return (
             method.client.local(message, memory, own, KEY)[1],
             method.client.untrained(message),

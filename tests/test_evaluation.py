@@ -18,7 +18,7 @@ def scores_of(experiment, scope):
     program = make_program(experiment.build, cohort_size=4, scope=scope)
     inputs = (KEY, jax.tree.map(jnp.float32, experiment.hparams), experiment.federation.data)
     state = program.start(*inputs)
-    chosen, _ = program.evaluate_chosen(state, *inputs)
+    chosen, *_ = program.evaluate_chosen(state, *inputs)
     return chosen, program.evaluate(state, *inputs)[0]
 
 

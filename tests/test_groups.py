@@ -94,7 +94,7 @@ def start_of(method):
 def play(program, state, rounds, data=DATA, hparams=HPARAMS):
     """The state after some rounds, and its scores, on the host."""
     state, _ = program.advance(state, KEY, hparams, data, jnp.int32(rounds))
-    scores, _ = program.evaluate(state, KEY, hparams, data)
+    scores, *_ = program.evaluate(state, KEY, hparams, data)
     return jax.device_get((state, scores))
 
 

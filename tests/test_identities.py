@@ -822,7 +822,7 @@ def without_validation(federation):
             "file, or set --config.data.graph=knn",
         ),
         (
-            Needs(validation=True),
+            Needs(held_out="val"),
             without_validation,
             "needs a validation split, and two_clusters has none; set "
             "--config.data.val_fraction=0.1",
@@ -919,7 +919,7 @@ def storing(**needs):
 
 def test_clients_receive_their_validation_examples_if_the_method_needs_them():
     data = CLUSTERS
-    algorithm, seen = storing(validation=True)
+    algorithm, seen = storing(held_out="val")
     state = play(algorithm, data, rounds=1, cohort_size=7)
     np.testing.assert_allclose(state.server, data.evals["val"].x.sum((1, 2)), rtol=1e-5)
     jax.eval_shape(program_of(algorithm, 7).evaluate, state, KEY, {}, data)

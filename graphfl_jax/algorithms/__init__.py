@@ -26,6 +26,7 @@ FILES = {
     "sfl_star": "sfl",
     "fedamp": "fedamp",
     "heurfedamp": "fedamp",
+    "pfedgat": "pfedgat",
     "cfl": "cfl",
     "fedrod": "fedrod",
     "knnper": "knnper",

@@ -171,7 +171,17 @@ def cfl(
         joined = jnp.where(old == UNKNOWN, best.astype(jnp.int32), old)
         return server._replace(clusters=server.clusters.at[cohort.ids].set(joined))
 
-    server = Server(init, download, aggregate, admit=admit, adapt_new_clients=adapt_new_clients)
+    def allocation(server):
+        """Equal shares of the clients of the cluster."""
+        same = (server.clusters[:, None] == server.clusters[None]).astype(jnp.float32)
+        return same / jnp.sum(same, axis=1, keepdims=True)
+
+    server = Server(
+        *(init, download, aggregate),
+        admit=admit,
+        adapt_new_clients=adapt_new_clients,
+        allocation=allocation,
+    )
     return Algorithm(server, (Client(model, local),))
 
 

@@ -156,7 +156,12 @@ def _mixed_by(
         rows = mixing(models)[cohort.ids]
         return MixingServer(models, server.mixing.at[cohort.ids].set(rows))
 
-    server = Server(init, download, aggregate, admit=admit, adapt_new_clients=adapt_new_clients)
+    server = Server(
+        *(init, download, aggregate),
+        admit=admit,
+        adapt_new_clients=adapt_new_clients,
+        allocation=lambda server: server.mixing,
+    )
     client = Client(
         model,
         local,

@@ -185,7 +185,12 @@ def _with_relations(model, train, smoothing, propagation):
     def adapt_new_clients(server, cohort, uploads, key):
         return server._replace(uploads=tree.put(server.uploads, cohort.ids, uploads[0]))
 
-    server = Server(init, download, aggregate, admit=admit, adapt_new_clients=adapt_new_clients)
+    server = Server(
+        *(init, download, aggregate),
+        admit=admit,
+        adapt_new_clients=adapt_new_clients,
+        allocation=lambda server: server.mixing,
+    )
     client = Client(
         model,
         local,

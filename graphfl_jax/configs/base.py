@@ -19,10 +19,15 @@ VARIANTS = {
         "hparams.embedding_dropout": 0.0,
     },
     "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
+    "pfedgat-v2": {"algorithm.name": "pfedgat", "algorithm.attention": "v2"},
+    "pfedgat-direct": {"algorithm.name": "pfedgat", "algorithm.attention": "direct"},
+    "pfedgat-dot": {"algorithm.name": "pfedgat", "algorithm.attention": "dot"},
 }
 
 # Methods that need labels: a regression refuses them.
 CLASSIFIERS = ("fedrod", "knnper")
+# The share of validation examples for algorithms that train on them.
+VALIDATED = {"pfedgat": {"data.val_fraction": 0.1}}
 
 
 def methods() -> dict[str, dict[str, Any]]:
@@ -60,4 +65,5 @@ def configured(
     if method not in known:
         raise ValueError(f"method={method!r} is unknown; choose from {', '.join(known)}")
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
+    settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
     return configuration(known[method] | {"data.name": data} | hparams, settings)

@@ -21,7 +21,13 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.folder import PATHS
-from graphfl_jax.runs.results import environment, new_client_scores, new_seconds, results_of
+from graphfl_jax.runs.results import (
+    environment,
+    new_client_scores,
+    new_seconds,
+    results_of,
+    row_of,
+)
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
@@ -218,9 +224,9 @@ class _Player:
         traffic = session.kept.remember("traffic", lambda: self._traffic(session.state))
         evaluations, state, final = [], session.state, None
         for evaluation in play(session, config, state, seconds):
-            played, state, log, scores, final = evaluation
+            played, state, log, chosen, final = evaluation
             last = evaluations[-1][0] if evaluations else 0
-            evaluations.append((played, log, scores))
+            evaluations.append((played, log, chosen))
             report(len(batch) * (played - last) / config.rounds)
         joined = self._join(session, state, seconds)
         share = {what: spent / size for what, spent in seconds.items()}
@@ -260,11 +266,11 @@ class _Player:
             hparams={**self.experiment.hparams, **trial.hparams},
         )
         rows, diverged = [], -1
-        for played, log, scores in evaluations:
-            diverged = diverged_at(log, scores, played)
+        for played, log, chosen in evaluations:
+            diverged = diverged_at(log, chosen, played)
             if diverged >= 0:
                 break
-            rows.append({"round": np.int32(played), "train": log.metrics, "scores": scores})
+            rows.append(row_of(played, log, chosen))
         else:
             diverged = diverged_at(log, final, played)
         new_clients = None
@@ -284,7 +290,7 @@ class _Player:
             traffic=traffic,
             where=self.where,
         )
-        return Outcome(results, rows, joined, None if diverged >= 0 else final[0])
+        return Outcome(results, rows, joined, None if diverged >= 0 else final.scores)
 
 
 def _held(compiled) -> int:

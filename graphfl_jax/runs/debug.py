@@ -14,7 +14,13 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
-from graphfl_jax.evaluation import EVERYTHING, score_points, split_results
+from graphfl_jax.evaluation import (
+    EVERYTHING,
+    Evaluated,
+    allocation_of,
+    score_points,
+    split_results,
+)
 from graphfl_jax.program import Log
 from graphfl_jax.rounds import client_data, members, sample_cohorts
 from graphfl_jax.runs.executables import Kept
@@ -83,11 +89,11 @@ class DebugSession:
         return State(server, tuple(memories), state.round + 1), metrics
 
     def evaluate(self, state):
-        """All scores of every client, as `evaluation.evaluate_clients`."""
+        """Everything, as `evaluation.evaluate_clients`."""
         return self._evaluate(state, EVERYTHING)
 
     def evaluate_chosen(self, state):
-        """The chosen scores of every client."""
+        """The same for the chosen splits and points."""
         return self._evaluate(state, scope_of(self.config))
 
     def _evaluate(self, state, scope):
@@ -112,7 +118,8 @@ class DebugSession:
                     )
         ordered = [results[i] for i in sorted(results)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
-        return split_results(stacked, scope.points)
+        allocation = allocation_of(algorithm, state)
+        return Evaluated(*split_results(stacked, scope.points), allocation)
 
     def _algorithm(self, state) -> Algorithm:
         return self.experiment.build(self.inputs.hparams, state.round)

@@ -16,8 +16,9 @@ import graphfl_jax
 from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.evaluation import POINTS
+from graphfl_jax.evaluation import POINTS, Evaluated
 from graphfl_jax.metrics import summary
+from graphfl_jax.program import Log
 from graphfl_jax.robustness.attacks import Attackers
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
@@ -32,7 +33,7 @@ def results_of(
     config: ConfigDict,
     experiment: Experiment,
     rows: list[dict],
-    final: tuple[dict, dict] | None,
+    final: Evaluated | None,
     new_clients: dict | None,
     *,
     diverged: bool,
@@ -47,7 +48,7 @@ def results_of(
       config: of the run.
       experiment: of the run.
       rows: its evaluations, as in `single.Result`.
-      final: all scores and extra metrics after the last round; None for a run that diverged.
+      final: everything after the last round; None for a run that diverged.
       new_clients: their scores from `new_client_scores`, if there are any.
       diverged: whether the run diverged.
       seconds: from `new_seconds`, with the times added.
@@ -56,13 +57,14 @@ def results_of(
       where: the `environment` of the run.
     """
     federation, task = experiment.federation, experiment.model.task
-    scores = errors = attack = None
+    scores = errors = attack = allocation = None
     if config.attack.name:
-        attack = attack_summary(config, experiment, None if diverged else final[0])
+        attack = attack_summary(config, experiment, None if diverged else final.scores)
     if not diverged:
-        scores = final_scores(rows, final[0], task)
+        allocation = _rounded(final.allocation) if len(final.allocation) else None
+        scores = final_scores(rows, final.scores, task)
         if task.summarize:
-            errors = errors_in_units(federation, final[1], task)
+            errors = errors_in_units(federation, final.extras, task)
     down, up = traffic
     cohort_size = sum(group.cohort_size for group in experiment.groups)
     steps = played * cohort_size * config.local_steps
@@ -86,6 +88,7 @@ def results_of(
         "new_clients": None if diverged else new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
+        "allocation": allocation,
         "timing": {
             **{f"{what}_s": spent for what, spent in seconds.items()},
             "client_steps_per_s": steps / seconds["train"],
@@ -95,18 +98,30 @@ def results_of(
     }
 
 
-def row_line(row: dict, task: Task) -> str:
-    """One evaluation as a line of JSON.
+def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
+    """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
 
-    Args:
-      row: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
+    It has also ``"allocation"`` [N, N], if the method has one.
     """
+    row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
+    return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
+
+
+def row_line(row: dict, task: Task) -> str:
+    """One evaluation of `row_of` as a line of JSON."""
     line = {
         "round": int(row["round"]),
         "train": {name: float(value) for name, value in row["train"].items()},
         **{split: summaries(scores, task) for split, scores in row["scores"].items()},
     }
+    if "allocation" in row:
+        line["allocation"] = _rounded(row["allocation"])
     return json.dumps(line, allow_nan=False) + "\n"
+
+
+def _rounded(allocation) -> list[list[float]]:
+    """Shares with six digits after the point."""
+    return np.round(np.asarray(allocation, np.float64), 6).tolist()
 
 
 def final_scores(rows: list[dict], final: dict, task: Task) -> dict:

@@ -20,7 +20,7 @@ from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
-from graphfl_jax.evaluation import POINTS, Scope
+from graphfl_jax.evaluation import POINTS, Evaluated, Scope
 from graphfl_jax.program import Log, Program, make_program, play_rounds
 from graphfl_jax.runs.executables import Executables, Kept
 
@@ -46,9 +46,8 @@ class Evaluation(NamedTuple):
     played: int  # rounds
     state: State
     log: Log  # since the last evaluation
-    scores: dict  # {split: {point: [N]}}, of the chosen splits and points
-    # After the last round, all scores and extra metrics, see `evaluation.evaluate_clients`
-    final: tuple[dict, dict] | None
+    chosen: Evaluated  # of the chosen splits and points
+    final: Evaluated | None  # everything, after the last round
 
 
 class Session:
@@ -59,7 +58,7 @@ class Session:
       executables: compiled for these inputs.
       kept: what is kept of them for later processes.
       advance: (state, rounds) -> (state, log); donates the state.
-      evaluate: (state) -> (scores, extras).
+      evaluate: (state) -> `Evaluated`.
       evaluate_chosen: the same for the chosen splits and points.
       chosen_is_all: whether these are all.
     """
@@ -111,8 +110,7 @@ class Session:
         for played in range(rounds + 1):
             if played:
                 state = self.program.adapt(state, *inputs)
-            scores, _ = jax.device_get(self.program.evaluate(state, *inputs))
-            yield scores
+            yield jax.device_get(self.program.evaluate(state, *inputs)).scores
 
 
 def play(
@@ -136,7 +134,7 @@ def play(
                 final = None
             elif not session.chosen_is_all:
                 final = jax.device_get(session.evaluate(state))
-        yield Evaluation(played, state, log, chosen[0], final)
+        yield Evaluation(played, state, log, chosen, final)
 
 
 def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None) -> Program:
@@ -237,11 +235,12 @@ def place(values, sharding):
     return jax.tree.map(place_leaf, values)
 
 
-def diverged_at(log: Log, scores: dict, played: int) -> int:
-    """The first round that left a non-finite number, in training or in a score, or -1."""
+def diverged_at(log: Log, found: Any, played: int) -> int:
+    """The first round that left a non-finite number, in training or in what was `found` by its
+    evaluation, or -1."""
     if int(log.diverged_at) >= 0:
         return int(log.diverged_at)
-    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(scores))
+    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
     return -1 if finite else played
 
 

@@ -27,7 +27,13 @@ from graphfl_jax.runs.multihost import (
     is_first,
     run_synchronized,
 )
-from graphfl_jax.runs.results import environment, new_client_scores, new_seconds, results_of
+from graphfl_jax.runs.results import (
+    environment,
+    new_client_scores,
+    new_seconds,
+    results_of,
+    row_of,
+)
 from graphfl_jax.runs.session import (
     Session,
     clock,
@@ -44,8 +50,7 @@ class Result(NamedTuple):
     """A finished run."""
 
     results: dict  # what results.json holds
-    # Per evaluation: round, train {name: []}, scores {split: {point: [N]}} of the chosen ones
-    rows: list[dict]
+    rows: list[dict]  # one per evaluation, see `results.row_of`
     state: State  # after the last round
     diverged_at: int  # the round that left a non-finite number, or -1
     final: dict | None  # all scores after the last round; None for a run that diverged
@@ -155,12 +160,11 @@ def run_experiment(
         state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), found.state, state)
     saved = int(state.round)
     for evaluation in play(session, config, state, seconds):
-        played, state, log, scores, final = evaluation
-        diverged = diverged_at(log, (scores, final), played)
+        played, state, log, chosen, final = evaluation
+        diverged = diverged_at(log, (chosen, final), played)
         if diverged >= 0:
             break
-        row = {"round": np.int32(played), "train": log.metrics, "scores": scores}
-        rows.append(jax.tree.map(np.asarray, row))
+        rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
         due = played == config.rounds or played - saved >= config.checkpoint_every
         run_synchronized(_write, folder, state, rows, seconds, due)
         saved = played if due else saved
@@ -184,7 +188,7 @@ def run_experiment(
         where=where,
     )
     run_synchronized(lambda: folder and folder.finish(results))
-    return Result(results, rows, state, diverged, None if diverged >= 0 else final[0])
+    return Result(results, rows, state, diverged, None if diverged >= 0 else final.scores)
 
 
 def compiled(

@@ -1,0 +1,125 @@
+"""Logits of the attention between clients, from their models; see `pfedgat`."""
+
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax.core import Array
+from graphfl_jax.settings import Integer, Real, Switch
+
+SLOPE = 0.2  # of LeakyReLU
+
+Heads = Annotated[int, Integer("Heads K of pFedGAT's attention.")]
+Size = Annotated[int, Integer("Features d' of a head of pFedGAT's attention.")]
+
+
+class Attention(NamedTuple):
+    """Logits between clients, as pure functions."""
+
+    init: Callable  # (key, N, d) -> weights
+    logits: Callable  # (weights, models [N, d]) -> [K, N, N]
+    grown: Callable = lambda weights, added: weights  # weights after `added` clients joined
+
+
+def v1(
+    *,
+    attention_heads: Heads = 8,
+    attention_size: Size = 64,
+    attention_collapsed: Annotated[
+        bool, Switch("Whether v1 learns W^T a in place of W and a; for large models.")
+    ] = False,
+) -> Attention:
+    """The attention of the paper: two numbers per client and head."""
+
+    def init(key, clients, d):
+        key_w, key_a = jax.random.split(key)
+        if attention_collapsed:
+            return jax.random.normal(key_w, (attention_heads, 2, d)) / d**0.5
+        w = jax.random.normal(key_w, (attention_heads, attention_size, d)) / d**0.5
+        a = jax.random.normal(key_a, (attention_heads, 2, attention_size))
+        return {"W": w, "a": a / attention_size**0.5}
+
+    def logits(weights, models):
+        h = normalised(models)
+        if attention_collapsed:
+            s, t = jnp.einsum("kcd,nd->ckn", weights, h)
+        else:
+            z = jnp.einsum("khd,nd->knh", weights["W"], h)
+            s, t = jnp.einsum("kch,knh->ckn", weights["a"], z)
+        return jax.nn.leaky_relu(s[:, :, None] + t[:, None, :], SLOPE)
+
+    return Attention(init, logits)
+
+
+def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
+    """The attention of GATv2 (Brody, Alon, Yahav. How Attentive are Graph Attention Networks?
+    ICLR 2022, https://arxiv.org/abs/2105.14491): a's product comes after LeakyReLU."""
+
+    def init(key, clients, d):
+        key_w, key_a = jax.random.split(key)
+        w = jax.random.normal(key_w, (2, attention_heads, attention_size, d)) / d**0.5
+        a = jax.random.normal(key_a, (attention_heads, attention_size)) / attention_size**0.5
+        return {"W": w, "a": a}
+
+    def logits(weights, models):
+        z, y = jnp.einsum("ckhd,nd->cknh", weights["W"], normalised(models))
+        pairs = jax.nn.leaky_relu(z[:, :, None] + y[:, None, :], SLOPE)  # [K, N, N, d']
+        return jnp.einsum("kh,kijh->kij", weights["a"], pairs)
+
+    return Attention(init, logits)
+
+
+def direct() -> Attention:
+    """A free number for each pair of clients."""
+    return Attention(
+        init=lambda key, clients, d: jnp.zeros((clients, clients)),
+        logits=lambda weights, models: weights[None],
+        grown=lambda weights, added: jnp.pad(weights, (0, added)),
+    )
+
+
+def dot(
+    *,
+    attention_size: Size = 16,
+    attention_scale: Annotated[
+        Array, Real("Initial factor t of dot's products of models.", low=1e-6)
+    ] = 5.0,
+) -> Attention:
+    """Dot products of the differences between models, in learned proportions."""
+
+    def init(key, clients, d):
+        w = jax.random.normal(key, (attention_size, d)) / attention_size**0.5
+        return {
+            "W": w,
+            "W'": jnp.zeros((attention_size, d)),
+            "log t": jnp.log(attention_scale),
+            "b": jnp.float32(0.0),
+        }
+
+    def logits(weights, models):
+        x = models - jnp.mean(models, axis=0, keepdims=True)
+        square = jnp.mean(jnp.sum(jnp.square(x), axis=1))
+        x = x * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(x.dtype).tiny))
+        products = x @ x.T + (x @ weights["W"].T) @ (x @ weights["W'"].T).T
+        own = weights["b"] * jnp.eye(len(x))
+        return (jnp.exp(weights["log t"]) * products + own)[None]
+
+    return Attention(init, logits)
+
+
+def normalised(models: Array) -> Array:
+    """Rows [N, d] with mean 0 and variance 1; a constant row becomes 0."""
+    centred = models - jnp.mean(models, axis=1, keepdims=True)
+    variance = jnp.mean(jnp.square(centred), axis=1, keepdims=True)
+    return centred * jax.lax.rsqrt(jnp.maximum(variance, jnp.finfo(models.dtype).tiny))
+
+
+ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot}
+
+
+def log_shares(logits: Array) -> Array:
+    """log R [N, N] of the logits [K, N, N] of the heads."""
+    heads = jax.nn.log_softmax(logits, axis=2)
+    return jax.nn.logsumexp(heads, axis=0) - jnp.log(jnp.float32(len(logits)))

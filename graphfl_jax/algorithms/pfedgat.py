@@ -1,0 +1,284 @@
+"""pFedGAT: each client gets a mixture of all models, whose shares are graph attention.
+
+Zhou, Gao, Wu, Lyu. Personalized Federated Learning via Learning Dynamic Graphs. 2025.
+https://arxiv.org/abs/2503.05474
+
+    u_i = sum_j R_ij w_j,      R_i. = mean over heads of softmax_j e_ij,    j = 1 ... N
+    w_i <- K_c steps of SGD on F_i from u_i
+    phi <- phi - lr d/dphi sum_i V_i(u_i),     V_i: the loss on client i's validation examples
+
+The server holds the last model w_i of every client, h_i as a vector, and the weights phi of the
+attention, whose logits e_ij ``algorithm.attention`` chooses:
+
+    v1      LeakyReLU(a^T [W h_i || W h_j])                  the paper's
+    v2      a^T LeakyReLU(W [h_i || h_j])
+    direct  B_ij, free numbers that start at 0               the paper's ablation, one head
+    dot     t x_i^T (I + W^T W') x_j + b [i = j]             W' starts at 0, one head
+
+LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In dot, x_i
+is h_i minus the mean over clients, divided by the root mean square of the norms of these
+differences. In v1, e_ij increases with s_i + t_j, so that all clients rank all clients alike.
+
+dV_i/dR_ij is g_i . w_j with g_i = grad V_i(u_i). ``algorithm.feedback`` is what the server
+gets:
+
+    gradient  g_i
+    update    nothing; u_i - w_i stands for g_i
+    spsa      V_i of two more models, the mixtures of shares softmax_j(log R_ij +- c D_ij) with
+              random signs D; (V+ - V-) / 2c D_ij stands for dV_i / d log R_ij
+
+P is G, the mixture u_i. L is the model after local training.
+
+Departures:
+  * The attention is trained on validation examples. The paper trains it on the test examples
+    that it also reports; ``algorithm.paper_mode`` does so.
+  * In the paper, clients send V_i alone. A number per client does not determine the gradient;
+    ``feedback`` says what is sent in place of it.
+  * A client that was not sampled takes part in the mixtures with its last model.
+  * The paper's optimiser is SGD; ``server_optimizer`` may be another. The server sees no
+    objective, so polyak_sgd always takes steps of server_lr.
+  * v1 with ``attention_collapsed`` learns W^T a, two vectors per head, in place of W and a. It
+    has the same logits, 1 / d' of the memory, and other steps.
+  * A new client starts from the mean of the known clients' models. Its own first model then
+    takes part in its mixture; the known clients' mixtures and phi do not change.
+"""
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from graphfl_jax import tree
+from graphfl_jax.algorithms.attention import ATTENTIONS, Attention, log_shares
+from graphfl_jax.core import (
+    Algorithm,
+    Array,
+    Client,
+    ClientModel,
+    Needs,
+    Params,
+    Predictor,
+    Server,
+)
+from graphfl_jax.data import relations
+from graphfl_jax.evaluation import score_client
+from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.settings import Optimizer, Real, Switch, Variant
+from graphfl_jax.trainers import Train
+
+ROWS = 32  # validation examples whose loss is computed at once
+
+
+class AttentionServer(NamedTuple):
+    """The state of pFedGAT's server."""
+
+    uploads: Params  # the last model w_i of every client, [N, ...]
+    mixing: Array  # R, [N, N]; its rows sum to one
+    weights: Any  # of the attention
+    opt_state: Any
+    signs: Any  # D of the current round, [N, N]; 0 between rounds; (), if feedback is not spsa
+
+
+# ---------------------------------------------------------------------------- feedback
+
+
+class Feedback(NamedTuple):
+    """What clients send for the attention."""
+
+    kind: str  # a key of `FEEDBACK`
+    held_out: str = ""  # the split of the examples that it reads
+    step: Array | float = 0.0  # c
+
+
+PaperMode = Annotated[
+    bool, Switch("Trains pFedGAT's attention on test examples, as in the paper.")
+]
+
+
+def gradient(*, paper_mode: PaperMode = False) -> Feedback:
+    """The gradient of the loss of the mixture."""
+    return Feedback("gradient", _split(paper_mode))
+
+
+def update() -> Feedback:
+    """Nothing: the server takes the client's update."""
+    return Feedback("update")
+
+
+def spsa(
+    *,
+    paper_mode: PaperMode = False,
+    spsa_step: Annotated[Array, Real("Step c of spsa in log R.", low=1e-6)] = 0.1,
+) -> Feedback:
+    """Two losses.
+
+    Spall. Multivariate Stochastic Approximation Using a Simultaneous Perturbation Gradient
+    Approximation. IEEE Transactions on Automatic Control 37(3), 1992.
+    """
+    return Feedback("spsa", _split(paper_mode), spsa_step)
+
+
+def _split(paper_mode):
+    return "test" if paper_mode else "val"
+
+
+FEEDBACK = {"gradient": gradient, "update": update, "spsa": spsa}
+
+
+# -------------------------------------------------------------------------- the method
+
+
+def pfedgat(
+    model: ClientModel,
+    train: Train,
+    *,
+    attention: Annotated[
+        Attention,
+        Variant("Logits of pFedGAT's attention.", tuple(ATTENTIONS), factories=ATTENTIONS),
+    ] = "v1",
+    feedback: Annotated[
+        Feedback,
+        Variant(
+            "What the server of pFedGAT gets to train its attention.",
+            *(tuple(FEEDBACK),),
+            factories=FEEDBACK,
+        ),
+    ] = "gradient",
+    server_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("server", (("lr", 0.01),), meaning="Learning rate of the attention."),
+    ],
+) -> Algorithm:
+    """Builds pFedGAT. A message is the mixture, with spsa also two others; an upload is the
+    trained model and the feedback."""
+    optimizer = optax.with_extra_args_support(server_optimizer)
+    perturbs = feedback.kind == "spsa"
+
+    def mixing_of(weights, models):
+        return jnp.exp(log_shares(attention.logits(weights, tree.as_matrix(models)[0])))
+
+    def init(key, graph):
+        total = relations.num_clients_of_pairs(graph, "pfedgat")
+        key_model, key_attention = jax.random.split(key)
+        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * total), model.init(key_model))
+        size = sum(leaf[0].size for leaf in jax.tree.leaves(models))
+        weights = attention.init(key_attention, total, size)
+        return AttentionServer(
+            models,
+            mixing_of(weights, models),
+            weights,
+            optimizer.init(weights),
+            jnp.zeros((total, total)) if perturbs else (),
+        )
+
+    def begin_round(server, key):
+        if not perturbs:
+            return server
+        return server._replace(signs=jax.random.rademacher(key, server.mixing.shape, float))
+
+    def download(server, i):
+        mixture = tree.mean(server.uploads, server.mixing[i])
+        if not perturbs:
+            return mixture, ()
+        steps = feedback.step * server.signs[i]
+        others = [server.mixing[i] * jnp.exp(step) for step in (steps, -steps)]
+        return mixture, tuple(tree.mean(server.uploads, shares) for shares in others)
+
+    def local(message, memory, data, key):
+        mixture, others = message
+        if feedback.kind == "gradient":
+            ready = model.recalibrate(mixture, data.train)
+            sent = jax.grad(held_out_loss, argnums=1)(model, ready, data.val)
+        else:
+            sent = tuple(
+                held_out_loss(model, model.recalibrate(other, data.train), data.val)
+                for other in others
+            )
+        trained, metrics = train(model.objective, mixture, data.train, key)
+        return memory, (trained, sent), metrics
+
+    def untrained(message):
+        mixture, others = message
+        if feedback.kind == "gradient":
+            return mixture, jax.tree.map(jnp.zeros_like, mixture)
+        return mixture, tuple(jnp.float32(0.0) for _ in others)
+
+    def aggregate(server, cohort, uploads, key):
+        trained, sent = uploads
+        models, ids = tree.as_matrix(server.uploads)[0], cohort.ids
+        shares = server.mixing[ids]  # [M, N]
+        # d V_i / d log R_ij
+        if perturbs:
+            slopes = (sent[0] - sent[1]) / (2.0 * feedback.step)
+            slopes = slopes[:, None] * server.signs[ids]
+        else:
+            if feedback.kind == "gradient":
+                gradients = tree.as_matrix(sent)[0]
+            else:
+                gradients = shares @ models - tree.as_matrix(trained)[0]
+            # What is common to all models changes nothing, and costs digits.
+            differences = models - jnp.mean(models, axis=0, keepdims=True)
+            slopes = shares * (gradients @ differences.T)
+
+        def linearised(weights):
+            return jnp.sum(slopes * log_shares(attention.logits(weights, models))[ids])
+
+        gradient = jax.grad(linearised)(server.weights)
+        updates, opt_state = optimizer.update(
+            gradient, server.opt_state, server.weights, value=jnp.inf
+        )
+        weights = optax.apply_updates(server.weights, updates)
+        kept = tree.put(server.uploads, ids, trained)
+        signs = jax.tree.map(jnp.zeros_like, server.signs)
+        return AttentionServer(kept, mixing_of(weights, kept), weights, opt_state, signs)
+
+    def admit(server, new_clients, graph, key):
+        known, added = len(server.mixing), len(new_clients)
+        mean = tree.mean(server.uploads, jnp.ones(known))
+        models = jax.tree.map(
+            lambda old, new: jnp.concatenate([old, jnp.stack([new] * added)]),
+            *(server.uploads, mean),
+        )
+        weights = attention.grown(server.weights, added)
+        mixing = mixing_of(weights, models).at[:known].set(0.0)
+        return AttentionServer(
+            models,
+            mixing.at[:known, :known].set(server.mixing),
+            weights,
+            optimizer.init(weights),
+            jnp.zeros_like(mixing) if perturbs else (),
+        )
+
+    def adapt_new_clients(server, cohort, uploads, key):
+        models = tree.put(server.uploads, cohort.ids, uploads[0])
+        rows = mixing_of(server.weights, models)[cohort.ids]
+        mixing = server.mixing.at[cohort.ids].set(rows)
+        return server._replace(uploads=models, mixing=mixing)
+
+    server = Server(
+        init,
+        download,
+        aggregate,
+        begin_round,
+        admit,
+        adapt_new_clients,
+        allocation=lambda server: server.mixing,
+    )
+    client = Client(
+        model,
+        local,
+        deploy=lambda sent, memory: Predictor(sent[0]),  # messages and uploads begin with one
+        untrained=untrained,
+    )
+    return Algorithm(server, (client,), needs=Needs(held_out=feedback.held_out))
+
+
+def held_out_loss(model: ClientModel, params: Params, examples: Examples | Windows) -> Array:
+    """Mean loss of a model over a client's examples: a scalar. Its gradient recomputes what the
+    model computes, so that it holds the activations of ROWS examples."""
+
+    def outputs(x):
+        return model.apply(params, x)
+
+    return score_client(jax.checkpoint(outputs), model.task.loss, examples, ROWS)
