@@ -1,0 +1,368 @@
+"""pFedGAT: against references, and where it is another method."""
+
+import functools
+import itertools
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+import scipy.special
+
+import graphfl_jax
+from graphfl_jax import tree
+from graphfl_jax.algorithms import attention
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.pfedgat import FEEDBACK, pfedgat
+from graphfl_jax.build import build_experiment
+from graphfl_jax.core import ClientData, ClientModel, Cohort, FederatedData
+from graphfl_jax.data import relations
+from graphfl_jax.examples import Examples
+from graphfl_jax.metrics import REGRESSION
+from graphfl_jax.program import make_program
+from graphfl_jax.rounds import message_bytes
+from graphfl_jax.trainers import sgd_trainer
+from tests.federations import small_config, two_clusters
+
+KEY = jax.random.key(4)
+RATE = 0.1
+D = 4  # weights of a client
+# y = w . x, with two weights in each part.
+PLANE = ClientModel(
+    init=lambda key: {"body": (), "head": jax.random.normal(key, (D,))},
+    body=lambda params, x: x,
+    head=lambda params, features: features @ params[:, None],
+    task=REGRESSION,
+)
+ATTENTIONS = {
+    "v1": attention.v1(attention_heads=2, attention_size=3),
+    "collapsed": attention.v1(attention_heads=2, attention_size=3, attention_collapsed=True),
+    "v2": attention.v2(attention_heads=2, attention_size=3),
+    "direct": attention.direct(),
+    "dot": attention.dot(attention_size=2, attention_scale=jnp.float32(1.5)),
+}
+
+
+def examples(seed, clients=3, size=5):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(clients, size, D)).astype(np.float32)
+    y = rng.normal(size=(clients, size, 1)).astype(np.float32)
+    return Examples(x, y, np.array([3, 5, 4, 5, 5, 5, 5][:clients], np.int32))
+
+
+def data(clients=3):
+    parts = {"val": examples(1, clients), "test": examples(2, clients)}
+    return FederatedData(examples(0, clients), parts, relations.from_edges(clients, []))
+
+
+def method(name="direct", feedback="gradient", rate=0.5, **settings):
+    return pfedgat(
+        PLANE,
+        sgd_trainer(optax.sgd(RATE), steps=2, batch_size=None),
+        attention=ATTENTIONS[name],
+        feedback=FEEDBACK[feedback](**settings),
+        server_optimizer=optax.sgd(rate),
+    )
+
+
+def play(algorithm, federated, rounds, cohort_size=3):
+    """The states before and after some rounds, and the program."""
+    program = make_program(lambda hparams, played: algorithm, cohort_size=cohort_size)
+    first = program.start(KEY, {}, federated)
+    start = jax.device_get(first)
+    last, _ = program.advance(first, KEY, {}, federated, jnp.int32(rounds))
+    return start, jax.device_get(last), program
+
+
+# ------------------------------------------------------------------------ references
+
+
+def leaky(x):
+    return np.where(x > 0, x, 0.2 * x)
+
+
+def reference_logits(name, weights, models):
+    """e [K, N, N], pair by pair."""
+    n = len(models)
+    unit = [(w - w.mean()) / w.std() for w in models]
+    centred = models - models.mean(0)
+    scaled = centred / np.sqrt(np.mean(np.sum(centred**2, axis=1)))
+    heads = {"direct": 1, "dot": 1}.get(name, 2)
+    e = np.zeros((heads, n, n))
+    for k, i, j in itertools.product(range(heads), range(n), range(n)):
+        if name == "direct":
+            e[k, i, j] = weights[i, j]
+        elif name == "v1":
+            both = np.concatenate([weights["W"][k] @ unit[i], weights["W"][k] @ unit[j]])
+            e[k, i, j] = leaky(weights["a"][k].ravel() @ both)
+        elif name == "collapsed":
+            e[k, i, j] = leaky(weights[k, 0] @ unit[i] + weights[k, 1] @ unit[j])
+        elif name == "v2":
+            joined = np.concatenate([weights["W"][0][k], weights["W"][1][k]], axis=1)
+            hidden = leaky(joined @ np.concatenate([unit[i], unit[j]]))
+            e[k, i, j] = weights["a"][k] @ hidden
+        else:
+            form = np.eye(D) + weights["W"].T @ weights["W'"]
+            e[k, i, j] = np.exp(weights["log t"]) * scaled[i] @ form @ scaled[j]
+            e[k, i, j] += weights["b"] * (i == j)
+    return e
+
+
+def shares(name, weights, models):
+    return scipy.special.softmax(reference_logits(name, weights, models), axis=2).mean(0)
+
+
+def losses(models, part):
+    """Mean squared error of each client's own model."""
+    return np.array(
+        [
+            np.mean((part.x[i, :c] @ models[i] - part.y[i, :c, 0]) ** 2)
+            for i, c in enumerate(part.count)
+        ]
+    )
+
+
+def trained(w, i, part, steps=2):
+    x, y = part.x[i, : part.count[i]], part.y[i, : part.count[i], 0]
+    for _ in range(steps):
+        w = w - RATE * np.mean(2 * (x @ w - y)[:, None] * x, axis=0)
+    return w
+
+
+def doubles(values):
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), values)
+
+
+def slopes(function, weights, step=1e-5):
+    """Central differences of a function of a tree of arrays."""
+    leaves, back = jax.tree.flatten(weights)
+    found = []
+    for leaf in leaves:
+        slope = np.zeros_like(leaf)
+        for place in np.ndindex(leaf.shape):
+            ends = []
+            for sign in (1, -1):
+                kept = leaf[place]
+                leaf[place] = kept + sign * step
+                ends.append(function(back.unflatten(leaves)))
+                leaf[place] = kept
+            slope[place] = (ends[0] - ends[1]) / (2 * step)
+        found.append(slope)
+    return back.unflatten(found)
+
+
+def different(state, seed=5):
+    """A state whose models differ, and whose shares belong to them."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(len(state.server.mixing), D)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", ATTENTIONS)
+def test_a_round_descends_the_validation_losses_of_the_mixtures(name):
+    """Against finite differences of sum_i V_i, in which R is computed pair by pair."""
+    algorithm, federated = method(name), data()
+    first, _, program = play(algorithm, federated, 1)
+    models, weights = different(first), doubles(first.server.weights)
+    if name == "dot":  # W' = 0 and b = 0 would hide some terms
+        weights["W'"] = np.random.default_rng(6).normal(size=(2, D)) / 2
+        weights |= {"b": np.array(0.3), "log t": np.array(weights["log t"])}
+    before = shares(name, weights, models)
+    server = first.server._replace(
+        uploads={"body": (), "head": jnp.asarray(models)},
+        mixing=jnp.asarray(before, jnp.float32),
+        weights=jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), weights),
+    )
+    state = jax.tree.map(jnp.asarray, first._replace(server=server))
+    scores = program.evaluate(state, KEY, {}, federated)[0]["test"]
+    np.testing.assert_allclose(
+        scores["G"], losses(before @ models, federated.evals["test"]), rtol=1e-4
+    )
+    after, _ = program.advance(state, KEY, {}, federated, jnp.int32(1))
+
+    def total(weights):
+        return losses(shares(name, weights, models) @ models, federated.evals["val"]).sum()
+
+    slope = slopes(total, weights)
+    expected = jax.tree.map(lambda w, g: w - 0.5 * g, weights, slope)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-5),
+        *(dict_of(after.server.weights), dict_of(expected)),
+    )
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(slope)) > 1e-3
+    uploads = np.stack([trained(before[i] @ models, i, federated.train) for i in range(3)])
+    np.testing.assert_allclose(after.server.uploads["head"], uploads, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        after.server.mixing, shares(name, expected, uploads), rtol=2e-3, atol=1e-4
+    )
+
+
+def dict_of(weights):
+    return weights if isinstance(weights, dict) else {"weights": weights}
+
+
+def test_update_feedback_takes_the_change_of_a_client_for_its_gradient():
+    """For direct, d/dB_ij is R_ij (g_i . w_j - g_i . u_i)."""
+    algorithm, federated = method(feedback="update", rate=0.5), data()
+    first, _, program = play(algorithm, federated, 1)
+    models = different(first)
+    server = first.server._replace(uploads={"body": (), "head": jnp.asarray(models)})
+    state = jax.tree.map(jnp.asarray, first._replace(server=server))
+    after, _ = program.advance(state, KEY, {}, federated, jnp.int32(1))
+    mixture = models.mean(0)
+    g = np.stack([mixture - trained(mixture, i, federated.train) for i in range(3)])
+    slope = (g @ models.T - (g @ mixture)[:, None]) / 3
+    np.testing.assert_allclose(after.server.weights, -0.5 * slope, rtol=1e-4, atol=1e-6)
+
+
+def test_the_mean_of_spsa_over_all_signs_is_the_gradient():
+    """E[D_j D_k] = [j = k], so that only the step c leaves a difference, of order c^2."""
+    algorithm, federated = method(feedback="spsa", spsa_step=0.03), data()
+    exact = method(feedback="gradient")
+    first, _, _ = play(algorithm, federated, 1)
+    first, federated = jax.tree.map(jnp.asarray, (first, federated))
+    models = different(first)
+    uploads = {"body": (), "head": jnp.asarray(models)}
+    cohort = Cohort(jnp.arange(3, dtype=jnp.int32), jnp.ones(3))
+
+    @jax.jit
+    def change(signs):
+        """Of B, in a round with these signs."""
+        server = first.server._replace(uploads=uploads, signs=signs)
+        return after(algorithm, server) - first.server.weights
+
+    def after(algorithm, server):
+        def one(i):
+            own = tree.take((federated.train, federated.evals["val"]), i)
+            message = algorithm.server.download(server, i)
+            return algorithm.client.local(message, (), ClientData(*own), KEY)[1]
+
+        sent = jax.vmap(one)(jnp.arange(3))
+        return algorithm.server.aggregate(server, cohort, sent, KEY).weights
+
+    changes = [
+        change(jnp.broadcast_to(jnp.float32(signs), (3, 3)))
+        for signs in itertools.product((1, -1), repeat=3)
+    ]
+    given = first.server._replace(uploads=uploads, signs=())
+    expected = jax.jit(functools.partial(after, exact))(given) - first.server.weights
+    assert np.abs(changes[0] - expected).max() > 0.1 * np.abs(expected).max()
+    np.testing.assert_allclose(np.mean(changes, axis=0), expected, rtol=2e-2, atol=2e-3)
+
+
+# ------------------------------------------------------------------------ limit cases
+
+
+def equal_counts(federated):
+    count = np.full_like(federated.train.count, 3)
+    return federated._replace(train=federated.train._replace(count=count))
+
+
+def test_with_equal_shares_that_stay_it_is_fedavg():
+    """With all clients in every round, as many examples for each, and the same first model."""
+    federated = equal_counts(data())
+    first, ours, program = play(method("direct", rate=0.0), federated, 3)
+    reference = fedavg(PLANE, sgd_trainer(optax.sgd(RATE), steps=2, batch_size=None))
+    start, _, fedavg_program = play(reference, federated, 0)
+    start = start._replace(server=tree.take(first.server.uploads, 0))
+    theirs, _ = fedavg_program.advance(start, KEY, {}, federated, jnp.int32(3))
+    np.testing.assert_allclose(ours.server.mixing, np.full((3, 3), 1 / 3), rtol=1e-6)
+    mixture, _ = method().server.download(ours.server, 1)
+    np.testing.assert_allclose(mixture["head"], theirs.server["head"], rtol=1e-5, atol=1e-6)
+    scores = program.evaluate(ours, KEY, {}, federated)[0]["test"]
+    expected = fedavg_program.evaluate(theirs, KEY, {}, federated)[0]["test"]
+    for point in "GLP":
+        np.testing.assert_allclose(scores[point], expected[point], rtol=1e-4)
+
+
+def test_with_one_client_it_is_local_training():
+    federated = data(clients=1)
+    for name in ATTENTIONS:
+        first, last, _ = play(method(name), federated, 2, cohort_size=1)
+        w = first.server.uploads["head"][0]
+        for _ in range(2):
+            w = trained(w, 0, federated.train)
+        np.testing.assert_allclose(last.server.uploads["head"][0], w, rtol=1e-4, atol=1e-6)
+        np.testing.assert_allclose(last.server.mixing, [[1.0]])
+
+
+def test_collapsed_heads_have_the_logits_of_the_factors_products():
+    whole, collapsed = ATTENTIONS["v1"], ATTENTIONS["collapsed"]
+    weights = whole.init(KEY, 5, D)
+    products = jnp.einsum("kch,khd->kcd", weights["a"], weights["W"])
+    models = jax.random.normal(jax.random.key(1), (5, D))
+    np.testing.assert_allclose(
+        collapsed.logits(products, models), whole.logits(weights, models), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_v1_ranks_all_clients_alike_for_every_client_and_the_others_do_not():
+    models = jax.random.normal(jax.random.key(1), (6, D))
+    alike = {}
+    for name, own in ATTENTIONS.items():
+        weights = own.init(KEY, 6, D)
+        if name == "direct":
+            weights = jax.random.normal(KEY, (6, 6))
+        ranks = np.argsort(own.logits(weights, models), axis=2)
+        alike[name] = bool((ranks == ranks[:, :1]).all())
+    assert alike == {name: name in ("v1", "collapsed") for name in ATTENTIONS}
+
+
+# ------------------------------------------------------------------------ in a run
+
+
+def test_dot_gives_the_shares_to_clients_of_the_same_kind():
+    """Even clients and odd clients have opposite labels."""
+    config = small_config("pfedgat-dot", cohort_size=7, rounds=6, eval_every=6, local_steps=30)
+    result = graphfl_jax.run(config, two_clusters())
+    kinds = np.arange(7) % 2
+    same = kinds[:, None] == kinds[None]
+    found = np.array(result.results["allocation"])
+    assert (found * same).sum(axis=1).min() > 0.9
+    assert result.final["test"]["G"].mean() > 0.9
+
+
+@pytest.mark.parametrize(
+    "feedback, down, up", [("gradient", D, 2 * D), ("update", D, D), ("spsa", 3 * D, D + 2)]
+)
+def test_what_is_sent(feedback, down, up):
+    algorithm, federated = method(feedback=feedback), data()
+    program = make_program(lambda hparams, played: algorithm, cohort_size=3)
+    state = jax.eval_shape(program.start, KEY, {}, federated)
+    assert message_bytes(algorithm, state, federated) == (4 * down, 4 * up)
+
+
+def test_paper_mode_reads_test_examples_and_says_so():
+    federation = two_clusters()
+    config = small_config("pfedgat", algorithm__paper_mode=True)
+    with pytest.warns(UserWarning, match="trains on test examples") as warned:
+        experiment = build_experiment(config, federation)
+    assert len(warned) == 1
+    assert experiment.build(experiment.hparams, 0).needs.held_out == "test"
+    clean = build_experiment(small_config("pfedgat"), federation)
+    assert clean.build(clean.hparams, 0).needs.held_out == "val"
+    free = build_experiment(small_config("pfedgat", algorithm__feedback="update"), federation)
+    assert free.build(free.hparams, 0).needs.held_out == ""
+
+
+def test_allocations_are_kept_at_every_evaluation_and_over_an_interruption(tmp_path):
+    config = small_config("pfedgat-direct", rounds=4, eval_every=2, checkpoint_every=2)
+    whole = graphfl_jax.run(config, two_clusters(), out=tmp_path / "whole")
+    lines = (tmp_path / "whole" / "metrics.jsonl").read_text().splitlines()
+    kept = np.array([json.loads(line)["allocation"] for line in lines])
+    assert kept.shape == (2, 7, 7)
+    np.testing.assert_allclose(kept.sum(axis=2), 1.0, atol=1e-5)
+    np.testing.assert_allclose(kept[-1], whole.results["allocation"])
+    np.testing.assert_allclose(kept[-1], whole.state.server.mixing, atol=1e-6)
+    assert np.abs(kept[1] - kept[0]).max() > 1e-4
+    half = graphfl_jax.configs.changed(config, {"rounds": 2})
+    graphfl_jax.run(half, two_clusters(), out=tmp_path / "half")
+    graphfl_jax.run(config, two_clusters(), out=tmp_path / "half", resume=True)
+    resumed = (tmp_path / "half" / "metrics.jsonl").read_text()
+    assert resumed.splitlines() == lines
+
+
+def test_methods_without_mixtures_have_no_allocation():
+    result = graphfl_jax.run(small_config("fedavg", rounds=1, eval_every=1), two_clusters())
+    assert result.results["allocation"] is None and "allocation" not in result.rows[0]
