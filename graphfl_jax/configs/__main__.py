@@ -36,7 +36,7 @@ SECTIONS = {  # title: the choices whose fields it lists
     "Partitions": ("data.partition",),
     "Relations": ("data.graph",),
     "Client models": ("model.name",),
-    "Methods": ("algorithm.name",),
+    "Methods": ("algorithm.name", "algorithm.attention", "algorithm.feedback"),
     "Optimisers and schedules": (
         "client_optimizer",
         "client_schedule",

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
-from graphfl_jax.data.label_skew import PARTITIONS
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.models import MODELS
@@ -247,9 +246,11 @@ def _each_choice():
     }
     for name, values in choices.items():
         for value in values:
-            yield fields_of({name: value})
-    for partition in PARTITIONS:
-        yield fields_of({"data.name": "custom", "data.partition": partition})
+            fields = fields_of({name: value})
+            yield fields
+            for variant, field in fields.items():
+                for one in field.setting.choices if isinstance(field.setting, Variant) else ():
+                    yield fields_of({name: value, variant: one})
     for algorithm in ALGORITHMS:
         yield fields_of({"algorithm.name": algorithm, "new_clients.fraction": 0.1})
 
