@@ -82,29 +82,32 @@ def direct() -> Attention:
 
 def dot(
     *,
-    attention_size: Size = 16,
     attention_scale: Annotated[
         Array, Real("Initial factor t of dot's products of models.", low=1e-6)
     ] = 5.0,
 ) -> Attention:
-    """Dot products of the differences between models, in learned proportions."""
+    """Dot products of the directions in which models differ from their mean.
+
+    A client's product with itself, 1, would always be the largest. It is replaced by its
+    largest product with another client, so that clients that are all alike get equal shares.
+    """
 
     def init(key, clients, d):
-        w = jax.random.normal(key, (attention_size, d)) / attention_size**0.5
         return {
-            "W": w,
-            "W'": jnp.zeros((attention_size, d)),
-            "log t": jnp.log(attention_scale),
-            "b": jnp.float32(0.0),
+            "log t": jnp.log(jnp.asarray(attention_scale, jnp.float32)),
+            "b": jnp.float32(0),
         }
 
     def logits(weights, models):
         x = models - jnp.mean(models, axis=0, keepdims=True)
-        square = jnp.mean(jnp.sum(jnp.square(x), axis=1))
-        x = x * jax.lax.rsqrt(jnp.maximum(square, jnp.finfo(x.dtype).tiny))
-        products = x @ x.T + (x @ weights["W"].T) @ (x @ weights["W'"].T).T
-        own = weights["b"] * jnp.eye(len(x))
-        return (jnp.exp(weights["log t"]) * products + own)[None]
+        squares = jnp.sum(jnp.square(x), axis=1, keepdims=True)
+        x = x * jax.lax.rsqrt(jnp.maximum(squares, jnp.finfo(x.dtype).tiny))
+        products, own = x @ x.T, jnp.eye(len(x), dtype=bool)
+        others = jnp.where(own, -jnp.inf, products)
+        nearest = jnp.max(others, axis=1, initial=-1.0)  # a single client has no other
+        products = jnp.where(own, nearest[:, None], products)
+        bias = jnp.where(own, weights["b"], 0.0)
+        return (jnp.exp(weights["log t"]) * products + bias)[None]
 
     return Attention(init, logits)
 

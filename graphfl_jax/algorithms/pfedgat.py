@@ -13,11 +13,11 @@ attention, whose logits e_ij ``algorithm.attention`` chooses:
     v1      LeakyReLU(a^T [W h_i || W h_j])                  the paper's
     v2      a^T LeakyReLU(W [h_i || h_j])
     direct  B_ij, free numbers that start at 0               the paper's ablation, one head
-    dot     t x_i^T (I + W^T W') x_j + b [i = j]             W' starts at 0, one head
+    dot     t x_i . x_j, and e_ii = max_{j != i} e_ij + b    t > 0, one head
 
-LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In dot, x_i
-is h_i minus the mean over clients, divided by the root mean square of the norms of these
-differences. In v1, e_ij increases with s_i + t_j, so that all clients rank all clients alike.
+LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In v1, e_ij
+increases with s_i + t_j, so that all clients rank all clients alike. In dot, x_i is h_i minus
+the mean over clients, divided by its norm; t and b are learned.
 
 dV_i/dR_ij is g_i . w_j with g_i = grad V_i(u_i). ``algorithm.feedback`` is what the server
 gets:

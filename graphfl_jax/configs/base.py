@@ -21,7 +21,12 @@ VARIANTS = {
     "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
     "pfedgat-v2": {"algorithm.name": "pfedgat", "algorithm.attention": "v2"},
     "pfedgat-direct": {"algorithm.name": "pfedgat", "algorithm.attention": "direct"},
-    "pfedgat-dot": {"algorithm.name": "pfedgat", "algorithm.attention": "dot"},
+    "pfedgat-dot": {
+        "algorithm.name": "pfedgat",
+        "algorithm.attention": "dot",
+        "server_optimizer": "adam",
+        "hparams.server_lr": 0.2,
+    },
 }
 
 # Methods that need labels: a regression refuses them.
