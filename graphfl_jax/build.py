@@ -27,6 +27,7 @@ from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import task_of
 from graphfl_jax.models import MODELS
+from graphfl_jax.models.precision import trained_in
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison
@@ -116,9 +117,9 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
 
     def client_model(hparams, played):
         values = supplied | {"played": played}
-        return make(
-            MODELS[config.model.name], section="model", supplied=values, hparams=hparams
-        )
+        factory = MODELS[config.model.name]
+        model = make(factory, section="model", supplied=values, hparams=hparams)
+        return trained_in(model, config.precision)
 
     def build(hparams, played):
         values = supplied | {"model": client_model(hparams, played), "played": played}
@@ -183,6 +184,11 @@ def _check_needs(algorithm, config, federation, num_clients):
             f"{method} trains on test examples with algorithm.paper_mode, so its test scores "
             f"are too high",
             stacklevel=3,
+        )
+    if needs.parts and (config.precision != "float32" or config.model.get("augment")):
+        raise ValueError(
+            f"{method} trains the parts of a model by itself, without precision and "
+            f"model.augment; leave these two out"
         )
     if needs.everyone and config.cohort_size < num_clients:
         raise ValueError(

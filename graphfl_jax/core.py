@@ -266,6 +266,9 @@ class Needs(NamedTuple):
     held_out: str = ""  # the split in `ClientData.val`: "val"; or "test", which is a leak
     everyone: bool = False  # all clients in every round
     labels: bool = False  # a classification
+    # Whether clients train on outputs of the model's body and head, not on its `objective`, so
+    # that what the model changes in training has no effect
+    parts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -79,7 +79,7 @@ def fedrod(model: ClientModel, train: Train, *, classes: int) -> Algorithm:
         predict=predict,
         enroll=lambda w, key: jax.tree.map(jnp.zeros_like, w["head"]),
         personalize=lambda w, personal, data, key: Predictor(w, {"head": personal}),
-        needs=Needs(labels=True),
+        needs=Needs(labels=True, parts=True),
     )
 
 

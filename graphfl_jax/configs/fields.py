@@ -20,6 +20,7 @@ from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.models import MODELS
+from graphfl_jax.models.precision import PRECISIONS
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.robustness.defences import DEFENCES
@@ -104,6 +105,11 @@ BASE = {
             "own",
         ),
         ("model.name", Choice("Client model.", MODELS), "mlp"),
+        (
+            "precision",
+            Choice("Precision of the objective of local training.", PRECISIONS),
+            "float32",
+        ),
         ("algorithm.name", Choice("Method.", ALGORITHMS), "panacea"),
         ("tuning.part", Choice("Fine-tuned part of the predictor.", ("", *PARTS)), ""),
         (

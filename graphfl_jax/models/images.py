@@ -63,6 +63,7 @@ def convolve(x, kernel, *, padding: int, lowering: str, stride: int = 1):
       stride: of both axes.
     """
     size, _, channels, features = kernel.shape
+    x = x.astype(kernel.dtype)
     if lowering == "auto":
         lowering = "im2col" if jax.default_backend() == "cpu" else "xla"
     if lowering == "xla":
@@ -117,14 +118,16 @@ class BatchNorm(nn.Module):
     Uses the mean and the biased variance of the first `count` >= 1 examples. If the collection
     "statistics" holds a mean and a variance, both [C], these are used instead. If that
     collection is mutable, the mean and the unbiased variance of the examples are stored there,
-    as PyTorch's running averages are computed.
+    as PyTorch's running averages are computed. It computes in float32, and returns the type of
+    x.
     """
 
     @nn.compact
     def __call__(self, x, count):
-        channels = (len(x),)
+        channels, dtype = (len(x),), x.dtype
         scale = self.param("scale", nn.initializers.ones, channels)
         bias = self.param("bias", nn.initializers.zeros, channels)
+        x, scale, bias = (value.astype(jnp.float32) for value in (x, scale, bias))
         if self.has_variable("statistics", "mean"):
             mean = self.get_variable("statistics", "mean")
             variance = self.get_variable("statistics", "variance")
@@ -139,7 +142,7 @@ class BatchNorm(nn.Module):
                 unbiased = squares / jnp.maximum(numbers - 1, 1)
                 self.put_variable("statistics", "variance", unbiased)
         factor = scale * jax.lax.rsqrt(variance + BATCH_NORM_EPSILON)
-        return (x - per_channel(mean)) * per_channel(factor) + per_channel(bias)
+        return ((x - per_channel(mean)) * per_channel(factor) + per_channel(bias)).astype(dtype)
 
 
 def halved(x):

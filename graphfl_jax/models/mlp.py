@@ -80,5 +80,5 @@ def _columns(params, x):
     for i in range(len(params)):
         x = nn.relu(x) if i else x
         layer = params[f"Dense_{i}"]
-        x = layer["kernel"].T @ x + layer["bias"][:, None]
+        x = layer["kernel"].T @ x.astype(layer["kernel"].dtype) + layer["bias"][:, None]
     return x

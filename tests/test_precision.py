@@ -1,0 +1,109 @@
+"""Local training in bfloat16."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+
+import graphfl_jax
+from graphfl_jax.build import build_experiment
+from graphfl_jax.examples import Examples
+from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
+from graphfl_jax.models.cnn import lenet
+from graphfl_jax.models.gru import gru_sampled
+from graphfl_jax.models.mlp import mlp
+from graphfl_jax.models.precision import PRECISIONS, trained_in
+from graphfl_jax.models.resnet import resnet18
+from tests.federations import small_config, two_clusters
+
+KEY = jax.random.key(8)
+IMAGES = (16, 16, 3)
+MODELS = {
+    "mlp": lambda: mlp(inputs=(6,), outputs=3, task=CLASSIFICATION),
+    "mlp of bytes": lambda: mlp(inputs=IMAGES, outputs=3, task=CLASSIFICATION),
+    "lenet": lambda: lenet(inputs=IMAGES, outputs=3, task=CLASSIFICATION),
+    "resnet18": lambda: resnet18(inputs=IMAGES, outputs=3, task=CLASSIFICATION, width=4),
+    "gru_sampled": lambda: gru_sampled(
+        inputs=(8, 2), outputs=3, task=REGRESSION, hidden=(7,), played=jnp.int32(3)
+    ),
+}
+
+
+def batch_of(name):
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 10).astype(np.int32)
+    if name == "mlp":
+        x = rng.normal(size=(10, 6)).astype(np.float32)
+    elif name == "gru_sampled":
+        x = rng.normal(size=(10, 8, 2)).astype(np.float32)
+        y = rng.normal(size=(10, 3)).astype(np.float32)
+    else:
+        x = rng.integers(0, 256, (10, *IMAGES)).astype(np.uint8)
+    return jax.tree.map(jnp.asarray, Examples(x, y, np.int32(9)))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
+    """Its error is a few roundings, 2^-9, of a network with weights rounded to bfloat16."""
+    whole, batch = MODELS[name](), batch_of(name)
+    low = trained_in(whole, "bfloat16")
+    params = whole.init(KEY)
+    rounded = jax.tree.map(lambda leaf: leaf.astype("bfloat16").astype("float32"), params)
+
+    @jax.jit
+    def all_three():
+        given = ((whole, params), (low, params), (whole, rounded))
+        return [jax.value_and_grad(model.objective)(w, batch, KEY) for model, w in given]
+
+    found = all_three()
+    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype(np.float32)}
+    exact, ours, theirs = (ravel_pytree(one)[0] for one in found)
+    error, of_weights = (np.linalg.norm(one - exact) for one in (ours, theirs))
+    assert 0 < error < 4 * of_weights + 10 * 2**-9 * np.linalg.norm(exact)
+    text = str(jax.make_jaxpr(jax.grad(low.objective))(params, batch, KEY))
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert products and all("bf16" in line for line in products)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet"])
+def test_predictions_stay_float32(name):
+    whole, x = MODELS[name](), batch_of(name).x
+    params = whole.init(KEY)
+    predictions = trained_in(whole, "bfloat16").apply(params, x)
+    np.testing.assert_array_equal(predictions, whole.apply(params, x))
+    assert predictions.dtype == np.float32
+
+
+def test_float32_changes_nothing():
+    model = MODELS["mlp"]()
+    assert trained_in(model, "float32") is model
+
+
+@functools.cache
+def run(precision):
+    config = small_config(
+        "fedavg-finetune", rounds=4, eval_every=4, local_steps=20, precision=precision
+    )
+    return graphfl_jax.run(config, two_clusters())
+
+
+def test_a_run_learns_as_much():
+    whole, low = (run(precision).final["test"]["P"].mean() for precision in PRECISIONS)
+    assert abs(whole - low) < 0.05 and low > 0.9
+    states = [jax.tree.leaves(run(precision).state.server) for precision in PRECISIONS]
+    assert any((a != b).any() for a, b in zip(*states, strict=True))
+    assert all(leaf.dtype == np.float32 for leaf in states[1])
+
+
+def test_a_method_that_trains_the_parts_of_a_model_refuses_it():
+    config = small_config("fedrod", precision="bfloat16")
+    with pytest.raises(ValueError) as refused:
+        build_experiment(config, two_clusters())
+    assert str(refused.value) == (
+        "algorithm.name='fedrod' trains the parts of a model by itself, without precision and "
+        "model.augment; leave these two out"
+    )
+    build_experiment(small_config("fedrod"), two_clusters())
