@@ -397,7 +397,7 @@ def test_message_sizes_are_those_of_the_messages(name):
 @pytest.mark.parametrize("name", rows(METHODS))
 def test_an_untrained_client_uploads_what_the_method_says(name):
     experiment, _, hparams = parts(name)
-    rates = floats(hparams, client_lr=0.0)
+    rates = floats(hparams, client_lr=0.0, fedah_eta=0.0)  # all rates of clients' uploads
     method = experiment.build(rates, 0)
 
     @jax.jit
@@ -407,7 +407,7 @@ def test_an_untrained_client_uploads_what_the_method_says(name):
         own = ClientData(train)
         return (
             method.client.local(message, memory, own, KEY)[1],
-            method.client.untrained(message),
+            method.client.untrained(message, memory),
         )
 
     assert_equal(*both(play(name, 2)[0], experiment.federation.data))
@@ -460,17 +460,24 @@ def learned(experiment, data, *values):
         server = method.server.init(KEY, data.graph)
 
         def upload(i):
-            sent = method.client.untrained(method.download(server, 0, i))
+            sent = untrained_upload(method, server, i)
             keys = iter(jax.random.split(jax.random.fold_in(KEY, i), 99))
             return jax.tree.map(lambda x: x + jax.random.normal(next(keys), x.shape), sent)
 
         uploads = (jax.vmap(upload)(cohort.ids),)
         if poison.uploads is not None:
+            untrained = (jax.vmap(lambda i: untrained_upload(method, server, i))(cohort.ids),)
             rank = jnp.asarray(data.attack_rank)
-            uploads = poison.uploads(method, server, (cohort,), uploads, rank, KEY)
+            uploads = poison.uploads((cohort,), untrained, uploads, rank, KEY)
         return method.aggregate(server, (cohort,), uploads, KEY)
 
     return [aggregate(floats(experiment.hparams, **own)) for own in values]
+
+
+def untrained_upload(method, server, i):
+    """The upload of a client that has just joined."""
+    message = method.download(server, 0, i)
+    return method.client.untrained(message, method.client.enroll(message, KEY))
 
 
 @functools.cache
@@ -527,7 +534,7 @@ def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
 def learned_upload(experiment, data):
     """An untrained upload of client 0."""
     method = experiment.build(experiment.hparams, 0)
-    return method.client.untrained(method.download(method.server.init(KEY, data.graph), 0, 0))
+    return untrained_upload(method, method.server.init(KEY, data.graph), 0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedhn", "scaffold"])
