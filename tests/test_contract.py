@@ -141,8 +141,8 @@ def test_all_floats_are_read(name):
 @pytest.mark.parametrize(
     "name",
     rows(
-        ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep"],
-        quick=["fedavg", "head fine-tuned", "pfedme", "scaffold", "fedrep"],
+        ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah"],
+        quick=["fedavg", "head fine-tuned", "pfedme", "scaffold", "fedrep", "fedah"],
     ),
 )
 def test_a_client_computes_the_same_compiled_and_not(name):

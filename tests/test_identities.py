@@ -12,6 +12,7 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
+from graphfl_jax.algorithms.fedah import OwnHead, fedah
 from graphfl_jax.algorithms.fedamp import fedamp, heurfedamp
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import (
@@ -104,6 +105,7 @@ METHODS = {
         lambda share: knnper(MODEL, TRAIN, neighbours=Neighbours(3, 0, share, 1.0)),
         {"share": 0.5},
     ),
+    "fedah": (lambda eta: fedah_of(2, eta), {"eta": 5.0}),
     "perfedavg": (
         lambda alpha: perfedavg(MODEL, **META, perfedavg_alpha=alpha),
         {"alpha": 0.0},
@@ -327,6 +329,81 @@ def test_fedrep_trains_the_head_in_ten_of_eleven_steps_and_refuses_more_than_all
     assert_close(ours, theirs, atol=1e-7)
     with pytest.raises(ValueError, match="^algorithm.fedrep_head_steps=23 is more than local_"):
         fedrep(MODEL, **sizes, fedrep_head_steps=23)
+
+
+def fedah_of(head_steps, eta):
+    return fedah(
+        MODEL,
+        client_optimizer=optax.sgd(0.2),
+        local_steps=3,
+        batch_size=5,
+        fedah_head_steps=head_steps,
+        fedah_eta=eta,
+    )
+
+
+def test_fedah_with_eta_0_is_fedavg_that_trains_head_and_body_in_turn():
+    """All shares stay at 1, so that every client starts from the server's head."""
+    in_turn = fedrep_of(2).client.local
+
+    def local(w, memory, data, key):
+        head, body, metrics = in_turn(w["body"], w["head"], data, key)
+        return memory, {"body": body, "head": head}, metrics
+
+    ours = play("fedah", same_batches(), eta=0.0)
+    theirs = play(fedavg(MODEL, TRAIN).replacing(local=local), same_batches())
+    assert_close(ours.server, theirs.server, rtol=1e-5, atol=1e-6)
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(ours.clients[0].shares))
+    assert distance(play("fedah", same_batches()).server, theirs.server) > 1e-3
+
+
+def test_fedah_with_shares_of_0_is_fedrep():
+    """Of eta = 0 too. A client then mixes nothing of the server's head."""
+
+    def enroll(w, key):
+        return OwnHead(MODEL.init(key)["head"], jax.tree.map(jnp.zeros_like, w["head"]))
+
+    ours = play(fedah_of(2, 0.0).replacing(enroll=enroll), same_batches())
+    theirs = play(fedrep_of(2), same_batches())
+    assert_close(ours.server["body"], theirs.server, rtol=1e-5, atol=1e-6)
+    assert_close(ours.clients[0].head, theirs.clients[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_of_fedah_that_was_never_sampled_predicts_as_the_server():
+    """Its head is the server's first, so that no share has an effect."""
+    state = program_of("fedah").start(*inputs_of("fedah", CLUSTERS))
+    scores = scores_of("fedah", state, CLUSTERS)
+    assert_close(scores["P"], scores["G"], atol=1e-6)
+    trained = scores_of("fedah", play("fedah", CLUSTERS, 20, 7), CLUSTERS)
+    assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
+
+
+@pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
+def test_fedah_with_steps_of_one_part_keeps_the_other(head_steps, trained):
+    """With the first message, whose head is the client's own."""
+    w, client = MODEL.init(KEY), fedah_of(head_steps, 1.0).client
+    memory = client.enroll(w, KEY)
+    with jax.disable_jit():
+        after, sent, _ = client.local(w, memory, one_client(), KEY)
+    assert {part for part in w if distance(sent[part], w[part]) > 1e-3} == {trained}
+    assert_close(after, memory._replace(head=sent["head"]))
+
+
+def test_fedah_trains_the_head_in_half_of_the_steps_and_refuses_more_than_all():
+    sizes = {"client_optimizer": optax.sgd(0.2), "batch_size": 5, "local_steps": 7}
+    default, explicit = (fedah(MODEL, **sizes, fedah_head_steps=k) for k in (-1, 3))
+    w = MODEL.init(KEY)
+    memory = OwnHead(
+        MODEL.init(jax.random.key(1))["head"], default.client.enroll(w, KEY).shares
+    )
+
+    @jax.jit
+    def uploads(w, memory, data):
+        return [each.client.local(w, memory, data, KEY)[:2] for each in (default, explicit)]
+
+    assert_close(*uploads(w, memory, one_client()), atol=1e-7)
+    with pytest.raises(ValueError, match="^algorithm.fedah_head_steps=8 is more than local_st"):
+        fedah(MODEL, **sizes, fedah_head_steps=8)
 
 
 def test_perfedavg_with_alpha_0_is_fedavg():
