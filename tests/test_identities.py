@@ -101,6 +101,7 @@ METHODS = {
         {"cfl_mean_norm": 0.0, "cfl_max_norm": 0.0},
     ),
     "fedrod": (lambda: fedrod(MODEL, TRAIN, classes=2), {}),
+    "fedrod hyper": (lambda: fedrod(MODEL, TRAIN, classes=2, fedrod_head="hyper"), {}),
     "knnper": (
         lambda share: knnper(MODEL, TRAIN, neighbours=Neighbours(3, 0, share, 1.0)),
         {"share": 0.5},
@@ -524,6 +525,44 @@ def test_a_client_of_fedrod_that_was_never_sampled_predicts_as_the_generic_model
     assert_close(scores["P"], scores["G"])
     trained = scores_of("fedrod", play("fedrod", CLUSTERS, 20, 7), CLUSTERS)
     assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
+
+
+def test_the_personal_heads_of_fedrod_do_not_change_the_generic_model():
+    ours, theirs = (play(name, CLUSTERS) for name in ("fedrod hyper", "fedrod"))
+    assert_close((ours.server["body"], ours.server["head"]), tuple(theirs.server.values()))
+
+
+def test_the_head_that_fedrod_generates_for_the_only_client_of_a_class_is_a_kept_one():
+    """All of client 0's examples have class 1, and no other client is there."""
+    train = two_clusters(num_clients=1).data.train
+    data = two_clusters(num_clients=1).data._replace(
+        train=train._replace(y=np.ones_like(train.y))
+    )
+    ours, theirs = (play(name, data, cohort_size=1) for name in ("fedrod hyper", "fedrod"))
+    generated = tree.take(ours.server["personal"], 1)
+    assert_close(generated, tree.take(theirs.clients[0], 0), rtol=1e-5, atol=1e-7)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(generated)) > 1e-3
+    other = tree.take(ours.server["personal"], 0)  # of a share of `fedrod.ABSENT`
+    assert_close(other, jax.tree.map(np.zeros_like, generated), atol=1e-12)
+
+
+def test_a_client_of_fedrod_has_a_generated_head_for_classes_that_it_did_not_train():
+    """Each client has one of two classes, and then the other one, as a new client would."""
+
+    def of_classes(kinds):
+        def labelled(part):
+            y = np.broadcast_to(kinds[:, None], part.y.shape).astype(np.int32)
+            return part._replace(y=y)
+
+        train, test = map(labelled, (CLUSTERS.train, CLUSTERS.evals["test"]))
+        return CLUSTERS._replace(train=train, evals={"test": test})
+
+    kinds = np.arange(7) % 2
+    for method, right in (("fedrod hyper", True), ("fedrod", False)):
+        trained = play(method, of_classes(kinds), 20)
+        for now in (kinds, 1 - kinds):
+            scores = scores_of(method, trained, of_classes(now))["P"]
+            assert (float(scores.min()) == 1.0) == (right or now is kinds)
 
 
 def test_knnper_with_lambda_0_is_fedavg():

@@ -980,28 +980,47 @@ def classified():
     return FederatedData(examples, evals, relations.from_edges(3, [(0, 1)]))
 
 
-def test_fedrod_trains_a_balanced_generic_head_and_a_personal_head_on_top():
-    first, last, program = play(fedrod(SOFTMAX, TRAIN, classes=3), classified(), 2)
+@pytest.mark.parametrize("kind", ["linear", "hyper"])
+def test_fedrod_trains_a_balanced_generic_head_and_a_personal_head_on_top(kind):
+    """A hypernetwork has a head for each class, and mixes them by the client's shares."""
+    algorithm = fedrod(SOFTMAX, TRAIN, classes=3, fedrod_head=kind)
+    first, last, program = play(algorithm, classified(), 2)
     body, head = (np.asarray(first.server[part], np.float64) for part in ("body", "head"))
-    personal = [np.zeros((2, 3)) for _ in range(3)]
+    personal, by_class = [np.zeros((2, 3)) for _ in range(3)], np.zeros((3, 2, 3))
+    shares = [np.bincount(LABELS[i, :n], minlength=3) / n for i, n in enumerate(NUMBERS)]
     for _ in range(2):
-        bodies, heads = [], []
+        bodies, heads, generators = [], [], []
         for i in range(3):
             x, y = POINTS[i, : NUMBERS[i]], np.eye(3)[LABELS[i, : NUMBERS[i]]]
             prior = np.log(np.maximum(y.sum(0), 1e-12))
-            a, g = body, head
+            a, g, q = body, head, by_class
             for _ in range(3):
+                if kind == "hyper":
+                    personal[i] = sum(
+                        share * q_c for share, q_c in zip(shares[i], q, strict=True)
+                    )
                 off = (scipy.special.softmax(x @ a @ g + prior, axis=1) - y) / len(x)
                 own = scipy.special.softmax(x @ a @ (g + personal[i]), axis=1) - y
                 step = (x @ a).T @ own / len(x)
                 a, g = a - RATE * x.T @ off @ g.T, g - RATE * (x @ a).T @ off
+                q = np.stack(
+                    [q_c - RATE * s * step for s, q_c in zip(shares[i], q, strict=True)]
+                )
                 personal[i] = personal[i] - RATE * step
             bodies.append(a)
             heads.append(g)
-        body, head = (np.average(each, axis=0, weights=NUMBERS) for each in (bodies, heads))
+            generators.append(q)
+        body, head, by_class = (
+            np.average(each, axis=0, weights=NUMBERS) for each in (bodies, heads, generators)
+        )
     np.testing.assert_allclose(last.server["body"], body, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(last.server["head"], head, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(last.clients[0], personal, rtol=1e-4, atol=1e-6)
+    if kind == "hyper":
+        assert last.clients == ((),)
+        np.testing.assert_allclose(last.server["personal"], by_class, rtol=1e-4, atol=1e-6)
+        personal = [np.tensordot(each, by_class, 1) for each in shares]
+    else:
+        np.testing.assert_allclose(last.clients[0], personal, rtol=1e-4, atol=1e-6)
     scores = program.evaluate(last, KEY, {}, classified())[0]["test"]
     for point, heads in (("G", [head] * 3), ("P", [head + own for own in personal])):
         for i in range(3):
