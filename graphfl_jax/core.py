@@ -196,16 +196,25 @@ class Deploy(Protocol):
 
 
 class Untrained(Protocol):
-    def __call__(self, message: Any) -> Any:
+    def __call__(self, message: Any, memory: Any) -> Any:
         """The upload of a client that has not trained and has no validation examples.
 
-        An update is an upload minus this.
+        An update is an upload minus this. `memory` is that from before the round.
         """
 
 
 class Personalize(Protocol):
     def __call__(self, message: Any, memory: Any, data: ClientData, key: Array) -> Predictor:
         """The predictor that the method gives the client in the end (scored as P)."""
+
+
+class Defend(Protocol):
+    def __call__(self, untrained: tuple, uploads: tuple) -> tuple:
+        """The uploads from which the server learns.
+
+        Both arguments have one entry for each architecture, with leaves [M, ...]: what the
+        clients of the cohort would have sent untrained, and what they sent.
+        """
 
 
 def identity(server: Any, key: Array) -> Any:
@@ -228,7 +237,7 @@ def use_model(model: Any, memory: Any) -> Predictor:
     return Predictor(model)
 
 
-def use_message(message: Any) -> Any:
+def use_message(message: Any, memory: Any) -> Any:
     """An `Untrained` of clients that train what they receive and send it back."""
     return message
 
@@ -300,6 +309,7 @@ class Algorithm:
     clients: tuple[Client, ...]  # one for each architecture
     needs: Needs = Needs()
     averages: bool = False  # whether the server makes one model of the uploads, their mean
+    defend: Defend | None = None  # None: the server learns from the uploads as they are
 
     @property
     def client(self) -> Client:

@@ -30,7 +30,7 @@ class Poison(NamedTuple):
 
     # (data, key) -> data; the key is the same throughout a run
     data: Callable | None = None
-    # (algorithm, server, cohorts, uploads, data.attack_rank, key) -> uploads
+    # (cohorts, untrained uploads, uploads, data.attack_rank, key) -> uploads
     uploads: Callable | None = None
 
 
@@ -88,11 +88,9 @@ def play_round(
         clients.append(memories)
         uploads.append(upload)
         metrics.append(metric)
-    uploads = tuple(uploads)
-    if poison.uploads is not None:
-        uploads = poison.uploads(
-            algorithm, state.server, cohorts, uploads, data.attack_rank, key_server
-        )
+    uploads = received(
+        algorithm, poison, state, places, cohorts, tuple(uploads), data.attack_rank, key_server
+    )
     server = algorithm.aggregate(state.server, cohorts, uploads, key_server)
     metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), *metrics)
     return State(server, tuple(clients), state.round + 1), metrics
@@ -165,6 +163,52 @@ def train_cohort(
     results = jax.tree.map(lambda leaf: leaf[:count], all_gather_rows(results, mesh))
     trained, uploads, metrics = results
     return tree.put(memories, places, trained), uploads, metrics
+
+
+def received(
+    algorithm: Algorithm,
+    poison: Poison,
+    state: State,
+    places,
+    cohorts,
+    uploads: tuple,
+    rank,
+    key,
+) -> tuple:
+    """The uploads from which the server learns, after attacks and a defence.
+
+    Args:
+      algorithm: the method.
+      poison: what malicious clients do.
+      state: of this round, with the memories from before it.
+      places: of the cohort of each architecture, as from `sample_cohorts`.
+      cohorts: of each architecture.
+      uploads: of each architecture, every leaf [M, ...].
+      rank: [N] int32, `FederatedData.attack_rank`.
+      key: of the attackers' draws.
+    """
+    if poison.uploads is None and algorithm.defend is None:
+        return uploads
+    untrained = untrained_uploads(algorithm, state, places, cohorts)
+    if poison.uploads is not None:
+        uploads = poison.uploads(cohorts, untrained, uploads, rank, key)
+    if algorithm.defend is not None:
+        uploads = algorithm.defend(untrained, uploads)
+    return uploads
+
+
+def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts) -> tuple:
+    """What the clients of each cohort would send untrained; arguments as of `received`."""
+
+    def of_group(group, places, cohort):
+        def of_client(i, memory):
+            message = algorithm.download(state.server, group, i)
+            return algorithm.clients[group].untrained(message, memory)
+
+        return jax.vmap(of_client)(cohort.ids, tree.take(state.clients[group], places))
+
+    groups = range(len(cohorts))
+    return tuple(of_group(*own) for own in zip(groups, places, cohorts, strict=True))
 
 
 def message_bytes(algorithm: Algorithm, state: State, data) -> tuple[int, int]:

@@ -331,14 +331,17 @@ def aggregation(method, size=9, **changes):
     cohort = Cohort(jnp.arange(size), jnp.ones(size))
 
     def untrained(server, i):
-        return algorithm.client.untrained(algorithm.server.download(server, i))
+        return algorithm.client.untrained(algorithm.server.download(server, i), ())
 
     @jax.jit
     def aggregate(updates):
         server = algorithm.server.init(KEY, federation.data.graph)
-        flat, back = tree.as_matrix(jax.vmap(untrained, (None, 0))(server, cohort.ids))
-        uploads = back(flat.at[:, : updates.shape[1]].add(updates))
-        return server, algorithm.server.aggregate(server, cohort, uploads, KEY)
+        before = jax.vmap(untrained, (None, 0))(server, cohort.ids)
+        flat, back = tree.as_matrix(before)
+        uploads = (back(flat.at[:, : updates.shape[1]].add(updates)),)
+        if algorithm.defend is not None:
+            uploads = algorithm.defend((before,), uploads)
+        return server, algorithm.aggregate(server, (cohort,), uploads, KEY)
 
     return lambda updates: jax.device_get(aggregate(np.float32(updates)))
 

@@ -2,6 +2,7 @@
 
 import functools
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from graphfl_jax.core import ClientModel
 from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
-from graphfl_jax.models.cnn import cnn, lenet
+from graphfl_jax.models.cnn import cnn, conv3, lenet
 from graphfl_jax.models.images import LOWERINGS, augmented, convolve, halved
 
 KEY = jax.random.key(5)
@@ -43,9 +44,11 @@ def assert_close(a, b, **tolerance):
         (lenet, (28, 28, 1), 10, 61_706),
         (lenet, (32, 32, 3), 10, 62_006),
         (cnn, (28, 28, 1), 10, 1_663_370),
+        (conv3, (28, 28, 1), 10, 320 + 18_496 + 36_928 + 577 * 120 + 121 * 84 + 85 * 10),
+        (conv3, (32, 32, 3), 10, 896 + 18_496 + 36_928 + 1025 * 120 + 121 * 84 + 85 * 10),
     ],
 )
-def test_networks_have_the_sizes_of_the_papers(factory, shape, outputs, size):
+def test_networks_have_the_sizes_of_their_layers(factory, shape, outputs, size):
     params = jax.eval_shape(model_of(factory, shape=shape, outputs=outputs).init, KEY)
     assert sum(leaf.size for leaf in jax.tree.leaves(params)) == size
 
@@ -99,6 +102,24 @@ def test_lenet_applies_its_layers_in_order():
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("lowering", LOWERINGS)
+def test_conv3_is_the_network_of_flax_layers(lowering):
+    """Activations are flattened by channel, row and column."""
+    model, batch = model_of(conv3, lowering), batch_of(3, 3)
+    params = jax.device_get(model.init(KEY))
+    body = params["body"]
+    x = np.asarray(batch.x) / np.float32(127.5) - 1
+    for name, features in (("conv1", 32), ("conv2", 64), ("conv3", 64)):
+        layer = nn.Conv(features, (3, 3), padding="SAME")
+        x = nn.max_pool(nn.relu(layer.apply({"params": body[name]}, x)), (2, 2), (2, 2))
+    x = np.moveaxis(x, 3, 1).reshape(3, -1)
+    for name, features in (("dense1", 120), ("dense2", 84)):
+        x = nn.relu(nn.Dense(features).apply({"params": body[name]}, x))
+    expected = nn.Dense(4).apply({"params": params["head"]}, x)
+    assert set(body) == {"conv1", "conv2", "conv3", "dense1", "dense2"}
+    np.testing.assert_allclose(jax.jit(model.apply)(params, batch.x), expected, atol=1e-5)
+
+
 def test_floats_are_not_scaled():
     model, batch = model_of(lenet), batch_of(3, 3)
     params, apply = model.init(KEY), jax.jit(model.apply)
@@ -132,7 +153,8 @@ def test_micro_batches_have_the_derivatives_of_the_batch(count):
 
 
 @pytest.mark.parametrize(
-    "factory, shape", [(lenet, (15, 16, 3)), (lenet, (28, 28)), (cnn, (9,))]
+    "factory, shape",
+    [(lenet, (15, 16, 3)), (lenet, (28, 28)), (cnn, (9,)), (conv3, (28, 7, 1))],
 )
 def test_examples_that_are_no_images_of_a_suitable_size_are_refused(factory, shape):
     with pytest.raises(ValueError, match="^model.name='.*' takes images of shape .*.name=mlp"):

@@ -43,6 +43,7 @@ ROWS = {name: (name, {}) for name in METHODS} | {
     "generated residuals": ("panacea-mlp", {"algorithm__output": "residual"}),
     "generated head": ("pfedhn", {"algorithm__output": "head"}),
     "generated at low rank": ("panacea-mlp", {"algorithm__output": "lora"}),
+    "generated from classes": ("fedrod", {"algorithm__fedrod_head": "hyper"}),
 }
 # One row of each kind of server and of memory, for laws that the program keeps for all methods.
 FEW = ["fedavg", "ditto", "panacea", "sfl"]
@@ -72,7 +73,10 @@ def rows(names=ROWS, quick=ROWS):
     ]
 
 
-@pytest.fixture(params=rows())
+SLOW = ("generated from classes",)  # another form of a method that has a row
+
+
+@pytest.fixture(params=rows(quick=[row for row in ROWS if row not in SLOW]))
 def name(request):
     return request.param
 
@@ -141,8 +145,8 @@ def test_all_floats_are_read(name):
 @pytest.mark.parametrize(
     "name",
     rows(
-        ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep"],
-        quick=["fedavg", "head fine-tuned", "pfedme", "scaffold", "fedrep"],
+        ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah"],
+        quick=["fedavg", "head fine-tuned", "pfedme", "scaffold", "fedrep", "fedah"],
     ),
 )
 def test_a_client_computes_the_same_compiled_and_not(name):
@@ -390,14 +394,14 @@ def test_message_sizes_are_those_of_the_messages(name):
     sent = jax.eval_shape(lambda server: algorithm.download(server, 0, 0), state.server)
     assert down == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
     body, head = 4 * (2 * 5 + 5), 4 * (5 * 2 + 2)
-    # Nothing, a body, a model, or a model with as many other floats.
-    assert up in (0, body, body + head, 2 * (body + head))
+    # Nothing, a body, a model, or a model with as many other floats, or a head for each class.
+    assert up in (0, body, body + head, 2 * (body + head), body + 3 * head)
 
 
 @pytest.mark.parametrize("name", rows(METHODS))
 def test_an_untrained_client_uploads_what_the_method_says(name):
     experiment, _, hparams = parts(name)
-    rates = floats(hparams, client_lr=0.0)
+    rates = floats(hparams, client_lr=0.0, fedah_eta=0.0)  # all rates of clients' uploads
     method = experiment.build(rates, 0)
 
     @jax.jit
@@ -407,7 +411,7 @@ def test_an_untrained_client_uploads_what_the_method_says(name):
         own = ClientData(train, train._replace(count=jnp.zeros_like(train.count)))
         return (
             method.client.local(message, memory, own, KEY)[1],
-            method.client.untrained(message),
+            method.client.untrained(message, memory),
         )
 
     assert_equal(*both(play(name, 2)[0], experiment.federation.data))
@@ -460,17 +464,24 @@ def learned(experiment, data, *values):
         server = method.server.init(KEY, data.graph)
 
         def upload(i):
-            sent = method.client.untrained(method.download(server, 0, i))
+            sent = untrained_upload(method, server, i)
             keys = iter(jax.random.split(jax.random.fold_in(KEY, i), 99))
             return jax.tree.map(lambda x: x + jax.random.normal(next(keys), x.shape), sent)
 
         uploads = (jax.vmap(upload)(cohort.ids),)
         if poison.uploads is not None:
+            untrained = (jax.vmap(lambda i: untrained_upload(method, server, i))(cohort.ids),)
             rank = jnp.asarray(data.attack_rank)
-            uploads = poison.uploads(method, server, (cohort,), uploads, rank, KEY)
+            uploads = poison.uploads((cohort,), untrained, uploads, rank, KEY)
         return method.aggregate(server, (cohort,), uploads, KEY)
 
     return [aggregate(floats(experiment.hparams, **own)) for own in values]
+
+
+def untrained_upload(method, server, i):
+    """The upload of a client that has just joined."""
+    message = method.download(server, 0, i)
+    return method.client.untrained(message, method.client.enroll(message, KEY))
 
 
 @functools.cache
@@ -527,7 +538,7 @@ def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
 def learned_upload(experiment, data):
     """An untrained upload of client 0."""
     method = experiment.build(experiment.hparams, 0)
-    return method.client.untrained(method.download(method.server.init(KEY, data.graph), 0, 0))
+    return untrained_upload(method, method.server.init(KEY, data.graph), 0)
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedhn", "scaffold"])

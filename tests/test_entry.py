@@ -647,6 +647,7 @@ FAULTS = {
     "download": "client 'client .' .number .., download",
     "local": "client 'client .' .number .., local training",
     "begin_round": "the server, begin_round",
+    "defend": "the server, attack and defence",
     "aggregate": "the server, aggregation",
     "personalize": "client 'client 0' .number 0., evaluation",
 }

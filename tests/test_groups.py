@@ -10,6 +10,7 @@ import optax
 import pytest
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.fedah import OwnHead, fedah
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import with_server_optimizer
 from graphfl_jax.algorithms.local import local
@@ -389,3 +390,44 @@ def test_a_defence_limits_the_attack_in_the_group_of_the_attacker():
     (even, odd), (even_clipped, odd_clipped) = moved
     assert even == even_clipped == 0
     assert 0 < odd_clipped < odd / 4
+
+
+@pytest.mark.parametrize("by", ["attack", "defence"])
+def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_message(by):
+    """Attackers of lambda = 0, and updates that are clipped to 0, are untrained uploads."""
+    sizes = {"client_optimizer": optax.sgd(0.3), "local_steps": 2, "batch_size": 6}
+
+    def build(hparams, played):
+        algorithm = fedavg_per_group(trainer(HPARAMS))
+        clients = tuple(fedah(model, **sizes).client for model in MODELS)
+        algorithm = Algorithm(algorithm.server, clients, averages=True)
+        nothing = clip(defence_norm=jnp.float32(0.0))
+        return algorithm if by == "attack" else defended(algorithm, "clip", nothing)
+
+    def poison(hparams):
+        everyone = Attackers(jnp.float32(by == "attack"), 7)
+        return poison_with(poisoning(attack_lambda=jnp.float32(0.0)), everyone)
+
+    data = DATA._replace(attack_rank=np.arange(7, dtype=np.int32))
+    program = make_program(build, groups=EVERYONE, poison=poison)
+    state = jax.device_get(program.start(KEY, {}, data))
+    rng = np.random.default_rng(0)
+
+    def drawn(leaf):
+        return rng.uniform(size=leaf.shape).astype(np.float32)
+
+    state = state._replace(clients=jax.tree.map(drawn, state.clients))
+    for ids, w, memory, after in zip(
+        *((EVEN, ODD), state.server, state.clients),
+        jax.device_get(program.advance(state, KEY, {}, data, jnp.int32(1))[0]).server,
+        strict=True,
+    ):
+        assert isinstance(memory, OwnHead)
+        counts = data.train.count[ids]
+
+        def mean(h, own, share, counts=counts):
+            return np.average(own + (h - own) * share, axis=0, weights=counts)
+
+        heads = jax.tree.map(mean, w["head"], memory.head, memory.shares)
+        assert_equal(after["head"], heads, rtol=1e-5, atol=1e-6)
+        assert_equal(after["body"], w["body"], rtol=1e-5, atol=1e-6)

@@ -12,6 +12,7 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
+from graphfl_jax.algorithms.fedah import OwnHead, fedah
 from graphfl_jax.algorithms.fedamp import fedamp, heurfedamp
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import (
@@ -100,10 +101,12 @@ METHODS = {
         {"cfl_mean_norm": 0.0, "cfl_max_norm": 0.0},
     ),
     "fedrod": (lambda: fedrod(MODEL, TRAIN, classes=2), {}),
+    "fedrod hyper": (lambda: fedrod(MODEL, TRAIN, classes=2, fedrod_head="hyper"), {}),
     "knnper": (
         lambda share: knnper(MODEL, TRAIN, neighbours=Neighbours(3, 0, share, 1.0)),
         {"share": 0.5},
     ),
+    "fedah": (lambda eta: fedah_of(2, eta), {"eta": 5.0}),
     "perfedavg": (
         lambda alpha: perfedavg(MODEL, **META, perfedavg_alpha=alpha),
         {"alpha": 0.0},
@@ -329,6 +332,81 @@ def test_fedrep_trains_the_head_in_ten_of_eleven_steps_and_refuses_more_than_all
         fedrep(MODEL, **sizes, fedrep_head_steps=23)
 
 
+def fedah_of(head_steps, eta):
+    return fedah(
+        MODEL,
+        client_optimizer=optax.sgd(0.2),
+        local_steps=3,
+        batch_size=5,
+        fedah_head_steps=head_steps,
+        fedah_eta=eta,
+    )
+
+
+def test_fedah_with_eta_0_is_fedavg_that_trains_head_and_body_in_turn():
+    """All shares stay at 1, so that every client starts from the server's head."""
+    in_turn = fedrep_of(2).client.local
+
+    def local(w, memory, data, key):
+        head, body, metrics = in_turn(w["body"], w["head"], data, key)
+        return memory, {"body": body, "head": head}, metrics
+
+    ours = play("fedah", same_batches(), eta=0.0)
+    theirs = play(fedavg(MODEL, TRAIN).replacing(local=local), same_batches())
+    assert_close(ours.server, theirs.server, rtol=1e-5, atol=1e-6)
+    assert all((leaf == 1).all() for leaf in jax.tree.leaves(ours.clients[0].shares))
+    assert distance(play("fedah", same_batches()).server, theirs.server) > 1e-3
+
+
+def test_fedah_with_shares_of_0_is_fedrep():
+    """Of eta = 0 too. A client then mixes nothing of the server's head."""
+
+    def enroll(w, key):
+        return OwnHead(MODEL.init(key)["head"], jax.tree.map(jnp.zeros_like, w["head"]))
+
+    ours = play(fedah_of(2, 0.0).replacing(enroll=enroll), same_batches())
+    theirs = play(fedrep_of(2), same_batches())
+    assert_close(ours.server["body"], theirs.server, rtol=1e-5, atol=1e-6)
+    assert_close(ours.clients[0].head, theirs.clients[0], rtol=1e-5, atol=1e-6)
+
+
+def test_a_client_of_fedah_that_was_never_sampled_predicts_as_the_server():
+    """Its head is the server's first, so that no share has an effect."""
+    state = program_of("fedah").start(*inputs_of("fedah", CLUSTERS))
+    scores = scores_of("fedah", state, CLUSTERS)
+    assert_close(scores["P"], scores["G"], atol=1e-6)
+    trained = scores_of("fedah", play("fedah", CLUSTERS, 20, 7), CLUSTERS)
+    assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
+
+
+@pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
+def test_fedah_with_steps_of_one_part_keeps_the_other(head_steps, trained):
+    """With the first message, whose head is the client's own."""
+    w, client = MODEL.init(KEY), fedah_of(head_steps, 1.0).client
+    memory = client.enroll(w, KEY)
+    with jax.disable_jit():
+        after, sent, _ = client.local(w, memory, one_client(), KEY)
+    assert {part for part in w if distance(sent[part], w[part]) > 1e-3} == {trained}
+    assert_close(after, memory._replace(head=sent["head"]))
+
+
+def test_fedah_trains_the_head_in_half_of_the_steps_and_refuses_more_than_all():
+    sizes = {"client_optimizer": optax.sgd(0.2), "batch_size": 5, "local_steps": 7}
+    default, explicit = (fedah(MODEL, **sizes, fedah_head_steps=k) for k in (-1, 3))
+    w = MODEL.init(KEY)
+    memory = OwnHead(
+        MODEL.init(jax.random.key(1))["head"], default.client.enroll(w, KEY).shares
+    )
+
+    @jax.jit
+    def uploads(w, memory, data):
+        return [each.client.local(w, memory, data, KEY)[:2] for each in (default, explicit)]
+
+    assert_close(*uploads(w, memory, one_client()), atol=1e-7)
+    with pytest.raises(ValueError, match="^algorithm.fedah_head_steps=8 is more than local_st"):
+        fedah(MODEL, **sizes, fedah_head_steps=8)
+
+
 def test_perfedavg_with_alpha_0_is_fedavg():
     """The adapted model P is then the model itself."""
     state, theirs = play("perfedavg", same_batches(), alpha=0.0), fedavg_on_same_batches()
@@ -447,6 +525,44 @@ def test_a_client_of_fedrod_that_was_never_sampled_predicts_as_the_generic_model
     assert_close(scores["P"], scores["G"])
     trained = scores_of("fedrod", play("fedrod", CLUSTERS, 20, 7), CLUSTERS)
     assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
+
+
+def test_the_personal_heads_of_fedrod_do_not_change_the_generic_model():
+    ours, theirs = (play(name, CLUSTERS) for name in ("fedrod hyper", "fedrod"))
+    assert_close((ours.server["body"], ours.server["head"]), tuple(theirs.server.values()))
+
+
+def test_the_head_that_fedrod_generates_for_the_only_client_of_a_class_is_a_kept_one():
+    """All of client 0's examples have class 1, and no other client is there."""
+    train = two_clusters(num_clients=1).data.train
+    data = two_clusters(num_clients=1).data._replace(
+        train=train._replace(y=np.ones_like(train.y))
+    )
+    ours, theirs = (play(name, data, cohort_size=1) for name in ("fedrod hyper", "fedrod"))
+    generated = tree.take(ours.server["personal"], 1)
+    assert_close(generated, tree.take(theirs.clients[0], 0), rtol=1e-5, atol=1e-7)
+    assert max(np.abs(leaf).max() for leaf in jax.tree.leaves(generated)) > 1e-3
+    other = tree.take(ours.server["personal"], 0)  # of a share of `fedrod.ABSENT`
+    assert_close(other, jax.tree.map(np.zeros_like, generated), atol=1e-12)
+
+
+def test_a_client_of_fedrod_has_a_generated_head_for_classes_that_it_did_not_train():
+    """Each client has one of two classes, and then the other one, as a new client would."""
+
+    def of_classes(kinds):
+        def labelled(part):
+            y = np.broadcast_to(kinds[:, None], part.y.shape).astype(np.int32)
+            return part._replace(y=y)
+
+        train, test = map(labelled, (CLUSTERS.train, CLUSTERS.evals["test"]))
+        return CLUSTERS._replace(train=train, evals={"test": test})
+
+    kinds = np.arange(7) % 2
+    for method, right in (("fedrod hyper", True), ("fedrod", False)):
+        trained = play(method, of_classes(kinds), 20)
+        for now in (kinds, 1 - kinds):
+            scores = scores_of(method, trained, of_classes(now))["P"]
+            assert (float(scores.min()) == 1.0) == (right or now is kinds)
 
 
 def test_knnper_with_lambda_0_is_fedavg():

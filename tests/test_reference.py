@@ -12,6 +12,7 @@ import scipy.special
 
 from graphfl_jax.algorithms.cfl import bipartition, cfl
 from graphfl_jax.algorithms.ditto import ditto
+from graphfl_jax.algorithms.fedah import fedah
 from graphfl_jax.algorithms.fedamp import fedamp, heurfedamp
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import Rates, fedadam, fedavgm, fedyogi
@@ -271,6 +272,54 @@ def test_bodies_are_averaged_and_heads_stay_with_their_clients(algorithm, step):
     np.testing.assert_allclose(scores["G"], squares(b * np.array(heads)), rtol=1e-4)
     np.testing.assert_allclose(scores["L"], squares(trained), rtol=1e-4)
     np.testing.assert_allclose(scores["P"], scores["G"])
+
+
+@pytest.mark.parametrize("eta, ends", [(0.02, {0, 1}), (0.2, {-1, 0, 1})])
+def test_fedah_mixes_heads_by_learned_shares_and_trains_head_and_body(eta, ends):
+    """Some steps of shares are free, and others end at 1, or at 0 and at 1."""
+    head_steps = 2
+    algorithm = fedah(
+        PRODUCT,
+        client_optimizer=optax.sgd(RATE),
+        local_steps=3,
+        batch_size=None,
+        fedah_head_steps=head_steps,
+        fedah_eta=eta,
+    )
+    first, last, program = play(algorithm, data(), 3)
+    b, h = (float(first.server[part][0]) for part in ("body", "head"))
+    heads, shares = [h] * 3, [1.0] * 3
+    clipped = set()
+
+    def mixed(i):
+        """The client's share after its steps, and its mixed head."""
+        share = shares[i]
+        for _ in range(head_steps):
+            slope = product_slopes(b, heads[i] + (h - heads[i]) * share, i)[1]
+            free = share - eta * slope * (h - heads[i])
+            share = min(max(free, 0.0), 1.0)
+            clipped.add(np.sign(free - share))
+        return share, heads[i] + (h - heads[i]) * share
+
+    def trained(i):
+        share, head = mixed(i)
+        body, head = fedrep_step(b, head, i)
+        return body, head, share
+
+    for _ in range(3):
+        bodies, heads, shares = zip(*map(trained, range(3)), strict=True)
+        b, h = COUNT @ bodies / COUNT.sum(), COUNT @ heads / COUNT.sum()
+    assert clipped == ends
+    np.testing.assert_allclose(last.server["body"][0], b, rtol=1e-4)
+    np.testing.assert_allclose(last.server["head"][0], h, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0].head[:, 0], heads, rtol=1e-4)
+    np.testing.assert_allclose(last.clients[0].shares[:, 0], shares, rtol=1e-3, atol=1e-6)
+    scores = program.evaluate(last, KEY, {}, data())[0]["test"]
+    np.testing.assert_allclose(scores["G"], squares([b * h] * 3), rtol=1e-3)
+    personal = [b * mixed(i)[1] for i in range(3)]
+    np.testing.assert_allclose(scores["P"], squares(personal), rtol=1e-3)
+    local = [np.prod(trained(i)[:2]) for i in range(3)]
+    np.testing.assert_allclose(scores["L"], squares(local), rtol=1e-3)
 
 
 def test_scaffold_corrects_its_steps_by_control_variates():
@@ -931,28 +980,47 @@ def classified():
     return FederatedData(examples, evals, relations.from_edges(3, [(0, 1)]))
 
 
-def test_fedrod_trains_a_balanced_generic_head_and_a_personal_head_on_top():
-    first, last, program = play(fedrod(SOFTMAX, TRAIN, classes=3), classified(), 2)
+@pytest.mark.parametrize("kind", ["linear", "hyper"])
+def test_fedrod_trains_a_balanced_generic_head_and_a_personal_head_on_top(kind):
+    """A hypernetwork has a head for each class, and mixes them by the client's shares."""
+    algorithm = fedrod(SOFTMAX, TRAIN, classes=3, fedrod_head=kind)
+    first, last, program = play(algorithm, classified(), 2)
     body, head = (np.asarray(first.server[part], np.float64) for part in ("body", "head"))
-    personal = [np.zeros((2, 3)) for _ in range(3)]
+    personal, by_class = [np.zeros((2, 3)) for _ in range(3)], np.zeros((3, 2, 3))
+    shares = [np.bincount(LABELS[i, :n], minlength=3) / n for i, n in enumerate(NUMBERS)]
     for _ in range(2):
-        bodies, heads = [], []
+        bodies, heads, generators = [], [], []
         for i in range(3):
             x, y = POINTS[i, : NUMBERS[i]], np.eye(3)[LABELS[i, : NUMBERS[i]]]
             prior = np.log(np.maximum(y.sum(0), 1e-12))
-            a, g = body, head
+            a, g, q = body, head, by_class
             for _ in range(3):
+                if kind == "hyper":
+                    personal[i] = sum(
+                        share * q_c for share, q_c in zip(shares[i], q, strict=True)
+                    )
                 off = (scipy.special.softmax(x @ a @ g + prior, axis=1) - y) / len(x)
                 own = scipy.special.softmax(x @ a @ (g + personal[i]), axis=1) - y
                 step = (x @ a).T @ own / len(x)
                 a, g = a - RATE * x.T @ off @ g.T, g - RATE * (x @ a).T @ off
+                q = np.stack(
+                    [q_c - RATE * s * step for s, q_c in zip(shares[i], q, strict=True)]
+                )
                 personal[i] = personal[i] - RATE * step
             bodies.append(a)
             heads.append(g)
-        body, head = (np.average(each, axis=0, weights=NUMBERS) for each in (bodies, heads))
+            generators.append(q)
+        body, head, by_class = (
+            np.average(each, axis=0, weights=NUMBERS) for each in (bodies, heads, generators)
+        )
     np.testing.assert_allclose(last.server["body"], body, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(last.server["head"], head, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(last.clients[0], personal, rtol=1e-4, atol=1e-6)
+    if kind == "hyper":
+        assert last.clients == ((),)
+        np.testing.assert_allclose(last.server["personal"], by_class, rtol=1e-4, atol=1e-6)
+        personal = [np.tensordot(each, by_class, 1) for each in shares]
+    else:
+        np.testing.assert_allclose(last.clients[0], personal, rtol=1e-4, atol=1e-6)
     scores = program.evaluate(last, KEY, {}, classified())[0]["test"]
     for point, heads in (("G", [head] * 3), ("P", [head + own for own in personal])):
         for i in range(3):

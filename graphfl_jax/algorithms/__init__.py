@@ -19,6 +19,7 @@ FILES = {
     "fedyogi": "fedopt",
     "fedper": "fedper",
     "fedrep": "fedrep",
+    "fedah": "fedah",
     "perfedavg": "perfedavg",
     "pfedme": "pfedme",
     "ditto": "ditto",

@@ -16,6 +16,7 @@ examples, as in the authors' code; the paper has equal weights. Heads start as e
 them. A client that was never sampled is scored with its first head.
 """
 
+from collections.abc import Callable
 from typing import Annotated
 
 import jax
@@ -23,7 +24,8 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax.algorithms.fedper import shared_body
-from graphfl_jax.core import Algorithm, ClientModel
+from graphfl_jax.core import Algorithm, Array, ClientModel, Metrics, Params
+from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.settings import Integer, Optimizer
 from graphfl_jax.trainers import sgd_trainer
 
@@ -58,17 +60,63 @@ def fedrep(
     Raises:
       ValueError: K_h is larger than K_c.
     """
-    if fedrep_head_steps > local_steps:
-        raise ValueError(
-            f"algorithm.fedrep_head_steps={fedrep_head_steps} is more than "
-            f"local_steps={local_steps}; set --config.algorithm.fedrep_head_steps="
-            f"{local_steps} or less"
-        )
-    head_steps = 10 * local_steps // 11 if fedrep_head_steps < 0 else fedrep_head_steps
-    steps = {"head": head_steps, "body": local_steps - head_steps}
+    head_steps = head_steps_of(
+        "fedrep_head_steps", fedrep_head_steps, local_steps, otherwise=10 * local_steps // 11
+    )
+    train = train_parts(
+        model,
+        client_optimizer,
+        steps={"head": head_steps, "body": local_steps - head_steps},
+        batch_size=batch_size,
+    )
 
     def local(body, head, data, key):
-        params, losses = {"body": body, "head": head}, []
+        params, metrics = train({"body": body, "head": head}, data.train, key)
+        return params["head"], params["body"], metrics
+
+    return shared_body(model, local)
+
+
+def head_steps_of(field: str, head_steps: int, local_steps: int, *, otherwise: int) -> int:
+    """The number of local steps that train the head.
+
+    Args:
+      field: the setting in the section ``algorithm``.
+      head_steps: its value; -1 takes `otherwise`.
+      local_steps: of head and body together.
+
+    Raises:
+      ValueError: `head_steps` is more than all.
+    """
+    if head_steps > local_steps:
+        raise ValueError(
+            f"algorithm.{field}={head_steps} is more than local_steps={local_steps}; set "
+            f"--config.algorithm.{field}={local_steps} or less"
+        )
+    return otherwise if head_steps < 0 else head_steps
+
+
+def train_parts(
+    model: ClientModel,
+    optimizer: optax.GradientTransformation,
+    *,
+    steps: dict[str, int],
+    batch_size: int | None,
+) -> Callable[[Params, Examples | Windows, Array], tuple[Params, Metrics]]:
+    """Builds a trainer of the parts of a model, one after the other.
+
+    Args:
+      model: of the client.
+      optimizer: its state starts anew for each part.
+      steps: of "head" and of "body", in the order of training. The other part stays.
+      batch_size: examples in a step; None takes all.
+
+    Returns:
+      (params, examples, key) -> the trained parameters, and {"loss": mean over the steps}.
+    """
+
+    def train(params, examples, key):
+        losses = []
         for part, key_part in zip(steps, jax.random.split(key), strict=True):
             if not steps[part]:
                 continue
@@ -76,11 +124,10 @@ def fedrep(
             def of_part(own, batch, key, params=params, part=part):
                 return model.objective(params | {part: own}, batch, key)
 
-            train = sgd_trainer(client_optimizer, steps=steps[part], batch_size=batch_size)
-            own, metrics = train(of_part, params[part], data.train, key_part)
+            train_part = sgd_trainer(optimizer, steps=steps[part], batch_size=batch_size)
+            own, metrics = train_part(of_part, params[part], examples, key_part)
             params = params | {part: own}
             losses.append(metrics["loss"] * steps[part])
-        loss = jnp.sum(jnp.stack(losses)) / local_steps
-        return params["head"], params["body"], {"loss": loss}
+        return params, {"loss": jnp.sum(jnp.stack(losses)) / sum(steps.values())}
 
-    return shared_body(model, local)
+    return train

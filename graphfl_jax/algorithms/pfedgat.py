@@ -198,7 +198,7 @@ def pfedgat(
         trained, metrics = train(model.objective, mixture, data.train, key)
         return memory, (trained, sent), metrics
 
-    def untrained(message):
+    def untrained(message, memory):
         mixture, others = message
         if feedback.kind == "gradient":
             return mixture, jax.tree.map(jnp.zeros_like, mixture)

@@ -94,6 +94,6 @@ def scaffold(
         local,
         enroll=lambda message, key: zeros(message.model),
         deploy=lambda sent, c_i: Predictor(sent.model),
-        untrained=lambda message: Controlled(message.model, zeros(message.control)),
+        untrained=lambda message, c_i: Controlled(message.model, zeros(message.control)),
     )
     return Algorithm(server, (client,), averages=True)

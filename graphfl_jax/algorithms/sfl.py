@@ -196,7 +196,7 @@ def _with_relations(model, train, smoothing, propagation):
         local,
         deploy=lambda sent, memory: Predictor(sent[0]),  # messages and uploads begin with one
         personalize=lambda message, memory, data, key: Predictor(message[0]),
-        untrained=lambda message: message[1:],  # local training starts from w
+        untrained=lambda message, memory: message[1:],  # local training starts from w
     )
     return Algorithm(server, (client,), needs=Needs(relations=True))
 

@@ -15,7 +15,7 @@ from graphfl_jax.configs import base
 
 # Learning rates of clients and server were chosen on validation, see
 # docs/developer/decisions.md; the other floats, and those of scaffold, fedavgm, fedadam,
-# fedyogi, fedper and fedrep, were not searched.
+# fedyogi, fedper, fedrep and fedah, were not searched.
 METHODS = {
     "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.01},
     "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
@@ -31,6 +31,7 @@ METHODS = {
     "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
     "fedper": {"client_lr": 0.1},
     "fedrep": {"client_lr": 0.1},
+    "fedah": {"client_lr": 0.1},
     "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.03},
     "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.03},
     "ditto": {"client_lr": 0.1, "ditto_lambda": 0.1},

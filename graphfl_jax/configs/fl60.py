@@ -11,7 +11,7 @@ Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fr
 from graphfl_jax.configs import base
 
 # Chosen on validation, see docs/developer/decisions.md. Those of scaffold, fedavgm, fedadam,
-# fedyogi, fedper and fedrep were not searched.
+# fedyogi, fedper, fedrep and fedah were not searched.
 METHODS = {
     "panacea": {"client_lr": 0.03, "server_lr": 0.03, "lambda_d": 0.03},
     "panacea-gn": {"client_lr": 0.03, "server_lr": 0.03},
@@ -27,6 +27,7 @@ METHODS = {
     "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
     "fedper": {"client_lr": 0.1},
     "fedrep": {"client_lr": 0.1},
+    "fedah": {"client_lr": 0.1},
     "perfedavg": {"client_lr": 0.003, "perfedavg_alpha": 0.03},
     "pfedme": {"client_lr": 0.01, "pfedme_lr": 0.003},
     "ditto": {"client_lr": 0.001, "ditto_lambda": 0.05},

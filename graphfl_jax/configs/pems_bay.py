@@ -28,6 +28,7 @@ METHODS = {
     "fedyogi": {"client_lr": 0.001, "server_lr": 0.001},
     "fedper": {"client_lr": 0.001},
     "fedrep": {"client_lr": 0.001},
+    "fedah": {"client_lr": 0.001},
     "perfedavg": {"client_lr": 0.01, "perfedavg_alpha": 0.01},
     "pfedme": {"client_lr": 0.01, "pfedme_lr": 0.01},
     "ditto": {"client_lr": 0.001, "ditto_lambda": 0.1},

@@ -28,6 +28,7 @@ METHODS = {
     "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
     "fedper": {"client_lr": 0.1},
     "fedrep": {"client_lr": 0.1},
+    "fedah": {"client_lr": 0.1, "fedah_eta": 100.0},
     "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
     "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.1},
     "ditto": {"client_lr": 0.1, "ditto_lambda": 0.1},

@@ -4,6 +4,7 @@ from graphfl_jax.models import cnn, gru, mlp, resnet
 
 MODELS = {
     "cnn": cnn.cnn,
+    "conv3": cnn.conv3,
     "gru": gru.gru,
     "gru_sampled": gru.gru_sampled,
     "lenet": cnn.lenet,

@@ -2,9 +2,12 @@
 
 LeNet-5: LeCun, Bottou, Bengio, Haffner. Gradient-Based Learning Applied to Document
 Recognition. Proceedings of the IEEE 86(11), 1998, with ReLU and max pooling as in common use.
-The larger network: McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient
+cnn: McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient
 Learning of Deep Networks from Decentralized Data. AISTATS 2017.
 https://arxiv.org/abs/1602.05629
+conv3: Zhou, Gao, Wu, Lyu. Personalized Federated Learning via Learning Dynamic Graphs. 2025.
+https://arxiv.org/abs/2503.05474, which states three convolutional and three dense layers; their
+sizes, and where it pools, are those of this package.
 """
 
 import flax.linen as nn
@@ -32,13 +35,14 @@ class Convolution(nn.Module):
     """
 
     features: int
+    size: int  # of the kernel
     padding: int
     lowering: str
 
     @nn.compact
     def __call__(self, x):
-        init = uniform_within((25 * len(x)) ** -0.5)
-        kernel = self.param("kernel", init, (5, 5, len(x), self.features))
+        init = uniform_within((self.size**2 * len(x)) ** -0.5)
+        kernel = self.param("kernel", init, (self.size, self.size, len(x), self.features))
         bias = self.param("bias", init, (self.features,))
         x = convolve(x, kernel, padding=self.padding, lowering=self.lowering)
         return halved(nn.relu(x + per_channel(bias)))
@@ -58,10 +62,11 @@ class Dense(nn.Module):
 
 
 class Body(nn.Module):
-    """Two convolutions of 5 x 5, then dense layers: images [B, H, W, C] -> [B, F]."""
+    """Convolutions, then dense layers: images [B, H, W, C] -> [B, F]."""
 
-    channels: tuple[int, int]
-    paddings: tuple[int, int]
+    size: int  # of the kernels
+    channels: tuple[int, ...]
+    paddings: tuple[int, ...]
     widths: tuple[int, ...]
     lowering: str
 
@@ -69,7 +74,8 @@ class Body(nn.Module):
     def __call__(self, images):
         x = columns(scaled(images))
         for i, (channels, padding) in enumerate(zip(self.channels, self.paddings, strict=True)):
-            x = Convolution(channels, padding, self.lowering, name=f"conv{i + 1}")(x)
+            name = f"conv{i + 1}"
+            x = Convolution(channels, self.size, padding, self.lowering, name=name)(x)
         x = x.reshape(-1, x.shape[-1])  # [channels height width, B]
         for i, width in enumerate(self.widths):
             x = Dense(width, name=f"dense{i + 1}")(x)
@@ -95,7 +101,7 @@ def lenet(
     """
     check_images("lenet", inputs, smallest=16)
     first = 2 if tuple(inputs[:2]) == (28, 28) else 0
-    body = Body((6, 16), (first, 0), (120, 84), lowering)
+    body = Body(5, (6, 16), (first, 0), (120, 84), lowering)
     return _network(body, inputs, outputs, task, augment)
 
 
@@ -116,7 +122,29 @@ def cnn(
       ValueError: the examples are not images, or they are too small.
     """
     check_images("cnn", inputs, smallest=4)
-    body = Body((32, 64), (2, 2), (512,), lowering)
+    body = Body(5, (32, 64), (2, 2), (512,), lowering)
+    return _network(body, inputs, outputs, task, augment)
+
+
+def conv3(
+    *,
+    inputs: tuple[int, ...],
+    outputs: int,
+    task: Task,
+    lowering: Lowering = "auto",
+    augment: Augment = False,
+) -> ClientModel:
+    """A client's network of the pFedGAT paper, for images [H, W, C] of at least 8 x 8.
+
+    Convolutions of 3 x 3 with 32, 64 and 64 channels and a padding of 1, so that they keep
+    height and width, dense layers with 120 and 84 units, and the head. With 10 outputs it has
+    135,998 parameters on 28 x 28 x 1, and 190,334 on 32 x 32 x 3.
+
+    Raises:
+      ValueError: the examples are not images, or they are too small.
+    """
+    check_images("conv3", inputs, smallest=8)
+    body = Body(3, (32, 64, 64), (1, 1, 1), (120, 84), lowering)
     return _network(body, inputs, outputs, task, augment)
 
 

@@ -42,7 +42,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, FederatedData
+from graphfl_jax.core import Array, FederatedData
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.robustness.updates import with_updates
@@ -307,16 +307,14 @@ def poison_with(attack: DataAttack | Callable, attackers: Attackers) -> Poison:
     return Poison(uploads=functools.partial(_poison_uploads, attack, attackers))
 
 
-def _poison_uploads(
-    attack, attackers, algorithm: Algorithm, server, cohorts, uploads, rank, key
-):
-    def change(updates, cohort, group):
-        malicious = attackers.among(rank[cohort.ids])
+def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, key):
+    def change(updates, group):
+        malicious = attackers.among(rank[cohorts[group].ids])
         # The method's own draws must be those of an honest run.
         changed = attack(updates, ~malicious, jax.random.fold_in(key, 1 + group))
         return jnp.where(malicious[:, None], changed, updates)
 
-    return with_updates(algorithm, server, cohorts, uploads, change)
+    return with_updates(untrained, uploads, change)
 
 
 def _poison_data(attack, attackers, data: FederatedData, key) -> FederatedData:

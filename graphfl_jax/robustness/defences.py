@@ -124,7 +124,7 @@ def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
       defence: what it builds.
     """
 
-    def change(updates, cohort, group):
+    def change(updates, group):
         result = defence(updates)
         if name == "clip":
             return result
@@ -136,13 +136,10 @@ def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
             result = jnp.sum(jnp.where(kept, updates, 0.0), axis=0) / number
         return jnp.broadcast_to(result[None], updates.shape)
 
-    def aggregate(server, cohorts, uploads, key):
-        if len(algorithm.clients) == 1:
-            cohorts, uploads = (cohorts,), (uploads,)
-        uploads = with_updates(algorithm, server, cohorts, uploads, change)
-        return algorithm.aggregate(server, cohorts, uploads, key)
+    def defend(untrained, uploads):
+        return with_updates(untrained, uploads, change)
 
-    return algorithm.replacing(aggregate=aggregate)
+    return algorithm.replacing(defend=defend)
 
 
 def check_defence(
@@ -157,10 +154,11 @@ def check_defence(
 
     def uploads(key):
         server = algorithm.server.init(key, graph)
-        return [
-            client.untrained(algorithm.download(server, group, 0))
-            for group, client in enumerate(algorithm.clients)
-        ]
+        sent = []
+        for group, client in enumerate(algorithm.clients):
+            message = algorithm.download(server, group, 0)
+            sent.append(client.untrained(message, client.enroll(message, key)))
+        return sent
 
     if not jax.tree.leaves(jax.eval_shape(uploads, jax.random.key(0))):
         raise ValueError(

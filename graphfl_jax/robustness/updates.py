@@ -9,39 +9,28 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Cohort
 
 
-def with_updates(
-    algorithm: Algorithm, server, cohorts: tuple, uploads: tuple, change: Callable
-):
+def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
     """The uploads of each architecture after their updates have been changed.
 
     Where `change` leaves a number as it is, so is the upload, bit for bit.
 
     Args:
-      algorithm: the method.
-      server: its state in this round.
-      cohorts: for each architecture.
-      uploads: for each architecture, every leaf [M, ...].
-      change: (updates [M, d], cohort, number of the architecture) -> updates [M, d].
+      untrained: what the clients would have sent untrained, for each architecture, every leaf
+        [M, ...].
+      uploads: what they sent.
+      change: (updates [M, d], number of the architecture) -> updates [M, d].
     """
 
-    def changed(group: int, cohort: Cohort, uploads):
-        if not jax.tree.leaves(uploads):  # of clients that send nothing
-            return uploads
-        client = algorithm.clients[group]
-
-        def untrained(i):
-            return client.untrained(algorithm.download(server, group, i))
-
-        before, _ = tree.as_matrix(jax.vmap(untrained)(cohort.ids))  # [M, d]
-        after, back = tree.as_matrix(uploads)
+    def changed(group: int, before, after):
+        if not jax.tree.leaves(after):  # of clients that send nothing
+            return after
+        before, _ = tree.as_matrix(before)  # [M, d]
+        after, back = tree.as_matrix(after)
         updates = after - before
-        new = change(updates, cohort, group)
+        new = change(updates, group)
         return back(jnp.where(new == updates, after, before + new))
 
-    return tuple(
-        changed(group, cohort, own)
-        for group, (cohort, own) in enumerate(zip(cohorts, uploads, strict=True))
-    )
+    groups = range(len(uploads))
+    return tuple(changed(*own) for own in zip(groups, untrained, uploads, strict=True))

@@ -22,7 +22,7 @@ from graphfl_jax.evaluation import (
     split_results,
 )
 from graphfl_jax.program import Log
-from graphfl_jax.rounds import client_data, members, sample_cohorts
+from graphfl_jax.rounds import client_data, members, received, sample_cohorts
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, inputs_of, program_of, scope_of
 
@@ -79,10 +79,11 @@ class DebugSession:
             memories[g] = tree.put(memories[g], places[g], stacked[0])
             uploads.append(stacked[1])
             metrics += [metric for _, _, metric in trained]
-        uploads = tuple(uploads)
-        if self.poison.uploads is not None:
-            poisoned = (algorithm, server, cohorts, uploads, data.attack_rank, key_server)
-            uploads = call(SERVER, "poisoning of uploads", self.poison.uploads, *poisoned)
+        uploads = call(
+            *(SERVER, "attack and defence", received, algorithm, self.poison),
+            *(state._replace(server=server), places, cohorts, tuple(uploads)),
+            *(data.attack_rank, key_server),
+        )
         server = call(
             SERVER, "aggregation", algorithm.aggregate, server, cohorts, uploads, key_server
         )

@@ -1,0 +1,138 @@
+"""FedAH: each client mixes its own head with the server's, by a learned share of each number.
+
+Zhou, He, Zhai, Gao, Chen, Qin, Zhang, Guo. FedAH: Aggregated Head for Personalized Federated
+Learning. 2024. https://arxiv.org/abs/2412.01295
+
+With the body b and the head h of the server, client i has a head h_i and shares W_i in [0, 1],
+one for each number of the head. Products * are elementwise:
+
+    m_i  = h_i + (h - h_i) * W_i
+    W_i <- clip(W_i - eta dF_i(b, m_i)/dm_i * (h - h_i), 0, 1)      K_h times, with m_i anew
+    h_i <- K_h steps of SGD on F_i(b, .), from m_i
+    b_i  = K_c - K_h steps of SGD on F_i(., h_i), from b
+    (b, h) <- sum_i n_i (b_i, h_i) / sum_i n_i
+
+P predicts with b and the mixed head m_i after K_h steps of W_i, as the authors evaluate, and
+before h_i or b_i is trained. G is (b, h), and L is (b_i, h_i).
+
+Departures:
+  * Fixed numbers of steps on batches drawn with replacement. The authors' code passes once over
+    the examples for each of W_i, h_i and b_i, so by default K_h is half of K_c, rounded down.
+    The steps of W_i are not counted in K_c.
+  * In every round, the authors mix the heads of all clients. Here only the cohort changes its
+    W_i and h_i, and the steps of W_i for P are not kept.
+  * A client starts with the first head that it receives, and with W_i = 1.
+  * FL-bench has a single W for all clients. Here each client has its own, as in the authors'
+    code.
+"""
+
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.algorithms.fedrep import head_steps_of, train_parts
+from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Params, Predictor
+from graphfl_jax.settings import Integer, Optimizer, Real
+from graphfl_jax.trainers import sgd_trainer
+
+
+class OwnHead(NamedTuple):
+    """The memory of a client."""
+
+    head: Params  # h_i
+    shares: Params  # W_i, of the server's head in the mixed one
+
+
+def fedah(
+    model: ClientModel,
+    *,
+    client_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("client", meaning="Learning rate of the clients."),
+    ],
+    local_steps: int,
+    batch_size: int | None,
+    fedah_head_steps: Annotated[
+        int,
+        Integer(
+            "First local steps K_h, which train the head, after as many steps of its shares; "
+            "the others train the body. -1 takes half of local_steps.",
+            low=-1,
+        ),
+    ] = -1,
+    fedah_eta: Annotated[
+        Array, Real("Learning rate eta of the shares of the server's head; 0 keeps them at 1.")
+    ] = 1.0,
+) -> Algorithm:
+    """Builds FedAH. Server state, message and upload are a model; the memory is an `OwnHead`.
+
+    Args:
+      model: of all clients.
+      client_optimizer: its state starts anew for the head and for the body.
+      local_steps: K_c, steps of head and body together.
+      batch_size: examples in a step; None takes all.
+      fedah_head_steps: K_h; 0 trains the body only.
+      fedah_eta: eta, of plain projected gradient steps.
+
+    Raises:
+      ValueError: K_h is larger than K_c.
+    """
+    head_steps = head_steps_of(
+        "fedah_head_steps", fedah_head_steps, local_steps, otherwise=local_steps // 2
+    )
+    train = train_parts(
+        model,
+        client_optimizer,
+        steps={"head": head_steps, "body": local_steps - head_steps},
+        batch_size=batch_size,
+    )
+
+    def to_projected(gradient, share):
+        """The way to the share after a step, whose length is limited by 0 and 1."""
+        return jnp.clip(share - fedah_eta * gradient, 0.0, 1.0) - share
+
+    projected = optax.stateless(
+        lambda gradients, shares: jax.tree.map(to_projected, gradients, shares)
+    )
+    fit = sgd_trainer(projected, steps=head_steps, batch_size=batch_size)
+
+    def with_fitted_shares(w, memory, data, key):
+        if not head_steps:
+            return memory
+
+        def objective(shares, batch, key):
+            # By the chain rule its gradient is that by the mixed head, times h - h_i.
+            head = mixed(w["head"], memory._replace(shares=shares))
+            return model.objective({"body": w["body"], "head": head}, batch, key)
+
+        shares, _ = fit(objective, memory.shares, data.train, key)
+        return memory._replace(shares=shares)
+
+    def untrained(w, memory):
+        return {"body": w["body"], "head": mixed(w["head"], memory)}
+
+    def local(w, memory, data, key):
+        key_shares, key_parts = jax.random.split(key)
+        memory = with_fitted_shares(w, memory, data, key_shares)
+        params, metrics = train(untrained(w, memory), data.train, key_parts)
+        return OwnHead(params["head"], memory.shares), params, metrics
+
+    def personalize(w, memory, data, key):
+        return Predictor(untrained(w, with_fitted_shares(w, memory, data, key)))
+
+    client = Client(
+        model,
+        local,
+        enroll=lambda w, key: OwnHead(w["head"], jax.tree.map(jnp.ones_like, w["head"])),
+        untrained=untrained,
+        personalize=personalize,
+    )
+    return Algorithm(averaging_server(model), (client,), averages=True)
+
+
+def mixed(head: Params, own: OwnHead) -> Params:
+    """The mixed head m_i of the server's head h and a client's own."""
+    return jax.tree.map(lambda h, h_i, w_i: h_i + (h - h_i) * w_i, head, own.head, own.shares)
