@@ -15,7 +15,8 @@ from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.cnn import cnn, conv3, lenet
-from graphfl_jax.models.images import LOWERINGS, augmented, convolve, halved
+from graphfl_jax.models.convolutions import LARGEST, LOWERINGS, TILE, convolve, transforms
+from graphfl_jax.models.images import augmented, halved
 
 KEY = jax.random.key(5)
 SHAPE = (16, 17, 3)
@@ -75,6 +76,27 @@ def test_every_lowering_computes_the_convolution(padding, lowering):
         *map(jnp.float32, (x, kernel))
     )
     np.testing.assert_allclose(found, by_hand(x, kernel, padding), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("size", range(2, LARGEST + 1))
+def test_minimal_filtering_is_exact_for_one_row(size):
+    rng = np.random.default_rng(0)
+    row, kernel = rng.normal(size=TILE + size - 1), rng.normal(size=size)
+    a, g, b_transposed = transforms(size)
+    found = a.T @ ((g @ kernel) * (b_transposed @ row))
+    np.testing.assert_allclose(found, np.correlate(row, kernel), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("size, channels", [(5, 16), (5, 8), (3, 16)])
+def test_large_kernels_with_many_channels_are_filtered_on_a_cpu(size, channels):
+    x, kernel = jnp.ones((channels, 8, 8, 2)), jnp.ones((size, size, channels, 3))
+    lowered = {}
+    for lowering in ("auto", "im2col", "winograd"):
+        one_way = functools.partial(convolve, padding=0, lowering=lowering)
+        lowered[lowering] = str(jax.make_jaxpr(one_way)(x, kernel))
+    assert lowered["im2col"] != lowered["winograd"]
+    expected = "winograd" if (size, channels) == (5, 16) else "im2col"
+    assert lowered["auto"] == lowered[expected]
 
 
 def test_pooling_takes_the_largest_of_each_window_and_drops_a_last_odd_row():

@@ -91,7 +91,7 @@ def test_every_lowering_computes_the_convolution(size, stride):
         gradient = jax.value_and_grad(loss, (0, 1), has_aux=True)
         return jax.jit(gradient)(x[0], kernels[0]), jax.jit(jax.vmap(gradient))(x, kernels)
 
-    xla, *others = map(run, ("xla", "rows", "im2col"))
+    xla, *others = map(run, ("xla", "rows", "im2col", "winograd"))
     for other in others:
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), xla, other

@@ -15,15 +15,8 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.images import (
-    Augment,
-    Lowering,
-    augmented,
-    columns,
-    convolve,
-    halved,
-    per_channel,
-)
+from graphfl_jax.models.convolutions import Lowering, convolve
+from graphfl_jax.models.images import Augment, augmented, columns, halved, per_channel
 from graphfl_jax.models.layers import dense, scaled, uniform_within
 from graphfl_jax.models.micro_batches import MicroBatched
 
@@ -49,16 +42,17 @@ class Convolution(nn.Module):
 
 
 class Dense(nn.Module):
-    """A dense layer with ReLU on columns: [F, B] -> [features, B]."""
+    """A dense layer with ReLU: [B, F] -> [B, features]."""
 
     features: int
 
     @nn.compact
     def __call__(self, x):
-        init = uniform_within(len(x) ** -0.5)
-        kernel = self.param("kernel", init, (len(x), self.features))
+        inputs = x.shape[1]
+        init = uniform_within(inputs**-0.5)
+        kernel = self.param("kernel", init, (inputs, self.features))
         bias = self.param("bias", init, (self.features,))
-        return nn.relu(kernel.T @ x + bias[:, None])
+        return nn.relu(x @ kernel + bias[None])
 
 
 class Body(nn.Module):
@@ -76,10 +70,10 @@ class Body(nn.Module):
         for i, (channels, padding) in enumerate(zip(self.channels, self.paddings, strict=True)):
             name = f"conv{i + 1}"
             x = Convolution(channels, self.size, padding, self.lowering, name=name)(x)
-        x = x.reshape(-1, x.shape[-1])  # [channels height width, B]
+        x = x.reshape(-1, x.shape[-1]).T  # [B, channels height width]
         for i, width in enumerate(self.widths):
             x = Dense(width, name=f"dense{i + 1}")(x)
-        return x.T
+        return x
 
 
 def lenet(

@@ -1,8 +1,4 @@
-"""Layers of networks for images, whose activations are [channels, height, width, batch].
-
-On a CPU, the batch as the last axis fills the vector registers, and the gradients of weights
-become products that XLA computes fast. Elsewhere XLA chooses the layout in memory itself.
-"""
+"""Layers of networks for images, whose activations are [channels, height, width, batch]."""
 
 from typing import Annotated
 
@@ -11,17 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import variance_scaling
 
-from graphfl_jax.settings import Choice, Switch
+from graphfl_jax.models.convolutions import convolve, shifted
+from graphfl_jax.settings import Switch
 
-LOWERINGS = ("auto", "rows", "im2col", "xla")
-Lowering = Annotated[
-    str,
-    Choice(
-        "How convolutions are computed: one product per kernel row, one product, or XLA's own "
-        "convolution; auto is im2col on a CPU and xla elsewhere.",
-        LOWERINGS,
-    ),
-]
 Augment = Annotated[
     bool,
     Switch("Whether training images are moved by up to 4 pixels at random, and half mirrored."),
@@ -52,39 +40,6 @@ def augmented(images, key):
 
     added = jnp.pad(images, ((0, 0), (_MOVED, _MOVED), (_MOVED, _MOVED), (0, 0)))
     return jax.vmap(crop)(added, corners, mirrored)
-
-
-def convolve(x, kernel, *, padding: int, lowering: str, stride: int = 1):
-    """A convolution: [C, H, W, B] and [k, k, C, F] -> [F, H', W', B].
-
-    Args:
-      padding: zeros on each of the four sides.
-      lowering: one of `LOWERINGS`. Results are equal up to rounding.
-      stride: of both axes.
-    """
-    size, _, channels, features = kernel.shape
-    x = x.astype(kernel.dtype)
-    if lowering == "auto":
-        lowering = "im2col" if jax.default_backend() == "cpu" else "xla"
-    if lowering == "xla":
-        return jax.lax.conv_general_dilated(
-            *(x, kernel, (stride, stride), [(padding, padding)] * 2),
-            dimension_numbers=("CHWN", "HWIO", "CHWN"),
-        )
-    x = jnp.pad(x, ((0, 0), *[(padding, padding)] * 2, (0, 0)))
-    # [k C, padded H, W', B]: for each output column, the inputs of one kernel row
-    parts = shifted(jnp.concatenate(shifted(x, 2, size, stride)), 1, size, stride)
-    height, width = parts[0].shape[1:3]
-    if lowering == "im2col":
-        product = kernel.reshape(-1, features).T @ jnp.concatenate(parts).reshape(
-            size * size * channels, -1
-        )
-    else:
-        rows = kernel.reshape(size, size * channels, features)
-        product = sum(
-            row.T @ part.reshape(len(part), -1) for row, part in zip(rows, parts, strict=True)
-        )
-    return product.reshape(features, height, width, -1)
 
 
 class Conv(nn.Module):
@@ -167,14 +122,6 @@ def max_pool(x):
             first = jnp.where((first >= other) | jnp.isnan(first), first, other)
         x = first
     return x
-
-
-def shifted(x, axis: int, size: int, stride: int) -> list:
-    """Sliding windows along an axis: a list of `size` arrays, the k-th items of all windows."""
-    reach = (x.shape[axis] - size) // stride * stride + 1
-    return [
-        jax.lax.slice_in_dim(x, first, first + reach, stride, axis) for first in range(size)
-    ]
 
 
 def per_channel(values):

@@ -13,7 +13,8 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.images import BatchNorm, Conv, Lowering, columns, max_pool, per_channel
+from graphfl_jax.models.convolutions import Lowering
+from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool, per_channel
 from graphfl_jax.models.layers import dense
 from graphfl_jax.models.pretrained import read_tensors
 from graphfl_jax.settings import Integer, Text
