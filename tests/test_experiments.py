@@ -28,6 +28,7 @@ from graphfl_jax.configs import (
     pems_bay,
     tpt48,
 )
+from graphfl_jax.configs.base import VALIDATED
 from graphfl_jax.program import make_program
 from tests.entries import ROOT, entry, launched, shrunk
 from tests.test_traffic import write_matrix, write_series
@@ -60,11 +61,19 @@ LOADED = {}
 
 
 def federation_of(file, config):
-    """The federation of a file's configurations, whose data are the same for all methods."""
-    if file not in LOADED:
-        LOADED[file] = config.data.to_dict(), load_federation(config)
-    settings, federation = LOADED[file]
-    assert config.data.to_dict() == settings
+    """The federation of a file's configurations, whose data are the same for all methods.
+
+    Only methods that train on validation examples take some of the training examples for them.
+    """
+    settings = config.data.to_dict()
+    validated = config.algorithm.name in VALIDATED and file is not custom
+    if (file, validated) not in LOADED:
+        LOADED[file, validated] = settings, load_federation(config)
+    expected, federation = LOADED[file, validated]
+    assert settings == expected
+    assert ("val" in federation.data.evals) == (
+        validated or file in (custom, metr_la, pems_bay)
+    )
     return federation
 
 
@@ -115,7 +124,7 @@ def test_a_configuration_scores_every_client(file, method, user_file):
     key, data = jax.random.key(0), experiment.federation.data
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     state = jax.eval_shape(program.start, key, hparams, data)
-    scores, extras = jax.eval_shape(program.evaluate, state, key, hparams, data)
+    scores, extras, _ = jax.eval_shape(program.evaluate, state, key, hparams, data)
     assert bool(extras["G"]) == (config.model.name == "gru")
     assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
 

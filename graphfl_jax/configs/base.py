@@ -31,7 +31,8 @@ VARIANTS = {
 
 # Methods that need labels: a regression refuses them.
 CLASSIFIERS = ("fedrod", "knnper")
-# The share of validation examples for algorithms that train on them.
+# Algorithms that train on validation examples, and the share of these. A file of one's own may
+# have validation examples of its own.
 VALIDATED = {"pfedgat": {"data.val_fraction": 0.1}}
 
 
@@ -70,5 +71,6 @@ def configured(
     if method not in known:
         raise ValueError(f"method={method!r} is unknown; choose from {', '.join(known)}")
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
-    settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
+    if data != "custom":
+        settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
     return configuration(known[method] | {"data.name": data} | hparams, settings)
