@@ -33,7 +33,7 @@ from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table
 from experiments.common.units import UNITS
 from experiments.paper.cached_runs import cached_runs
-from experiments.paper.configurations import paper_config
+from experiments.paper.configurations import Cell, paper_config
 from graphfl_jax import configs
 from graphfl_jax.build import load_federation
 from graphfl_jax.configs import changed, for_any_task, methods
@@ -133,7 +133,7 @@ def main() -> int:
 
 def config_of(dataset: str, method: str):
     """The configuration of a method on a data set."""
-    return paper_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+    return paper_config(Cell(dataset), method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
 def histograms(figure: Histograms) -> tuple[list[dict], str]:
