@@ -92,7 +92,6 @@ def check(entry, module, words):
             for method in FLAGS.methods:
                 module.table_config(cell, method)
     elif entry == "figures":
-        data = module.FIGURES[FLAGS.figure].dataset
         module.check_names("methods", FLAGS.methods, module.methods())
     elif entry == "theory":
         module.check_flags()

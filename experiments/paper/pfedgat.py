@@ -49,8 +49,7 @@ class Size(NamedTuple):
     epochs: int  # of a client in a round
 
 
-# "small" leaves 600 of a client's 667 examples for training.
-SIZES = {"small": Size(examples=6670, rounds=30, epochs=1), "full": Size(0, 50, 5)}
+SIZES = {"small": Size(examples=6000, rounds=25, epochs=1), "full": Size(0, 50, 5)}
 SETTINGS = {
     "IID": {"data.partition": "iid"},
     "pathological": {"data.partition": "pathological"},

@@ -29,8 +29,10 @@ it scores a method. FedAvg at max(G, L) is the control: it has no personalised m
 gains by the choice of the point alone.
 """
 PAPER = """\
-The published scores are from runs with all training images, 50 rounds of 5 epochs in batches of
-64, learning rate 0.01, and a network with three convolutional and three dense layers."""
+The published scores are from runs with all training images, 50 rounds of 5 epochs in batches
+of 64, learning rate 0.01, and a network with three convolutional and three dense layers. These
+are the runs of this table:
+"""
 
 
 def table_row(cell: Cell, config, runs: list[dict]) -> dict:
@@ -143,7 +145,7 @@ def console_table(table: str, rows: list[dict]) -> Table:
         f"{table} on {first['data']}, {first['setting']}, {first['unit']}, "
         f"{first['seeds']} seeds"
     )
-    heads = [head.replace(" ", "\n") for head in HEADS]
+    heads = [head.replace("sd ", "sd\n") for head in HEADS]
     return narrow(title, [cells[2:] for cells in [heads, *score_rows(rows)]])
 
 
@@ -151,7 +153,7 @@ def markdown(rows: list[dict]) -> str:
     """The table in Markdown, with a caption, the sizes of the runs, and notes."""
     parts = [
         CAPTION.format(seeds=rows[0]["seeds"]),
-        f"{PAPER} Runs of this table:\n",
+        PAPER,
         "".join(f"- {line}\n" for line in sizes(rows)),
         markdown_table([list(HEADS), *score_rows(rows)]),
         *(f"{escaped(note)}\n" for note in notes(rows)),
