@@ -9,6 +9,9 @@ panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and 
 panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local steps K_c, and over the
 number of server steps K_s. Lines are means over clients and seeds at P; bands are one standard
 deviation over seeds.
+pfedgat_3: the shares of all clients' models in the model that each client gets, seed 0. Clients
+with similar labels are neighbours. pfedgat_4: scores of new clients, over the rounds after they
+have joined. Both have the small size of the tables.
 partition: how many examples of each class every client of --config has; by default of
 configs/fashion_mnist.py.
 
@@ -28,12 +31,27 @@ from rich.console import Console
 
 from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
 from experiments.common.flag_values import check_names
-from experiments.common.plots import draw_histograms, draw_holdings, draw_lines, save_figure
+from experiments.common.plots import (
+    draw_histograms,
+    draw_holdings,
+    draw_lines,
+    draw_panels,
+    draw_shares,
+    save_figure,
+)
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table
 from experiments.common.units import UNITS
 from experiments.paper.cached_runs import cached_runs
-from experiments.paper.configurations import paper_config
+from experiments.paper.configurations import Cell, paper_config
+from experiments.paper.pfedgat_figures import (
+    Allocations,
+    Joining,
+    allocation_rows,
+    allocations,
+    joining,
+    joining_rows,
+)
 from graphfl_jax import configs
 from graphfl_jax.build import load_federation
 from graphfl_jax.configs import changed, for_any_task, methods
@@ -81,10 +99,13 @@ FIGURES = {
     "panacea_3g": Ablation(
         "tpt48", "panacea", "algorithm.server_steps", (1, 5, 10, 20), "server steps $K_s$"
     ),
+    "pfedgat_3": Allocations("cifar10", "pathological", evaluations=3),
+    "pfedgat_4": Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=3),
 }
+COMPARING = (Curves, Allocations, Joining)  # figures that compare methods
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
 flags.DEFINE_list(
-    "methods", [], "Methods of a figure over rounds; empty is all that any task allows."
+    "methods", [], "Methods of a figure that compares some; empty is those of the figure."
 )
 flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
@@ -95,7 +116,7 @@ def main() -> int:
     started = time.perf_counter()
     matplotlib.use("Agg")  # needs no screen
     figure = FIGURES[FLAGS.figure]
-    if FLAGS.methods and not isinstance(figure, Curves):
+    if FLAGS.methods and not isinstance(figure, COMPARING):
         raise ValueError(
             f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
             f"compare methods; leave --methods out"
@@ -108,18 +129,7 @@ def main() -> int:
     check_names("methods", FLAGS.methods, methods())
     out = Path(FLAGS.out)
     check_folder(out)
-    if isinstance(figure, Histograms):
-        lines, unit = histograms(figure)
-        drawn, rows = draw_histograms(lines, unit), histogram_rows(lines, unit)
-    elif isinstance(figure, Holdings):
-        lines, title = holdings(figure)
-        drawn, rows = draw_holdings(lines, title), holding_rows(lines)
-    elif isinstance(figure, Curves):
-        lines = curves(figure, FLAGS.methods or for_any_task(), out)
-        drawn, rows = draw_lines(lines, "round"), curve_rows(lines)
-    else:
-        lines = ablation(figure, out)
-        drawn, rows = draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
+    lines, drawn, rows = KINDS[type(figure)](figure, out)
     out.mkdir(parents=True, exist_ok=True)
     save_figure(drawn, out / FLAGS.figure)
     write_json(out / f"{FLAGS.figure}.json", lines)
@@ -131,9 +141,51 @@ def main() -> int:
     return 0
 
 
-def config_of(dataset: str, method: str):
-    """The configuration of a method on a data set."""
-    return paper_config(dataset, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+def config_of(cell: Cell, method: str):
+    """The configuration of a method in a cell."""
+    return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+
+
+def made_histograms(figure, out):
+    lines, unit = histograms(figure)
+    return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
+
+
+def made_holdings(figure, out):
+    lines, title = holdings(figure)
+    return lines, draw_holdings(lines, title), holding_rows(lines)
+
+
+def made_curves(figure, out):
+    lines = curves(figure, FLAGS.methods or for_any_task(), out)
+    return lines, draw_lines(lines, "round"), curve_rows(lines)
+
+
+def made_ablation(figure, out):
+    lines = ablation(figure, out)
+    return lines, draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
+
+
+def made_allocations(figure, out):
+    lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, out)
+    return lines, draw_shares(lines), allocation_rows(lines)
+
+
+def made_joining(figure, out):
+    methods = FLAGS.methods or list(figure.methods)
+    panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, out)
+    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
+
+
+# The lines, the drawn figure and the rows of text of each kind.
+KINDS = {
+    Histograms: made_histograms,
+    Holdings: made_holdings,
+    Curves: made_curves,
+    Ablation: made_ablation,
+    Allocations: made_allocations,
+    Joining: made_joining,
+}
 
 
 def histograms(figure: Histograms) -> tuple[list[dict], str]:
@@ -142,7 +194,7 @@ def histograms(figure: Histograms) -> tuple[list[dict], str]:
     A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
     ``shares`` of values in them.
     """
-    federation = load_federation(config_of(figure.dataset, "fedavg"))
+    federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
     units = federation.units
     values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
     edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
@@ -200,7 +252,7 @@ def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
     lines = []
     with progress_bar("methods") as bar:
         for method in bar.track(methods, description=FLAGS.figure):
-            config = config_of(figure.dataset, method)
+            config = config_of(Cell(figure.dataset), method)
             runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out)
             finished = [run for run in runs if not run["diverged"]]
             lost = len(runs) - len(finished)
@@ -220,7 +272,9 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
     values, scores = [], []
     with progress_bar("values") as bar:
         for value in bar.track(figure.values, description=FLAGS.figure):
-            config = changed(config_of(figure.dataset, figure.method), {figure.field: value})
+            config = changed(
+                config_of(Cell(figure.dataset), figure.method), {figure.field: value}
+            )
             runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out)
             metric = runs[0]["metric"]
             if not any(run["diverged"] for run in runs):

@@ -1,7 +1,7 @@
 """Tables of the papers: methods by data sets over several seeds, beside published scores.
 
     python -m experiments.tables --table=panacea_2 --data_root=DIR
-    python -m experiments.tables --table=panacea_3 --data_root=DIR
+    python -m experiments.tables --table=pfedgat_1 --at_once=1 --data_root=DIR
 
 panacea_2 scores the clients that train. panacea_3 scores new clients, a fifth of all clients,
 drawn with every seed. panacea_4 compares Panacea with its parts. Scores are test scores after
@@ -11,10 +11,16 @@ spreads: over clients (mean over seeds of the standard deviation over clients) a
 (standard deviation of the mean over clients). For forecasts in physical units a second table
 has errors in these units, beside forecast baselines.
 
+pfedgat_1 to pfedgat_4 are the tables of pFedGAT: images of three data sets that are divided in
+several ways, class shares from Dirichlet distributions, numbers of clients, and the paper's
+attention against free shares. They have test scores at G, L and P, and that of G or L which is
+better on validation. --profile is their size.
+
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated.
 """
 
+import itertools
 import sys
 import time
 from pathlib import Path
@@ -27,34 +33,41 @@ from experiments.common.command_line import FLAGS, launch, progress_bar
 from experiments.common.flag_values import check_names
 from experiments.common.provenance import provenance
 from experiments.paper.cached_runs import cached_runs
-from experiments.paper.configurations import CONFIGS, paper_config
+from experiments.paper.configurations import CONFIGS, Cell, paper_config
 from experiments.paper.forecast_baselines import forecast_rows
-from experiments.paper.published import PUBLISHED
-from experiments.paper.table_text import (
-    console_table,
-    error_markdown,
-    error_table,
-    forecast_row,
-    markdown,
-    notes,
-    table_row,
-)
+from experiments.paper.pfedgat import SIZES
+from experiments.paper.table_text import error_markdown, error_table, forecast_row
+from experiments.paper.tables import TABLES, Table
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.folder import check_folder
 
-flags.DEFINE_enum("table", "panacea_2", list(PUBLISHED), "Table to make.")
-flags.DEFINE_list("datasets", ["fl60", "tpt48"], f"Data sets, of {', '.join(CONFIGS)}.")
+flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
+flags.DEFINE_list(
+    "datasets", [], f"Data sets, of {', '.join(CONFIGS)}; empty is those of the table."
+)
+flags.DEFINE_enum(
+    "profile",
+    None,
+    list(SIZES),
+    "Size of a table of pFedGAT; by default small. full is for a GPU.",
+)
 flags.DEFINE_enum(
     "source", "real", ["real", "simulated"], "Source of data that the papers measured."
 )
 flags.DEFINE_list("methods", [], "Methods; empty is all methods of the table.")
-flags.DEFINE_integer("seeds", 5, "Runs of every method, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer(
+    "seeds",
+    None,
+    "Runs of every method, with seeds 0, 1, ...; by default 5, and 3 with images.",
+    lower_bound=1,
+)
 flags.DEFINE_integer(
     "at_once",
     0,
-    "Seeds that run in one program; 0 is all. 1 is faster if one run uses the whole machine.",
+    "Seeds that run in one program; 0 is all. With 1, the devices share the clients of a run, "
+    "which is faster if one run uses the whole machine.",
     lower_bound=0,
 )
 flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
@@ -63,42 +76,40 @@ flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs."
 
 def main() -> int:
     started = time.perf_counter()
-    datasets = FLAGS.datasets
-    check_names("datasets", datasets, CONFIGS)
-    methods = FLAGS.methods or list(PUBLISHED[FLAGS.table])
-    check_names("methods", methods, configs.methods())
+    table, cells, methods = planned()
+    seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
     check_folder(out)
-    baselines = baseline_rows(datasets, methods[0])  # also finds missing files at once
+    baselines = baseline_rows(cells, methods[0])  # also finds missing files at once
 
-    planned = [(name, method) for name in datasets for method in methods]
     rows, new_runs = [], 0
     with progress_bar("methods") as bar:
-        task = bar.add_task("", total=len(planned))
-        for name, method in planned:
-            bar.update(task, description=f"{method} on {name}")
-            config = table_config(name, method)
-            seeds = list(range(FLAGS.seeds))
+        task = bar.add_task("", total=len(cells) * len(methods))
+        for cell, method in itertools.product(cells, methods):
+            where = ", ".join(word for word in (cell.dataset, cell.setting) if word)
+            bar.update(task, description=f"{method} on {where}")
+            config = table_config(cell, method)
             runs, new = cached_runs(config, seeds, out, at_once=FLAGS.at_once)
-            rows.append(table_row(FLAGS.table, config, runs))
+            rows.append(table.row(cell, config, runs))
             new_runs += new
             bar.advance(task)
 
+    counts = f"{new_runs} new runs, {len(rows) * len(seeds) - new_runs} from the cache"
+    rows = table.complete(rows)
     console = Console()
-    for name in datasets:
-        console.print(console_table(FLAGS.table, [row for row in rows if row["data"] == name]))
-    for note in notes(rows):
+    for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
+        console.print(table.console(list(own)))
+    for note in table.notes(rows):
         console.print(note, soft_wrap=True)
-    parts = [markdown(FLAGS.table, rows)]
-    with_errors = baselines + [row for row in rows if row["errors"]]
-    for name in datasets:
+    parts = [table.markdown(rows)]
+    with_errors = baselines + [row for row in rows if row.get("errors")]
+    for name in dict.fromkeys(cell.dataset for cell in cells):
         forecasts = [row for row in with_errors if row["data"] == name]
         if forecasts:
             console.print(error_table(forecasts))
             parts.append(error_markdown(forecasts))
     write_json(out / f"{FLAGS.table}.json", rows + baselines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
-    counts = f"{new_runs} new runs, {len(planned) * FLAGS.seeds - new_runs} from the cache"
     page = "\n".join([f"{made} {counts}.\n", *parts])
     write_text(out / f"{FLAGS.table}.md", page)
     pages.publish(page)
@@ -108,28 +119,47 @@ def main() -> int:
     return 0
 
 
-def baseline_rows(datasets: list[str], method: str) -> list[dict]:
+def planned() -> tuple[Table, list[Cell], list[str]]:
+    """The table, its cells and its methods that the flags choose.
+
+    Raises:
+      ValueError: the table has no sizes or not this data set, or a method is unknown.
+    """
+    table = TABLES[FLAGS.table]
+    if FLAGS.profile and FLAGS.profile not in table.cells:
+        raise ValueError(
+            f"profile={FLAGS.profile} is not read, since {FLAGS.table} has one size; leave "
+            f"--profile out"
+        )
+    cells = table.cells[FLAGS.profile or next(iter(table.cells))]
+    known = list(dict.fromkeys(cell.dataset for cell in cells))
+    check_names("datasets", FLAGS.datasets, known)
+    datasets = FLAGS.datasets or table.datasets or known
+    methods = FLAGS.methods or list(table.methods)
+    check_names("methods", methods, configs.methods())
+    return table, [cell for name in datasets for cell in cells if cell.dataset == name], methods
+
+
+def baseline_rows(cells: list[Cell], method: str) -> list[dict]:
     """Rows of the forecast baselines of data sets with physical units."""
     rows = []
-    for name in datasets:
-        config = table_config(name, method)
+    for cell in cells:
+        config = table_config(cell, method)
         federation = load_federation(config)
-        if federation.units and FLAGS.table != "panacea_3":
+        if federation.units and not federation.new_clients:
             task = build_experiment(config, federation).model.task
             units = federation.units.name
-            rows += [forecast_row(name, row, units) for row in forecast_rows(federation, task)]
+            rows += [
+                forecast_row(cell.dataset, row, units)
+                for row in forecast_rows(federation, task)
+            ]
     return rows
 
 
-def table_config(dataset: str, method: str):
+def table_config(cell: Cell, method: str):
     """The configuration of a row of the table."""
     return paper_config(
-        dataset,
-        method,
-        table=FLAGS.table,
-        source=FLAGS.source,
-        root=FLAGS.data_root,
-        rounds=FLAGS.rounds,
+        cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
     )
 
 

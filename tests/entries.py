@@ -123,14 +123,18 @@ def entry(name, *words, cwd, file="fl60.py", **environment) -> Ended:
     return launched(name, *small_words(file), *words, cwd=cwd, **environment)
 
 
-def shrunk(name, *words, cwd, file) -> Ended:
-    """Runs an entry that chooses configurations itself, with those of `file` at tiny sizes."""
+def shrunk(name, *words, cwd, file, **changes) -> Ended:
+    """Runs an entry that chooses configurations itself, with those of `file` at tiny sizes.
+
+    `changes` of its configurations, with __ for the dots, come before.
+    """
+    changes = {field.replace("__", "."): value for field, value in changes.items()}
     script = f"""
 import runpy
-from graphfl_jax.configs import {file} as file
+from graphfl_jax.configs import changed, {file} as file
 from tests.entries import tiny
 whole = file.get_config
-file.get_config = lambda *method: tiny(whole(*method))
+file.get_config = lambda *method: tiny(changed(whole(*method), {changes}))
 runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
 """
     return _forked({"argv": [f"experiments.{name}", *words], "script": script}, cwd, {})

@@ -87,13 +87,11 @@ def check(entry, module, words):
         if set.intersection(*unread):
             raise ValueError(f"not read: {set.intersection(*unread)}")
     elif entry == "tables":
-        module.check_names("datasets", FLAGS.datasets, module.CONFIGS)
-        for name in FLAGS.datasets:
+        _, cells, _ = module.planned()
+        for cell in cells:
             for method in FLAGS.methods:
-                module.check_names("methods", [method], module.configs.methods())
-                module.table_config(name, method)
+                module.table_config(cell, method)
     elif entry == "figures":
-        data = module.FIGURES[FLAGS.figure].dataset
         module.check_names("methods", FLAGS.methods, module.methods())
     elif entry == "theory":
         module.check_flags()

@@ -119,9 +119,8 @@ def test_results_have_their_fields_and_no_others(good):
     results = read(good[2])
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
-        *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence"),
-        *("allocation", "timing"),
-        *("communication", "device", "versions", "git_commit"),
+        *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
+        *("allocation", "communication", "device", "versions", "git_commit"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}
     assert set(results["timing"]) == {
@@ -132,7 +131,7 @@ def test_results_have_their_fields_and_no_others(good):
     assert results["rounds"] == read(good[2], "config.json")["rounds"]
     for absent in ("new_clients", "attack", "defence", "allocation"):
         assert results[absent] is None
-    assert set(results["scores"]) == {"final", "best_val"}
+    assert set(results["scores"]) == {"final", "validation", "best_val"}
     assert set(results["communication"]) == {"up_bytes", "down_bytes"}
     assert {"jax", "python", "graphfl_jax"} <= set(results["versions"])
 
@@ -164,6 +163,7 @@ def test_metrics_have_a_line_per_evaluation_and_end_at_the_final_scores(good):
     rows, results = lines(good[2]), read(good[2])
     assert [row["round"] for row in rows] == list(range(2, results["rounds"] + 1, 2))
     assert rows[-1]["test"] == results["scores"]["final"]
+    assert rows[-1].get("val") == results["scores"]["validation"]
 
 
 def test_best_by_validation_is_the_best_row(runs):

@@ -13,9 +13,10 @@ from experiments.bench import matmul_flops
 from experiments.common.plots import draw_lines
 from experiments.common.provenance import command, provenance
 from experiments.common.text_tables import markdown_table, narrow
-from experiments.paper.configurations import paper_config
+from experiments.paper.configurations import Cell, paper_config
 from experiments.paper.published import PUBLISHED, published
 from experiments.paper.table_text import heads_of, score_rows, table_row
+from experiments.paper.tables import TABLES
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs import (
     changed,
@@ -173,7 +174,8 @@ def test_every_published_row_is_a_method_of_its_data_set():
     for table, rows in PUBLISHED.items():
         for method, scores in rows.items():
             for dataset in scores:
-                config = paper_config(dataset, method, table=table)
+                (cell,) = (c for c in TABLES[table].cells[""] if c.dataset == dataset)
+                config = paper_config(cell, method)
                 assert variant_of(config) == method
                 if config.model.name == "mlp":
                     assert published(config, method, REAL, table) == scores[dataset]
@@ -392,7 +394,7 @@ def test_a_diverged_method_has_no_score_in_a_table():
         }
         for broken in (False, True, True)
     ]
-    config = paper_config("tpt48", "fedavg")
+    config = paper_config(Cell("tpt48"), "fedavg")
     row = table_row("panacea_2", config, runs)
     (cells,) = score_rows("panacea_2", [row])
     assert cells[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]

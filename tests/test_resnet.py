@@ -459,7 +459,7 @@ def test_a_configuration_builds_a_federation_of_networks():
     state = jax.eval_shape(program.start, *given)
     after, _ = jax.eval_shape(program.advance, state, *given, jnp.int32(1))
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
-    scores, _ = jax.eval_shape(program.evaluate, state, *given)
+    scores, *_ = jax.eval_shape(program.evaluate, state, *given)
     assert {point: score.shape for point, score in scores["test"].items()} == {
         point: (4,) for point in "GLP"
     }

@@ -59,16 +59,18 @@ def assert_close(ours, theirs):
     jax.tree.map(close, ours, theirs)
 
 
-def test_a_run_of_a_sweep_is_the_single_run():
-    """Two points with two seeds in one program, on four simulated devices.
+@pytest.mark.parametrize("at_once", [4, 1])
+def test_a_run_of_a_sweep_is_the_single_run(at_once):
+    """Two points with two seeds: in one program, or each on devices that share its clients.
 
-    The method uses relations, and because of the new clients their number depends on the seed.
+    Four of the simulated devices take part. The method uses relations, and because of the new
+    clients their number depends on the seed.
     The second of the four runs is compared with a single run.
     """
     points = [{"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.02}]
     settings = {"eval_every": 2, "new_clients__fraction": 0.2, "new_clients__rounds": 2}
     config = tiny_config("sfl", **settings, algorithm__sfl_layers=1)
-    runs = list(graphfl_jax.sweep(config, points, seeds=[0, 4], at_once=4))
+    runs = list(graphfl_jax.sweep(config, points, seeds=[0, 4], at_once=at_once))
     assert [(point, seed) for point, seed, _ in runs] == [
         (point, seed) for point in points for seed in (0, 4)
     ]

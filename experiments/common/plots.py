@@ -34,20 +34,10 @@ def draw_lines(lines: list[dict], label: str) -> Figure:
       label: label of the x axis.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
-    scale, unit = UNITS[lines[0]["metric"]]
     single = len(lines) == 1
     low, high = [], []
     for i, line in enumerate(lines):
-        if not line["seeds"]:
-            axes.plot([], [], label=line["name"])
-            continue
-        scores = scale * np.array(line["seeds"])  # [seeds, x]
-        mean, spread = scores.mean(axis=0), scores.std(axis=0)
-        style = _style(i)
-        axes.plot(line["x"], mean, label=line["name"], marker="o" if single else None, **style)
-        axes.fill_between(
-            line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
-        )
+        mean, spread = _draw_line(axes, i, line, marker="o" if single else None)
         # The y axis ignores early rounds, in which the worst method would flatten the others.
         shown = slice(0 if single else len(mean) // 4, None)
         low.extend((mean - spread)[shown] if single else mean[shown])
@@ -55,13 +45,54 @@ def draw_lines(lines: list[dict], label: str) -> Figure:
     if low:
         margin = 0.08 * (max(high) - min(low)) or 0.5
         axes.set_ylim(min(low) - margin, max(high) + margin)
-    axes.set(xlabel=label, ylabel=f"test {lines[0]['metric']} [{unit}]")
+    axes.set(xlabel=label, ylabel=_score_label(lines[0]))
     axes.grid(alpha=0.3)
     if single:
         axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
     else:
         figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure
+
+
+def draw_panels(panels: dict[str, list[dict]], label: str) -> Figure:
+    """Means over seeds as in `draw_lines`, with a panel for each list of lines.
+
+    Args:
+      panels: title -> lines as of `draw_lines`, of the same methods in every panel.
+      label: label of the x axis.
+    """
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(7.2, 3.6), squeeze=False, layout="constrained"
+    )
+    for own, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for i, line in enumerate(lines):
+            _draw_line(own, i, line, marker="o")
+        own.set(title=title, xlabel=label)
+        own.xaxis.set_major_locator(MaxNLocator(integer=True))
+        own.grid(alpha=0.3)
+    axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def _draw_line(axes, i, line, *, marker):
+    """Draws line i with its band; the mean and the spread over seeds in the printed unit."""
+    if not line["seeds"]:
+        axes.plot([], [], label=line["name"], marker=marker, **_style(i))
+        return np.zeros(0), np.zeros(0)
+    scores = UNITS[line["metric"]][0] * np.array(line["seeds"])  # [seeds, x]
+    mean, spread = scores.mean(axis=0), scores.std(axis=0)
+    style = _style(i)
+    axes.plot(line["x"], mean, label=line["name"], marker=marker, **style)
+    axes.fill_between(
+        line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
+    )
+    return mean, spread
+
+
+def _score_label(line):
+    return f"test {line['metric']} [{UNITS[line['metric']][1]}]"
 
 
 def _style(i):
@@ -202,6 +233,36 @@ def draw_holdings(lines: list[dict], title: str) -> Figure:
     axes.set(xlabel="client", ylabel="class", title=title)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def draw_shares(lines: list[dict]) -> Figure:
+    """Heat maps of matrices of shares, a row of panels for each line.
+
+    Args:
+      lines: each with its ``name``, rounds ``x``, and for each round a matrix of
+        ``allocations`` [x, N, N]; the numbers of rounds may differ.
+    """
+    columns = max(len(line["x"]) for line in lines)
+    figure, panels = pyplot.subplots(
+        len(lines),
+        columns,
+        figsize=(7.2, 0.6 + 6.6 / columns * len(lines)),
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for row, line in zip(panels, lines, strict=True):
+        highest = np.max(line["allocations"])  # each method has a scale of its own
+        for axes, played, matrix in zip(row, line["x"], line["allocations"], strict=False):
+            axes.set_axis_on()
+            drawn = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=highest)
+            axes.set(title=f"{line['name']}, round {played}", xticks=[], yticks=[])
+            axes.title.set_fontsize("small")
+        figure.colorbar(drawn, ax=row)
+    figure.supxlabel("client whose model has the share")
+    figure.supylabel("client that gets the mixture")
     return figure
 
 

@@ -9,16 +9,21 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
+import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.configs import changed
+from graphfl_jax.configs.values import as_text, values_of
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import Trial, identity, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_json
 from graphfl_jax.runs.results import source_code
 
 FOLDER = "cached_runs"  # in the output folder of an entry
+# Fields by which `load_federation` makes a federation.
+DATA = ("seed", "data.", "new_clients.", "attack.", "hparams.attack_")
+LOADED: dict[str, Federation] = {}  # by the values of these fields
 
 
 def cached_runs(
@@ -40,11 +45,12 @@ def cached_runs(
 
     Returns:
       The runs, point by point and seed by seed, and how many of them were not in the cache. A
-      run is results.json of a single run with a ``fingerprint`` and the ``curve``: test scores
-      at every evaluation that has them, means over clients.
+      run is results.json of a single run with a ``fingerprint`` and the ``curve``: of every
+      evaluation the ``round``, the test scores that it has, means over clients, and the
+      ``allocation`` if there is one.
     """
     folder = folder / FOLDER
-    federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
+    federations = _loaded(config, seeds)
     runs, missing = [], {}
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
         hparams = {f"hparams.{name}": value for name, value in trial.hparams.items()}
@@ -61,16 +67,34 @@ def cached_runs(
     size = at_once or len(trials)
     for index, outcome in run_trials(config, federations, trials, at_once=size):
         _, path, fingerprint = missing[places[index]]
-        curve = [
-            {"round": int(row["round"])}
-            | jax.tree.map(lambda scores: float(scores.mean()), row["scores"].get("test", {}))
-            for row in outcome.rows
-        ]
+        curve = list(map(_curve_row, outcome.rows))
         run = {"fingerprint": fingerprint, **outcome.results, "curve": curve}
         folder.mkdir(parents=True, exist_ok=True)
         write_json(path, run)
         runs[places[index]] = run
     return runs, len(missing)
+
+
+def _loaded(config, seeds):
+    """The federation of each seed. Those of the last call are not loaded again."""
+    federations = {}
+    for seed in seeds:
+        own = with_seed(config, seed)
+        values = values_of(own)[0]
+        key = as_text(values, without={one for one in values if not one.startswith(DATA)})
+        federations[key] = LOADED.get(key) or load_federation(own)
+    LOADED.clear()
+    LOADED.update(federations)
+    return dict(zip(seeds, federations.values(), strict=True))
+
+
+def _curve_row(row):
+    """An evaluation, with the means of its test scores over clients."""
+    scores = row["scores"].get("test", {})
+    kept = {"round": int(row["round"])} | {at: float(scores[at].mean()) for at in scores}
+    if "allocation" in row:
+        kept["allocation"] = np.asarray(row["allocation"]).tolist()
+    return kept
 
 
 def _read(path, fingerprint) -> dict | None:

@@ -1,4 +1,4 @@
-"""Rows of the papers' tables from runs, and their text."""
+"""Rows of Panacea's tables from runs, and their text."""
 
 import jax
 import numpy as np
@@ -58,22 +58,29 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
 
 
 def _scores(summaries, scale):
-    """Means over seeds and their spread, from one summary at G, L and P per seed."""
-    scores = {}
-    for point in POINTS:
-        values = {
-            name: np.array([summary[point][name] for summary in summaries])
-            for name in ("mean", "std_clients", "worst_decile", "jain")
-        }
-        scores[point] = {
-            "mean": scale * values["mean"].mean(),
-            "std_clients": scale * values["std_clients"].mean(),
-            "std_seeds": scale * values["mean"].std(),
-            "worst_decile": scale * values["worst_decile"].mean(),
-            "jain": values["jain"].mean(),
-            "seeds": (scale * values["mean"]).tolist(),
-        }
-    return scores
+    """`over_seeds` at G, L and P, from one summary of each point per seed."""
+    return {point: over_seeds([one[point] for one in summaries], scale) for point in POINTS}
+
+
+def over_seeds(summaries: list[dict], scale: float) -> dict:
+    """Means over seeds and their spread, in the printed unit.
+
+    Args:
+      summaries: one per seed, as in results.json.
+      scale: factor of the printed unit.
+    """
+    values = {
+        name: np.array([summary[name] for summary in summaries])
+        for name in ("mean", "std_clients", "worst_decile", "jain")
+    }
+    return {
+        "mean": scale * values["mean"].mean(),
+        "std_clients": scale * values["std_clients"].mean(),
+        "std_seeds": scale * values["mean"].std(),
+        "worst_decile": scale * values["worst_decile"].mean(),
+        "jain": values["jain"].mean(),
+        "seeds": (scale * values["mean"]).tolist(),
+    }
 
 
 def forecast_row(dataset: str, forecast: dict, units: str) -> dict:

@@ -7,8 +7,6 @@ import warnings
 from pathlib import Path
 
 from graphfl_jax.configs.renamed import current
-from graphfl_jax.evaluation import POINTS
-from graphfl_jax.metrics import summary
 from graphfl_jax.runs.batch import Outcome, recorded_identity
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.folder import check_folder
@@ -132,12 +130,8 @@ class TrialLog:
         line = {"trial": planned.identity, "point": planned.point, **results}
         line["validation"] = None
         if not results["diverged"]:
-            better = results["higher_is_better"]
-            final = outcome.final["val"]
             line["validation"] = {
-                "final": {
-                    point: summary(final[point], higher_is_better=better) for point in POINTS
-                },
+                "final": results["scores"]["validation"],
                 "new_clients": [
                     float(scores["val"]["P"].mean()) for scores in outcome.new_clients
                 ],

@@ -35,6 +35,7 @@ from graphfl_jax.runs.session import (
     batched,
     clock,
     diverged_at,
+    mesh_of,
     play,
     program_of,
 )
@@ -83,6 +84,8 @@ def run_trials(
 ) -> Iterator[tuple[int, Outcome]]:
     """Runs trials in batches, each batch as one program split over the devices of this host.
 
+    The devices share the runs of a batch, or with ``at_once=1`` the clients of a run.
+
     Args:
       config: the run that the trials vary.
       federations: for every seed, as `load_federation` of `with_seed` gives it.
@@ -115,6 +118,7 @@ def run_trials(
     player = _Player(
         *(config, experiment, federations),
         devices=jax.local_devices()[: len(trials)],
+        alone=at_once == 1,
         executables=None if keep_in is None else private_folder(keep_in),
     )
     return _batches(player, trials, at_once, report)
@@ -179,17 +183,25 @@ def free_memory() -> int:
 class _Player:
     """Plays batches of trials; keeps the executables of every size of them."""
 
-    def __init__(self, config, experiment, federations, *, devices, executables):
+    def __init__(self, config, experiment, federations, *, devices, alone, executables):
+        """Compiles nothing yet.
+
+        Args:
+          devices: to split runs over.
+          alone: whether one run at a time is played, with its clients split over all devices.
+        """
         self.config, self.experiment = config, experiment
         self.federations, self.folder = federations, executables
         self.seeds = list(federations)
-        self.devices = len(devices)
-        self.mesh = None
+        self.devices = 1 if alone else len(devices)
+        clients = mesh_of(experiment) if alone else None
+        runs = None
         if self.devices > 1:
             auto = (AxisType.Auto,)
-            self.mesh = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
-        program = program_of(experiment, config)
-        self.program = batched(program, mesh=self.mesh, federations=len(self.seeds))
+            runs = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
+        self.mesh = clients if alone else runs
+        program = program_of(experiment, config, clients)
+        self.program = batched(program, mesh=runs, federations=len(self.seeds))
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
         self.executables = {}
         self.where = environment()
@@ -209,7 +221,8 @@ class _Player:
         }
         keys = jnp.stack([jax.random.key(trial.seed) for trial in trials])
         which = jnp.array([self.seeds.index(trial.seed) for trial in trials], jnp.int32)
-        keys, hparams, which = self._put((keys, hparams, which), P("runs"))
+        split = P("runs") if self.devices > 1 else P()
+        keys, hparams, which = self._put((keys, hparams, which), split)
         return Inputs(keys, hparams, RunsData(which, self.data))
 
     def play(self, batch, size, report) -> Played:

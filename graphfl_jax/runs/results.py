@@ -125,11 +125,13 @@ def _rounded(allocation) -> list[list[float]]:
 
 
 def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
-    """Test scores of the last round, and of the round with the best validation score.
+    """Summaries of scores of the last round, and of the round with the best validation score.
 
-    The validation score is the mean over clients at P, the predictor that a client would use.
-    Among equals, the earliest round counts. ``best_val`` is None without a validation split, or
-    if the evaluations before the last round have no test scores or not P.
+    ``final`` and ``validation`` are the test and the validation scores of the last round, and
+    ``best_val`` the test scores of the best one: at P, the predictor that a client would use,
+    it has the best mean over clients on validation. Among equals, the earliest round counts.
+    Without a validation split, ``validation`` and ``best_val`` are None. ``best_val`` is also
+    None if the evaluations before the last round have no test scores or not P.
 
     Args:
       rows: as in `single.Result`.
@@ -143,7 +145,12 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
             "round": int(chosen["round"]),
             **summaries(chosen["scores"]["test"], task),
         }
-    return {"final": summaries(final["test"], task), "best_val": best}
+    validation = summaries(final["val"], task) if "val" in final else None
+    return {
+        "final": summaries(final["test"], task),
+        "validation": validation,
+        "best_val": best,
+    }
 
 
 def new_client_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
