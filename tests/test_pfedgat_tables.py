@@ -93,7 +93,7 @@ def test_a_cell_trains_as_many_steps_as_epochs_take(dataset, setting, profile, e
     config = paper_config(cell(dataset, setting, profile), "fedavg", source="simulated")
     assert (config.data.clients, config.data.cap, config.local_steps) == expected
     assert config.cohort_size == config.data.clients and config.data.val_fraction == 0.1
-    assert config.eval_every == config.rounds == {"small": 25, "full": 50}[profile]
+    assert config.eval_every == config.rounds == {"small": 30, "full": 50}[profile]
 
 
 def test_a_small_table_leaves_out_the_largest_data_set():
@@ -203,7 +203,7 @@ def test_averages_are_over_the_settings_of_a_data_set():
 def test_the_page_states_the_sizes_and_the_control():
     rows = rows_of("fedavg", [AT_G], [AT_G], [AT_G])
     assert sizes(with_averages(rows)) == [
-        "cifar10, IID; pathological; Dirichlet 0.5: 25 rounds of all 10 clients, 8 steps of 64 "
+        "cifar10, IID; pathological; Dirichlet 0.5: 30 rounds of all 10 clients, 8 steps of 64 "
         "images with lenet, at most 600 images"
     ]
     page = markdown(rows)

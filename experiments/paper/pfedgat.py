@@ -47,7 +47,7 @@ class Size(NamedTuple):
     epochs: int  # of a client in a round
 
 
-SIZES = {"small": Size(examples=6000, rounds=25, epochs=1), "full": Size(0, 50, 5)}
+SIZES = {"small": Size(examples=6000, rounds=30, epochs=1), "full": Size(0, 50, 5)}
 SETTINGS = {
     "IID": {"data.partition": "iid"},
     "pathological": {"data.partition": "pathological"},
