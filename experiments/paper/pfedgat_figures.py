@@ -49,7 +49,7 @@ def allocations(
     client its ``twin``: the place in this order of the client with the most similar labels.
 
     Raises:
-      ValueError: a method does not mix the clients' models.
+      ValueError: a method does not mix the clients' models, or its run diverged.
     """
     lines = []
     for method in methods:
@@ -58,10 +58,10 @@ def allocations(
         chosen = {"eval_every": every, "eval.points": ("G",), "eval.splits": ("test",)}
         config = changed(config, chosen)
         ((run,), _) = cached_runs(config, [config.seed], out, at_once=1)
-        if not all("allocation" in row for row in run["curve"]):
+        if run["diverged"] or not all("allocation" in row for row in run["curve"]):
             raise ValueError(
-                f"methods={method} has no allocation, since its server does not mix the "
-                f"clients' models; leave it out"
+                f"methods={method} has no allocation, since it diverged or its server does not "
+                f"mix the clients' models; leave it out"
             )
         federation = load_federation(config)
         order, twins = by_labels(label_shares(federation))
