@@ -19,9 +19,7 @@ class Table(NamedTuple):
     """A table of a paper."""
 
     methods: tuple[str, ...]
-    cells: dict[
-        str, tuple[Cell, ...]
-    ]  # for each size, the first by default; "" is the only one
+    cells: dict[str, tuple[Cell, ...]]  # by size, the first by default; "" is the only one
     datasets: tuple[str, ...]  # by default; empty is all
     seeds: int  # by default
     row: Callable[..., Row]  # (cell, configuration, runs)

@@ -54,8 +54,11 @@ def v1(
 
 
 def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
-    """The attention of GATv2 (Brody, Alon, Yahav. How Attentive are Graph Attention Networks?
-    ICLR 2022, https://arxiv.org/abs/2105.14491): a's product comes after LeakyReLU."""
+    """The attention of GATv2, in which the product with a comes after LeakyReLU.
+
+    Brody, Alon, Yahav. How Attentive are Graph Attention Networks? ICLR 2022.
+    https://arxiv.org/abs/2105.14491
+    """
 
     def init(key, clients, d):
         key_w, key_a = jax.random.split(key)

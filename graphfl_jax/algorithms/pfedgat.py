@@ -150,8 +150,14 @@ def pfedgat(
         Optimizer("server", (("lr", 0.01),), meaning="Learning rate of the attention."),
     ],
 ) -> Algorithm:
-    """Builds pFedGAT. A message is the mixture, with spsa also two others; an upload is the
-    trained model and the feedback."""
+    """Builds pFedGAT.
+
+    A message is (mixture, others), where spsa has two other mixtures and the rest have none. An
+    upload is (trained model, feedback).
+
+    Raises:
+      ValueError: in `init`, there are too many clients for N x N numbers.
+    """
     optimizer = optax.with_extra_args_support(server_optimizer)
     perturbs = feedback.kind == "spsa"
 
@@ -275,8 +281,10 @@ def pfedgat(
 
 
 def held_out_loss(model: ClientModel, params: Params, examples: Examples | Windows) -> Array:
-    """Mean loss of a model over a client's examples: a scalar. Its gradient recomputes what the
-    model computes, so that it holds the activations of ROWS examples."""
+    """Mean loss of a model over a client's examples: a scalar.
+
+    Its gradient computes the activations again, so that it holds those of ROWS examples only.
+    """
 
     def outputs(x):
         return model.apply(params, x)

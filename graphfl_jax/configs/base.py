@@ -31,8 +31,7 @@ VARIANTS = {
 
 # Methods that need labels: a regression refuses them.
 CLASSIFIERS = ("fedrod", "knnper")
-# Algorithms that train on validation examples, and the share of these. A file of one's own may
-# have validation examples of its own.
+# Algorithms that train on validation examples, and the share of these.
 VALIDATED = {"pfedgat": {"data.val_fraction": 0.1}}
 
 
@@ -71,6 +70,5 @@ def configured(
     if method not in known:
         raise ValueError(f"method={method!r} is unknown; choose from {', '.join(known)}")
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
-    if data != "custom":
-        settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
+    settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
     return configuration(known[method] | {"data.name": data} | hparams, settings)

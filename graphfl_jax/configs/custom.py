@@ -10,7 +10,10 @@ particular; experiments.sweep finds better ones.
 
 from graphfl_jax.configs import base
 
+# The file may have validation examples of its own.
+SETTINGS = {"data.val_fraction": 0.0}
+
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "custom")
+    return base.configured(method, "custom", settings=SETTINGS)

@@ -236,8 +236,13 @@ def place(values, sharding):
 
 
 def diverged_at(log: Log, found: Any, played: int) -> int:
-    """The first round that left a non-finite number, in training or in what was `found` by its
-    evaluation, or -1."""
+    """The first round that left a non-finite number, or -1.
+
+    Args:
+      log: of the rounds since the last evaluation.
+      found: what the evaluation gave; any tree.
+      played: rounds before it.
+    """
     if int(log.diverged_at) >= 0:
         return int(log.diverged_at)
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
