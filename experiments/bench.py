@@ -24,7 +24,6 @@ write bench.json and bench.md if --out is given.
 
 import functools
 import math
-import signal
 import statistics
 import sys
 import time
@@ -148,8 +147,6 @@ def suite_of_measurements(out: Path) -> int:
     for name in ("config", "images", "distributed"):
         if FLAGS[name].value:
             raise ValueError(f"{given(name)} is not read by --suite; leave it out")
-    # So that the processes of the suite end with it.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
 
 

@@ -12,8 +12,15 @@ deviation over seeds.
 pfedgat_3: the shares of all clients' models in the model that each client gets, seed 0. Clients
 with similar labels are neighbours. pfedgat_4: scores of new clients, over the rounds after they
 have joined. Both have the small size of the tables.
+flha_3 and flha_depths: clients that join with an architecture that nobody trained, over their
+rounds of local training; flha_depths has plain networks of other depths.
+flha_7: FLHA-GHN and its controls over the number of local steps per round, with as many steps
+in all. flha_examples: the same and local training over the number of training examples per
+client. --profile is their size.
 partition: how many examples of each class every client of --config has; by default of
 configs/fashion_mnist.py.
+architectures: the graphs of the client models of --config, with the types of their layers; by
+default of configs/flha_cifar10.py.
 
 Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
 of them into the folder of --out. Runs that are cached there are not repeated.
@@ -29,6 +36,8 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
+from experiments.common.accept_changes import changes_accepted
+from experiments.common.architecture_plots import draw_architectures
 from experiments.common.command_line import FLAGS, configuration, launch, progress_bar
 from experiments.common.flag_values import check_names
 from experiments.common.plots import (
@@ -42,8 +51,12 @@ from experiments.common.plots import (
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table
 from experiments.common.units import UNITS
-from experiments.paper.cached_runs import cached_runs
+from experiments.paper.architecture_graphs import architecture_graphs, graph_rows
+from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell, paper_config
+from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
+from experiments.paper.flha_figures import SERIES, Series, series_lines, series_rows
+from experiments.paper.flha_unseen import Unseen, unseen, unseen_rows
 from experiments.paper.pfedgat_figures import (
     Allocations,
     Joining,
@@ -53,10 +66,9 @@ from experiments.paper.pfedgat_figures import (
     joining_rows,
 )
 from graphfl_jax import configs
-from graphfl_jax.build import load_federation
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import changed, for_any_task, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.folder import check_folder
 
 
 class Histograms(NamedTuple):
@@ -88,7 +100,14 @@ class Holdings(NamedTuple):
     dataset: str  # whose configuration is used without --config
 
 
+class Graphs(NamedTuple):
+    """The graphs of the client models' architectures, a panel each."""
+
+    dataset: str  # whose configuration is used without --config
+
+
 FIGURES = {
+    "architectures": Graphs("flha_cifar10"),
     "partition": Holdings("fashion_mnist"),
     "panacea_fig2": Histograms("pems_bay", 16),
     "panacea_3a": Curves("fl60"),
@@ -101,11 +120,23 @@ FIGURES = {
     ),
     "pfedgat_3": Allocations("cifar10", "pathological", evaluations=3),
     "pfedgat_4": Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=3),
+    "flha_3": Unseen(RESIDUAL),
+    "flha_depths": Unseen(PLAIN),
+} | SERIES
+CONFIGURED = {
+    name: kind for name, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)
 }
-COMPARING = (Curves, Allocations, Joining)  # figures that compare methods
+SIZED = (Series, Unseen)  # figures in two sizes
+COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
 flags.DEFINE_list(
     "methods", [], "Methods of a figure that compares some; empty is those of the figure."
+)
+flags.DEFINE_enum(
+    "profile",
+    None,
+    list(SIZES),
+    "Size of a figure of FLHA-GHN; by default small. full is for a GPU.",
 )
 flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
@@ -121,19 +152,25 @@ def main() -> int:
             f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
             f"compare methods; leave --methods out"
         )
-    if FLAGS.config is not None and not isinstance(figure, Holdings):
+    if FLAGS.profile and not isinstance(figure, SIZED):
+        raise ValueError(
+            f"profile={FLAGS.profile} is not read, since {FLAGS.figure} has one size; leave "
+            f"--profile out"
+        )
+    if FLAGS.config is not None and FLAGS.figure not in CONFIGURED:
         raise ValueError(
             f"config={FLAGS.config} is not read, since {FLAGS.figure} has its own "
-            f"configurations; leave --config out, or set --figure=partition"
+            f"configurations; leave --config out, or set --figure to {' or '.join(CONFIGURED)}"
         )
     check_names("methods", FLAGS.methods, methods())
     out = Path(FLAGS.out)
-    check_folder(out)
-    lines, drawn, rows = KINDS[type(figure)](figure, out)
+    cache = Cache(out, accept_changes=changes_accepted())
+    lines, drawn, rows = KINDS[type(figure)](figure, cache)
     out.mkdir(parents=True, exist_ok=True)
     save_figure(drawn, out / FLAGS.figure)
     write_json(out / f"{FLAGS.figure}.json", lines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    made += f" {cache.counts()}." if cache.new or cache.found else ""
     write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")
     Console().print(
         f"{out}/{FLAGS.figure}.png, .svg, .json and .md", highlight=False, soft_wrap=True
@@ -146,45 +183,68 @@ def config_of(cell: Cell, method: str):
     return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
-def made_histograms(figure, out):
+def made_histograms(figure, cache):
     lines, unit = histograms(figure)
     return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
 
 
-def made_holdings(figure, out):
+def made_holdings(figure, cache):
     lines, title = holdings(figure)
     return lines, draw_holdings(lines, title), holding_rows(lines)
 
 
-def made_curves(figure, out):
-    lines = curves(figure, FLAGS.methods or for_any_task(), out)
+def made_graphs(figure, cache):
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    experiment = build_experiment(config, load_federation(config))
+    lines, title = architecture_graphs(experiment, config.model.name)
+    return lines, draw_architectures(lines, title), graph_rows(lines)
+
+
+def made_curves(figure, cache):
+    lines = curves(figure, FLAGS.methods or for_any_task(), cache)
     return lines, draw_lines(lines, "round"), curve_rows(lines)
 
 
-def made_ablation(figure, out):
-    lines = ablation(figure, out)
+def made_ablation(figure, cache):
+    lines = ablation(figure, cache)
     return lines, draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
 
 
-def made_allocations(figure, out):
-    lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, out)
+def made_allocations(figure, cache):
+    lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, cache)
     return lines, draw_shares(lines), allocation_rows(lines)
 
 
-def made_joining(figure, out):
+def made_joining(figure, cache):
     methods = FLAGS.methods or list(figure.methods)
-    panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, out)
+    panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
     return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
+
+
+def made_series(figure, cache):
+    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
+    lines = series_lines(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
+    return lines, drawn, series_rows(lines, figure.label)
+
+
+def made_unseen(figure, cache):
+    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
+    panels = unseen(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    return panels, draw_panels(panels, "rounds of the new client"), unseen_rows(panels)
 
 
 # The lines, the drawn figure and the rows of text of each kind.
 KINDS = {
     Histograms: made_histograms,
     Holdings: made_holdings,
+    Graphs: made_graphs,
     Curves: made_curves,
     Ablation: made_ablation,
     Allocations: made_allocations,
     Joining: made_joining,
+    Series: made_series,
+    Unseen: made_unseen,
 }
 
 
@@ -226,8 +286,8 @@ def holdings(figure: Holdings) -> tuple[list[dict], str]:
     federation = load_federation(config)
     if federation.task != "classification":
         raise ValueError(
-            f"figure={FLAGS.figure} shows classes, and {federation.name} is a regression; "
-            f"choose a configuration of a classification"
+            f"figure={FLAGS.figure} shows classes, and {federation.name} is a "
+            f"{federation.task}; choose a configuration of a classification"
         )
     data = federation.everyone or federation.data
     lines = [
@@ -247,13 +307,13 @@ def holdings(figure: Holdings) -> tuple[list[dict], str]:
     return lines, f"{federation.name}, data: {federation.source}{extent}"
 
 
-def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
+def curves(figure: Curves, methods: list[str], cache: Cache) -> list[dict]:
     """A line for each method: its name, the rounds, and the scores of every seed at P."""
     lines = []
     with progress_bar("methods") as bar:
         for method in bar.track(methods, description=FLAGS.figure):
             config = config_of(Cell(figure.dataset), method)
-            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out)
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             finished = [run for run in runs if not run["diverged"]]
             lost = len(runs) - len(finished)
             lines.append(
@@ -267,7 +327,7 @@ def curves(figure: Curves, methods: list[str], out: Path) -> list[dict]:
     return lines
 
 
-def ablation(figure: Ablation, out: Path) -> list[dict]:
+def ablation(figure: Ablation, cache: Cache) -> list[dict]:
     """One line over the values of a field; values with a diverged run are left out."""
     values, scores = [], []
     with progress_bar("values") as bar:
@@ -275,7 +335,7 @@ def ablation(figure: Ablation, out: Path) -> list[dict]:
             config = changed(
                 config_of(Cell(figure.dataset), figure.method), {figure.field: value}
             )
-            runs, _ = cached_runs(config, list(range(FLAGS.seeds)), out)
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             metric = runs[0]["metric"]
             if not any(run["diverged"] for run in runs):
                 values.append(value)

@@ -12,9 +12,16 @@ same seed, with the opposite sign if lower scores are better. Intervals are 95 %
 intervals of the mean over seeds by Student's t. --simple_tuning adds each method with
 Simple-Tuning: clients train new heads before the predictor is scored.
 
+--defences=none,clip,monotone trains each method with each of these defences. With
+--best_defences, the tables keep one defence of each method: that with the fewest diverged runs,
+and among these with the best mean validation score at P over all attacks, shares and seeds. All
+clients count in it, because a server does not know which are malicious. It needs a validation
+split, such as --config.data.val_fraction=0.2.
+
 Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
 Writes robustness.json, robustness.md, robustness.png and robustness.svg into the folder of
---out. Runs that are cached there are not repeated.
+--out. Runs that are cached there are not repeated; those of other code are made again, unless
+--accept_changes is set.
 """
 
 import itertools
@@ -27,18 +34,29 @@ from absl import flags
 from rich.console import Console
 
 from experiments.common import pages
-from experiments.common.command_line import FLAGS, file_configuration, launch, progress_bar
-from experiments.common.flag_values import check_names, shares
+from experiments.common.accept_changes import changes_accepted
+from experiments.common.command_line import (
+    FLAGS,
+    configuration_file,
+    file_configuration,
+    launch,
+    progress_bar,
+)
+from experiments.common.flag_values import check_list, check_names, shares
 from experiments.common.plots import draw_robustness, save_figure
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import markdown_table, narrow
-from experiments.paper.cached_runs import cached_runs
-from experiments.paper.robustness_statistics import robustness_row, robustness_tables
+from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.robustness_statistics import (
+    robustness_row,
+    robustness_tables,
+    with_best_defences,
+)
 from experiments.sweeping.grid import configured
 from graphfl_jax.configs import changed
 from graphfl_jax.robustness.attacks import ATTACKS
+from graphfl_jax.robustness.defences import DEFENCES
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.folder import check_folder
 
 # Simple-Tuning with ten epochs, as its authors train.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
@@ -50,6 +68,10 @@ flags.DEFINE_integer("seeds", 5, "Runs of every share, with seeds 0, 1, ...", lo
 flags.DEFINE_integer(
     "at_once", 0, "Runs in one program; 0 is all runs of a method.", lower_bound=0
 )
+flags.DEFINE_list(
+    "defences", [], "Defences of each method, none is no defence; empty: --config.defence.name."
+)
+flags.DEFINE_bool("best_defences", False, "Keep the best of --defences for each method.")
 flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning.")
 flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
 
@@ -58,17 +80,30 @@ def main() -> int:
     started = time.perf_counter()
     matplotlib.use("Agg")  # needs no screen
     file_configuration()  # fails early without --config
+    check_list("attacks", FLAGS.attacks)
     check_names("attacks", FLAGS.attacks, ATTACKS)
+    check_list("methods", FLAGS.methods)
+    if FLAGS.defences:
+        check_list("defences", FLAGS.defences)
+        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
+    if FLAGS.best_defences and len(FLAGS.defences) < 2:
+        raise ValueError("best_defences chooses from --defences; give two or more of them")
     ratios = shares("ratios", FLAGS.ratios)
     out = Path(FLAGS.out)
-    check_folder(out)
+    accept = changes_accepted()
+    cache = Cache(out, accept_changes=accept, config_file=configuration_file())
     tunings = [("", {}), *[("+simple-tuning", SIMPLE_TUNING)] * FLAGS.simple_tuning]
+    defences = [
+        ("", {"defence.name": ""}) if name == "none" else (f"+{name}", {"defence.name": name})
+        for name in FLAGS.defences
+    ]
     planned, unread = [], []
-    for attack, method, (suffix, fields) in itertools.product(
-        FLAGS.attacks, FLAGS.methods, tunings
+    for attack, method, (tuned, fields), (defended, more) in itertools.product(
+        FLAGS.attacks, FLAGS.methods, tunings, defences or [("", {})]
     ):
-        config, ignored = configured({"algorithm": method, "attack.name": attack, **fields})
-        planned.append((attack, method + suffix, config))
+        point = {"algorithm": method, "attack.name": attack, **fields, **more}
+        config, ignored = configured(point)
+        planned.append((attack, method + tuned, defended, config))
         unread.append(ignored)
     for field in set.intersection(*map(set, unread)):
         raise ValueError(
@@ -76,22 +111,25 @@ def main() -> int:
             f"that reads it"
         )
 
-    rows, new_runs = [], 0
+    rows = []
     with progress_bar("methods") as bar:
         task = bar.add_task("methods", total=len(planned))
-        for attack, method, config in planned:
+        for attack, undefended, defended, config in planned:
+            method = undefended + defended
             bar.update(task, description=f"{method}, {attack}")
             config = changed(config, {"eval_every": config.rounds})  # only final scores count
             points = [{"attack_ratio": ratio} for ratio in ratios]
             seeds = list(range(FLAGS.seeds))
-            runs, new = cached_runs(config, seeds, out, points=points, at_once=FLAGS.at_once)
+            runs = cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once)
             clean = runs[: len(seeds)]
             for i, ratio in enumerate(ratios):
                 attacked = runs[i * len(seeds) : (i + 1) * len(seeds)]
                 names = {"attack": attack, "method": method, "ratio": ratio}
+                names["undefended"] = undefended
                 rows.append(names | robustness_row(attacked, clean))
-            new_runs += new
             bar.advance(task)
+    if FLAGS.best_defences:
+        rows = with_best_defences(rows)
 
     console = Console()
     tables = robustness_tables(rows)
@@ -100,7 +138,7 @@ def main() -> int:
     data = runs[0]["dataset"]
     extent = f", {data['extent']}" if data["extent"] else ""
     note = f"{data['name']}, data: {data['source']}{extent}"
-    counts = f"{new_runs} new runs, {len(rows) * FLAGS.seeds - new_runs} from the cache"
+    counts = cache.counts()
     write_json(out / "robustness.json", {"dataset": data, "rows": rows})
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     parts = [f"{made} {counts}.\n", f"{note}\n"]

@@ -18,7 +18,7 @@ ranked.
 
 In the folder of --out, trials.jsonl gets one line with the results of each run when the run
 ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,
-runs that are in trials.jsonl are not repeated.
+runs that are in trials.jsonl are not repeated; those of other code need --accept_changes.
 """
 
 import sys
@@ -29,15 +29,18 @@ import matplotlib
 from absl import flags
 from rich.console import Console
 
+from experiments.common.accept_changes import changes_accepted
 from experiments.common.command_line import (
     FLAGS,
     compiled_folder,
+    configuration_file,
     fresh_folder,
     launch,
     progress_bar,
     refuse,
 )
-from experiments.common.plots import draw_search
+from experiments.common.interrupts import resumable
+from experiments.common.plots import draw_search, save_figure
 from experiments.sweeping import ray_backend
 from experiments.sweeping.grid import (
     configured,
@@ -47,7 +50,7 @@ from experiments.sweeping.grid import (
     take_axes,
 )
 from experiments.sweeping.leaderboard import leaderboards, markdown, ranked_table
-from experiments.sweeping.trial_log import TrialLog
+from experiments.sweeping.trial_log import NAME, TrialLog
 from graphfl_jax.runs.batch import run_trials
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.sweep import groups_of
@@ -77,6 +80,7 @@ def main() -> int:
     matplotlib.use("Agg")  # needs no screen
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
+    accept_changes = changes_accepted()
     if FLAGS.points and (AXES or FLAGS.samples):
         raise ValueError(
             f"points={FLAGS.points} cannot be combined with axes or --samples; leave one out"
@@ -92,9 +96,16 @@ def main() -> int:
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
+    resumable("--resume", f"--out={out}", marker=out / NAME)
 
     began = time.perf_counter()
-    with TrialLog(out, groups, resume=FLAGS.resume) as log, progress_bar("runs") as bar:
+    log = TrialLog(
+        *(out, groups),
+        resume=FLAGS.resume,
+        accept_changes=accept_changes,
+        config_file=configuration_file(),
+    )
+    with log, progress_bar("runs") as bar:
         total, found = len(log.planned), len(log.found)
         task = bar.add_task("sweep", total=total, completed=found)
         for group, i, outcome in outcomes(
@@ -114,8 +125,7 @@ def main() -> int:
         console.print(ranked_table(board, FLAGS.top), crop=False)
         for run in board["diverged"]:
             console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
-        for suffix in ("png", "svg"):
-            draw_search(board).savefig(out / f"scores-{board['data']}.{suffix}", dpi=150)
+        save_figure(draw_search(board), out / f"scores-{board['data']}")
     diverged = sum(len(board["diverged"]) for board in boards)
     console.print(
         f"{total - found} runs in {seconds:.0f} s, {found} were in trials.jsonl; "

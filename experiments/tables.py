@@ -16,8 +16,13 @@ several ways, class shares from Dirichlet distributions, numbers of clients, and
 attention against free shares. They have test scores at G, L and P, and that of G or L which is
 better on validation. --profile is their size.
 
+flha_1 to flha_b are those of FLHA-GHN: clients with networks of different architectures, with
+test scores of each architecture and the floats that a client receives and sends in a round.
+--profile is their size; the small one has CIFAR-10 with 4 and 16 clients, unless --datasets and
+--clients name others.
+
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
-repeated.
+repeated; those of other code are made again, unless --accept_changes is set.
 """
 
 import itertools
@@ -29,11 +34,12 @@ from absl import flags
 from rich.console import Console
 
 from experiments.common import pages
+from experiments.common.accept_changes import changes_accepted
 from experiments.common.command_line import FLAGS, launch, progress_bar
 from experiments.common.flag_values import check_names
 from experiments.common.provenance import provenance
-from experiments.paper.cached_runs import cached_runs
-from experiments.paper.configurations import CONFIGS, Cell, paper_config
+from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.configurations import Cell, paper_config
 from experiments.paper.forecast_baselines import forecast_rows
 from experiments.paper.pfedgat import SIZES
 from experiments.paper.table_text import error_markdown, error_table, forecast_row
@@ -41,17 +47,19 @@ from experiments.paper.tables import TABLES, Table
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.folder import check_folder
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
 flags.DEFINE_list(
-    "datasets", [], f"Data sets, of {', '.join(CONFIGS)}; empty is those of the table."
+    "datasets", [], "Data sets, such as cifar10; empty is those of the table and its size."
+)
+flags.DEFINE_list(
+    "clients", [], "Numbers of clients, such as 4,16; empty is those of the table and its size."
 )
 flags.DEFINE_enum(
     "profile",
     None,
     list(SIZES),
-    "Size of a table of pFedGAT; by default small. full is for a GPU.",
+    "Size of a table of pFedGAT or FLHA-GHN; by default small. full is for a GPU.",
 )
 flags.DEFINE_enum(
     "source", "real", ["real", "simulated"], "Source of data that the papers measured."
@@ -79,22 +87,21 @@ def main() -> int:
     table, cells, methods = planned()
     seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
-    check_folder(out)
+    cache = Cache(out, accept_changes=changes_accepted())
     baselines = baseline_rows(cells, methods[0])  # also finds missing files at once
 
-    rows, new_runs = [], 0
+    rows = []
     with progress_bar("methods") as bar:
         task = bar.add_task("", total=len(cells) * len(methods))
         for cell, method in itertools.product(cells, methods):
             where = ", ".join(word for word in (cell.dataset, cell.setting) if word)
             bar.update(task, description=f"{method} on {where}")
             config = table_config(cell, method)
-            runs, new = cached_runs(config, seeds, out, at_once=FLAGS.at_once)
+            runs = cached_runs(config, seeds, cache, at_once=FLAGS.at_once)
             rows.append(table.row(cell, config, runs))
-            new_runs += new
             bar.advance(task)
 
-    counts = f"{new_runs} new runs, {len(rows) * len(seeds) - new_runs} from the cache"
+    counts = cache.counts()
     rows = table.complete(rows)
     console = Console()
     for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
@@ -123,7 +130,8 @@ def planned() -> tuple[Table, list[Cell], list[str]]:
     """The table, its cells and its methods that the flags choose.
 
     Raises:
-      ValueError: the table has no sizes or not this data set, or a method is unknown.
+      ValueError: the table has no sizes, or not this data set or number of clients, or a method
+        is unknown.
     """
     table = TABLES[FLAGS.table]
     if FLAGS.profile and FLAGS.profile not in table.cells:
@@ -131,13 +139,34 @@ def planned() -> tuple[Table, list[Cell], list[str]]:
             f"profile={FLAGS.profile} is not read, since {FLAGS.table} has one size; leave "
             f"--profile out"
         )
-    cells = table.cells[FLAGS.profile or next(iter(table.cells))]
+    first = next(iter(table.cells))
+    size = FLAGS.profile or first
+    cells, of_first = table.cells[size], size == first
     known = list(dict.fromkeys(cell.dataset for cell in cells))
     check_names("datasets", FLAGS.datasets, known)
-    datasets = FLAGS.datasets or table.datasets or known
+    datasets = FLAGS.datasets or (of_first and table.datasets) or known
+    numbers = list(dict.fromkeys(map(number_of_clients, cells)))
+    if FLAGS.clients and numbers == [""]:
+        raise ValueError(
+            f"clients={','.join(FLAGS.clients)} is not read, since {FLAGS.table} has the "
+            f"clients of its data sets; leave --clients out"
+        )
+    check_names("clients", FLAGS.clients, numbers)
+    numbers = FLAGS.clients or (of_first and table.clients) or numbers
     methods = FLAGS.methods or list(table.methods)
     check_names("methods", methods, configs.methods())
-    return table, [cell for name in datasets for cell in cells if cell.dataset == name], methods
+    chosen = [
+        cell
+        for name in datasets
+        for cell in cells
+        if cell.dataset == name and number_of_clients(cell) in numbers
+    ]
+    return table, chosen, methods
+
+
+def number_of_clients(cell: Cell) -> str:
+    """The number of clients that a cell sets, as text; empty if it is the data set's."""
+    return str(cell.changes.get("data.clients", ""))
 
 
 def baseline_rows(cells: list[Cell], method: str) -> list[dict]:

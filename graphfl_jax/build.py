@@ -15,11 +15,12 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax import tree
+from graphfl_jax import memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned, tuning_trainer
+from graphfl_jax.architecture import check_architecture
 from graphfl_jax.configs.fields import rate_field
-from graphfl_jax.configs.values import checked
+from graphfl_jax.configs.values import changed, checked
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
@@ -27,10 +28,11 @@ from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import task_of
 from graphfl_jax.models import MODELS
+from graphfl_jax.models.architectures import dealt_out
 from graphfl_jax.models.precision import trained_in
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness import attacks, defences
-from graphfl_jax.rounds import Group, Poison
+from graphfl_jax.rounds import Group, Poison, grouped
 from graphfl_jax.settings import Optimizer, Part, Real, Variant, parameters
 
 
@@ -42,7 +44,8 @@ class Experiment(NamedTuple):
     build: Callable[[dict[str, Any], Any], Algorithm]  # (hparams, rounds played) -> Algorithm
     poison: Callable[[dict[str, Any]], Poison]  # hparams -> what malicious clients do
     hparams: dict[str, float]  # the traced floats
-    groups: tuple[Group, ...]  # the clients of each architecture
+    groups: tuple[Group, ...]  # the clients of each architecture that train
+    joined: tuple[Group, ...] = ()  # all after new clients have joined, see `rounds.grouped`
 
 
 def load_federation(config: ConfigDict) -> Federation:
@@ -106,7 +109,8 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     supplied = {
         "inputs": first.x.shape[1:],
         "outputs": federation.outputs,
-        "task": task_of(federation.task, federation.units),
+        "task": task_of(federation.task, federation.units, federation.labels),
+        "model_name": config.model.name,
         "local_steps": config.local_steps,
         "batch_size": config.batch_size,
         "num_clients": num_clients,
@@ -114,15 +118,23 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         "classes": federation.outputs if federation.task == "classification" else 0,
     }
     make = functools.partial(_made, config=config)
+    of_new = config.new_clients.get("architectures")
+    configs = [config, changed(config, {"model.architectures": of_new})] if of_new else [config]
 
-    def client_model(hparams, played):
+    def dealt_models(hparams, played):
+        """Those that are dealt out to all clients; or to training clients, and to new ones."""
         values = supplied | {"played": played}
-        factory = MODELS[config.model.name]
-        model = make(factory, section="model", supplied=values, hparams=hparams)
-        return trained_in(model, config.precision)
+        for own in configs:
+            made = _made(MODELS[own.model.name], own, "model", values, hparams)
+            models = made if isinstance(made, tuple) else (made,)
+            yield [trained_in(model, config.precision) for model in models]
 
     def build(hparams, played):
-        values = supplied | {"model": client_model(hparams, played), "played": played}
+        known = _by_name(dealt_models(hparams, played))
+        models, unseen = (tuple(known[name] for name in own) for own in (trained, others))
+        values = supplied | {"models": models, "unseen": unseen, "played": played}
+        if len(models) == 1:
+            values |= {"model": models[0]}
         algorithm = make(
             *(ALGORITHMS[config.algorithm.name],),
             section="algorithm",
@@ -140,7 +152,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             return algorithm
         factory = defences.DEFENCES[name]
         defence = make(factory, section="defence", supplied=values, hparams=hparams)
-        return defences.defended(algorithm, name, defence)
+        return defences.defended(algorithm, name, defence, groups)
 
     def poison(hparams):
         if not config.attack.name:
@@ -150,6 +162,15 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         return attacks.poison_with(attack, make(attacks.attackers, **parts))
 
     hparams = {name: float(value) for name, value in sorted(config.hparams.items())}
+    dealt = list(dealt_models(hparams, 0))
+    names = _named(dealt, num_clients, federation.new_clients)
+    trained = tuple(dict.fromkeys(names[:num_clients]))
+    others = tuple(name for name in dict.fromkeys(names) if name not in trained)
+    _check_method(config, trained, others)
+    models = [_by_name(dealt)[name] for name in trained + others]
+    groups, joined = (
+        _at_once(config, models, own) for own in grouped(names, num_clients, config.cohort_size)
+    )
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = build(hparams, 0)
     poison(hparams)
@@ -158,13 +179,102 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     if config.defence.name:
         defences.check_defence(
             *(algorithm, config.defence.name, federation.data.graph),
+            method=config.algorithm.name,
             attackers=config.defence.get("attackers", 0),
-            cohort_size=config.cohort_size,
+            cohort_size=min(group.cohort_size for group in groups),
         )
-    model = client_model(hparams, 0)
-    at_once = model.at_once if jax.default_backend() == "cpu" else 0
-    groups = (Group(config.cohort_size, at_once=config.client_chunk or at_once),)
-    return Experiment(federation, model, build, poison, hparams, groups)
+    memory.check_run(
+        *(algorithm, groups, federation.data),
+        steps=config.local_steps,
+        batch_size=config.batch_size,
+        loaded=f"data.name={federation.name}",
+        sized=_largest_size(config),
+    )
+    return Experiment(federation, models[0], build, poison, hparams, groups, joined)
+
+
+def _name(model):
+    return model.architecture.name if model.architecture else ""
+
+
+def _by_name(dealt):
+    """The models of several lists by the names of their architectures."""
+    return {_name(model): model for models in dealt for model in models}
+
+
+def _named(dealt, training, new_clients):
+    """The name of the architecture of each client; those of the new clients are last.
+
+    Args:
+      dealt: models for all clients, or in two lists for those that train and for new ones.
+      training: number of clients that train.
+      new_clients: number of new clients.
+    """
+    for model in _by_name(dealt).values():
+        if model.architecture is not None:
+            shapes = jax.eval_shape(model.init, jax.random.key(0))
+            check_architecture(model.architecture, shapes)
+    for_all, *for_new = [[_name(model) for model in models] for models in dealt]
+    field = {"field": "model.architectures", "who": "clients"}
+    if not for_new:
+        return dealt_out(for_all, training + new_clients, **field)
+    of_new = {"field": "new_clients.architectures", "who": "new clients"}
+    return dealt_out(for_all, training, **field) + dealt_out(*for_new, new_clients, **of_new)
+
+
+def _largest_size(config):
+    """The largest integer among the settings of model and method, as FIELD=VALUE."""
+    found = {f"model.name={config.model.name!r}": 0}
+    for section in ("model", "algorithm"):
+        for field, value in config[section].items():
+            numbers = value if isinstance(value, tuple) else (value,)
+            integers = (n for n in numbers if isinstance(n, int))
+            found[f"{section}.{field}={value}"] = max(integers, default=0)
+    return max(found, key=found.get)
+
+
+def _at_once(config, models, groups):
+    """The groups with the numbers of their clients that a device trains at once."""
+    on_cpu = jax.default_backend() == "cpu"
+    return tuple(
+        group._replace(at_once=config.client_chunk or on_cpu * model.at_once)
+        for group, model in zip(groups, models, strict=False)  # of `joined`, all
+    )
+
+
+def _check_method(config, trained, others):
+    """Checks that the method can have clients of the architectures of these names.
+
+    Args:
+      trained: those that clients train with.
+      others: those that only new clients have.
+    """
+    method, named = f"algorithm.name={config.algorithm.name!r}", "model.architectures"
+    able = _methods_with("models")
+    if len(trained) > 1 and config.algorithm.name not in able:
+        raise ValueError(
+            f"{method} needs clients of one architecture, and "
+            f"{named}={','.join(config.model.architectures)} has several; choose one "
+            f"architecture, or a method that can have several: {', '.join(able)}"
+        )
+    able = _methods_with("unseen")
+    if others and config.algorithm.name not in able:
+        if config.new_clients.architectures:
+            named = "new_clients.architectures"
+        raise ValueError(
+            f"{method} has no model for an architecture that only new clients have, and "
+            f"{named} gives them {','.join(others)}; set --config.new_clients.architectures "
+            f"to one of {', '.join(trained)}, or choose a method that can: {', '.join(able)}"
+        )
+
+
+def _methods_with(name):
+    """The algorithms that take a parameter."""
+    return [
+        method
+        for method, factory in ALGORITHMS.items()
+        if any(own == name for own, *_ in parameters(factory))
+    ]
 
 
 def _check_needs(algorithm, config, federation, num_clients):
@@ -197,20 +307,22 @@ def _check_needs(algorithm, config, federation, num_clients):
         )
     if needs.labels and federation.task != "classification":
         raise ValueError(
-            f"{method} needs labels, and {federation.name} is a {federation.task}; choose "
-            f"another method"
+            f"{method} needs labels"
+            + ", one per example" * (federation.task == "multi-label classification")
+            + f", and {federation.name} is a {federation.task}; choose another method"
         )
 
 
 def _check_splits(config, federation):
-    splits = [*federation.data.evals, *["triggered"] * (config.attack.name == "backdoor")]
+    splits = [*federation.data.evals, *federation.data.shared]
+    splits += ["triggered"] * (config.attack.name == "backdoor")
     for name in config.eval.splits:
         if name not in splits:
             raise ValueError(
                 f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
                 f"{name!r} with this configuration; choose from {', '.join(splits)}"
-                + ", or set --config.data.val_fraction=0.1"
-                * (name == "val")
+                + ", or set --config.data.val_fraction=0.1" * (name == "val")
+                + f", or set --config.data.{name}_test" * (name in ("balanced", "pooled"))
             )
 
 
@@ -223,6 +335,9 @@ def variant_of(config: ConfigDict) -> str:
     if name == "pfedgat":
         name += f"-{config.algorithm.attention}" * (config.algorithm.attention != "v1")
         name += "-trained-on-test" * config.algorithm.get("paper_mode", False)
+    if name == "flha-ghn":
+        no_gnn = config.algorithm.get("ghn_depth") == 0
+        name += "-table" * (config.algorithm.flha_generator == "table") + "-no-gnn" * no_gnn
     suffixes = {"whole": "-finetune", "head": "-finetune-head", "new_head": "-simple-tuning"}
     return name + suffixes.get(config.tuning.part, "")
 

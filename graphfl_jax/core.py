@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
+from graphfl_jax.architecture import Architecture
 from graphfl_jax.examples import Examples, Windows
 
 Array = jax.Array
@@ -29,19 +30,25 @@ class FederatedData(NamedTuple):
     graph: jraph.GraphsTuple  # N nodes without features; edges [n_edge] float32 weights
     # [N] int32: the order in which clients become malicious, see `robustness.attacks`
     attack_rank: Array | None = None
+    # Further splits for evaluation that are the same for all clients: {name: [S, ...]}
+    shared: dict[str, Examples] = {}
 
 
 class Task(NamedTuple):
-    """The loss and the score of a prediction, per example."""
+    """The loss of a prediction, per example, and its score, per example or per client."""
 
     loss: Callable[[Array, Array], Array]  # (outputs [B, O], y [B, ...]) -> [B], minimised
-    score: Callable[[Array, Array], Array]  # (outputs [B, O], y [B, ...]) -> [B], reported
-    metric: str  # name of the score: "accuracy", "mse"
+    score: Callable[..., Array]  # (outputs [B, O], y [B, ...]) -> [B], reported
+    metric: str  # name of the score: "accuracy", "mse", "auc"
     higher_is_better: bool
     # Further test metrics, if any: values per example, (outputs, y) -> {name: [B, ...]}, and
     # their summary from the clients' means, {name: [N, ...]} -> dict.
     extra_metrics: Callable[[Array, Array], dict[str, Array]] | None = None
     summarize: Callable[[dict[str, np.ndarray]], dict] | None = None
+    # Whether the score is no mean over examples. Then `score` and `extra_metrics` get all
+    # examples of a client, and which are real: (outputs [S, O], y [S, ...], real [S]), and
+    # return the client's values without the axis of examples.
+    of_all_examples: bool = False
 
 
 class Predictor(NamedTuple):
@@ -68,6 +75,7 @@ class ClientModel:
     # (params, a client's training examples) -> params to predict with on that client's data
     recalibrate: Callable[[Params, Any], Params] = lambda params, examples: params
     at_once: int = 0  # clients that a core trains at once at the highest speed; 0 is all
+    architecture: Architecture | None = None  # None: the model does not describe its layers
 
     def apply(self, params: Params, x: Array) -> Array:
         """Predicts: outputs [B, O] for x [B, *features]."""
@@ -77,16 +85,18 @@ class ClientModel:
         """`apply` with the parameters of a predictor."""
         return self.apply(predictor.params, x)
 
-    def objective(self, params: Params, batch: Examples, key: Array) -> Array:
-        """Mean loss over the real rows of a batch: a float32 scalar.
+    def forward(self, params: Params, batch: Examples, key: Array) -> Array:
+        """Outputs [B, O] in training, of all rows of a batch.
 
         `key` is for what is random in training, such as dropout or scheduled sampling.
         """
         if self.train_forward is None:
-            outputs = self.apply(params, batch.x)
-        else:
-            outputs = self.train_forward(params, batch, key)
-        losses = self.task.loss(outputs, batch.y)  # [B]
+            return self.apply(params, batch.x)
+        return self.train_forward(params, batch, key)
+
+    def objective(self, params: Params, batch: Examples, key: Array) -> Array:
+        """Mean loss over the real rows of a batch: a float32 scalar. `key` as in `forward`."""
+        losses = self.task.loss(self.forward(params, batch, key), batch.y)  # [B]
         real = (jnp.arange(losses.shape[0]) < batch.count).astype(losses.dtype)
         return jnp.sum(losses * real) / jnp.maximum(batch.count, 1).astype(losses.dtype)
 
@@ -146,6 +156,11 @@ class Allocation(Protocol):
         """
 
 
+class Rejected(Protocol):
+    def __call__(self, server: Any) -> Array:
+        """[N]: the share of each client's rounds in which its upload was rejected; else 0."""
+
+
 class BeginRound(Protocol):
     def __call__(self, server: Any, key: Array) -> Any:
         """The state of the server during one round, from download to aggregation."""
@@ -155,7 +170,8 @@ class Admit(Protocol):
     def __call__(self, server: Any, new_clients: Array, graph: jraph.GraphsTuple, key: Array):
         """The state of the server after clients have joined a trained federation.
 
-        `new_clients` [m] are the last of the N clients in `graph`. They have not trained.
+        `new_clients` [m] are the last of the N clients in `graph`. They have not trained. With
+        several architectures, it is a tuple with those of each, of which some may be empty.
         """
 
 
@@ -163,7 +179,9 @@ class AdaptNewClients(Protocol):
     def __call__(self, server: Any, cohort: Cohort, uploads: Any, key: Array) -> Any:
         """The state of the server after new clients have trained locally.
 
-        Only what belongs to the new clients may change; all shared parameters stay.
+        Only what belongs to the new clients may change; all shared parameters stay. With
+        several architectures, `cohort` and `uploads` are tuples with one entry for each; the
+        upload of one without new clients is None.
         """
 
 
@@ -197,9 +215,10 @@ class Deploy(Protocol):
 
 class Untrained(Protocol):
     def __call__(self, message: Any, memory: Any) -> Any:
-        """The upload of a client that has not trained and has no validation examples.
+        """The upload of a client that has not trained and has no examples.
 
-        An update is an upload minus this. `memory` is that from before the round.
+        An update is an upload minus this, so what a client computes of its examples, such as
+        means of classes, is a part of its update. `memory` is that from before the round.
         """
 
 
@@ -209,11 +228,22 @@ class Personalize(Protocol):
 
 
 class Defend(Protocol):
-    def __call__(self, untrained: tuple, uploads: tuple) -> tuple:
-        """The uploads from which the server learns.
+    def __call__(
+        self, server: Any, cohorts: tuple, untrained: tuple, uploads: tuple
+    ) -> tuple[Any, tuple]:
+        """The state with what the server remembers, and the uploads from which it learns.
 
-        Both arguments have one entry for each architecture, with leaves [M, ...]: what the
-        clients of the cohort would have sent untrained, and what they sent.
+        All arguments but the state have one entry for each architecture: the `Cohort`, and
+        with leaves [M, ...] what its clients would have sent untrained, and what they sent.
+        """
+
+
+class Substitute(Protocol):
+    def __call__(self, server: Any, mean: Callable[[Array], Array]) -> Any:
+        """The state in which some clients have what the server holds of others.
+
+        `mean` takes one row for each client, [N, E], and returns these rows, of which some are
+        replaced by means of others. It is for what the server holds of one client alone.
         """
 
 
@@ -253,6 +283,8 @@ class Server:
     admit: Admit = unchanged
     adapt_new_clients: AdaptNewClients = unchanged
     allocation: Allocation | None = None  # for methods that send mixtures of the last models
+    substitute: Substitute | None = None  # for methods whose server holds a part of each client
+    rejected: Rejected | None = None  # for a defence that rejects uploads
 
 
 @dataclasses.dataclass(frozen=True)
@@ -306,7 +338,7 @@ class Algorithm:
     """
 
     server: Server
-    clients: tuple[Client, ...]  # one for each architecture
+    clients: tuple[Client, ...]  # for each architecture; those that none trains with are last
     needs: Needs = Needs()
     averages: bool = False  # whether the server makes one model of the uploads, their mean
     defend: Defend | None = None  # None: the server learns from the uploads as they are
@@ -341,9 +373,21 @@ class Algorithm:
 
     def aggregate(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
         """The next state of the server from the cohort and uploads of each architecture."""
-        if len(self.clients) == 1:
-            (cohorts,), (uploads,) = cohorts, uploads
-        return self.server.aggregate(server, cohorts, uploads, key)
+        return self.server.aggregate(server, _single(cohorts), _single(uploads), key)
+
+    def admit(self, server: Any, new_clients: tuple, graph: jraph.GraphsTuple, key: Array):
+        """The state of the server after the new clients [m] of each architecture joined."""
+        return self.server.admit(server, _single(new_clients), graph, key)
+
+    def adapt_new_clients(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
+        """The state of the server after the new clients of each architecture have trained."""
+        adapt = self.server.adapt_new_clients
+        return adapt(server, _single(cohorts), _single(uploads), key)
+
+
+def _single(parts):
+    """What there is for each architecture; the entry itself if there is one."""
+    return parts[0] if len(parts) == 1 else parts
 
 
 def _split(changes, record):

@@ -34,6 +34,8 @@ class Evaluated(NamedTuple):
     extras: dict  # {point: {name: [N, ...]}}: the task's extra metrics on the test split
     # `core.Allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
+    # [N] of `core.Rejected`; () where the server rejects no client
+    rejected: Array | tuple
 
 
 def score_client(predict, score, examples: Examples | Windows, batch_size: int):
@@ -71,6 +73,35 @@ def score_client(predict, score, examples: Examples | Windows, batch_size: int):
     return jax.tree.map(lambda leaf: jnp.sum(leaf, axis=0) / count, sums)
 
 
+def score_all_examples(predict, score, examples: Examples | Windows, batch_size: int):
+    """`score` of all examples of one client together, predicted `batch_size` at a time.
+
+    All values are NaN if an output of a real example is not finite.
+
+    Args:
+      predict: x [B, ...] -> outputs [B, O].
+      score: (outputs [S, O], y [S, ...], real [S]) -> a tree of [...].
+      examples: of the client.
+      batch_size: examples predicted at once.
+
+    Returns:
+      The same tree.
+    """
+    size = examples.size
+    batch_size = min(batch_size, size)
+
+    def of_batch(first):
+        indices = first + jnp.arange(batch_size)
+        return predict(examples.rows(jnp.minimum(indices, size - 1)).x)
+
+    outputs = jax.lax.map(of_batch, jnp.arange(0, size, batch_size))
+    outputs = outputs.reshape(-1, *outputs.shape[2:])[:size]
+    real = jnp.arange(size) < examples.count
+    finite = jnp.isfinite(outputs).reshape(size, -1).all(axis=1) | ~real
+    values = score(outputs, examples.rows(jnp.arange(size)).y, real)
+    return jax.tree.map(lambda leaf: jnp.where(finite.all(), leaf, jnp.nan), values)
+
+
 def evaluate_clients(
     algorithm: Algorithm,
     data,
@@ -96,12 +127,12 @@ def evaluate_clients(
     Returns:
       An `Evaluated`.
     """
-    chosen = {name: data.evals[name] for name in scope.splits or data.evals}
-    everyone = (client_data(algorithm, data), chosen)
+    everyone = (client_data(algorithm, data), chosen(data.evals, scope))
     parts = [
         _evaluate_group(
             functools.partial(score_points, algorithm, g, batch_size, scope.points),
-            *(state, g, key, group, everyone, at_once, mesh),
+            (state.server, key, chosen(data.shared, scope)),
+            *(state.clients[g], group, everyone, at_once, mesh),
         )
         for g, group in enumerate(groups)
     ]
@@ -110,16 +141,22 @@ def evaluate_clients(
     else:
         order = np.argsort(np.concatenate([group.ids for group in groups]))
         results = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
-    allocation = allocation_of(algorithm, state)
-    return Evaluated(*split_results(results, scope.points), allocation)
+    return Evaluated(*split_results(results, scope.points), *known_of(algorithm, state))
 
 
-def allocation_of(algorithm: Algorithm, state: State) -> Array | tuple:
-    """`Evaluated.allocation` of a state."""
-    if algorithm.server.allocation is None:
-        return ()
-    shares = algorithm.server.allocation(state.server)
-    return shares if len(shares) <= ALLOCATED else ()
+def chosen(splits: dict, scope: Scope) -> dict:
+    """Those of the splits that a scope names."""
+    return {name: own for name, own in splits.items() if name in (scope.splits or splits)}
+
+
+def known_of(algorithm: Algorithm, state: State) -> tuple[Array | tuple, Array | tuple]:
+    """`Evaluated.allocation` and `Evaluated.rejected` of a state."""
+    server, shares, rejected = algorithm.server, (), ()
+    if server.allocation is not None:
+        shares = server.allocation(state.server)
+    if server.rejected is not None:
+        rejected = server.rejected(state.server)
+    return shares if len(shares) <= ALLOCATED else (), rejected
 
 
 def split_results(results, points):
@@ -143,13 +180,14 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
       group: number of the client's architecture.
       batch_size: examples scored at once.
       points: of `POINTS`.
-      shared: state of the server, and key.
+      shared: state of the server, key, and splits that all clients share.
       i: the client's id.
       rows: its memory, and (its `ClientData`, its evaluation splits).
     """
-    client, (server, key), (memory, (own, evals)) = algorithm.clients[group], shared, rows
+    client, (server, key, same), (memory, (own, evals)) = algorithm.clients[group], shared, rows
     model, predict = client.model, client.predict or client.model.predict
     task = model.task
+    score_examples = score_all_examples if task.of_all_examples else score_client
     key_local, key_personal = jax.random.split(jax.random.fold_in(key, i))
     message, predictors = algorithm.download(server, group, i), {}
     if "G" in points or ("P" in points and client.personalize is None):
@@ -159,32 +197,45 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
         predictors["L"] = client.deploy(upload, trained)
     if "P" in points and client.personalize is not None:
         predictors["P"] = client.personalize(message, memory, own, key_personal)
-    predictors = {
-        point: one._replace(params=model.recalibrate(one.params, own.train))
-        for point, one in predictors.items()
-    }
 
-    def score_on(split, outputs, y):
+    def score_on(split, *predicted):
         with_extras = task.extra_metrics and split == "test"
-        return task.score(outputs, y), task.extra_metrics(outputs, y) if with_extras else {}
+        return task.score(*predicted), task.extra_metrics(*predicted) if with_extras else {}
 
-    return {
-        split: {
-            point: score_client(
+    def score_splits(predictor):
+        predictor = predictor._replace(params=model.recalibrate(predictor.params, own.train))
+        return {
+            split: score_examples(
                 functools.partial(predict, predictor),
                 functools.partial(score_on, split),
                 *(examples, batch_size),
             )
-            for point, predictor in predictors.items()
+            for split, examples in (evals | same).items()
         }
-        for split, examples in evals.items()
+
+    if len(algorithm.clients) > 1 and len(set(map(_form, predictors.values()))) == 1:
+        # A loop, so that each of the architectures is compiled once and not for every point.
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *predictors.values())
+        rows = jax.lax.map(score_splits, stacked)
+        results = {point: tree.take(rows, row) for row, point in enumerate(predictors)}
+    else:
+        results = {point: score_splits(one) for point, one in predictors.items()}
+    return {
+        split: {point: of_splits[split] for point, of_splits in results.items()}
+        for split in evals | same
     }
 
 
-def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, mesh):
+def _form(values):
+    """The structure, the shapes and the types of a tree."""
+    leaves, structure = jax.tree.flatten(values)
+    return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+
+
+def _evaluate_group(score_one_client, shared, memories, group, everyone, at_once, mesh):
     """Results of all clients of a group, every leaf [n, ...]."""
     everyone = members(everyone, group)
-    rows = (state.clients[g], everyone)
+    rows = (memories, everyone)
     count = len(everyone[0].train.count)
     size = min(at_once or count, count)
     if mesh is not None:
@@ -195,7 +246,7 @@ def _evaluate_group(score_one_client, state, g, key, group, everyone, at_once, m
     def of_batch(places):
         own = rows if size == count else tree.take(rows, places)
         ids = members(places, group, of=True)
-        return map_clients(score_one_client, mesh, group.at_once)((state.server, key), ids, own)
+        return map_clients(score_one_client, mesh, group.at_once)(shared, ids, own)
 
     results = jax.lax.map(of_batch, places.reshape(-1, size))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)

@@ -1,7 +1,9 @@
 """Losses and scores of predictions, and summaries of scores over clients."""
 
+import functools
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -19,6 +21,36 @@ class Units(NamedTuple):
     missing: float  # value in these units that marks a missing reading
 
 
+OWN = "own"  # units that only the user knows
+
+
+class OwnUnits(NamedTuple):
+    """Converts errors of scaled targets to the targets' own units: scale * error."""
+
+    scale: tuple[tuple[float, ...], ...]  # [K, O]: of all clients (K = 1), or of each
+    name: str = OWN
+
+    def of(self, clients: np.ndarray) -> "OwnUnits":
+        """The units of some clients [n], in their order."""
+        if len(self.scale) == 1:
+            return self
+        return self._replace(scale=tuple(self.scale[i] for i in clients))
+
+    def errors(self, extras: dict[str, np.ndarray]) -> dict:
+        """``mae`` and ``rmse`` of each target, in own units.
+
+        Args:
+          extras: of `task_of`, the clients' means of ``abs`` and ``square`` [N, O].
+        """
+        scale = np.array(self.scale)
+        mae = np.mean(np.asarray(extras["abs"], np.float64) * scale, axis=0)
+        square = np.mean(np.asarray(extras["square"], np.float64) * scale**2, axis=0)
+        return {
+            f"target {o}": {"mae": float(mae[o]), "rmse": float(np.sqrt(square[o]))}
+            for o in range(len(mae))
+        }
+
+
 def _cross_entropy(outputs, y):
     return optax.softmax_cross_entropy_with_integer_labels(outputs, y)
 
@@ -31,23 +63,94 @@ def _squared_error(outputs, y):
     return jnp.mean(jnp.square(outputs - y), axis=-1)
 
 
+def areas(outputs, y, real):
+    """Areas under the receiver operating characteristics (AUC) of one client.
+
+    The AUC of a label is the share of pairs of a positive and a negative example in which the
+    positive one has the larger output; a pair with equal outputs counts one half. So it is
+    (R - n (n + 1) / 2) / (n m) for n positive and m negative examples, where R is the sum of
+    the positive examples' ranks, and equal outputs have the mean of their ranks (Hanley,
+    McNeil. The Meaning and Use of the Area under a Receiver Operating Characteristic (ROC)
+    Curve. Radiology 143(1), 1982).
+
+    Args:
+      outputs: [S, O], finite where `real`.
+      y: [S, O], 1 for positive and 0 for negative examples.
+      real: [S], whether a row counts.
+
+    Returns:
+      The areas [O], 0 for a label without positive or without negative examples, and [O]
+      float32, 0 for these labels and 1 for the others.
+    """
+
+    def of_label(outputs, positive):
+        positive, negative = real & positive, real & ~positive
+        n, m = jnp.sum(positive), jnp.sum(negative)
+        others = jnp.sort(jnp.where(negative, outputs, jnp.inf))  # the first m count
+        # Twice the pairs that each example wins: smaller outputs twice, and equal ones once.
+        wins = jnp.searchsorted(others, outputs) + jnp.searchsorted(others, outputs, "right")
+        share = wins.astype(jnp.float32) / (2 * jnp.maximum(m, 1)).astype(jnp.float32)
+        total = jnp.sum(jnp.where(positive, share, 0.0))
+        return total / jnp.maximum(n, 1).astype(jnp.float32), (n > 0) & (m > 0)
+
+    area, scored = jax.vmap(of_label, in_axes=1)(outputs, y > 0)
+    return jnp.where(scored, area, 0.0), scored.astype(jnp.float32)
+
+
+def _binary_cross_entropy(outputs, y):
+    return jnp.mean(optax.sigmoid_binary_cross_entropy(outputs, y), axis=-1)
+
+
+def _mean_area(outputs, y, real):
+    """The mean AUC over the labels that have one; NaN if there is none."""
+    area, scored = areas(outputs, y, real)
+    return jnp.sum(area) / jnp.sum(scored)
+
+
+def _areas_by_label(outputs, y, real):
+    area, scored = areas(outputs, y, real)
+    return {"area": area, "scored": scored}
+
+
 CLASSIFICATION = Task(_cross_entropy, _correct, "accuracy", higher_is_better=True)
 REGRESSION = Task(_squared_error, _squared_error, "mse", higher_is_better=False)
-TASKS = {"classification": CLASSIFICATION, "regression": REGRESSION}
+MULTI_LABEL = Task(
+    _binary_cross_entropy,
+    _mean_area,
+    "auc",
+    higher_is_better=True,
+    extra_metrics=_areas_by_label,
+    of_all_examples=True,
+)
+TASKS = {
+    "classification": CLASSIFICATION,
+    "regression": REGRESSION,
+    "multi-label classification": MULTI_LABEL,
+}
 HORIZONS = (15, 30, 60)  # minutes ahead
 
 
-def task_of(name: str, units: Units | None) -> Task:
-    """The task of that name, with errors in physical units if the targets have units.
+def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] = ()) -> Task:
+    """The task of that name, with extra metrics of targets that have units or labels.
 
-    The task's extra metrics are forecast errors e at each of `HORIZONS`, averaged over the
+    With units, the extra metrics are forecast errors e at each of `HORIZONS`, averaged over the
     examples of each client and then over clients. ``mae`` is the mean of |e| and ``rmse`` the
     root of the mean of e^2, in the targets' units. ``mae_seen``, ``rmse_seen`` and
     ``mape_seen``, the mean of |e / target| in %, are over the targets that are not missing.
+
+    With `OwnUnits`, the extra metrics are |e| and e^2 of each target, see `OwnUnits.errors`.
+
+    With the names of O labels, they are for each label ``auc``, the mean over the clients that
+    have positive and negative test examples of it, None if there are none; and ``clients``, the
+    number of these clients.
     """
     task = TASKS[name]
+    if labels:
+        return task._replace(summarize=functools.partial(_by_label, labels))
     if units is None:
         return task
+    if isinstance(units, OwnUnits):
+        return task._replace(extra_metrics=_errors_by_target)
     steps = np.array([round(minutes / units.step) - 1 for minutes in HORIZONS])
     # Computed as by the data loader, so that equality with stored targets is exact.
     missing = standardised(np.float32(units.missing), units)
@@ -69,6 +172,11 @@ def task_of(name: str, units: Units | None) -> Task:
     return task._replace(extra_metrics=extra_metrics, summarize=_summarize)
 
 
+def _errors_by_target(outputs, y):
+    error = outputs - y
+    return {"abs": jnp.abs(error), "square": jnp.square(error)}
+
+
 def standardised(values: np.ndarray, units: Units) -> np.ndarray:
     """Physical values as standardised targets: float32 of the same shape."""
     return (values.astype(np.float32) - np.float32(units.mean)) / np.float32(units.std)
@@ -87,6 +195,16 @@ def _summarize(extras):
     return {
         f"{minutes} min": {name: float(value[i]) for name, value in errors.items()}
         for i, minutes in enumerate(HORIZONS)
+    }
+
+
+def _by_label(labels, extras):
+    """Means of ``area`` [N, O] over the clients whose ``scored`` [N, O] is 1, by label."""
+    area, scored = (np.asarray(extras[name], np.float64) for name in ("area", "scored"))
+    clients = scored.sum(axis=0).astype(int)
+    return {
+        label: {"auc": float(total / count) if count else None, "clients": int(count)}
+        for label, total, count in zip(labels, area.sum(axis=0), clients, strict=True)
     }
 
 

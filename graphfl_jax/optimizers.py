@@ -53,7 +53,7 @@ def momentum(
     lr: Array,
     momentum: Annotated[Array, Real("Momentum.", high=1)] = 0.9,
     weight_decay: Annotated[Array, Real("Weight decay, added to the gradient.")] = 5e-5,
-    clip: Annotated[Array, Real("Largest global norm of a gradient.")] = 50.0,
+    clip: Annotated[Array, Real("Largest global norm of a gradient.", low=1e-6)] = 50.0,
 ) -> optax.GradientTransformation:
     """Heavy-ball momentum; the gradient is first clipped, then weight decay is added."""
     return optax.chain(

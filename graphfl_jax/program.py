@@ -39,6 +39,7 @@ class Program(NamedTuple):
     evaluate_chosen: Callable  # the same for the chosen points and splits
     admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
     adapt: Callable  # (state, key, hparams, data of all) -> State after a round of these
+    evaluate_joined: Callable  # `evaluate` after `admit`, with the data of all
 
 
 def make_program(
@@ -50,7 +51,7 @@ def make_program(
     clients_per_eval: int = 0,
     scope: Scope = EVERYTHING,
     mesh: Mesh | None = None,
-    new_clients: int = 0,
+    joined: Sequence[Group] = (),
     poison: Callable[[dict], Poison] = lambda hparams: Poison(),
 ) -> Program:
     """Compiles a federated algorithm.
@@ -59,24 +60,17 @@ def make_program(
       build: (hparams, rounds played) -> Algorithm. It is called inside the trace, with traced
         numbers, so that another learning rate never recompiles, and a grid of them is a vmap.
       cohort_size: M, clients in a round, where all clients have one architecture.
-      groups: otherwise, the clients of each architecture, in the order of
+      groups: otherwise, the clients of each architecture that train, in the order of
         `Algorithm.clients`.
       eval_batch_size: examples scored at once, per client.
       clients_per_eval: clients evaluated at once; 0 is all.
       scope: points and splits of `Program.evaluate_chosen`.
       mesh: devices over which a cohort is split, from `client_mesh`.
-      new_clients: number of clients that `admit` adds, the last of the data given to it.
+      joined: the clients of each of `Algorithm.clients` after `admit`. Of each group, the last
+        `cohort_size` clients are those that it adds.
       poison: hparams -> what malicious clients do.
-
-    Raises:
-      ValueError: there are new clients and several groups.
     """
-    groups = tuple(groups) or (Group(cohort_size),)
-    if new_clients and len(groups) > 1:
-        raise ValueError(
-            f"new_clients={new_clients} is not possible with {len(groups)} architectures; set "
-            f"--config.new_clients.fraction=0"
-        )
+    groups, joined = tuple(groups) or (Group(cohort_size),), tuple(joined)
 
     def streams(key):
         """Independent keys for a run's start, rounds, evaluations, new clients, attackers."""
@@ -139,7 +133,7 @@ def make_program(
         means = jax.tree.map(lambda leaf: leaf / rounds.astype(leaf.dtype), sums)
         return state, Log(means, diverged_at)
 
-    def evaluate(state, key, hparams, data, *, scope=EVERYTHING):
+    def evaluate(state, key, hparams, data, *, groups=groups, scope=EVERYTHING):
         data = with_poison(data, key, hparams)
         key_evaluation = jax.random.fold_in(streams(key)[2], state.round)
         return evaluate_clients(
@@ -151,35 +145,51 @@ def make_program(
             scope=scope,
         )
 
-    def last_ids(data):
-        total = data.train.count.shape[0]
-        return jnp.arange(total - new_clients, total, dtype=jnp.int32)
+    def last(data):
+        """Of each group that has been joined, the places and the ids of its new clients."""
+        sizes = [len(members(data.train.count, group)) for group in joined]
+        places = [
+            jnp.arange(size - group.cohort_size, size, dtype=jnp.int32)
+            for size, group in zip(sizes, joined, strict=True)
+        ]
+        ids = [members(*own, of=True) for own in zip(places, joined, strict=True)]
+        return tuple(places), tuple(ids)
 
     def admit(state, key, hparams, data):
         algorithm = build(hparams, state.round)
         key_server, key_clients = jax.random.split(streams(key)[3])
-        ids = last_ids(data)
-        server = algorithm.server.admit(state.server, ids, data.graph, key_server)
-        added = enrolled(algorithm, server, 0, ids, key_clients)
-        clients = jax.tree.map(
-            lambda old, new: jnp.concatenate([old, new]), state.clients, (added,)
-        )
-        return State(server, clients, state.round)
+        _, ids = last(data)
+        server = algorithm.admit(state.server, ids, data.graph, key_server)
+        clients = list(state.clients)
+        for g, group in enumerate(joined):
+            if not group.cohort_size:
+                continue
+            added = enrolled(algorithm, server, g, ids[g], key_clients)
+            if g < len(groups):
+                clients[g] = jax.tree.map(
+                    lambda old, new: jnp.concatenate([old, new]), clients[g], added
+                )
+            else:
+                clients.append(added)
+        return State(server, tuple(clients), state.round)
 
     def adapt(state, key, hparams, data):
         algorithm = build(hparams, state.round)
         key_round = jax.random.fold_in(streams(key)[3], state.round)
         key_local, key_server = jax.random.split(key_round)
-        ids = last_ids(data)
-        # New clients are few, and their number need not be a multiple of the devices.
-        clients, uploads, _ = train_cohort(
-            *(algorithm, data, state, 0, ids, ids, key_local),
-            mesh=None,
-            at_once=groups[0].at_once,
-        )
-        cohort = Cohort(ids, data.train.count[ids].astype(jnp.float32))
-        server = algorithm.server.adapt_new_clients(state.server, cohort, uploads, key_server)
-        return State(server, (clients,), state.round + 1)
+        places, ids = last(data)
+        clients, uploads = list(state.clients), [None] * len(joined)
+        for g, group in enumerate(joined):
+            if group.cohort_size:
+                # New clients are few, and their number need not be a multiple of the devices.
+                clients[g], uploads[g], _ = train_cohort(
+                    *(algorithm, data, state, g, places[g], ids[g], key_local),
+                    mesh=None,
+                    at_once=group.at_once,
+                )
+        cohorts = tuple(Cohort(own, data.train.count[own].astype(jnp.float32)) for own in ids)
+        server = algorithm.adapt_new_clients(state.server, cohorts, tuple(uploads), key_server)
+        return State(server, tuple(clients), state.round + 1)
 
     everywhere = None if mesh is None else NamedSharding(mesh, P())
     # The text of a program, by which executables are kept, must have all its arguments.
@@ -194,6 +204,7 @@ def make_program(
         evaluate_chosen=chosen,
         admit=jax.jit(admit, out_shardings=everywhere),
         adapt=jax.jit(adapt, out_shardings=everywhere),
+        evaluate_joined=jax.jit(functools.partial(evaluate, groups=joined), **whole),
     )
 
 

@@ -4,9 +4,8 @@ Clients of different architectures form groups. Every round samples a fixed numb
 from each group; the local steps of each group are one vmap.
 """
 
-import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,9 +19,10 @@ from graphfl_jax.devices import all_gather_rows, filled, map_clients, replicate
 class Group(NamedTuple):
     """Clients of one architecture."""
 
-    cohort_size: int  # clients in a round
+    cohort_size: int  # clients in a round; after new clients have joined, their number
     ids: np.ndarray | None = None  # [n] int32, ascending; None is all clients
     at_once: int = 0  # clients that a device trains at once; 0 is all
+    name: str = ""  # of the architecture, where there are several
 
 
 class Poison(NamedTuple):
@@ -30,7 +30,7 @@ class Poison(NamedTuple):
 
     # (data, key) -> data; the key is the same throughout a run
     data: Callable | None = None
-    # (cohorts, untrained uploads, uploads, data.attack_rank, key) -> uploads
+    # (cohorts, untrained uploads, uploads, data.attack_rank, rounds played, key) -> uploads
     uploads: Callable | None = None
 
 
@@ -39,6 +39,60 @@ def members(rows, group: Group, *, of: bool = False):
     if group.ids is None:
         return rows
     return jnp.asarray(group.ids)[rows] if of else tree.take(rows, group.ids)
+
+
+def divided(cohort_size: int, counts: Sequence[int]) -> list[int]:
+    """Divides a cohort over groups of `counts` clients in proportion, at least one for each.
+
+    After the first, each place goes to the group with the largest count / (2 places + 1) that
+    has clients left (the method of Sainte-Lague); among equals, to the first.
+
+    Raises:
+      ValueError: there are fewer places than groups.
+    """
+    if cohort_size < len(counts):
+        raise ValueError(
+            f"cohort_size={cohort_size} is less than the {len(counts)} architectures, of which "
+            f"each needs a client in a round; set --config.cohort_size={len(counts)} or more"
+        )
+    places = [1] * len(counts)
+    for _ in range(cohort_size - len(counts)):
+        left = [g for g, count in enumerate(counts) if places[g] < count]
+        places[max(left, key=lambda g: counts[g] / (2 * places[g] + 1))] += 1
+    return places
+
+
+def grouped(names: Sequence[str], training: int, cohort_size: int) -> tuple[tuple, tuple]:
+    """The clients of each architecture: those that train, and all after new ones have joined.
+
+    Args:
+      names: of the architectures of all clients; those of the new clients are last.
+      training: number of clients that train.
+      cohort_size: of all architectures together.
+
+    Returns:
+      Groups of the clients that train, in the order in which architectures first occur, and
+      the groups for the argument `joined` of `program.make_program`; () without new clients.
+
+    Raises:
+      ValueError: as `divided`.
+    """
+    clients, several = np.array(names), len(set(names)) > 1
+    named = [
+        (name if several else "", np.flatnonzero(clients == name).astype(np.int32))
+        for name in dict.fromkeys(names)
+    ]
+    trained = [(name, ids[ids < training]) for name, ids in named if ids[0] < training]
+    sizes = divided(cohort_size, [len(ids) for _, ids in trained])
+    groups = tuple(
+        Group(size, ids if len(trained) > 1 else None, name=name)
+        for size, (name, ids) in zip(sizes, trained, strict=True)
+    )
+    joined = tuple(
+        Group(int(np.sum(ids >= training)), ids if several else None, name=name)
+        for name, ids in named
+    )
+    return groups, joined if training < len(names) else ()
 
 
 def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
@@ -88,10 +142,10 @@ def play_round(
         clients.append(memories)
         uploads.append(upload)
         metrics.append(metric)
-    uploads = received(
+    server, uploads = received(
         algorithm, poison, state, places, cohorts, tuple(uploads), data.attack_rank, key_server
     )
-    server = algorithm.aggregate(state.server, cohorts, uploads, key_server)
+    server = algorithm.aggregate(server, cohorts, uploads, key_server)
     metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), *metrics)
     return State(server, tuple(clients), state.round + 1), metrics
 
@@ -174,8 +228,8 @@ def received(
     uploads: tuple,
     rank,
     key,
-) -> tuple:
-    """The uploads from which the server learns, after attacks and a defence.
+) -> tuple[Any, tuple]:
+    """The server's state and the uploads from which it learns, after attacks and a defence.
 
     Args:
       algorithm: the method.
@@ -188,13 +242,13 @@ def received(
       key: of the attackers' draws.
     """
     if poison.uploads is None and algorithm.defend is None:
-        return uploads
+        return state.server, uploads
     untrained = untrained_uploads(algorithm, state, places, cohorts)
     if poison.uploads is not None:
-        uploads = poison.uploads(cohorts, untrained, uploads, rank, key)
-    if algorithm.defend is not None:
-        uploads = algorithm.defend(untrained, uploads)
-    return uploads
+        uploads = poison.uploads(cohorts, untrained, uploads, rank, state.round, key)
+    if algorithm.defend is None:
+        return state.server, uploads
+    return algorithm.defend(state.server, cohorts, untrained, uploads)
 
 
 def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts) -> tuple:
@@ -211,30 +265,25 @@ def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts) -> tu
     return tuple(of_group(*own) for own in zip(groups, places, cohorts, strict=True))
 
 
-def message_bytes(algorithm: Algorithm, state: State, data) -> tuple[int, int]:
+def message_bytes(algorithm: Algorithm, state: State, data, group: int = 0) -> tuple[int, int]:
     """Bytes of one client's message and of its upload in one round (down, up).
 
-    With several architectures, the means over them.
+    Args:
+      group: number of the client's architecture.
     """
 
-    def one_client(group, server, clients, own):
-        memory, own = tree.take((clients[group], own), 0)
+    def one_client(server, memories, own):
+        memory, own = tree.take((memories, own), 0)
         message = algorithm.download(server, group, 0)
         local = algorithm.clients[group].local
         _, upload, _ = local(message, memory, own, jax.random.key(0))
         return message, upload
 
-    sizes = []
-    for group in range(len(algorithm.clients)):
-        shapes = jax.eval_shape(
-            functools.partial(one_client, group),
-            *(state.server, state.clients, client_data(algorithm, data)),
-        )
-        sizes.append(
-            [
-                sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
-                for part in shapes
-            ]
-        )
-    down, up = np.mean(sizes, axis=0)
-    return int(down), int(up)
+    shapes = jax.eval_shape(
+        one_client, state.server, state.clients[group], client_data(algorithm, data)
+    )
+    down, up = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
+        for part in shapes
+    )
+    return down, up

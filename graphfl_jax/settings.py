@@ -24,6 +24,10 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
+# The largest values that programs compute with; ranges without an upper end hold up to these.
+LARGEST_INTEGER = 2**31 - 1
+LARGEST_FLOAT = 3.4028234663852886e38
+
 
 @dataclasses.dataclass(frozen=True)
 class Real:
@@ -51,6 +55,8 @@ class Real:
             raise _wrong_type(field, value, "a number such as 0.1")
         if not (math.isfinite(value) and self.low <= value <= self.high):
             raise _out_of_range(field, value, "finite and " * (self.high == math.inf), self)
+        if abs(value) > LARGEST_FLOAT:
+            raise _too_large(field, value, LARGEST_FLOAT)
         return float(value)
 
 
@@ -77,6 +83,8 @@ class Integer:
             raise _wrong_type(field, value, "an integer")
         if not self.low <= value <= self.high:
             raise _out_of_range(field, value, "", self)
+        if self.high == math.inf and value > LARGEST_INTEGER:
+            raise _too_large(field, value, LARGEST_INTEGER)
         return value
 
 
@@ -167,6 +175,12 @@ class Items:
     def check(self, field: str, value: Any) -> tuple:
         if isinstance(value, str) or not isinstance(value, tuple | list):
             raise _wrong_type(field, value, "items such as 16,16")
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, int | str):
+                raise ValueError(
+                    f"{field}={value!r} has the item {item!r}; set --config.{field} to "
+                    f"integers or names, such as 16,16"
+                )
         for item in value if self.choices else ():
             if item not in self.choices:
                 given, known = ",".join(map(str, value)), ", ".join(self.choices)
@@ -258,4 +272,11 @@ def _out_of_range(field, value, finite, declared):
     return ValueError(
         f"{field}={value} must be {finite}at least {declared.low:g}; "
         f"set --config.{field}={declared.low:g} or more"
+    )
+
+
+def _too_large(field, value, largest):
+    return ValueError(
+        f"{field}={value} is too large for 32 bits; set --config.{field} to {largest:.10g} or "
+        f"less"
     )

@@ -33,6 +33,27 @@ def as_matrix(rows):
     return jax.vmap(lambda row: ravel_pytree(row)[0])(rows), jax.vmap(back)
 
 
+def joined(values, largest: int):
+    """The tensors of up to `largest` numbers as one vector; all have one type.
+
+    Returns:
+      (vector, list of the other tensors), and the function from such a pair back to a tree.
+    """
+    leaves, structure = jax.tree.flatten(values)
+    is_small = [leaf.size <= largest for leaf in leaves]
+    vector, split = ravel_pytree(
+        [leaf for leaf, small in zip(leaves, is_small, strict=True) if small]
+    )
+    others = [leaf for leaf, small in zip(leaves, is_small, strict=True) if not small]
+
+    def back(parts):
+        vector, others = parts
+        queues = iter(others), iter(split(vector))
+        return jax.tree.unflatten(structure, [next(queues[small]) for small in is_small])
+
+    return (vector, others), back
+
+
 def sq_dists(matrix):
     """Squared Euclidean distances between the rows of a matrix: [M, d] -> [M, M]."""
 

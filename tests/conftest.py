@@ -33,6 +33,8 @@ from graphfl_jax.configs.values import structure
 from graphfl_jax.runs import single
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+# Only the user may be able to write into a folder of compiled programs.
+Path(os.environ["JAX_COMPILATION_CACHE_DIR"]).mkdir(mode=0o700, parents=True, exist_ok=True)
 # Tracing makes many objects that live long: the collector looks at them less often.
 gc.set_threshold(100_000)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
@@ -74,6 +76,21 @@ def shared_programs(monkeypatch):
         return PROGRAMS[key]
 
     monkeypatch.setattr(single, "program_of", program_of)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def free_memory_maps():
+    """Forgets compiled programs before this process has too many memory maps.
+
+    Every program holds dozens. Linux gives a process 65,530 of them by default; beyond that,
+    XLA ends with a segmentation fault.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and len(maps.read_bytes().splitlines()) > 20_000:
+        PROGRAMS.clear()
+        jax.clear_caches()
+        gc.collect()
 
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups

@@ -123,6 +123,21 @@ def entry(name, *words, cwd, file="fl60.py", **environment) -> Ended:
     return launched(name, *small_words(file), *words, cwd=cwd, **environment)
 
 
+def limited(name, *words, cwd, largest, file="fl60.py") -> Ended:
+    """As `entry`, in a process that cannot write files of more than `largest` bytes.
+
+    A write then ends in its middle, as on a full disk.
+    """
+    script = f"""
+import resource, runpy, sys
+sys.orig_argv = [sys.executable, "-m", *sys.argv]
+resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, resource.RLIM_INFINITY))
+runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
+"""
+    argv = [f"experiments.{name}", *small_words(file), *words]
+    return _forked({"argv": argv, "script": script}, cwd, {})
+
+
 def shrunk(name, *words, cwd, file, **changes) -> Ended:
     """Runs an entry that chooses configurations itself, with those of `file` at tiny sizes.
 

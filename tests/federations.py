@@ -19,9 +19,15 @@ SMALL = {
     "algorithm.embedding_dim": 6,
     "algorithm.width": 8,
     "algorithm.depth": 2,
+    "algorithm.ghn_depth": 2,
+    "algorithm.ghn_width": 8,
     "hparams.client_lr": 0.1,
     "hparams.server_lr": 0.05,
     "hparams.pfedme_lambda": 1.0,  # times client_lr it must be below 1
+    # In a network of five units, what all clients share must not outweigh a client's labels.
+    "hparams.fedproto_lambda": 0.01,
+    "hparams.fml_alpha": 0.9,
+    "hparams.distillation_alpha": 0.01,
 }
 
 

@@ -136,6 +136,7 @@ def make_old(out: Path, **changes):
       out: of the run.
       **changes: values of fields of the last release, with __ for the dots.
     """
+    forget_digests(out)
     path = out / "config.json"
     values = old_values(flat(json.loads(path.read_text())))
     values |= {name.replace("__", "."): value for name, value in changes.items()}
@@ -144,12 +145,27 @@ def make_old(out: Path, **changes):
         section, _, last = name.rpartition(".")
         (nested.setdefault(section, {}) if section else nested)[last] = value
     path.write_text(json.dumps(nested))
-    for manifest in out.glob("checkpoints/*.json"):
-        body = json.loads(manifest.read_text())["body"]
+    for body in bodies(out):
         for leaf in body["leaves"]:
             leaf[0] = re.sub(r"^\.clients\[0\]", ".clients", leaf[0])
             leaf[0] = re.sub(r"^\.server\.opt_state", ".server.memory", leaf[0])
             leaf[0] = leaf[0].replace("['embeddings']", "['codes']")
         body["notes"]["seconds"]["novel"] = body["notes"]["seconds"].pop("new_clients")
+
+
+def forget_digests(out: Path):
+    """Removes from the folder of a run the digests that the last release did not have."""
+    for name in ("identity.json", ".lock"):
+        (out / name).unlink()
+    for body in bodies(out):
+        notes = body["notes"]
+        notes["identity"] = {"data": notes["identity"]["data"], **notes.pop("where")}
+
+
+def bodies(out: Path):
+    """The content of every manifest of a run, which is written with its changes."""
+    for manifest in out.glob("checkpoints/*.json"):
+        body = json.loads(manifest.read_text())["body"]
+        yield body
         digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
         manifest.write_text(json.dumps({"body": body, "sha256": digest}))

@@ -7,9 +7,9 @@ REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "graphfl_jax"
 # A layer imports layers above it in this list, and itself.
 LAYERS = [
-    {"examples", "settings"},
+    {"architecture", "examples", "settings"},
     {"core"},
-    {"tree", "devices", "trainers", "metrics", "optimizers"},
+    {"tree", "memory", "devices", "trainers", "metrics", "optimizers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},
     {"program", "algorithms"},
@@ -18,8 +18,11 @@ LAYERS = [
     {"runs"},
 ]
 # The program knows neither methods nor data sets.
-COMPUTATION = {"examples", "core", "tree", "devices", "rounds", "evaluation", "program"}
-ENTRIES = {"run", "sweep", "tables", "figures", "bench", "robustness", "theory"}
+COMPUTATION = {
+    *("architecture", "examples", "core", "tree", "devices"),
+    *("rounds", "evaluation", "program"),
+}
+ENTRIES = {"run", "sweep", "tables", "figures", "bench", "robustness", "theory", "soak"}
 ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 

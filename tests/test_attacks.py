@@ -12,12 +12,12 @@ import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ClientData, Cohort
-from graphfl_jax.data import from_arrays
+from graphfl_jax.data import from_arrays, relations
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.examples import Examples
+from graphfl_jax.robustness.adaptive_attacks import ADAPTIVE_ATTACKS
 from graphfl_jax.robustness.attacks import (
     ATTACKS,
-    UPLOAD_ATTACKS,
     Attackers,
     backdoor,
     label_flip,
@@ -26,11 +26,13 @@ from graphfl_jax.robustness.attacks import (
     with_attack_order,
 )
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
+from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
 from graphfl_jax.runs.batch import Trial, run_trials
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(7)
 UPDATES = np.random.default_rng(1).normal(size=(9, 20)) + 0.3  # [M, d]
+SENT = np.random.default_rng(2).normal(size=(9, 20))  # [M, d]
 HONEST = np.array([1, 0, 1, 1, 1, 0, 1, 1, 1], bool)
 
 
@@ -152,6 +154,29 @@ def test_new_clients_never_attack():
     assert attacks.tolist() == [True] * 5 + [False] * 2
 
 
+def test_attackers_can_be_neighbours_of_each_other():
+    """A ring of twelve: attackers of any ratio are without gaps, and the seed draws where."""
+    edges = [(i, (i + 1) % 12) for i in range(12)]
+    ring = two_clusters(12)
+    ring = ring._replace(data=ring.data._replace(graph=relations.from_edges(12, edges)))
+    starts = set()
+    for seed in range(4):
+        rank = with_attack_order(ring, seed=seed, placement="neighbours").data.attack_rank
+        assert sorted(rank) == list(range(12))
+        for count in range(1, 12):
+            attacks = malicious(rank, count / 12, 12)
+            assert np.sum(attacks != np.roll(attacks, 1)) == 2
+        starts.add(int(np.argmin(rank)))
+    assert len(starts) > 1
+    apart = ring._replace(data=ring.data._replace(graph=relations.from_edges(12, [])))
+    drawn = [with_attack_order(apart, seed=1, placement=p) for p in ("random", "neighbours")]
+    np.testing.assert_array_equal(*(one.data.attack_rank for one in drawn))
+    with pytest.raises(
+        ValueError, match="^attack.placement=neighbours is for .*leave one out$"
+    ):
+        with_attack_order(ring, seed=0, clients=(1,), placement="neighbours")
+
+
 def test_attackers_can_be_named_among_the_clients_that_train():
     whole = hold_out(two_clusters(), fraction=0.3, graph="inductive", seed=0)
     named = with_attack_order(whole, clients=(whole.clients[3], 0), seed=0)
@@ -248,18 +273,29 @@ def min_max(honest=HONEST):
     return np.broadcast_to(mean - low * deviation, UPDATES.shape)
 
 
+def masked_poisoning():
+    sizes = np.linalg.norm(UPDATES, axis=1) / np.linalg.norm(SENT, axis=1)
+    return -0.5 * UPDATES - 2.0 * SENT * sizes[:, None]
+
+
 EXPECTED = {
     "poisoning": lambda: -0.5 * UPDATES,
     "sign_flip": lambda: -UPDATES,
     "alie": lambda: np.broadcast_to(statistics()[0] - 1.5 * statistics()[1], UPDATES.shape),
     "ipm": lambda: np.broadcast_to(-0.5 * statistics()[0], UPDATES.shape),
     "min_max": min_max,
+    "masked_poisoning": masked_poisoning,
+    "sleeper": lambda: UPDATES,
 }
 FLOATS = {
     "poisoning": {"attack_lambda": 0.5},
     "noise": {"attack_sigma": 3.0},
     "alie": {"attack_z": 1.5},
     "ipm": {"attack_epsilon": 0.5},
+    "own_target": {"attack_target": 2.0, "attack_length": 1.5},
+    "shared_target": {"attack_target": 2.0, "attack_length": 1.5},
+    "masked_poisoning": {"attack_lambda": 0.5, "attack_mask": 2.0},
+    "sleeper": {"attack_lambda": 0.5, "period": 5, "honest_rounds": 2},
 }
 
 
@@ -267,16 +303,22 @@ FLOATS = {
 def attack_of(name):
     """(updates, honest) -> updates of an attack on uploads, compiled."""
     attack = ATTACKS[name](**FLOATS.get(name, {}))
-    return jax.jit(lambda updates, honest: attack(updates, honest, KEY))
+
+    def change(updates, honest, played):
+        ids = jnp.arange(len(updates))
+        return attack(updates, Known(honest, jnp.asarray(SENT), ids, played, KEY))
+
+    return jax.jit(change)
 
 
-def attacked(name, honest=HONEST, updates=UPDATES):
-    return np.asarray(attack_of(name)(np.float32(updates), honest))
+def attacked(name, honest=HONEST, updates=UPDATES, played=0):
+    return np.asarray(attack_of(name)(np.float32(updates), honest, played))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
 def test_attacks_on_uploads_are_those_of_numpy(name):
-    assert {*EXPECTED, "noise"} == {*UPLOAD_ATTACKS}
+    tested = {*EXPECTED, "noise", "own_target", "shared_target"}
+    assert tested == {*UPLOAD_ATTACKS, *ADAPTIVE_ATTACKS}
     np.testing.assert_allclose(attacked(name), EXPECTED[name](), rtol=1e-4, atol=1e-4)
 
 
@@ -285,6 +327,35 @@ def test_noise_has_the_given_size_relative_to_each_update():
     updates = np.random.default_rng(0).normal(size=(2, 50_000)) * np.array([[1.0], [0.01]])
     added = attacked("noise", np.ones(2, bool), updates) - updates
     np.testing.assert_allclose(added.std(axis=1) / updates.std(axis=1), 3.0, rtol=0.02)
+
+
+@pytest.mark.parametrize("name", ["own_target", "shared_target"])
+def test_updates_towards_a_target_are_monotone_and_no_longer_than_the_limit(name):
+    """The same target from two models: where no step is too long, it is reached at once."""
+    own = {"attack_target": 2.0, "attack_length": 1e6}
+    ids, honest = jnp.arange(9), jnp.asarray(HONEST)
+    change = ATTACKS[name](**own)
+    sents = [jnp.float32(SENT), jnp.float32(3 * SENT)]
+    first, second = (
+        np.asarray(change(jnp.float32(UPDATES), Known(honest, sent, ids, 0, KEY)))
+        for sent in sents
+    )
+    targets = first + SENT
+    np.testing.assert_allclose(second + 3 * SENT, targets, rtol=1e-4, atol=1e-4)
+    same = np.allclose(targets, targets[0], atol=1e-4)
+    assert same == (name == "shared_target")
+    limit = 1.5 * np.linalg.norm(UPDATES[HONEST], axis=1).mean()
+    updates = attacked(name)
+    assert (np.linalg.norm(updates, axis=1) <= limit * (1 + 1e-5)).all()
+    cosines = np.sum(updates * first, axis=1) / np.linalg.norm(updates, axis=1)
+    np.testing.assert_allclose(cosines, np.linalg.norm(first, axis=1), rtol=1e-5)
+
+
+def test_a_sleeper_is_honest_in_the_first_rounds_of_a_period():
+    for played in range(12):
+        honest = played % 5 < 2
+        expected = UPDATES if honest else -0.5 * UPDATES
+        np.testing.assert_allclose(attacked("sleeper", played=played), expected, rtol=1e-6)
 
 
 @pytest.mark.parametrize("name", ["alie", "ipm", "min_max"])
@@ -340,7 +411,7 @@ def aggregation(method, size=9, **changes):
         flat, back = tree.as_matrix(before)
         uploads = (back(flat.at[:, : updates.shape[1]].add(updates)),)
         if algorithm.defend is not None:
-            uploads = algorithm.defend((before,), uploads)
+            server, uploads = algorithm.defend(server, (cohort,), (before,), uploads)
         return server, algorithm.aggregate(server, (cohort,), uploads, KEY)
 
     return lambda updates: jax.device_get(aggregate(np.float32(updates)))
@@ -408,8 +479,8 @@ def test_rejected_clients_count_as_untrained_where_clients_have_different_models
         (
             "panacea",
             {"defence__name": "median"},
-            "defence.name='median' makes one model of all uploads, .* choose from clip, krum, "
-            "multi_krum",
+            "defence.name='median' makes one model of all uploads, .* choose from clip, "
+            "monotone, krum, multi_krum",
         ),
         ("sfl", {"defence__name": "geometric_median"}, "needs one for each client"),
         ("local", {"defence__name": "clip"}, "has no effect: the method's clients upload"),

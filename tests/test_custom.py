@@ -135,6 +135,8 @@ def test_edges_name_clients():
         ({"edges": [(9, 2)], "edge_weight": [1, 2]}, r"edge_weight has shape \(2,\) .*1 edges"),
         ({"edges": [(9, 2)], "edge_weight": ["a"]}, "edge_weight has .* type <U1"),
         ({"edge_weight": [1.0]}, "for 0 edges"),
+        ({"x": np.ma.masked_equal(X, 4)}, "x has 1 masked values; leave their examples out"),
+        ({"y": np.ma.masked_equal(Y, 0)}, "y has 4 masked values"),
     ],
 )
 def test_invalid_arrays_are_refused(changes, named):

@@ -28,6 +28,7 @@ IMAGES = {
 IMAGE_SETS = ("cifar10", "cifar100", "fashion_mnist")
 GENERATED = {
     **dict.fromkeys(IMAGE_SETS, IMAGES),
+    "chest_xray": IMAGES | {"image_size": 8},
     "compcars": {"root": "", "source": "simulated", "image_size": 16, "seed": 0},
     "fl60": {"root": "", "seed": 0},
     "fl60_paper_formula": {"seed": 0},

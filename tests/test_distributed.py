@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import warnings
 
 import jax
@@ -205,7 +206,8 @@ def test_only_the_first_process_writes_and_prints(started):
     assert "ditto on fl60" in table and "Gloo" not in table
     assert other == ("", "", 0)
     files = {path.name for path in out.iterdir()}
-    assert files == {"config.json", "metrics.jsonl", "results.json", "checkpoints"}
+    names = ("config.json", "identity.json", "metrics.jsonl", "results.json", "checkpoints")
+    assert files == {*names, ".lock"}
     saved = {path.name for path in (out / "checkpoints").iterdir()}
     assert saved == {"00000002", "00000002.json"}
     assert not (out.parent / "second").exists()
@@ -356,6 +358,7 @@ def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, na
 # A process that joins as the entry does, and then waits for the others again and again.
 WAITING = """
 import sys
+import time
 from experiments.common.processes import joined
 from experiments.common.command_line import launch
 from graphfl_jax.runs.multihost import barrier
@@ -384,3 +387,18 @@ def test_a_lost_process_ends_the_other(lost):
     assert status in (3, -signal.SIGABRT)
     if lost == 1:
         assert re.fullmatch("error: process 0 .* lost another .*--resume\n", errors), errors
+
+
+@pytest.mark.slow
+def test_an_interrupted_process_ends_in_one_line_and_the_other_ends_too(tmp_path):
+    where, rows = coordinator(), tmp_path / "out" / "metrics.jsonl"
+    words = ["--config.rounds=1000000", f"--out={tmp_path}/out"]
+    first, second = (member(process, where, *words) for process in range(2))
+    while first.poll() is None and not (rows.exists() and rows.stat().st_size):
+        time.sleep(0.05)
+    second.send_signal(signal.SIGTERM)
+    (_, errors, status), (_, interrupted, own) = ends([first, second], timeout=60)
+    assert own == 143
+    assert re.fullmatch("interrupted by SIGTERM; .*--process_id=1 .*\n", interrupted)
+    assert status in (3, -signal.SIGABRT)
+    assert re.search("error: process 0 .* lost another .*--resume\n", errors), errors

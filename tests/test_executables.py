@@ -20,7 +20,7 @@ from graphfl_jax.core import State
 from graphfl_jax.models import MODELS
 from graphfl_jax.program import Program
 from graphfl_jax.runs import batch as runs_batch
-from graphfl_jax.runs import executables, single
+from graphfl_jax.runs import executables, session, single
 from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.executables import Kept
@@ -77,6 +77,7 @@ def small_program(server=Server):
         evaluate_chosen=evaluate,
         admit=None,
         adapt=None,
+        evaluate_joined=None,
     )
 
 
@@ -84,7 +85,7 @@ def small_inputs():
     return Inputs(jax.random.key(0), {"step": jnp.float32(0.5)}, {"x": jnp.ones((2, 5))})
 
 
-UNTRACEABLE = Program(*[None] * 6)  # lowering one of its functions raises an error
+UNTRACEABLE = Program(*[None] * 7)  # lowering one of its functions raises an error
 
 
 def played(kept, program=None):
@@ -207,6 +208,17 @@ def test_values_are_remembered(folder):
     assert Kept().remember("traffic", lambda: (5, 6)) == (5, 6)
 
 
+def test_programs_of_several_architectures_have_options_of_their_own(monkeypatch):
+    """Programs of one architecture have none, and flags of XLA come first."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    names = {"xla_backend_optimization_level", "xla_llvm_disable_expensive_passes"}
+    assert executables.options_of_architectures(1) == {}
+    assert set(executables.options_of_architectures(2)) == names
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=2")
+    assert set(executables.options_of_architectures(2)) == names - {min(names)}
+    assert executables.options_of_one_call() == {}
+
+
 def test_the_files_used_least_recently_are_removed(tmp_path, monkeypatch):
     folder = executables.private_folder(tmp_path)
     monkeypatch.setattr(executables, "MOST_BYTES", 2500)
@@ -225,9 +237,23 @@ def test_only_the_user_may_write_into_the_folder(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     executables._write(folder, KEY, 0)
     assert stat.S_IMODE(executables._path(folder, KEY).stat().st_mode) == 0o600
-    folder.chmod(0o770)
-    with pytest.warns(RuntimeWarning, match="others may write into it"):
-        assert executables.private_folder(tmp_path) is None
+    for open_to_others in (folder, tmp_path):
+        before = open_to_others.stat().st_mode
+        open_to_others.chmod(0o770)
+        message = (
+            f"^compilation_cache={open_to_others} can be .* run chmod go-w {open_to_others},"
+        )
+        with pytest.raises(ValueError, match=message):
+            executables.private_folder(tmp_path)
+        open_to_others.chmod(before)
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    with pytest.raises(
+        ValueError, match=f"^compilation_cache={tmp_path} belongs to another user"
+    ):
+        executables.private_folder(tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
@@ -268,7 +294,7 @@ def test_a_run_of_kept_executables_has_the_same_bits(
 ):
     plain = run_again(config, federation, None, tmp_path / "plain")
     monkeypatch.setattr(single, "program_of", lambda *args: UNTRACEABLE)
-    monkeypatch.setattr(single, "message_bytes", None)
+    monkeypatch.setattr(session, "message_bytes", None)
     assert run_again(config, federation, kept, tmp_path / "loaded") == plain
     assert (kept / "out" / "metrics.jsonl").read_bytes() == plain[0]
     # Inputs of the program, and fields outside it
@@ -373,7 +399,7 @@ def test_the_state_of_the_process_is_in_the_key(config, federation, usual, monke
         patched.setattr(executables, "_processor", lambda: ["flags : avx"])
         assert described(config, federation) != usual
     with monkeypatch.context() as patched:
-        patched.setattr(executables, "source_code", lambda: b"other code")
+        patched.setattr(executables, "SOURCE", "other code")
         assert described(config, federation) != usual
     assert described(config, federation) == usual
 
@@ -435,6 +461,20 @@ def test_a_second_start_of_an_entry_reads_what_the_first_has_kept(tmp_path):
         found.append((written, (tmp_path / out / "metrics.jsonl").read_bytes()))
     assert len(found[0][0]) == 4
     assert found[0] == found[1]
+
+
+def test_a_folder_that_others_can_write_is_refused_and_not_changed(tmp_path):
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    kept.chmod(0o777)
+    ended = entry("run", "--out=out", "--compilation_cache=kept", cwd=tmp_path)
+    assert ended.status == 2
+    assert ended.stderr == (
+        "error: compilation_cache=kept can be written by others, and its files are executed; "
+        "run chmod go-w kept, or set --compilation_cache to another folder\n"
+    )
+    assert list(tmp_path.rglob("*")) == [kept]
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o777
 
 
 def test_an_empty_flag_keeps_nothing():

@@ -29,21 +29,28 @@ from graphfl_jax.configs import (
     pems_bay,
     tpt48,
 )
-from graphfl_jax.configs.base import VALIDATED
+from graphfl_jax.configs.base import CLASSIFIERS, LAYERED, VALIDATED
 from graphfl_jax.program import make_program
 from tests.entries import ROOT, entry, launched, shrunk
 from tests.test_traffic import write_matrix, write_series
 
 FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
 REGRESSIONS = (tpt48, metr_la, pems_bay)
-CONFIGS = [
-    (file, method)
-    for file in FILES[:-1]
-    for method in (for_any_task() if file in REGRESSIONS else methods())
-] + [
+PERCEPTRONS = (custom, fl60, tpt48)  # GRU and ResNet-18 do not describe their layers
+
+
+def fitting(file):
+    """The methods that fit the task and the client model of a file."""
+    if file in REGRESSIONS and file not in PERCEPTRONS:
+        return for_any_task()
+    unfit = [*CLASSIFIERS] * (file in REGRESSIONS) + [*LAYERED] * (file not in PERCEPTRONS)
+    return [method for method in methods() if method not in unfit]
+
+
+CONFIGS = [(file, method) for file in FILES[:-1] for method in fitting(file)] + [
     # Large networks; one method is quick.
     pytest.param(compcars, method, marks=[pytest.mark.slow] * (method != "fedavg"))
-    for method in (*methods(), "panacea-full")
+    for method in (*fitting(compcars), "panacea-full")
 ]
 
 
@@ -98,11 +105,21 @@ def test_every_configuration_builds_the_method_of_its_name(file, method, user_fi
     name = method.removesuffix("-full")
     assert variant_of(config) == name
     needs = experiment.build(experiment.hparams, 0).needs
-    assert needs.labels == (name not in for_any_task())
+    assert needs.labels == (name in CLASSIFIERS)
+
+
+@pytest.mark.parametrize("method", LAYERED)
+def test_a_method_that_generates_layers_is_refused_with_a_model_without_any(method, user_file):
+    with pytest.raises(ValueError) as refused:
+        built(metr_la, method, user_file)
+    assert str(refused.value) == (
+        "model.name='gru' does not describe its layers, and this method generates them one by "
+        "one; set --config.model.name=mlp"
+    )
 
 
 @pytest.mark.parametrize("file", [tpt48, metr_la])
-@pytest.mark.parametrize("method", sorted(set(methods()) - set(for_any_task())))
+@pytest.mark.parametrize("method", CLASSIFIERS)
 def test_a_method_that_needs_labels_is_refused_on_a_regression(file, method, user_file):
     with pytest.raises(ValueError) as refused:
         built(file, method, user_file)
@@ -125,7 +142,7 @@ def test_a_configuration_scores_every_client(file, method, user_file):
     key, data = jax.random.key(0), experiment.federation.data
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     state = jax.eval_shape(program.start, key, hparams, data)
-    scores, extras, _ = jax.eval_shape(program.evaluate, state, key, hparams, data)
+    scores, extras, *_ = jax.eval_shape(program.evaluate, state, key, hparams, data)
     assert bool(extras["G"]) == (config.model.name == "gru")
     assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
 

@@ -1,5 +1,6 @@
 """Federations of several architectures: groups of clients, each with a model of its own."""
 
+import dataclasses
 import functools
 import shutil
 
@@ -15,14 +16,15 @@ from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.fedopt import with_server_optimizer
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.build import Experiment
-from graphfl_jax.core import Algorithm, Cohort, FederatedData, Server, State
+from graphfl_jax.core import Algorithm, Cohort, FederatedData, Predictor, Server, State
 from graphfl_jax.data import relations
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import make_program
-from graphfl_jax.robustness.attacks import Attackers, poison_with, poisoning, with_attack_order
+from graphfl_jax.robustness.attacks import Attackers, poison_with, with_attack_order
 from graphfl_jax.robustness.defences import clip, defended, median
+from graphfl_jax.robustness.upload_attacks import poisoning
 from graphfl_jax.rounds import Group, Poison, message_bytes
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
@@ -50,8 +52,7 @@ def trainer(hparams, steps=5, batch_size=6):
 
 def each_alone(train):
     """Local training of both architectures. One function sends the same to all: nothing."""
-    first, second = (local(model, train) for model in MODELS)
-    return Algorithm(first.server, (first.client, second.client))
+    return local(MODELS, train)
 
 
 def fedavg_per_group(train):
@@ -169,26 +170,46 @@ def test_every_client_is_scored_with_its_own_model_at_its_own_place(method):
     assert not np.allclose(by_group, expected["test"])
 
 
+@pytest.mark.parametrize("same", [True, False], ids=["equal", "different"])
+def test_points_of_equal_predictors_are_compiled_once(same):
+    """With several architectures; a predictor of another form gets a pass of its own."""
+    traced = []
+
+    def counting(model):
+        def recalibrate(params, examples):
+            traced.append(model)
+            return params
+
+        return dataclasses.replace(model, recalibrate=recalibrate)
+
+    def personalize(message, memory, data, key):
+        return Predictor(message, () if same else jnp.float32(0.0))
+
+    def build(hparams, played):
+        algorithm = fedavg_per_group(trainer(hparams)).replacing(personalize=personalize)
+        clients = tuple(
+            dataclasses.replace(client, model=counting(client.model))
+            for client in algorithm.clients
+        )
+        return dataclasses.replace(algorithm, clients=clients)
+
+    program = make_program(build, groups=GROUPS, **SIZES)
+    jax.eval_shape(program.evaluate, start_of("fedavg"), KEY, HPARAMS, DATA)
+    assert traced == [model for model in MODELS for _ in range(1 if same else 3)]
+
+
 def test_it_learns_what_only_models_of_one_kind_of_clients_can(method):
     """A model for clients of both kinds would be right half of the time."""
     _, scores = played(method, 40)
     assert float(scores["test"]["P"].mean()) > 0.95
 
 
-def test_messages_are_counted_as_the_mean_over_architectures():
+def test_messages_are_counted_for_each_architecture():
     algorithm = fedavg_per_group(trainer(HPARAMS))
     state = jax.eval_shape(lambda: start_of("fedavg"))
     sizes = [2 * 16 + 16 + 16 * 2 + 2, 2 * 16 + 16 + 16 * 16 + 16 + 16 * 2 + 2]
-    assert message_bytes(algorithm, state, DATA) == (2 * sum(sizes), 2 * sum(sizes))
-
-
-def test_new_clients_are_refused():
-    with pytest.raises(ValueError) as refused:
-        make_program(build_of("fedavg"), groups=GROUPS, new_clients=2)
-    assert str(refused.value) == (
-        "new_clients=2 is not possible with 2 architectures; set "
-        "--config.new_clients.fraction=0"
-    )
+    for group, size in enumerate(sizes):
+        assert message_bytes(algorithm, state, DATA, group) == (4 * size, 4 * size)
 
 
 # --------------------------------------------------------------------------- the same numbers
@@ -344,7 +365,7 @@ def attacked_program(defence=None):
         if defence is None:
             return algorithm
         name, make = defence
-        return defended(algorithm, name, make())
+        return defended(algorithm, name, make(), EVERYONE)
 
     def poison(hparams):
         attack = poisoning(attack_lambda=hparams["attack_lambda"])
@@ -402,7 +423,7 @@ def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_messag
         clients = tuple(fedah(model, **sizes).client for model in MODELS)
         algorithm = Algorithm(algorithm.server, clients, averages=True)
         nothing = clip(defence_norm=jnp.float32(0.0))
-        return algorithm if by == "attack" else defended(algorithm, "clip", nothing)
+        return algorithm if by == "attack" else defended(algorithm, "clip", nothing, EVERYONE)
 
     def poison(hparams):
         everyone = Attackers(jnp.float32(by == "attack"), 7)

@@ -79,7 +79,7 @@ def smoothing(share=1.0, weight=0.3, rule="intended"):
 # Methods with traced floats, and values of these.
 METHODS = {
     "fedavg": (lambda rate: fedavg(MODEL, trainer(rate)), {"rate": 0.2}),
-    "local": (lambda: local(MODEL, TRAIN), {}),
+    "local": (lambda: local((MODEL,), TRAIN), {}),
     "fedprox": (lambda mu: fedprox(MODEL, TRAIN, mu=mu), {"mu": 0.0}),
     "ditto": (lambda pull: ditto(MODEL, TRAIN, ditto_lambda=pull), {"pull": 0.3}),
     "fedamp": (

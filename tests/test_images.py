@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import changed, cifar10, cifar100, fashion_mnist
 from graphfl_jax.configs import custom as own
 from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew
+from graphfl_jax.data.resized import resized
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.runs import batch
 from tests.entries import entry, launched, small_words
@@ -541,3 +543,81 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, words, messa
     assert errors.startswith("error: ") and errors.count("\n") == 1, errors
     assert re.search(message, errors), errors
     assert not list(tmp_path.iterdir())
+
+
+# ------------------------------------------------------------------------ sizes, balanced tests
+
+
+def test_images_are_reduced_to_means_where_the_factor_is_whole():
+    images = random_images(3, (8, 12, 3))
+    found = resized(images, 4)
+    for row in range(4):
+        for column in range(4):
+            part = images[:, 2 * row : 2 * row + 2, 3 * column : 3 * column + 3]
+            expected = np.floor(part.mean(axis=(1, 2)) + 0.5)
+            np.testing.assert_array_equal(found[:, row, column], expected)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(resized(images[:, :, :8], 8), images[:, :, :8])
+
+
+@pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3)])
+def test_other_sizes_keep_the_picture(shape):
+    """A ramp stays a ramp, to a grey value, but for the pixels at the border."""
+    ramp = np.linspace(20, 220, shape[0])
+    images = np.round(np.broadcast_to(ramp[:, None, None], (2, *shape))).astype(np.uint8)
+    found = resized(images, 20)
+    assert found.shape == (2, 20, 20, shape[2]) and found.dtype == np.uint8
+    centres = (np.arange(20) + 0.5) * shape[0] / 20 - 0.5
+    expected = np.interp(centres, np.arange(shape[0]), ramp)
+    np.testing.assert_allclose(found[:, 2:-2, 5, 0], np.tile(expected[2:-2], (2, 1)), atol=1.5)
+
+
+def test_images_have_the_size_of_the_setting(tmp_path):
+    (x, y), (others, labels) = write_cifar(tmp_path, 10, "binary")
+    made = load("cifar10", tmp_path, image_size=16)
+    for split, images, given in (("train", x, y), ("test", others, labels)):
+        small = zip(resized(images, 16), given, strict=True)
+        assert examples(made, split) == {(a.tobytes(), int(b)) for a, b in small}
+    assert made.extent.endswith("images resized to 16 x 16 pixels")
+    kept = load("cifar10", tmp_path)
+    assert kept.sha256 == load("cifar10", tmp_path, image_size=32).sha256 != made.sha256
+    assert "resized" not in load("cifar10", tmp_path, image_size=32).extent
+
+
+@pytest.mark.parametrize("test", ["official", "own"])
+def test_the_balanced_split_has_as_many_test_examples_of_each_class(tmp_path, test):
+    """Without files, there are 20 test images of each class."""
+    settings = {"source": "simulated", "test": test}
+    made = load("fashion_mnist", tmp_path, balanced_test=50, **settings)
+    plain = load("fashion_mnist", tmp_path, **settings)
+    balanced = made.data.shared["balanced"]
+    assert np.bincount(balanced.y).tolist() == [5] * 10 and balanced.count == 50
+    official = examples(load("fashion_mnist", tmp_path, source="simulated"), "test")
+    drawn = {(a.tobytes(), int(b)) for a, b in zip(balanced.x, balanced.y, strict=True)}
+    assert drawn <= official and len(drawn) == 50
+    assert made.sha256 != plain.sha256 and not plain.data.shared
+    assert examples(made, "test") == examples(plain, "test")
+
+
+@pytest.mark.parametrize("count", [55, 210])
+def test_balanced_splits_that_do_not_fit_are_refused(tmp_path, count):
+    message = f"data.balanced_test={count} is not a multiple of the 10 classes with at most 20 "
+    with pytest.raises(ValueError, match=message + ".*a multiple of 10 up to 200$"):
+        load("fashion_mnist", tmp_path, source="simulated", balanced_test=count)
+
+
+def test_runs_of_several_seeds_have_balanced_splits_of_their_own():
+    config = changed(
+        fashion_mnist.get_config(),
+        {"data.source": "simulated", "data.balanced_test": 30, "data.image_size": 7},
+    )
+    loaded = {seed: load_federation(changed(config, {"seed": seed})) for seed in (0, 1)}
+    config = changed(config, {"model.name": "mlp", "model.hidden": (4,), "rounds": 1})
+    config = changed(config, {"local_steps": 1, "eval.splits": ("balanced",)})
+    trials = [batch.Trial({}, seed) for seed in loaded]
+    _, (_, outcome) = batch.run_trials(config, loaded, trials, at_once=2)
+    alone = graphfl_jax.run(changed(config, {"seed": 1}), loaded[1])
+    found, expected = (one.results["scores"]["balanced"] for one in (outcome, alone))
+    for point in ("G", "L", "P"):
+        scores = (one[point]["per_client"] for one in (found, expected))
+        np.testing.assert_allclose(*scores)

@@ -1,5 +1,7 @@
 """Perceptrons and the networks that generate client models: sizes, scales, layout."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -43,6 +45,26 @@ def test_a_model_applies_its_body_and_then_its_head():
     np.testing.assert_allclose(
         model.apply(params, x), features @ head["kernel"] + head["bias"], rtol=1e-5, atol=1e-6
     )
+
+
+def test_the_architecture_of_a_perceptron_is_the_chain_of_its_layers():
+    """Its nodes, in order and with ReLU between them, compute what the model computes."""
+    model = mlp(inputs=(2, 3), hidden=(4, 5), outputs=2, task=CLASSIFICATION)
+    described = model.architecture
+    assert [node.type for node in described.nodes] == [
+        *("input", "linear6_4", "linear4_5", "linear5_2"),
+    ]
+    assert described.edges == ((0, 1), (1, 2), (2, 3))
+    assert described.nodes[-1].params == ("head",)
+    params = jax.device_get(model.init(jax.random.key(0)))
+    x = jax.random.normal(jax.random.key(1), (7, 2, 3))
+    outputs = np.asarray(x).reshape(7, 6)
+    for number, node in enumerate(described.nodes[1:]):
+        outputs = np.maximum(outputs, 0) if number else outputs
+        own = functools.reduce(lambda part, name: part[name], node.params, params)
+        bias, kernel = jax.tree.leaves(own)
+        outputs = outputs @ kernel + bias
+    np.testing.assert_allclose(model.apply(params, x), outputs, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("hidden, at_once", [((16, 16), 20), ((256, 256), 1)])

@@ -43,6 +43,7 @@ ATTENTIONS = {
     "direct": attention.direct(),
     "dot": attention.dot(attention_scale=jnp.float32(1.5)),
 }
+FIXED = {"given": attention.given()}  # nothing is learned
 
 
 def examples(seed, clients=3, size=5):
@@ -61,7 +62,7 @@ def method(name="direct", feedback="gradient", rate=0.5, **settings):
     return pfedgat(
         PLANE,
         sgd_trainer(optax.sgd(RATE), steps=2, batch_size=None),
-        attention=ATTENTIONS[name],
+        attention=(ATTENTIONS | FIXED)[name],
         feedback=FEEDBACK[feedback](**settings),
         server_optimizer=optax.sgd(rate),
     )
@@ -277,7 +278,7 @@ def test_with_equal_shares_that_stay_it_is_fedavg():
 
 def test_with_one_client_it_is_local_training():
     federated = data(clients=1)
-    for name in ATTENTIONS:
+    for name in ATTENTIONS | FIXED:
         first, last, _ = play(method(name), federated, 2, cohort_size=1)
         w = first.server.uploads["head"][0]
         for _ in range(2):
@@ -286,9 +287,23 @@ def test_with_one_client_it_is_local_training():
         np.testing.assert_allclose(last.server.mixing, [[1.0]])
 
 
+def test_given_shares_are_those_of_the_client_graph_and_stay():
+    """Clients 0 and 1 are related, client 2 is alone."""
+    algorithm = method("given")
+    federated = data()._replace(graph=relations.from_edges(3, [(0, 1)]))
+    _, last, _ = play(algorithm, federated, 3)
+    expected = np.array([[0.5, 0.5, 0], [0.5, 0.5, 0], [0, 0, 1]])
+    np.testing.assert_allclose(last.server.mixing, expected, rtol=1e-6, atol=1e-30)
+    models = np.array(play(algorithm, federated, 1)[1].server.uploads["head"])
+    for _ in range(2):
+        mixtures = expected @ models
+        models = np.stack([trained(u, i, federated.train) for i, u in enumerate(mixtures)])
+    np.testing.assert_allclose(last.server.uploads["head"], models, rtol=1e-4, atol=1e-6)
+
+
 def test_collapsed_heads_have_the_logits_of_the_factors_products():
     whole, collapsed = ATTENTIONS["v1"], ATTENTIONS["collapsed"]
-    weights = whole.init(KEY, 5, D)
+    weights = whole.init(KEY, relations.from_edges(5, []), D)
     products = jnp.einsum("kch,khd->kcd", weights["a"], weights["W"])
     models = jax.random.normal(jax.random.key(1), (5, D))
     np.testing.assert_allclose(
@@ -300,7 +315,7 @@ def test_v1_ranks_all_clients_alike_for_every_client_and_the_others_do_not():
     models = jax.random.normal(jax.random.key(1), (6, D))
     alike = {}
     for name, own in ATTENTIONS.items():
-        weights = own.init(KEY, 6, D)
+        weights = own.init(KEY, relations.from_edges(6, []), D)
         if name == "direct":
             weights = jax.random.normal(KEY, (6, 6))
         ranks = np.argsort(own.logits(weights, models), axis=2)

@@ -8,7 +8,7 @@ import pytest
 from experiments.common.plots import draw_panels, draw_shares
 from experiments.paper import cached_runs as cache
 from experiments.paper import pfedgat_figures
-from experiments.paper.cached_runs import cached_runs
+from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import paper_config
 from experiments.paper.pfedgat import METHODS, PUBLISHED, SETTINGS, TABLES, cell, cells_of
 from experiments.paper.pfedgat_figures import (
@@ -242,9 +242,11 @@ def planned(monkeypatch):
 def test_finished_seeds_of_an_interrupted_cell_are_kept(tmp_path, planned):
     config = tiny(fl60.get_config("fedavg"))
     with pytest.raises(KeyboardInterrupt):
-        cached_runs(config, [0, 1, 2], tmp_path, at_once=1)
-    runs, new = cached_runs(config, [0, 1, 2], tmp_path, at_once=1)
-    assert planned == [[0, 1, 2], [1, 2]] and new == 2
+        cached_runs(config, [0, 1, 2], Cache(tmp_path), at_once=1)
+    found = Cache(tmp_path)
+    runs = cached_runs(config, [0, 1, 2], found, at_once=1)
+    assert planned == [[0, 1, 2], [1, 2]]
+    assert found.counts() == "2 new runs, 1 from the cache"
     assert [run["seed"] for run in runs] == [0, 1, 2]
     curve = [{"round": 3, "G": 0.5, "allocation": [[0.5, 0.5], [0.5, 0.5]]}, {"round": 6}]
     assert [run["curve"] for run in runs] == [curve] * 3
@@ -261,10 +263,10 @@ def test_methods_of_a_cell_share_the_data_that_are_loaded(tmp_path, planned, mon
     monkeypatch.setattr(cache, "LOADED", {})
     planned.append([])  # nothing is interrupted
     for method in ("fedavg", "local"):
-        cached_runs(tiny(fl60.get_config(method)), [0, 1], tmp_path)
+        cached_runs(tiny(fl60.get_config(method)), [0, 1], Cache(tmp_path))
     assert loaded == [0, 1]
     other = changed(tiny(fl60.get_config("fedavg")), {"data.val_fraction": 0.1})
-    cached_runs(other, [1], tmp_path)
+    cached_runs(other, [1], Cache(tmp_path))
     assert loaded == [0, 1, 1]
 
 
@@ -331,7 +333,7 @@ def test_scores_of_new_clients_are_means_over_finished_runs(monkeypatch, tmp_pat
 
     def fake(config, seeds, out, *, at_once):
         seen.append(config)
-        return made[variant_of(config)], 0
+        return made[variant_of(config)]
 
     monkeypatch.setattr(pfedgat_figures, "cached_runs", fake)
     figure = Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=1)

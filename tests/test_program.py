@@ -7,15 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
+from scipy import stats
 
 from graphfl_jax import trainers, tree
-from graphfl_jax.core import State
+from graphfl_jax.core import Algorithm, Client, Server, State
 from graphfl_jax.devices import client_mesh, map_clients
 from graphfl_jax.evaluation import score_client
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, play_rounds
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, make_program, play_rounds
 from graphfl_jax.rounds import draw_cohort
 from tests.federations import two_clusters
 
@@ -33,6 +34,45 @@ def test_cohorts_are_ascending_without_repeats_and_fair():
     subsets = np.unique(ids, axis=0, return_counts=True)[1] / 2000
     assert len(subsets) == 120  # of 10 over 3
     assert np.abs(subsets - 1 / 120).max() < 4.5 * np.sqrt(1 / 120 * 119 / 120 / 2000)
+
+
+def test_every_round_draws_a_new_cohort_and_all_are_equally_probable():
+    """The server of this method writes down the cohorts of 3 of 7 clients in 2000 rounds.
+
+    The counts of the 35 subsets follow chi^2 with 34 degrees of freedom, and two rounds in turn
+    have the same cohort with probability 1 / 35; both are in the range of 99.99 %.
+    """
+    rounds, subsets = 2000, 35
+    model = mlp(inputs=(2,), outputs=2, task=CLASSIFICATION, hidden=(2,))
+    recorder = Algorithm(
+        Server(
+            init=lambda key, graph: (jnp.int32(0), jnp.zeros((rounds, 3), jnp.int32)),
+            download=lambda server, i: (),
+            aggregate=lambda server, cohort, uploads, key: (
+                server[0] + 1,
+                server[1].at[server[0]].set(cohort.ids),
+            ),
+        ),
+        (
+            Client(
+                model,
+                local=lambda message, memory, data, key: ((), (), {"loss": jnp.float32(0)}),
+            ),
+        ),
+    )
+    data, key = two_clusters().data, jax.random.key(0)
+    program = make_program(lambda hparams, played: recorder, cohort_size=3)
+    state = program.start(key, {}, data)
+    (played, ids), *_ = program.advance(state, key, {}, data, jnp.int32(rounds))[0]
+    assert played == rounds
+    ids = np.asarray(ids)
+    counts = np.unique(ids, axis=0, return_counts=True)[1]
+    assert len(counts) == subsets
+    expected = rounds / subsets
+    assert np.sum((counts - expected) ** 2 / expected) < stats.chi2.ppf(0.9999, subsets - 1)
+    repeats = np.sum((ids[1:] == ids[:-1]).all(axis=1))
+    low, high = stats.binom.interval(0.9999, rounds - 1, 1 / subsets)
+    assert low <= repeats <= high
 
 
 def test_a_cohort_of_everyone_is_everyone():

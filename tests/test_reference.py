@@ -107,7 +107,7 @@ def test_fedprox_descends_with_a_proximal_term():
 
 
 def test_local_is_gradient_descent_of_each_sampled_client():
-    first, last, _ = play(local(LINE, TRAIN), data(), 1, cohort_size=2)
+    first, last, _ = play(local((LINE,), TRAIN), data(), 1, cohort_size=2)
     before, after = (state.clients[0]["head"][:, 0] for state in (first, last))
     trained = np.array([gradient_descent(before[i], i) for i in range(3)])
     moved = after != before

@@ -16,7 +16,7 @@ from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
-from graphfl_jax.models import pretrained, resnet
+from graphfl_jax.models import batch_statistics, pretrained
 from graphfl_jax.models.images import Conv, max_pool
 from graphfl_jax.models.resnet import resnet18
 from graphfl_jax.program import make_program
@@ -303,7 +303,7 @@ def test_statistics_are_of_evenly_spread_examples(monkeypatch):
     model, recalibrate, _, params = small()
     many = examples(30)
     few = many._replace(x=many.x[::2], y=many.y[::2], count=jnp.int32(15))
-    monkeypatch.setattr(resnet, "RECALIBRATION_EXAMPLES", 15)
+    monkeypatch.setattr(batch_statistics, "RECALIBRATION_EXAMPLES", 15)
     recalibrated = jax.jit(model.recalibrate)(params, many)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6),

@@ -22,7 +22,7 @@ from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs import single
 from graphfl_jax.runs.results import environment
 from tests.entries import ENVIRONMENT, ROOT, command
-from tests.last_release import make_old
+from tests.last_release import forget_digests, make_old
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SMALL = {
@@ -46,8 +46,9 @@ def configure(changes, method="local"):
     return changed(fl60.get_config(method), SMALL | changes)
 
 
-def play(out, *, cut_at=None, changes=None, method="local"):
+def play(out, *, cut_at=None, changes=None, method="local", **options):
     """Resumes or starts a run, cuts it after a round; returns the rounds it reported."""
+    resume = any(out.glob("*"))
     reported = []
 
     def report(played):
@@ -56,7 +57,8 @@ def play(out, *, cut_at=None, changes=None, method="local"):
             raise Cut
 
     with contextlib.suppress(Cut):
-        graphfl_jax.run(configure(changes or {}, method), out=out, resume=True, report=report)
+        config = configure(changes or {}, method)
+        graphfl_jax.run(config, out=out, resume=resume, report=report, **options)
     return reported
 
 
@@ -216,7 +218,13 @@ def test_other_data_in_the_same_file_are_refused(tmp_path):
     assert play(out, changes=changes) == [6, 8, 10]
 
 
-@pytest.mark.parametrize("break_it", [Path.unlink, lambda path: path.write_text('{"rounds')])
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        Path.unlink,
+        *(lambda path, text=text: path.write_text(text) for text in ('{"rounds', "[1]")),
+    ],
+)
 def test_a_run_without_a_readable_configuration_is_refused(cut, break_it):
     break_it(cut / "config.json")
     before = contents(cut)
@@ -230,7 +238,10 @@ def test_a_folder_is_resumed_that_was_written_before_a_field_existed(uncut, cut)
     config = json.loads(path.read_text())
     del config["eval_batch_size"], config["client_schedule"], config["attack"]
     path.write_text(json.dumps(config))
-    assert play(cut) == [10]
+    forget_digests(cut)
+    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
+        play(cut)
+    assert play(cut, accept_changes=True) == [10]
     assert outcome(cut) == uncut
     assert json.loads(path.read_text())["client_schedule"] == "constant"
 
@@ -250,7 +261,14 @@ def test_a_folder_without_a_field_is_refused_where_its_value_is_not_the_default(
 def test_a_run_of_the_last_release_is_resumed(uncut, cut):
     make_old(cut)
     assert "novel_fraction" in json.loads((cut / "config.json").read_text())
-    assert play(cut) == [10]
+    before = contents(cut)
+    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
+        play(cut)
+    assert contents(cut) == before
+    with pytest.warns(
+        RuntimeWarning, match="rounds of other code, which was accepted: graphfl"
+    ):
+        assert play(cut, accept_changes=True) == [10]
     assert outcome(cut) == uncut
     assert "new_clients" in json.loads((cut / "config.json").read_text())
 
@@ -279,7 +297,8 @@ def test_a_hypernetwork_of_the_last_release_is_resumed(tmp_path):
     make_old(resumed)
     text = (resumed / "checkpoints/00000002.json").read_text()
     assert all(name in text for name in ("['codes']", ".server.memory", "novel"))
-    assert play(resumed, changes=HYPERNETWORK, method="pfedhn") == [4]
+    options = {"changes": HYPERNETWORK, "method": "pfedhn", "accept_changes": True}
+    assert play(resumed, **options) == [4]
     assert outcome(resumed) == outcome(whole)
     results = [json.loads((out / "results.json").read_text()) for out in (whole, resumed)]
     assert results[0]["new_clients"] == results[1]["new_clients"]
@@ -299,9 +318,9 @@ def test_fields_of_the_last_release_are_compared_where_they_are_read(cut, change
     make_old(cut, **change)
     if refused:
         with pytest.raises(ValueError, match=refused):
-            play(cut)
+            play(cut, accept_changes=True)
     else:
-        assert play(cut) == [10]
+        assert play(cut, accept_changes=True) == [10]
 
 
 # ---------------------------------------------------------------------------- of another host
@@ -334,7 +353,11 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
         launch(lambda: play(cut))
     FLAGS.unparse_flags()
     assert left.value.code == 2
-    assert capsys.readouterr().err.startswith("error: [Errno 28] No space left on device: ")
+    line = capsys.readouterr().err
+    assert line.startswith(
+        f"error: {cut}/checkpoints/00000010 cannot be written (No space left"
+    )
+    assert "; free some space; " in line
     assert play(cut) == [10]
     assert outcome(cut) == uncut
 
@@ -342,7 +365,8 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
 def start_and_kill(out, *, ready, **changes):
     """Starts or resumes the entry as a process, and kills it as soon as `ready()`."""
     settings = SMALL | LONG | {"model.hidden": 4} | changes
-    words = [f"--config={ROOT}/configs/fl60.py:fedavg", f"--out={out}", "--resume"]
+    words = [f"--config={ROOT}/configs/fl60.py:fedavg", f"--out={out}"]
+    words += ["--resume"] * out.exists()
     words += [f"--config.{field}={value}" for field, value in settings.items()]
     process = subprocess.Popen(command("run", *words), env=ENVIRONMENT)
     while process.poll() is None and not ready():

@@ -9,7 +9,7 @@ import pytest
 
 from experiments.bench import FLAGS
 from experiments.benchmarks import images, suite, suite_commands, suite_tables
-from experiments.common.command_line import _get_config_of
+from experiments.common.python_files import call_in_file
 from graphfl_jax.configs import custom, parsed, tpt48
 from tests.entries import ROOT, launched
 
@@ -71,7 +71,9 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
                 overrides[name.removeprefix("config.")] = value
             else:
                 FLAGS[name].parser.parse(value)
-        config = parsed(_get_config_of(path)(*[method] * bool(method)), overrides)
+        config = parsed(
+            call_in_file("config", path, "get_config", *[method] * bool(method)), overrides
+        )
         assert config.cohort_size > 1, one.name
 
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from experiments.common import pages
+from experiments.common.plots import save_figure
 from experiments.common.provenance import provenance
 from experiments.common.text_tables import escaped, markdown_table
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -60,6 +61,5 @@ def write(
     suffixes = ["json", "md"]
     if figure is not None:
         suffixes += ["png", "svg"]
-        for suffix in suffixes[2:]:
-            figure.savefig(out / f"{name}.{suffix}", dpi=150)
+        save_figure(figure, out / name)
     return [f"{out}/{name}.{suffix}" for suffix in suffixes]

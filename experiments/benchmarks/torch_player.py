@@ -91,6 +91,8 @@ class Clients:
             self.x, self.y = tensor(train.x), tensor(train.y)
             if federation.task == "classification":
                 self.y, self.loss = self.y.long(), F.cross_entropy
+            elif federation.labels:
+                self.loss = F.binary_cross_entropy_with_logits
         if config.model.name in IMAGE_MODELS:
             self.x = self.x.permute(0, 1, 4, 2, 3).contiguous()  # [N, S, C, H, W]
             make, is_bytes = IMAGE_MODELS[config.model.name], self.x.dtype == torch.uint8

@@ -1,10 +1,8 @@
 """The command line of all entries: flags, errors in one line, progress."""
 
-import functools
 import itertools
 import os
 import re
-import runpy
 import sys
 import traceback
 import warnings
@@ -20,9 +18,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from experiments.common.interrupts import ended, how_to_continue
+from experiments.common.python_files import call_in_file
 from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.values import changed, parsed, values_of
+from graphfl_jax.configs.values import changed, checked, parsed, values_of
 from graphfl_jax.data.files import cache_folder
+from graphfl_jax.runs import compiled
+from graphfl_jax.runs.disk import WriteError
 
 flags.DEFINE_string(
     "config",
@@ -57,7 +59,8 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
     An OSError or ValueError, as raised for an invalid flag, field or file, is printed as one
-    line on stderr, and the status is 2. With --debug, its traceback is printed before.
+    line on stderr, and the status is 2. With --debug, its traceback is printed before. If a
+    file could not be written, the line ends with the command that continues.
 
     Args:
       main: the entry; returns the exit status.
@@ -76,9 +79,34 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
         except (OSError, ValueError) as error:
             if FLAGS.debug:
                 traceback.print_exc()
-            refuse(str(error))
+            then = f"; {how_to_continue()}" if isinstance(error, WriteError) else ""
+            refuse(str(error) + then)
+        except (AssertionError, RuntimeError):
+            if FLAGS.debug:
+                traceback.print_exc()
+            why = _missing_devices()
+            if not why:
+                raise
+            refuse(why)
 
-    app.run(guarded, flags_parser=_parse)
+    try:
+        app.run(guarded, flags_parser=_parse)
+    except SystemExit as left:
+        ended(left.code or 0)
+        raise
+
+
+def _missing_devices() -> str:
+    """Why JAX has no devices, or an empty string. Its errors are of various types."""
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        why = " ".join(str(error).split()) or "there is no such device"
+        return (
+            f"JAX_PLATFORMS={jax.config.jax_platforms or ''} cannot be used ({why}); set it to "
+            f"cpu, or leave it unset"
+        )
+    return ""
 
 
 def compiled_folder() -> str | None:
@@ -104,6 +132,11 @@ def configuration(default: ConfigDict | None = None) -> ConfigDict:
     return config
 
 
+def configuration_file() -> Path | None:
+    """The configuration file of --config, if it is set."""
+    return None if FLAGS.config is None else Path(FLAGS.config.partition(":")[0])
+
+
 def file_configuration(method: str = "") -> ConfigDict:
     """The configuration of the file, without ``--config.FIELD=VALUE``.
 
@@ -117,31 +150,13 @@ def file_configuration(method: str = "") -> ConfigDict:
         raise ValueError("config is not set; add --config=configs/tpt48.py or another file")
     path, _, named = FLAGS.config.partition(":")
     words = [word for word in (method or named,) if word]
-    config = _get_config_of(path)(*words)
+    config = call_in_file("config", path, "get_config", *words)
     if not isinstance(config, ConfigDict):
         raise ValueError(
             f"config={path}: get_config() returns a {type(config).__name__}; return a "
             f"ConfigDict"
         )
-    return config
-
-
-@functools.cache
-def _get_config_of(path: str) -> Callable[..., ConfigDict]:
-    """The function get_config of a Python file."""
-    if not Path(path).is_file():
-        raise ValueError(
-            f"config={path} is not a file; choose a configuration file, such as "
-            f"configs/tpt48.py"
-        )
-    try:
-        contents = runpy.run_path(path)
-    except Exception as error:
-        why = f"{type(error).__name__}: {error}"
-        raise ValueError(f"config={path} cannot be loaded ({why}); correct the file") from error
-    if "get_config" not in contents:
-        raise ValueError(f"config={path} has no get_config(); define it in the file")
-    return contents["get_config"]
+    return checked(config)
 
 
 def fresh_folder(name: str) -> Path:
@@ -194,14 +209,15 @@ def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progre
 def _keep_compiled(folder: str | None) -> None:
     """Makes JAX keep compiled programs in a folder, unless JAX's own settings name one.
 
-    Later processes execute these programs, so only the user may write into the folder.
+    Raises:
+      ValueError: others may write into the folder.
     """
     if folder == "" or (folder is None and jax.config.jax_compilation_cache_dir):
         return
     path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.chmod(0o700)  # fails where the folder is another user's
+        compiled.check_private(path)
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{path} cannot be written")
     except OSError as error:
@@ -212,8 +228,7 @@ def _keep_compiled(folder: str | None) -> None:
             stacklevel=2,
         )
         return
-    jax.config.update("jax_compilation_cache_dir", str(path))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+    compiled.keep_in(path)
 
 
 def _make_cores_devices(cores: int | None) -> None:

@@ -5,6 +5,19 @@ from collections.abc import Iterable
 from graphfl_jax.settings import Choice
 
 
+def check_list(flag: str, words: list[str]) -> None:
+    """Checks that a flag lists something, and nothing twice.
+
+    Raises:
+      ValueError: the list is empty, or it has an empty or a repeated entry.
+    """
+    if not all(words) or not words or len(set(words)) < len(words):
+        raise ValueError(
+            f"{flag}={','.join(words)} is empty, or has an empty or a repeated entry; give "
+            f"different names, separated by commas"
+        )
+
+
 def check_names(flag: str, names: Iterable[str], choices: Iterable[str]) -> None:
     """Checks the names that a flag lists.
 

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from experiments.common.units import UNITS
+from graphfl_jax.runs.disk import writing
 
 # Colours that colour-blind readers can distinguish; further lines change the dashes.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
@@ -22,7 +23,9 @@ def save_figure(figure: Figure, path: Path) -> None:
       path: path of the files without their suffix.
     """
     for suffix in (".png", ".svg"):
-        figure.savefig(path.with_name(path.name + suffix), dpi=150)
+        named = path.with_name(path.name + suffix)
+        with writing(named):
+            figure.savefig(named, dpi=150)
 
 
 def draw_lines(lines: list[dict], label: str) -> Figure:
@@ -54,12 +57,15 @@ def draw_lines(lines: list[dict], label: str) -> Figure:
     return figure
 
 
-def draw_panels(panels: dict[str, list[dict]], label: str) -> Figure:
+def draw_panels(
+    panels: dict[str, list[dict]], label: str, *, ticks: tuple[int, ...] = ()
+) -> Figure:
     """Means over seeds as in `draw_lines`, with a panel for each list of lines.
 
     Args:
       panels: title -> lines as of `draw_lines`, of the same methods in every panel.
       label: label of the x axis.
+      ticks: of a logarithmic x axis; without any, it is linear.
     """
     figure, axes = pyplot.subplots(
         1, len(panels), figsize=(7.2, 3.6), squeeze=False, layout="constrained"
@@ -68,7 +74,12 @@ def draw_panels(panels: dict[str, list[dict]], label: str) -> Figure:
         for i, line in enumerate(lines):
             _draw_line(own, i, line, marker="o")
         own.set(title=title, xlabel=label)
-        own.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if ticks:
+            own.set_xscale("log")
+            own.set_xticks(ticks, list(map(str, ticks)))
+            own.minorticks_off()
+        else:
+            own.xaxis.set_major_locator(MaxNLocator(integer=True))
         own.grid(alpha=0.3)
     axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
     handles, names = axes[0, 0].get_legend_handles_labels()

@@ -3,6 +3,8 @@
 from rich import box
 from rich.table import Table
 
+from graphfl_jax.evaluation import POINTS
+
 
 def narrow(
     title: str,
@@ -54,3 +56,20 @@ def escaped(text: str) -> str:
 
 def _markdown_cell(cell):
     return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def new_architectures_table(results: dict) -> Table:
+    """Test scores of the new clients of each architecture, before and after their rounds."""
+    table = Table(
+        title="new clients by architecture",
+        caption=f"means of {results['metric']} over clients, test",
+    )
+    table.add_column("architecture")
+    for column in ("trained", "clients", "rounds", *POINTS):
+        table.add_column(column, justify="right")
+    for name, own in results["new_clients"]["architectures"].items():
+        trained = "yes" if own["trained"] else "no"
+        for row in own["curve"]:
+            scores = (f"{row[point]:.4g}" for point in POINTS)
+            table.add_row(name, trained, str(len(own["clients"])), str(row["rounds"]), *scores)
+    return table

@@ -1,4 +1,4 @@
 """Units in which metrics are printed."""
 
 # metric -> (factor, name of the unit)
-UNITS = {"accuracy": (100, "%"), "mse": (1000, "1e-3")}
+UNITS = {"accuracy": (100, "%"), "auc": (100, "%"), "mse": (1000, "1e-3")}

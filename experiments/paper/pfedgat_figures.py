@@ -1,7 +1,6 @@
 """Figures of the pFedGAT paper: who gets whose model, and clients that join."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ from ml_collections import ConfigDict
 
 from experiments.common.statistics import diverged
 from experiments.common.units import UNITS
-from experiments.paper.cached_runs import cached_runs
+from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell
 from experiments.paper.pfedgat import ALLOCATED_METHODS, NEW_CLIENT_METHODS, cell
 from graphfl_jax.build import load_federation
@@ -40,7 +39,7 @@ class Joining(NamedTuple):
 
 
 def allocations(
-    figure: Allocations, methods: list[str], config_of: ConfigOf, out: Path
+    figure: Allocations, methods: list[str], config_of: ConfigOf, cache: Cache
 ) -> list[dict]:
     """A line for each method, of seed 0.
 
@@ -57,7 +56,7 @@ def allocations(
         every = -(-config.rounds // figure.evaluations)
         chosen = {"eval_every": every, "eval.points": ("G",), "eval.splits": ("test",)}
         config = changed(config, chosen)
-        ((run,), _) = cached_runs(config, [config.seed], out, at_once=1)
+        (run,) = cached_runs(config, [config.seed], cache, at_once=1)
         if run["diverged"] or not all("allocation" in row for row in run["curve"]):
             raise ValueError(
                 f"methods={method} has no allocation, since it diverged or its server does not "
@@ -132,7 +131,7 @@ def allocation_rows(lines: list[dict]) -> list[list[str]]:
 
 
 def joining(
-    figure: Joining, methods: list[str], seeds: list[int], config_of: ConfigOf, out: Path
+    figure: Joining, methods: list[str], seeds: list[int], config_of: ConfigOf, cache: Cache
 ) -> dict[str, list[dict]]:
     """A line for each method on each data set, without diverged runs.
 
@@ -145,7 +144,7 @@ def joining(
         part = whole._replace(changes=whole.changes | _new_clients(figure, whole))
         panels[dataset] = []
         for method in methods:
-            runs, _ = cached_runs(config_of(part, method), seeds, out, at_once=1)
+            runs = cached_runs(config_of(part, method), seeds, cache, at_once=1)
             curves = [run["new_clients"]["curve"] for run in runs if not diverged(run)]
             lost = len(runs) - len(curves)
             scores = {

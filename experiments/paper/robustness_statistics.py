@@ -16,7 +16,9 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
 
     Returns:
       ``metric``, ``unit``, ``higher_is_better``, the number of ``attackers`` and of
-      ``diverged`` runs, and for each of the ``points`` G, L and P summaries by `over_seeds`:
+      ``diverged`` runs, ``validation``, the mean score of all clients at P on validation, None
+      without it or if a run diverged, and for each of the ``points`` G, L and P summaries by
+      `over_seeds`:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; and ``success`` of a
       backdoor in %. ``points`` is None if a run diverged or has no benign clients.
@@ -29,6 +31,7 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         "higher_is_better": runs[0]["higher_is_better"],
         "attackers": len(runs[0]["attack"]["ids"]),
         "diverged": sum(map(diverged, runs)),
+        "validation": _validation(runs),
         "points": None,
     }
     if any(map(diverged, runs + clean)) or any(not run["attack"]["benign"] for run in runs):
@@ -49,6 +52,45 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
                 values["success"].append(100 * attack["success"][point])
         row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
     return row
+
+
+def _validation(runs):
+    """The mean over runs of the mean validation score at P, if all have one."""
+    if any(map(diverged, runs)):
+        return None
+    scores = [run["scores"].get("validation") for run in runs]
+    if not all(scores):
+        return None
+    return float(np.mean([own["P"]["mean"] for own in scores]))
+
+
+def with_best_defences(rows: list[dict]) -> list[dict]:
+    """The rows of one defence for each method: the most stable, then the best on validation.
+
+    Args:
+      rows: of `robustness_row`, with ``method``, and ``undefended``, its name without defence.
+
+    Raises:
+      ValueError: runs that did not diverge have no validation score.
+    """
+
+    def rank(method):
+        own = [row for row in rows if row["method"] == method]
+        scores = [row["validation"] for row in own if not row["diverged"]]
+        if None in scores:
+            raise ValueError(
+                "best_defences chooses by validation, and there is no validation split; set "
+                "--config.data.val_fraction=0.2"
+            )
+        sign = 1 if own[0]["higher_is_better"] else -1
+        broken = sum(row["diverged"] for row in own)
+        return -broken, sign * float(np.mean(scores)) if scores else -np.inf
+
+    best = []
+    for undefended in dict.fromkeys(row["undefended"] for row in rows):
+        of_all = [row["method"] for row in rows if row["undefended"] == undefended]
+        best.append(max(dict.fromkeys(of_all), key=rank))
+    return [row for row in rows if row["method"] in best]
 
 
 def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:

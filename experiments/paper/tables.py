@@ -6,7 +6,14 @@ from typing import Any, NamedTuple
 
 from rich.table import Table as ConsoleTable
 
-from experiments.paper import pfedgat, pfedgat_text, table_text
+from experiments.paper import (
+    flha,
+    flha_text,
+    flha_unseen,
+    pfedgat,
+    pfedgat_text,
+    table_text,
+)
 from experiments.paper.configurations import CONFIGS, Cell
 from experiments.paper.published import PUBLISHED
 from graphfl_jax.configs.fields import NOTHING
@@ -20,13 +27,14 @@ class Table(NamedTuple):
 
     methods: tuple[str, ...]
     cells: dict[str, tuple[Cell, ...]]  # by size, the first by default; "" is the only one
-    datasets: tuple[str, ...]  # by default; empty is all
+    datasets: tuple[str, ...]  # of the first size, by default; empty is all
     seeds: int  # by default
     row: Callable[..., Row]  # (cell, configuration, runs)
     complete: Callable[[list[Row]], list[Row]]  # adds rows that follow from the others
     console: Callable[[list[Row]], ConsoleTable]  # of the rows of one cell
     markdown: Callable[[list[Row]], str]
     notes: Callable[[list[Row]], list[str]]
+    clients: tuple[str, ...] = ()  # numbers of clients of the first size, as `datasets`
 
 
 def _panacea(name, changes=NOTHING):
@@ -58,9 +66,41 @@ def _pfedgat(name):
     )
 
 
+def _flha(name):
+    design = flha.TABLES[name]
+    return Table(
+        methods=design.methods,
+        cells={size: flha.cells_of(name, size) for size in flha.SIZES},
+        datasets=design.datasets,
+        clients=design.clients,
+        seeds=3,
+        row=functools.partial(flha_text.table_row, name),
+        complete=flha_text.with_drops if name == "flha_7" else list,
+        console=functools.partial(flha_text.console_table, name),
+        markdown=functools.partial(flha_text.markdown, name),
+        notes=flha_text.notes,
+    )
+
+
 PANACEA_DATASETS = [name for name in CONFIGS if name not in pfedgat.IMAGES]
 TABLES = {
     "panacea_2": _panacea("panacea_2"),
     "panacea_3": _panacea("panacea_3", NEW_CLIENTS),
     "panacea_4": _panacea("panacea_4"),
-} | {name: _pfedgat(name) for name in pfedgat.TABLES}
+}
+TABLES |= {name: _pfedgat(name) for name in pfedgat.TABLES}
+TABLES |= {name: _flha(name) for name in flha.TABLES}
+TABLES["flha_6"] = Table(
+    methods=flha.UNSEEN_METHODS,
+    cells={
+        size: tuple(flha.unseen_cell(name, size) for name in flha.RESIDUAL)
+        for size in flha.SIZES
+    },
+    datasets=(),
+    seeds=3,
+    row=flha_unseen.table_row,
+    complete=list,
+    console=flha_unseen.console_table,
+    markdown=flha_unseen.markdown,
+    notes=flha_text.notes,
+)

@@ -1,13 +1,12 @@
 """The points of a sweep, from a grid, random draws or a file, and their configurations."""
 
 import itertools
-import runpy
-from pathlib import Path
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from experiments.common.command_line import FLAGS, OVERRIDES, file_configuration
+from experiments.common.python_files import call_in_file
 from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjusted, changed, current_field, parse
 from graphfl_jax.runs.sweep import Point, TrialGroup
@@ -113,13 +112,11 @@ def points_of_file(path: str) -> list[Point]:
     Raises:
       ValueError: the file cannot be read, or does not return dictionaries.
     """
-    if not Path(path).is_file():
-        raise ValueError(f"points={path} is not a file; choose a file with get_points()")
-    points = runpy.run_path(path).get("get_points", lambda: None)()
+    points = call_in_file("points", path, "get_points")
     valid = isinstance(points, list) and points and all(isinstance(one, dict) for one in points)
     if not valid:
         raise ValueError(
-            f"points={path} has no get_points() that returns dictionaries; return a list of "
+            f"points={path}: get_points() returns no dictionaries; return a list of "
             f"dictionaries by dotted field"
         )
     return points

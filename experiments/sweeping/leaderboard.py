@@ -17,11 +17,12 @@ def leaderboards(lines: list[dict]) -> list[dict]:
 
     Returns:
       For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``
-      of the points, the numbers of ``runs`` and ``points``, the ``rows``, best first, and the
-      ``diverged`` runs. A row has a ``point``, the number of its ``runs``, ``validation``,
-      ``sd_seeds`` and ``test``. With new clients it also has their validation scores at the
-      start, ``new_clients``, and after their rounds, ``later``. A point with a diverged run has
-      no row.
+      of the points, the numbers of ``runs`` and ``points``, the number of runs of
+      ``other_code`` that was accepted, the ``rows``, best first, and the ``diverged`` runs. A
+      row has a ``point``, the number of its ``runs``, ``validation``, ``sd_seeds`` and
+      ``test``. With new clients it also has their validation scores at the start,
+      ``new_clients``, and after their rounds, ``later``. A point with a diverged run has no
+      row.
     """
     boards = {}
     for line in lines:
@@ -46,6 +47,7 @@ def _board(data, metric, lines):
         "fields": fields,
         "runs": len(lines),
         "points": len(points),
+        "other_code": sum(bool(line["accepted_changes"]) for line in lines),
         "rows": rows,
         "diverged": [
             {"point": line["point"], "seed": line["seed"]} for line in lines if diverged(line)
@@ -89,7 +91,9 @@ def _title_and_caption(board):
     return (
         f"{board['metric']} at P on {board['data']}, data: {board['source']}",
         f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; ranked by "
-        f"validation, {better} is better; test scores do not affect the ranking",
+        f"validation, {better} is better; test scores do not affect the ranking"
+        + f"; {board['other_code']} runs are of other code"
+        * bool(board["other_code"]),
     )
 
 

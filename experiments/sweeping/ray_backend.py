@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
+from experiments.common.interrupts import watch_again
 from graphfl_jax.build import load_federation
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data.files import default_root
@@ -39,6 +40,7 @@ def connect(address: str) -> None:
             logging_level="error",
             runtime_env={"env_vars": {"PYTHONPATH": _import_path()}},
         )
+        watch_again()  # Ray prints a stack at SIGTERM
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[0]
         raise ValueError(

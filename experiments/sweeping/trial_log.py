@@ -1,80 +1,124 @@
-"""The log of a sweep: one line of JSON for every run that ended, safe against interruption."""
+"""The log of a sweep: one line of JSON for every run that ended, safe against interruption.
 
-import fcntl
+Every line ends with its own digest, and holds the identity of its run.
+"""
+
+import contextlib
 import json
 import os
 import warnings
 from pathlib import Path
 
 from graphfl_jax.configs.renamed import current
-from graphfl_jax.runs.batch import Outcome, recorded_identity
+from graphfl_jax.runs.batch import Outcome, config_of, recorded_fields_text
 from graphfl_jax.runs.checkpoint import write_text
-from graphfl_jax.runs.folder import check_folder
+from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.folder import SWEEP, check_folder, lock
+from graphfl_jax.runs.identity import (
+    changed_code,
+    check_same_code,
+    check_same_data,
+    digest_of_arrays,
+    digest_of_json,
+    digests_of_code,
+    identity_of,
+)
 from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.sweep import Planned, TrialGroup
 
 NAME = "trials.jsonl"
+# What every release wrote into a line.
+REQUIRED = {
+    *("trial", "point", "seed", "dataset", "validation", "device", "versions", "git_commit")
+}
 
 
 class TrialLog:
-    """trials.jsonl in the folder of a sweep. As a context, it locks the file.
+    """trials.jsonl in the folder of a sweep. As a context, it locks the folder.
 
     Attributes:
-      planned: digests of the data of all runs of the sweep, by the runs' identities.
-      found: lines of the runs that the file has, by their identities.
+      planned: identities of all runs of the sweep, by the runs' names.
+      found: lines of the runs that the file has, by their names.
     """
 
-    def __init__(self, out: Path, groups: list[TrialGroup], *, resume: bool):
+    def __init__(
+        self,
+        out: Path,
+        groups: list[TrialGroup],
+        *,
+        resume: bool,
+        accept_changes: bool = False,
+        config_file: Path | None = None,
+    ):
         """Checks that the folder can take this sweep. Nothing is written yet.
 
+        Args:
+          out: folder of the sweep.
+          groups: runs of the sweep.
+          resume: whether the runs that the folder has are not repeated.
+          accept_changes: whether they are used although the code has changed.
+          config_file: the configuration file of the sweep.
+
         Raises:
-          ValueError: the folder cannot be written, or it holds a sweep and `resume` is false.
+          ValueError: the folder cannot be written; it holds a sweep and `resume` is false, or
+            none and `resume` is true; or it holds something else.
         """
-        check_folder(out)
         self.out, self.path = out, out / NAME
         self.groups = groups
-        self.planned = {
-            planned.identity: group.federations[planned.trial.seed].sha256
-            for group in groups
-            for planned in group.planned
-        }
-        if self.path.exists() and not resume:
+        self.resume, self.accept_changes = resume, accept_changes
+        self._check_folder()
+        code, self.planned = digests_of_code(config_file=config_file), {}
+        for group in groups:
+            arrays = {seed: digest_of_arrays(one) for seed, one in group.federations.items()}
+            for planned in group.planned:
+                config, seed = config_of(group.config, planned.trial), planned.trial.seed
+                self.planned[planned.name] = identity_of(
+                    *(config, group.federations[seed], arrays[seed], code)
+                )
+
+    def _check_folder(self):
+        check_folder(self.out, SWEEP)
+        if self.path.exists() and not self.resume:
             raise ValueError(
-                f"out={out} already holds a sweep; add --resume to continue it, or choose "
+                f"out={self.out} already holds a sweep; add --resume to continue it, or choose "
                 f"another --out"
+            )
+        if self.resume and not self.path.exists():
+            raise ValueError(
+                f"out={self.out} holds no sweep to resume; leave --resume out, or correct --out"
             )
 
     def __enter__(self):
-        """Locks the file and reads its runs. An incomplete line is dropped, with a warning.
+        """Locks the folder and reads its runs. A damaged line is dropped, with a warning.
 
         Raises:
-          ValueError: another process has locked the file, or the file has runs that are not in
-            this sweep.
+          ValueError: another process has locked the folder; or the file has a line that is not
+            a run, or runs that are not in this sweep, or of other data or code.
         """
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.lock = open(self.path.with_suffix(".lock"), "w")  # noqa: SIM115
+        with writing(self.path):
+            self.out.mkdir(parents=True, exist_ok=True)
+            self.lock = lock(self.out)
         try:
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ValueError(
-                f"out={self.out}: another process writes {NAME}; wait until it has ended"
-            ) from None
-        self.found = self._read()
-        self._check()
-        write_text(self.path, "".join(_text(line) for line in self.found.values()))
-        self.file = open(self.path, "a")  # noqa: SIM115
+            self._check_folder()  # again, since another process may have ended in the meantime
+            self.found = self._read()
+            self._check()
+            write_text(self.path, "".join(_text(line) for line in self.found.values()))
+            self.file = open(self.path, "a")  # noqa: SIM115
+        except BaseException:
+            self.lock.close()
+            raise
         return self
 
     def __exit__(self, *error):
-        self.file.close()
-        self.lock.close()
+        with contextlib.closing(self.lock), writing(self.path):
+            self.file.close()
 
     def _read(self):
         found = {}
         if self.path.exists():
-            for number, text in enumerate(self.path.read_text().splitlines(keepends=True), 1):
+            for number, text in enumerate(self.path.read_text().splitlines(), 1):
                 try:
-                    line = json.loads(text)
+                    line = _line(text)
                 except ValueError:
                     warnings.warn(
                         f"{self.path}: line {number} is damaged; its run is repeated",
@@ -82,23 +126,23 @@ class TrialLog:
                         stacklevel=4,
                     )
                     continue
-                line = _with_current_names(line)
+                except (KeyError, TypeError, AttributeError) as error:
+                    raise ValueError(
+                        f"{self.path}: line {number} is not a run of a sweep; remove the line, "
+                        f"or choose another --out"
+                    ) from error
                 found[line["trial"]] = line
         return found
 
     def _check(self):
-        here, changed = environment(), set()
-        for identity, line in self.found.items():
-            if identity not in self.planned:
+        here, changed, other = environment(), set(), 0
+        for name, line in self.found.items():
+            if name not in self.planned:
                 raise ValueError(
                     f"out={self.out} has a run that is not in this sweep, {line['point']} with "
                     f"seed {line['seed']}; add it to the sweep, or choose another --out"
                 )
-            if line["dataset"]["sha256"] != self.planned[identity]:
-                raise ValueError(
-                    f"out={self.out}: the data differ from those of its runs; choose another "
-                    f"--out"
-                )
+            other += self._check_identity(line, self.planned[name])
             changed |= {what for what, value in here.items() if line[what] != value}
         for what in sorted(changed):
             warnings.warn(
@@ -106,11 +150,28 @@ class TrialLog:
                 RuntimeWarning,
                 stacklevel=3,
             )
+        if other:
+            warnings.warn(
+                f"{other} of {len(self.found)} runs in {self.path} are of other code, which "
+                f"was accepted",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+    def _check_identity(self, line, now):
+        """Whether a run is of other code; refuses it, or records that it is accepted."""
+        made, where = [line["identity"], *line["accepted_changes"]], f"out={self.out}"
+        check_same_data(made[0], now, where=where)
+        if not self.accept_changes:
+            check_same_code(made, now, where=where)
+        elif all(changed_code(one, now) for one in made):
+            line["accepted_changes"].append(now)
+        return bool(changed_code(made[0], now))
 
     def unfinished(self) -> list[TrialGroup]:
         """The groups, without the runs that the file has."""
         left = [
-            group._replace(planned=[p for p in group.planned if p.identity not in self.found])
+            group._replace(planned=[p for p in group.planned if p.name not in self.found])
             for group in self.groups
         ]
         return [group for group in left if group.planned]
@@ -119,15 +180,21 @@ class TrialLog:
         """Adds a run. Returns when it is on disk.
 
         Raises:
-          ValueError: the run used other data than this host has.
+          ValueError: the run used other data or other code than this host has.
         """
-        results = outcome.results
-        if results["dataset"]["sha256"] != group.federations[planned.trial.seed].sha256:
+        results, now = outcome.results, self.planned[planned.name]
+        made = results["identity"]
+        if any(made[what] != now[what] for what in ("data", "arrays")):
             raise ValueError(
                 f"data.source={results['dataset']['source']}: a node has other data than this "
                 f"host; put the same files into {group.config.data.root} on every node"
             )
-        line = {"trial": planned.identity, "point": planned.point, **results}
+        if changes := changed_code(made, now):
+            raise ValueError(
+                f"launcher=ray: a node has other code than this host: {', '.join(changes)}; "
+                f"install the same on every node"
+            )
+        line = {"trial": planned.name, "point": planned.point, **results, "identity": now}
         line["validation"] = None
         if not results["diverged"]:
             line["validation"] = {
@@ -136,10 +203,11 @@ class TrialLog:
                     float(scores["val"]["P"].mean()) for scores in outcome.new_clients
                 ],
             }
-        self.found[planned.identity] = line
-        self.file.write(_text(line))
-        self.file.flush()
-        os.fsync(self.file.fileno())
+        self.found[planned.name] = line
+        with writing(self.path):
+            self.file.write(_text(line))
+            self.file.flush()
+            os.fsync(self.file.fileno())
 
     def lines(self) -> list[dict]:
         """The runs of the file, in the order of the sweep, with the points of the sweep.
@@ -147,16 +215,34 @@ class TrialLog:
         The last release wrote points with fields that their methods do not read.
         """
         return [
-            self.found[planned.identity] | {"point": planned.point}
+            self.found[planned.name] | {"point": planned.point}
             for group in self.groups
             for planned in group.planned
         ]
 
 
+def _line(text):
+    """The run in a line, with the names of this release.
+
+    Raises:
+      ValueError: the line is incomplete, or was changed.
+      KeyError, TypeError, AttributeError: it is not the line of a run.
+    """
+    line = json.loads(text)
+    if not isinstance(line, dict):
+        raise TypeError("the line is no dictionary")
+    if line.pop("sha256", "") != digest_of_json(line) and "identity" in line:
+        raise ValueError("the line was changed")
+    if missing := REQUIRED - line.keys():
+        raise KeyError(*missing)
+    if "identity" not in line:  # of the last release
+        line |= {"identity": {"data": line["dataset"]["sha256"]}, "accepted_changes": []}
+    return _with_current_names(line)
+
+
 def _with_current_names(line):
     """A line that the last release may have written, with the names of this one."""
-    line = dict(line)
-    line["trial"] = recorded_identity(line["trial"])
+    line["trial"] = recorded_fields_text(line["trial"])
     line["point"] = dict(current(field, value) for field, value in line["point"].items())
     for part in (line, line["validation"] or {}):
         if "novel" in part:
@@ -165,4 +251,4 @@ def _with_current_names(line):
 
 
 def _text(line):
-    return json.dumps(line) + "\n"
+    return json.dumps(line | {"sha256": digest_of_json(line)}) + "\n"

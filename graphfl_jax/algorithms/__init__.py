@@ -11,6 +11,8 @@ FILES = {
     "panacea": "panacea",
     "panacea_mlp": "panacea",
     "pfedhn": "pfedhn",
+    "pfedhn_het": "pfedhn_het",
+    "flha_ghn": "flha_ghn",
     "fedavg": "fedavg",
     "fedprox": "fedprox",
     "scaffold": "scaffold",
@@ -31,6 +33,13 @@ FILES = {
     "cfl": "cfl",
     "fedrod": "fedrod",
     "knnper": "knnper",
+    "fedproto": "fedproto",
+    "feddistill": "feddistill",
+    "fml": "fml",
+    "fedgh": "fedgh",
+    "lgfedavg": "lgfedavg",
+    "heterofl": "heterofl",
+    "distillation": "distillation",
     "local": "local",
 }
 ALGORITHMS = {

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.core import Array
+from graphfl_jax.data import relations
 from graphfl_jax.settings import Integer, Real, Switch
 
 SLOPE = 0.2  # of LeakyReLU
@@ -18,9 +19,10 @@ Size = Annotated[int, Integer("Features d' of a head of pFedGAT's attention.")]
 class Attention(NamedTuple):
     """Logits between clients, as pure functions."""
 
-    init: Callable  # (key, N, d) -> weights
+    init: Callable  # (key, client graph, d) -> weights
     logits: Callable  # (weights, models [N, d]) -> [K, N, N]
-    grown: Callable = lambda weights, added: weights  # weights after `added` clients joined
+    # (weights, client graph with the new clients) -> weights
+    grown: Callable = lambda weights, graph: weights
 
 
 def v1(
@@ -33,7 +35,7 @@ def v1(
 ) -> Attention:
     """The attention of the paper: two numbers per client and head."""
 
-    def init(key, clients, d):
+    def init(key, graph, d):
         key_w, key_a = jax.random.split(key)
         if attention_collapsed:
             return jax.random.normal(key_w, (attention_heads, 2, d)) / d**0.5
@@ -60,7 +62,7 @@ def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
     https://arxiv.org/abs/2105.14491
     """
 
-    def init(key, clients, d):
+    def init(key, graph, d):
         key_w, key_a = jax.random.split(key)
         w = jax.random.normal(key_w, (2, attention_heads, attention_size, d)) / d**0.5
         a = jax.random.normal(key_a, (attention_heads, attention_size)) / attention_size**0.5
@@ -76,10 +78,33 @@ def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
 
 def direct() -> Attention:
     """A free number for each pair of clients."""
+
+    def init(key, graph, d):
+        return jnp.zeros([relations.num_clients(graph)] * 2)
+
+    def grown(weights, graph):
+        return jnp.pad(weights, (0, relations.num_clients(graph) - len(weights)))
+
+    return Attention(init, lambda weights, models: weights[None], grown)
+
+
+def given() -> Attention:
+    """The client graph: equal shares for a client and its senders, and nothing is learned.
+
+    With a graph of the clients that should share a model, it is the mixture to compare with.
+    """
+
+    def shares(graph):
+        return relations.propagation_array(graph, "mean")
+
+    def logits(weights, models):
+        smallest = jnp.finfo(weights.dtype).tiny
+        return jnp.log(jnp.maximum(jax.lax.stop_gradient(weights), smallest))[None]
+
     return Attention(
-        init=lambda key, clients, d: jnp.zeros((clients, clients)),
-        logits=lambda weights, models: weights[None],
-        grown=lambda weights, added: jnp.pad(weights, (0, added)),
+        init=lambda key, graph, d: shares(graph),
+        logits=logits,
+        grown=lambda weights, graph: shares(graph),
     )
 
 
@@ -95,7 +120,7 @@ def dot(
     largest product with another client, so that clients that are all alike get equal shares.
     """
 
-    def init(key, clients, d):
+    def init(key, graph, d):
         return {
             "log t": jnp.log(jnp.asarray(attention_scale, jnp.float32)),
             "b": jnp.float32(0),
@@ -122,7 +147,7 @@ def normalised(models: Array) -> Array:
     return centred * jax.lax.rsqrt(jnp.maximum(variance, jnp.finfo(models.dtype).tiny))
 
 
-ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot}
+ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot, "given": given}
 
 
 def log_shares(logits: Array) -> Array:

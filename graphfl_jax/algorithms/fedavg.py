@@ -8,8 +8,11 @@ Networks from Decentralized Data. AISTATS 2017. https://arxiv.org/abs/1602.05629
 Departures: a fixed number of local steps on batches drawn with replacement, not epochs.
 """
 
+import jax
+import jax.numpy as jnp
+
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Client, ClientModel, Server
+from graphfl_jax.core import Algorithm, Client, ClientModel, Cohort, Server
 from graphfl_jax.trainers import Train
 
 
@@ -27,10 +30,25 @@ def averaging_server(model: ClientModel) -> Server:
     """A server that sends one model to all clients and averages what they return."""
 
     def aggregate(w, cohort, uploads, key):
+        cohort, uploads = of_all_architectures(cohort, uploads)
         return tree.mean(uploads, cohort.weights)
 
     return Server(
         init=lambda key, graph: model.init(key),
         download=lambda w, i: w,
         aggregate=aggregate,
+    )
+
+
+def of_all_architectures(cohorts: Cohort | tuple, uploads) -> tuple:
+    """One cohort and its uploads [M, ...], which have equal shapes in all architectures.
+
+    Args:
+      cohorts: what `Server.aggregate` gets: a cohort, or a tuple with one per architecture.
+      uploads: of the cohort, or a tuple likewise.
+    """
+    if isinstance(cohorts, Cohort):
+        return cohorts, uploads
+    return tuple(
+        jax.tree.map(lambda *parts: jnp.concatenate(parts), *own) for own in (cohorts, uploads)
     )

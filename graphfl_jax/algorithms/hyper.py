@@ -171,7 +171,7 @@ def hyper_federation(
                 gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
                 return gap + hyper.penalty(weights, read, server.relations), gap
 
-            return lambda start: _descend(objective, start, optimizer, fit.steps)
+            return lambda start: minimised(objective, start, optimizer, fit.steps)
 
         def encode_all(weights):
             embeddings = hyper.encode(weights, server.relations, server.dropped)
@@ -203,23 +203,48 @@ def hyper_federation(
         return HyperServer(weights, opt_state, hyper.relate(graph))
 
     def adapt_new_clients(server, cohort, uploads, key):
-        def weights_with(own):
-            embeddings = server.weights["embeddings"].at[cohort.ids].set(own)
-            return server.weights | {"embeddings": embeddings}
-
-        def objective(own):
-            weights = weights_with(own)
+        def gap(weights):
             embeddings = hyper.encode(weights, server.relations, ())[cohort.ids]
             sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings)
-            gap = 0.5 * tree.sq_dist(uploads, sent)
-            return gap, gap
+            return 0.5 * tree.sq_dist(uploads, sent)
 
-        start = (server.weights["embeddings"][cohort.ids], server.opt_state)
-        own, opt_state = _descend(objective, start, new_client_optimizer, fit.steps)
-        return HyperServer(weights_with(own), opt_state, server.relations)
+        return fitted_embeddings(server, cohort.ids, gap, fit)
 
-    server = Server(init, download, aggregate, begin_round, admit, adapt_new_clients)
+    def substitute(server, mean):
+        embeddings = mean(server.weights["embeddings"])
+        return server._replace(weights=server.weights | {"embeddings": embeddings})
+
+    server = Server(
+        *(init, download, aggregate, begin_round, admit, adapt_new_clients),
+        substitute=substitute,
+    )
     return Algorithm(server, (Client(model, local),))
+
+
+def fitted_embeddings(
+    server: HyperServer, ids: Array, gap: Callable[[Any], Array], fit: ServerFit
+) -> HyperServer:
+    """The server after it has fitted the embeddings of new clients, and nothing else.
+
+    Args:
+      server: as `hyper_federation` admits new clients.
+      ids: [m] of the new clients.
+      gap: weights -> how far the models generated for them are from their own.
+      fit: of the server.
+    """
+
+    def weights_with(own):
+        embeddings = server.weights["embeddings"].at[ids].set(own)
+        return server.weights | {"embeddings": embeddings}
+
+    def objective(own):
+        value = gap(weights_with(own))
+        return value, value
+
+    optimizer = optax.with_extra_args_support(fit.new_client_optimizer)
+    start = (server.weights["embeddings"][ids], server.opt_state)
+    own, opt_state = minimised(objective, start, optimizer, fit.steps)
+    return HyperServer(weights_with(own), opt_state, server.relations)
 
 
 def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
@@ -238,8 +263,15 @@ def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
     return lambda start: jax.lax.cond(possible, use(encode_some), use(encode_all), start)
 
 
-def _descend(objective, start, optimizer, steps):
-    """Steps from (parameters, opt_state) on ``objective(parameters) -> (value, gap)``."""
+def minimised(objective, start, optimizer, steps):
+    """Steps from (parameters, opt_state) on ``objective(parameters) -> (value, gap)``.
+
+    Args:
+      objective: its gap is the part of the value whose minimum is 0.
+      start: (parameters, opt_state).
+      optimizer: takes extra arguments.
+      steps: their number.
+    """
 
     def step(carry, _):
         parameters, opt_state = carry

@@ -10,23 +10,35 @@ from graphfl_jax.core import Algorithm, Client, ClientModel, Predictor, Server
 from graphfl_jax.trainers import Train
 
 
-def local(model: ClientModel, train: Train) -> Algorithm:
-    """Builds local training. Nothing is sent; the memory of a client is its model."""
+def local(
+    models: tuple[ClientModel, ...], train: Train, *, unseen: tuple[ClientModel, ...] = ()
+) -> Algorithm:
+    """Builds local training. Nothing is sent; the memory of a client is its model.
 
-    def train_alone(message, theta, data, key):
-        theta, metrics = train(model.objective, theta, data.train, key)
-        return theta, (), metrics
-
+    Args:
+      models: of each architecture.
+      train: trains the whole model.
+      unseen: of the architectures that only new clients have.
+    """
     server = Server(
         init=lambda key, graph: (),
         download=lambda server, i: (),
         aggregate=lambda server, cohort, uploads, key: server,
     )
-    client = Client(
+    return Algorithm(server, tuple(_alone(model, train) for model in (*models, *unseen)))
+
+
+def _alone(model, train):
+    """A client that trains alone."""
+
+    def train_alone(message, theta, data, key):
+        theta, metrics = train(model.objective, theta, data.train, key)
+        return theta, (), metrics
+
+    return Client(
         model,
         local=train_alone,
         enroll=lambda message, key: model.init(key),
         deploy=lambda message, theta: Predictor(theta),
         personalize=lambda message, theta, data, key: Predictor(theta),
     )
-    return Algorithm(server, (client,))

@@ -14,6 +14,7 @@ attention, whose logits e_ij ``algorithm.attention`` chooses:
     v2      a^T LeakyReLU(W [h_i || h_j])
     direct  B_ij, free numbers that start at 0               the paper's ablation, one head
     dot     t x_i . x_j, and e_ii = max_{j != i} e_ij + b    t > 0, one head
+    given   log (A + I)_ij with the relations A              nothing is learned, one head
 
 LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In v1, e_ij
 increases with s_i + t_j, so that all clients rank all clients alike. In dot, x_i is h_i minus
@@ -169,7 +170,7 @@ def pfedgat(
         key_model, key_attention = jax.random.split(key)
         models = jax.tree.map(lambda leaf: jnp.stack([leaf] * total), model.init(key_model))
         size = sum(leaf[0].size for leaf in jax.tree.leaves(models))
-        weights = attention.init(key_attention, total, size)
+        weights = attention.init(key_attention, graph, size)
         return AttentionServer(
             models,
             mixing_of(weights, models),
@@ -246,7 +247,7 @@ def pfedgat(
             lambda old, new: jnp.concatenate([old, jnp.stack([new] * added)]),
             *(server.uploads, mean),
         )
-        weights = attention.grown(server.weights, added)
+        weights = attention.grown(server.weights, graph)
         mixing = mixing_of(weights, models).at[:known].set(0.0)
         return AttentionServer(
             models,

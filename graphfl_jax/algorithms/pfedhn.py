@@ -63,13 +63,19 @@ def pfedhn(
 
     def aggregate(server, cohort, uploads, key):
         fitted = dense.server.aggregate(server, cohort, uploads, key)
-        return _keep_unsampled(server, fitted, cohort.ids)
+        return keep_unsampled(server, fitted, cohort.ids)
 
     return dense.replacing(aggregate=aggregate)
 
 
-def _keep_unsampled(old, new, ids):
-    """Keeps the embeddings, and the optimiser state of them, of clients not in `ids`."""
+def keep_unsampled(old, new, ids):
+    """Keeps the embeddings, and the optimiser state of them, of clients not in `ids`.
+
+    Args:
+      old: the `HyperServer` before the server's steps.
+      new: the one after them.
+      ids: [M] of the cohort.
+    """
 
     def rows(path, before, after):
         # The optimiser state mirrors the weights, so its leaves have the same names.

@@ -1,12 +1,14 @@
 """Configurations: each data set's file has ``get_config(method)``, a locked ConfigDict."""
 
 from graphfl_jax.configs import (
+    chest_xray,
     cifar10,
     cifar100,
     compcars,
     custom,
     fashion_mnist,
     fl60,
+    flha_cifar10,
     metr_la,
     pems_bay,
     tpt48,
@@ -17,6 +19,7 @@ from graphfl_jax.configs.values import changed, checked, configuration, parsed
 __all__ = [
     "changed",
     "checked",
+    "chest_xray",
     "cifar10",
     "cifar100",
     "compcars",
@@ -24,6 +27,7 @@ __all__ = [
     "custom",
     "fashion_mnist",
     "fl60",
+    "flha_cifar10",
     "for_any_task",
     "methods",
     "metr_la",

@@ -36,7 +36,12 @@ SECTIONS = {  # title: the choices whose fields it lists
     "Partitions": ("data.partition",),
     "Relations": ("data.graph",),
     "Client models": ("model.name",),
-    "Methods": ("algorithm.name", "algorithm.attention", "algorithm.feedback"),
+    "Methods": (
+        "algorithm.name",
+        "algorithm.attention",
+        "algorithm.feedback",
+        "algorithm.flha_generator",
+    ),
     "Optimisers and schedules": (
         "client_optimizer",
         "client_schedule",

@@ -9,9 +9,21 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import configuration
 
+FLHA = {
+    "algorithm.name": "flha_ghn",
+    "client_optimizer": "momentum",
+    "client_schedule": "cosine",
+    "hparams.client_lr": 0.009,
+}
+
+ADAM = {"server_optimizer": "adam", "hparams.server_lr": 0.2}
 # Values that make a method, beyond its algorithm.
 VARIANTS = {
     "pfedhn": {"client_optimizer": "momentum", "server_optimizer": "momentum"},
+    "pfedhn-het": {"client_optimizer": "momentum", "server_optimizer": "momentum"},
+    "flha-ghn": FLHA,
+    "flha-ghn-no-gnn": FLHA | {"algorithm.ghn_depth": 0},
+    "flha-ghn-table": FLHA | {"algorithm.flha_generator": "table"},
     "panacea-gn": {"algorithm.name": "panacea", "hparams.lambda_d": 0.0},
     "panacea-mean": {
         "algorithm.name": "panacea",
@@ -20,17 +32,17 @@ VARIANTS = {
     },
     "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
     "pfedgat-v2": {"algorithm.name": "pfedgat", "algorithm.attention": "v2"},
-    "pfedgat-direct": {"algorithm.name": "pfedgat", "algorithm.attention": "direct"},
-    "pfedgat-dot": {
-        "algorithm.name": "pfedgat",
-        "algorithm.attention": "dot",
-        "server_optimizer": "adam",
-        "hparams.server_lr": 0.2,
-    },
+    "pfedgat-direct": {"algorithm.name": "pfedgat", "algorithm.attention": "direct"} | ADAM,
+    "pfedgat-dot": {"algorithm.name": "pfedgat", "algorithm.attention": "dot"} | ADAM,
 }
 
-# Methods that need labels: a regression refuses them.
-CLASSIFIERS = ("fedrod", "knnper")
+# Methods that need one label per example: other tasks than classification refuse them.
+CLASSIFIERS = (
+    *("fedrod", "knnper"),
+    *("fedproto", "feddistill", "fml", "fedgh", "distillation"),
+)
+# Methods that need a client model that describes its layers.
+LAYERED = ("flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table")
 # Algorithms that train on validation examples, and the share of these.
 VALIDATED = {"pfedgat": {"data.val_fraction": 0.1}}
 
@@ -44,8 +56,8 @@ def methods() -> dict[str, dict[str, Any]]:
 
 
 def for_any_task() -> list[str]:
-    """The names of the methods that fit classifications and regressions."""
-    return [name for name in methods() if name not in CLASSIFIERS]
+    """The names of the methods that fit every task with every client model."""
+    return [name for name in methods() if name not in (*CLASSIFIERS, *LAYERED)]
 
 
 def configured(

@@ -9,6 +9,7 @@ another changes the fields. Floats of methods, models, optimisers, attacks and d
 yet; they are the defaults of fields that appear when something else is chosen.
 """
 
+import dataclasses
 import difflib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
@@ -36,7 +37,9 @@ from graphfl_jax.settings import (
     parameters,
 )
 
-SPLITS = ("val", "test", "triggered")  # triggered: test images with a backdoor's trigger
+# triggered: test images with a backdoor's trigger; balanced and pooled: see data.balanced_test
+# and data.pooled_test
+SPLITS = ("val", "test", "triggered", "balanced", "pooled")
 FIRST_RATE = 0.1  # default learning rate of an optimiser
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -121,6 +124,10 @@ BASE = {
         ("defence.name", Choice("Defence of the server.", ("", *DEFENCES)), ""),
     )
 }
+OF_NEW_CLIENTS = (
+    "Architectures, dealt out to the new clients; empty: those of model.architectures, without "
+    "which this field does not exist."
+)
 ROUNDS = Field(
     Integer("Rounds for which new clients adapt, each with its own examples.", low=0),
     0,
@@ -162,6 +169,10 @@ class _Collector:
         if self.chosen("new_clients.fraction"):
             self.add("new_clients.rounds", *ROUNDS)
             self.factory(hold_out, "new_clients", reader="new_clients.fraction")
+            if "model.architectures" in self.found:
+                setting = self.found["model.architectures"].setting
+                setting = dataclasses.replace(setting, meaning=OF_NEW_CLIENTS)
+                self.add("new_clients.architectures", setting, (), "new_clients.fraction")
         if self.chosen("attack.name"):
             self.factory(with_attack_order, "attack", reader="attack.name")
             self.factory(attackers, "attack", reader="attack.name")
@@ -257,8 +268,9 @@ def _each_choice():
             for variant, field in fields.items():
                 for one in field.setting.choices if isinstance(field.setting, Variant) else ():
                     yield fields_of({name: value, variant: one})
-    for algorithm in ALGORITHMS:
-        yield fields_of({"algorithm.name": algorithm, "new_clients.fraction": 0.1})
+    for name, values in (("algorithm.name", ALGORITHMS), ("model.name", MODELS)):
+        for value in values:
+            yield fields_of({name: value, "new_clients.fraction": 0.1})
 
 
 def setting_of(name: str) -> Any:

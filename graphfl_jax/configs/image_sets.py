@@ -1,14 +1,37 @@
-"""What the configurations of Fashion-MNIST, CIFAR-10 and CIFAR-100 share.
+"""What the configurations of Fashion-MNIST, CIFAR-10, CIFAR-100 and ChestX-ray14 share.
 
-The learning rates were not searched.
+The learning rates were chosen by validation for the methods of the pFedGAT paper, see
+docs/developer/decisions.md. The others were not searched.
 """
 
 from ml_collections import ConfigDict
 
 from graphfl_jax.configs import base
 
-METHODS = {name: {"client_lr": 0.05} for name in base.methods()}
-SETTINGS = {
+PFEDHN = {
+    **{"client_lr": 0.03, "server_lr": 0.1},
+    **{"client_momentum": 0.9, "client_weight_decay": 5e-5, "client_clip": 50.0},
+}
+FAST = ("fedavg", "sfl-star", "fedrod", "knnper", "fedah", "pfedgat", "pfedgat-v2")
+METHODS = {
+    **{name: {"client_lr": 0.4} for name in base.methods() if name not in base.LAYERED},
+    **{name: {"client_lr": 0.8} for name in FAST},
+    "local": {"client_lr": 0.2},
+    "fedavg-finetune": {"client_lr": 0.8, "tuning_lr": 0.05},
+    "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
+    "pfedme": {"client_lr": 0.1, "pfedme_lr": 0.03},
+    "scaffold": {"client_lr": 0.1},
+    "pfedhn": PFEDHN,
+    "pfedhn-het": PFEDHN,
+}
+# Plain gradient descent with clipped gradients. Without, it diverges on clients of two classes.
+CLIPPED = {
+    "client_optimizer": "momentum",
+    "hparams.client_momentum": 0.0,
+    "hparams.client_weight_decay": 0.0,
+    "hparams.client_clip": 1.0,
+}
+SETTINGS = CLIPPED | {
     "data.graph": "knn",
     "data.neighbours": 3,
     "model.name": "lenet",

@@ -8,12 +8,23 @@ seed of the random split, to the loaders that read them.
 `GRAPHS` are the rules that set the relations of a loaded federation.
 """
 
-from graphfl_jax.data import compcars, custom, federation, fl60, image_sets, knn, tpt48, traffic
+from graphfl_jax.data import (
+    chest_xray,
+    compcars,
+    custom,
+    federation,
+    fl60,
+    image_sets,
+    knn,
+    tpt48,
+    traffic,
+)
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
 
 DATASETS = {
+    "chest_xray": chest_xray.chest_xray,
     "cifar10": image_sets.cifar10,
     "cifar100": image_sets.cifar100,
     "compcars": compcars.compcars,

@@ -16,6 +16,7 @@ import numpy as np
 from graphfl_jax.data import drawn_cars, files, photographs, relations
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.memory import check_memory
 from graphfl_jax.settings import Choice, Integer
 
 YEARS = (2009, 2010, 2011, 2012, 2013, 2014)
@@ -215,6 +216,8 @@ def _photographs(folder, file, photos, size):
 
 
 def _simulated(generator_seed, image_size):
+    count = len(CLIENTS) * drawn_cars.FEWEST
+    check_memory(f"data.image_size={image_size}", count * image_size**2 * 3)
     drawn = [
         drawn_cars.draw(
             np.random.default_rng([generator_seed, year, viewpoint]),

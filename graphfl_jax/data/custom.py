@@ -1,16 +1,17 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
+import functools
 import zipfile
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from graphfl_jax.data import files, label_skew, relations
+from graphfl_jax.data import files, label_skew, relations, scaling
 from graphfl_jax.data.common_settings import ValFraction
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.partition import TEST_FRACTION
-from graphfl_jax.settings import Text, Variant
+from graphfl_jax.settings import Choice, Text, Variant
 
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
@@ -31,6 +32,17 @@ def custom(
     ] = "",
     cap: Annotated[int, label_skew.Cap] = 0,
     val_fraction: ValFraction = 0.0,
+    scale: Annotated[
+        str,
+        Choice(
+            "How inputs and targets are scaled: to mean 0 and standard deviation 1, to 0 to 1, "
+            "or not; fitted on training examples.",
+            scaling.KINDS,
+        ),
+    ] = "none",
+    scale_by: Annotated[
+        str, Choice("Whose training examples decide on the scaling.", scaling.BY)
+    ] = "federation",
     seed,
 ) -> Federation:
     """Loads a file of arrays that was written by ``np.savez``.
@@ -44,6 +56,8 @@ def custom(
       partition: what a factory of `label_skew.PARTITIONS` made, or nothing.
       cap: most examples of a client in a split, with a partition; 0 is all.
       val_fraction: share of each client's examples for validation, in a random split.
+      scale: one of `scaling.KINDS`.
+      scale_by: one of `scaling.BY`.
       seed: of a random split.
 
     Raises:
@@ -54,7 +68,13 @@ def custom(
     arrays = read_arrays(path)
     try:
         return from_arrays(
-            **arrays, partition=partition, cap=cap, seed=seed, val_fraction=val_fraction
+            **arrays,
+            partition=partition,
+            cap=cap,
+            seed=seed,
+            val_fraction=val_fraction,
+            scale=scale,
+            scale_by=scale_by,
         )
     except ValueError as error:
         raise ValueError(f"{path}: {str(error).removeprefix('custom: ')}") from error
@@ -75,6 +95,8 @@ def from_arrays(
     seed=0,
     val_fraction=0.0,
     test_fraction=TEST_FRACTION,
+    scale="none",
+    scale_by="federation",
 ) -> Federation:
     """Makes a federation from arrays with one row per example.
 
@@ -98,13 +120,18 @@ def from_arrays(
       seed: of a random split.
       val_fraction: share of each client's examples for validation, in a random split.
       test_fraction: share of each client's examples for test, in a random split.
+      scale: "standard" or "minmax" scales inputs and targets, see `scaling`; or "none".
+      scale_by: whether the training examples of the "federation" or of each "client" decide.
 
     Raises:
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
     arrays = {"x": x, "y": y, "client": client, "split": split}
+    _check_masks(name, arrays | {"edges": edges, "edge_weight": edge_weight})
     rows = {field: np.asarray(array) for field, array in arrays.items() if array is not None}
     _check_rows(name, rows)
+    Choice("", scaling.KINDS).check("data.scale", scale)
+    Choice("", scaling.BY).check("data.scale_by", scale_by)
     task, y, outputs = _read_targets(name, rows["y"])
     x = rows["x"]
     # Names of the clients [N], and per client the indices of its examples, [n_i].
@@ -124,6 +151,10 @@ def from_arrays(
                 'it to 0, and mark validation examples as "val" in split'
             )
         splits = _read_splits(name, names, rows["split"], indices)
+    rescale = functools.partial(
+        *(scaling.scaled, name, scale, scale_by, tuple(map(str, names))),
+        labels=task == "classification",
+    )
     return federate(
         [str(n) for n in names],
         x=[x[i] for i in indices],
@@ -137,6 +168,7 @@ def from_arrays(
         outputs=outputs,
         test_fraction=test_fraction,
         splits=splits,
+        rescale=None if scale == "none" else rescale,
     )
 
 
@@ -155,7 +187,9 @@ def read_arrays(path) -> dict[str, np.ndarray]:
     files.check_exists(path)
     with Path(path).open("rb") as opened:
         file = _npz(path, opened)
-        for field in file.files:
+        for i, field in enumerate(file.files):
+            if field in file.files[:i]:
+                raise ValueError(f"{path}: the array {field!r} is given twice; remove one")
             if field not in ARRAYS:
                 raise ValueError(
                     f"{path}: the array {field!r} is unknown; choose from {', '.join(ARRAYS)}"
@@ -199,6 +233,16 @@ def _read_array(path, file, field):
             f"{path}: the array {field!r} cannot be read ({why}); write it with np.savez, and "
             "names as strings and not as objects"
         ) from error
+
+
+def _check_masks(name, arrays):
+    """Refuses masked values, which would be used as if they were not masked."""
+    for field, array in arrays.items():
+        if isinstance(array, np.ma.MaskedArray) and array.mask.any():
+            raise ValueError(
+                f"{name}: {field} has {int(array.mask.sum())} masked values; leave their "
+                "examples out, or fill them in"
+            )
 
 
 def _check_rows(name, rows):

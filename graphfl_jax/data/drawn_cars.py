@@ -13,7 +13,7 @@ similar, and those of distant clients are not.
 import numpy as np
 
 TYPES = 4
-_FEWEST, _MOST = 140, 180  # images of a client
+FEWEST, MOST = 140, 180  # images of a client
 _YEAR_TURN, _VIEW_TURN, _STYLE_NOISE = 1 / 12, 1 / 50, 0.02  # in turns
 _PIXEL_NOISE = 8.0  # standard deviation, of 255
 _SHARPNESS = 2  # images are drawn at this multiple of their size, then averaged
@@ -44,7 +44,7 @@ def draw(rng, *, year, view, image_size):
     """
     from PIL import ImageDraw
 
-    n = int(rng.integers(_FEWEST, _MOST + 1))
+    n = int(rng.integers(FEWEST, MOST + 1))
     y = rng.permutation(np.arange(n) % TYPES)
     turns = y / TYPES + year * _YEAR_TURN + view * _VIEW_TURN
     style = 2 * np.pi * (turns + _STYLE_NOISE * rng.standard_normal(n))

@@ -1,14 +1,19 @@
-"""Simulated images in place of missing files: soft spots whose places depend on the class.
+"""Simulated images in place of missing files: soft spots whose places depend on the labels.
 
 A class is three spots, with places, sizes and colours of its own. An image shows the spots of
 its class, moved by up to a tenth of the image, on a background of random brightness, with noise
-on every pixel. The data are easier than photographs, and accuracies on the two cannot be
-compared.
+on every pixel. Where an image can have several labels, each label is one spot. The data are
+easier than photographs, and scores on the two cannot be compared.
 """
 
 import numpy as np
 
+from graphfl_jax.memory import check_memory
+
 TRAIN, TEST = 6000, 1000  # images
+PATIENTS = 400  # half of them with findings
+_MOST_IMAGES = 5  # of a patient
+_MAIN, _OTHER = 0.8, 0.05  # probabilities of findings in an image of a patient with findings
 _SPOTS = 3
 _MOVED = 0.1  # largest shift of a spot, of the image's width
 _NOISE = 25.0  # standard deviation, of 255
@@ -43,6 +48,46 @@ def draw(rng, *, classes, shape):
         noise = _NOISE * rng.standard_normal(shape, np.float32)
         images[i] = np.clip(rng.uniform(90, 165) + spots + noise, 0, 255)
     return images, labels
+
+
+def draw_patients(rng, findings, size):
+    """Draws grey images of patients, with several labels.
+
+    Half of the patients have a main finding, with equal numbers of each, which most of their
+    images show; each image may show others too. A finding is a soft spot, with a place, size
+    and brightness of its own.
+
+    Args:
+      rng: a NumPy generator.
+      findings: number of findings.
+      size: height and width.
+
+    Returns:
+      Images [n, size, size, 1] uint8, labels [n, findings] float32, which are 1 for the
+      findings of an image, and patients [n] int64.
+
+    Raises:
+      ValueError: the images do not fit into memory.
+    """
+    check_memory(f"data.image_size={size}", PATIENTS * size**2 * 8)  # one float per pixel
+    places = rng.uniform(0.15, 0.85, (findings, 2))
+    sizes = rng.uniform(0.05, 0.1, (findings, 1))
+    brightness = rng.choice([-1, 1], findings) * rng.uniform(50, 90, findings)
+    patients = np.repeat(np.arange(PATIENTS), rng.integers(1, _MOST_IMAGES + 1, PATIENTS))
+    main = np.where(np.arange(PATIENTS) % 2, np.arange(PATIENTS) // 2 % findings, -1)[patients]
+    chances = np.where(main[:, None] == np.arange(findings), _MAIN, _OTHER)
+    shown = (main[:, None] >= 0) & (rng.uniform(size=chances.shape) < chances)
+    centres = places + rng.uniform(-_MOVED, _MOVED, (len(main), findings, 2)) / 2
+    pixels = np.arange(size) / size
+    down, right = (_bells(pixels, centres[..., axis, None], sizes) for axis in (0, 1))
+    spots = np.einsum("nfh,nfw,nf->nhw", down, right, shown * brightness, optimize=True)
+    noise = _NOISE * rng.standard_normal(spots.shape)
+    images = rng.uniform(100, 155, (len(main), 1, 1)) + spots + noise
+    return (
+        np.clip(images, 0, 255).astype(np.uint8)[..., None],
+        shown.astype(np.float32),
+        patients,
+    )
 
 
 def _bells(points, centres, sizes):

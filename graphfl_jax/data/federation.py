@@ -7,30 +7,34 @@ the same split.
 import hashlib
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import partition, relations
+from graphfl_jax.data.scaling import Scaling
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.metrics import Units
+from graphfl_jax.metrics import OwnUnits, Units
 
-TASKS = ("classification", "regression")
+TASKS = ("classification", "regression", "multi-label classification")
 
 
 class Federation(NamedTuple):
     """A data set, ready for a run, with the facts that reports state."""
 
     data: FederatedData  # of the training clients, in NumPy arrays
-    task: str  # "classification" or "regression"
-    outputs: int  # model outputs per example: number of classes, or of flattened targets
+    task: str  # one of `TASKS`
+    outputs: int  # per example: number of classes, of labels, or of flattened targets
     name: str
     source: str  # "real", "generated" by a formula, "simulated" for missing data, or "own"
     sha256: str  # of all examples, the graph, and the split unless it is random
     clients: tuple[str, ...]  # names; training clients first, then new clients
     new_clients: int = 0  # number of clients that join after training
     everyone: FederatedData | None = None  # of all clients, new clients last; None without any
-    units: Units | None = None  # of the targets, if they were standardised
+    units: Units | OwnUnits | None = None  # of the targets, if they were scaled
     extent: str = ""  # the part of the official data set that was loaded; empty for all
+    labels: tuple[str, ...] = ()  # names of the outputs of a multi-label classification
+    scaling: Scaling | None = None  # of own data
 
 
 def federate(
@@ -47,6 +51,7 @@ def federate(
     outputs,
     test_fraction=partition.TEST_FRACTION,
     splits=None,
+    rescale=None,
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
@@ -55,17 +60,20 @@ def federate(
     Args:
       clients: N names.
       x: per client, inputs [n_i, *features]. They become float32; uint8 images stay uint8.
-      y: per client, labels [n_i] (0 to outputs - 1) or targets [n_i, *targets].
+      y: per client, labels [n_i] (0 to outputs - 1), targets [n_i, *targets], or for several
+        labels per example [n_i, outputs] with 1 for each label that an example has, and else 0.
       graph: relations between the N clients.
-      task: "classification" or "regression".
+      task: one of `TASKS`.
       name: of the data set, in error messages and results.
       source: as in `Federation`.
       val_fraction: share of each client's examples for validation, in a random split.
       seed: of a random split.
-      outputs: number of classes, or of flattened targets.
+      outputs: number of classes, of labels, or of flattened targets.
       test_fraction: share of each client's examples for test, in a random split.
       splits: replaces the random split. Per client, indices of its examples in "train", "test"
         and, for all clients or none, "val".
+      rescale: scales the examples by the training examples: (x, y, per client the indices of
+        its training examples) -> x, y and a `Scaling`. The hash is of the examples before.
 
     Raises:
       ValueError: the examples, the graph or the split do not fit together. One line with the
@@ -75,8 +83,10 @@ def federate(
     if task not in TASKS:
         raise ValueError(f"task={task!r} is unknown; choose from {', '.join(TASKS)}")
     _check_lengths(name, clients, x, y, graph)
-    x = [_finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
-    read = _labels if task == "classification" else _targets
+    given = x, y
+    x = [finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
+    readers = {"classification": _labels, "regression": _targets}
+    read = readers.get(task, _kinds)
     y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
     _check_shapes(name, clients, x, y)
 
@@ -89,6 +99,14 @@ def federate(
             for i, rows in enumerate(x)
         ]
     _check_sizes(name, clients, splits)
+    if task == "multi-label classification":
+        _check_both_kinds(name, clients, y, splits)
+    scaling = None
+    if rescale is not None:
+        x, y, scaling = rescale(*given, [split["train"] for split in splits])
+        x = [finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
+        y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
+        sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
     stacked = {part: _stack(x, y, [split[part] for split in splits]) for part in splits[0]}
     train = stacked.pop("train")
     return Federation(
@@ -99,7 +117,19 @@ def federate(
         source=source,
         sha256=sha256,
         clients=clients,
+        units=scaling and scaling.units,
+        scaling=scaling,
     )
+
+
+def input_range(federation: Federation) -> tuple[float, float]:
+    """The smallest and the largest number in the training inputs."""
+    train = federation.data.train
+    if isinstance(train, Windows):
+        return float(train.series.min()), float(train.series.max())
+    pairs = zip(train.x, train.count, strict=True)
+    ends = [(rows[:count].min(), rows[:count].max()) for rows, count in pairs]
+    return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
 
 
 def federate_series(
@@ -126,7 +156,7 @@ def federate_series(
     """
     _check_lengths(name, clients, series, series, graph)
     for client, rows in zip(clients, series, strict=True):
-        _finite(name, "series", client, rows)
+        finite(name, "series", client, rows)
     order = [np.array(list(counts.values())), np.array([past, future])]
     parts, begin = {}, 0
     for part, count in counts.items():
@@ -144,6 +174,24 @@ def federate_series(
         clients=tuple(clients),
         units=units,
         extent=extent,
+    )
+
+
+def with_shared_split(federation: Federation, name: str, x, y) -> Federation:
+    """Adds a split of which all clients evaluate the same examples, and updates the hash.
+
+    Args:
+      federation: a federation of examples.
+      name: of the split.
+      x: inputs [n, *features].
+      y: labels or targets [n, ...].
+    """
+    train = federation.data.train
+    x, y = np.asarray(x, train.x.dtype), np.asarray(y, train.y.dtype)
+    examples = Examples(x, y, np.int32(len(x)))
+    return federation._replace(
+        data=federation.data._replace(shared=federation.data.shared | {name: examples}),
+        sha256=_digest([x, y], before=federation.sha256),
     )
 
 
@@ -178,7 +226,12 @@ def _check_lengths(name, clients, x, y, graph):
             )
 
 
-def _finite(name, field, client, rows):
+def finite(name, field, client, rows) -> np.ndarray:
+    """The rows of a client in float32; bytes of inputs remain bytes.
+
+    Raises:
+      ValueError: a value is NaN, infinite, or too large for float32.
+    """
     rows = np.asarray(rows)
     if field == "x" and rows.dtype == np.uint8:
         return rows  # images take a quarter of the memory of float32
@@ -212,13 +265,24 @@ def _labels(name, client, rows, outputs):
 
 
 def _targets(name, client, rows, outputs):
-    targets = _finite(name, "y", client, rows)
+    targets = finite(name, "y", client, rows)
     if targets[0].size != outputs:
         raise ValueError(
             f"{name}: client {client!r} has {targets[0].size} targets per example and "
             f"outputs={outputs}; make them equal"
         )
     return targets
+
+
+def _kinds(name, client, rows, outputs):
+    kinds = _targets(name, client, rows, outputs)
+    wrong = ~np.isin(kinds, (0, 1)).reshape(len(kinds), -1).all(axis=1)
+    if wrong.any():
+        raise ValueError(
+            f"{name}: client {client!r} has a label other than 0 and 1 at example "
+            f"{int(np.argmax(wrong))}; give 1 for each label that an example has, and else 0"
+        )
+    return kinds
 
 
 def _check_shapes(name, clients, x, y):
@@ -239,6 +303,18 @@ def _check_sizes(name, clients, splits):
                 f"{name}: client {client!r} has too few examples ({sum(sizes.values())}) for "
                 f"one in each of {', '.join(sizes)}; leave it out or change data.val_fraction"
             )
+
+
+def _check_both_kinds(name, clients, y, splits):
+    """Every evaluation split of a client needs a label that some of its examples have."""
+    for client, targets, split in zip(clients, y, splits, strict=True):
+        for part in split.keys() - {"train"}:
+            share = targets[split[part]].mean(axis=0)
+            if not ((share > 0) & (share < 1)).any():
+                raise ValueError(
+                    f"{name}: client {client!r} has no label with positive and negative "
+                    f"examples in {part}, so it has no AUC; use fewer clients, or another seed"
+                )
 
 
 def _stack(x, y, chosen):

@@ -14,8 +14,9 @@ import numpy as np
 
 from graphfl_jax.data import drawn_patterns, image_files, label_skew, relations
 from graphfl_jax.data.common_settings import GeneratorSeed, ValFraction, forms
-from graphfl_jax.data.federation import Federation, federate
-from graphfl_jax.settings import Choice, Variant
+from graphfl_jax.data.federation import Federation, federate, with_shared_split
+from graphfl_jax.data.resized import resized
+from graphfl_jax.settings import Choice, Integer, Variant
 
 Source = Annotated[str, forms("real", "simulated")]
 Partition = Annotated[
@@ -34,6 +35,18 @@ Test = Annotated[
         "own training examples.",
         ("official", "own"),
     ),
+]
+BalancedTest = Annotated[
+    int,
+    Integer(
+        "Official test examples, equally many of each class, on which all clients are scored "
+        "too, as the split balanced; 0 is none.",
+        low=0,
+    ),
+]
+ImageSize = Annotated[
+    int,
+    Integer("Width and height in pixels to which images are resized; 0 keeps theirs.", low=0),
 ]
 
 
@@ -102,12 +115,15 @@ def fashion_mnist(
     partition: Partition = "pathological",
     cap: Cap = 0,
     test: Test = "official",
+    balanced_test: BalancedTest = 0,
+    image_size: ImageSize = 0,
     val_fraction: ValFraction = 0.0,
     generator_seed: GeneratorSeed = 0,
     seed,
 ) -> Federation:
     """Loads Fashion-MNIST: x [28, 28, 1] uint8, ten kinds of clothing. See `load`."""
     settings = {"partition": partition, "cap": cap, "test": test, "val_fraction": val_fraction}
+    settings |= {"balanced_test": balanced_test, "image_size": image_size}
     return load(FASHION_MNIST, root, source, generator_seed, seed=seed, **settings)
 
 
@@ -118,12 +134,15 @@ def cifar10(
     partition: Partition = "pathological",
     cap: Cap = 0,
     test: Test = "official",
+    balanced_test: BalancedTest = 0,
+    image_size: ImageSize = 0,
     val_fraction: ValFraction = 0.0,
     generator_seed: GeneratorSeed = 0,
     seed,
 ) -> Federation:
     """Loads CIFAR-10: x [32, 32, 3] uint8, ten kinds of things. See `load`."""
     settings = {"partition": partition, "cap": cap, "test": test, "val_fraction": val_fraction}
+    settings |= {"balanced_test": balanced_test, "image_size": image_size}
     return load(CIFAR10, root, source, generator_seed, seed=seed, **settings)
 
 
@@ -134,12 +153,15 @@ def cifar100(
     partition: Partition = "pathological",
     cap: Cap = 0,
     test: Test = "official",
+    balanced_test: BalancedTest = 0,
+    image_size: ImageSize = 0,
     val_fraction: ValFraction = 0.0,
     generator_seed: GeneratorSeed = 0,
     seed,
 ) -> Federation:
     """Loads CIFAR-100: x [32, 32, 3] uint8, a hundred kinds of things. See `load`."""
     settings = {"partition": partition, "cap": cap, "test": test, "val_fraction": val_fraction}
+    settings |= {"balanced_test": balanced_test, "image_size": image_size}
     return load(CIFAR100, root, source, generator_seed, seed=seed, **settings)
 
 
@@ -152,6 +174,8 @@ def load(
     partition: label_skew.Partition,
     cap=0,
     test="official",
+    balanced_test=0,
+    image_size=0,
     val_fraction=0.0,
     seed,
 ) -> Federation:
@@ -166,7 +190,10 @@ def load(
       cap: most training examples of a client, and most official test examples; 0 is all.
       test: "official": the official test examples, divided in the same class proportions.
         "own": a random fifth of the client's training examples; the official test examples are
-        not used.
+        not used for it.
+      balanced_test: official test examples of the split "balanced", which all clients share,
+        with as many of each class; 0 is none.
+      image_size: images are resized to squares of this size, see `resized`; 0 keeps theirs.
       val_fraction: share of each client's training examples for validation, drawn at random.
       seed: of the partition and of random splits.
 
@@ -174,7 +201,8 @@ def load(
       Clients without relations, x [H, W, C] uint8, labels from 0.
 
     Raises:
-      ValueError: a file is damaged or foreign, or the partition does not fit. One line.
+      ValueError: a file is damaged or foreign, or the partition or `balanced_test` does not
+        fit. One line.
       FileNotFoundError: a file is missing.
     """
     version = _find(image_set, Path(root), source)
@@ -186,7 +214,11 @@ def load(
         rng = np.random.default_rng(generator_seed)
         x, y = drawn_patterns.draw(rng, classes=image_set.classes, shape=image_set.shape)
         train = drawn_patterns.TRAIN
+    if image_size:
+        x = resized(x, image_size)
     split = np.where(np.arange(len(y)) < train, "train", "test")
+    balanced = _balanced(image_set, y, split, balanced_test, seed=seed)
+    shared = x[balanced], y[balanced]
     if test == "own":
         x, y, split = x[:train], y[:train], None
     rows = label_skew.divide(
@@ -208,7 +240,9 @@ def load(
         outputs=image_set.classes,
         splits=splits,
     )
-    return federation._replace(extent=_extent(image_set, version, split, train, cap))
+    extent = _extent(image_set, version, split, train, cap, image_size)
+    federation = federation._replace(extent=extent)
+    return with_shared_split(federation, "balanced", *shared) if balanced_test else federation
 
 
 def _find(image_set, root, source):
@@ -261,7 +295,22 @@ def _splits(split, client, val_fraction, *, seed):
     return parts | {"train": train}
 
 
-def _extent(image_set, version, split, train, cap):
+def _balanced(image_set, y, split, count, *, seed):
+    """The places of `count` random test examples, with as many of each class."""
+    each, rest = divmod(count, image_set.classes)
+    rows = [np.flatnonzero((split == "test") & (y == c)) for c in range(image_set.classes)]
+    fewest = min(map(len, rows))
+    if rest or each > fewest:
+        raise ValueError(
+            f"data.balanced_test={count} is not a multiple of the {image_set.classes} classes "
+            f"with at most {fewest} test examples of each; set --config.data.balanced_test to "
+            f"a multiple of {image_set.classes} up to {fewest * image_set.classes}"
+        )
+    rng = np.random.default_rng([seed, len(y), count])
+    return np.concatenate([rng.permutation(own)[:each] for own in rows])
+
+
+def _extent(image_set, version, split, train, cap, image_size):
     """The part of the official data set, as `Federation.extent` states it."""
     notes = []
     if version and train < image_set.train:
@@ -270,4 +319,6 @@ def _extent(image_set, version, split, train, cap):
         notes.append(f"{len(split) - train} of {image_set.test} test images")
     if cap:
         notes.append(f"at most {cap} images of a split per client")
+    if image_size and (image_size, image_size) != image_set.shape[:2]:
+        notes.append(f"images resized to {image_size} x {image_size} pixels")
     return ", ".join(notes)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import numpy as np
 
+from graphfl_jax.memory import check_memory
 from graphfl_jax.settings import Choice, Integer, Real, Switch
 
 # (labels [n] int, number of classes) -> per client, the indices [n_i] of its examples. No index
@@ -25,6 +26,7 @@ Cap = Integer(
 
 # An unbalanced Dirichlet partition is drawn again until every client has enough examples.
 DRAWS, ENOUGH = 1000, 10
+ARRAY = 112  # bytes of an array of a client's indices, without these
 _NEGLIGIBLE = 1e-12  # share of a class below which a client gets none of it
 _PARTITION, _ALIKE, _CAP = 1, 2, 3  # streams of random numbers
 
@@ -33,6 +35,7 @@ def iid(*, clients: Clients = 10, seed) -> Partition:
     """Equal parts of a random permutation. Sizes differ by one at most."""
 
     def divided(labels, classes):
+        check_memory(f"data.clients={clients}", ARRAY * clients)
         rng = _rng(seed, labels, clients, _PARTITION)
         return np.array_split(rng.permutation(len(labels)), clients)
 
@@ -79,6 +82,7 @@ def pathological(
                 f"data.classes_per_client={k} exceeds the {classes} classes; set "
                 f"--config.data.classes_per_client={classes} or less"
             )
+        check_memory(f"data.clients={clients}", ARRAY * clients)
         rng = _rng(seed, labels, clients, _PARTITION)
         if assignment == "shards":
             return _shards(rng, labels, clients, k)
@@ -127,6 +131,7 @@ def dirichlet(
     """
 
     def divided(labels, classes):
+        check_memory(f"data.clients={clients}", ARRAY * clients)
         rng = _rng(seed, labels, clients, _PARTITION)
         if balanced:
             return _equal_sizes(rng, labels, classes, clients, beta)

@@ -6,9 +6,9 @@ from typing import Annotated
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.metrics import OwnUnits
 from graphfl_jax.settings import Choice
 
 
@@ -61,13 +61,19 @@ def hold_out(
         data=data,
         everyone=everyone,
         new_clients=new_clients,
+        units=_units_of(federation.units, training),
         clients=tuple(federation.clients[i] for i in order),
     )
 
 
+def _units_of(units, clients):
+    """The units of the targets of `clients` [n]."""
+    return units.of(clients) if isinstance(units, OwnUnits) else units
+
+
 def _select(data, clients):
     """The data of `clients` [n], which become clients 0 to n - 1."""
-    return FederatedData(
+    return data._replace(
         train=tree.take(data.train, clients),
         evals=tree.take(data.evals, clients),
         graph=relations.subgraph(data.graph, clients),

@@ -2,19 +2,24 @@
 
 import hashlib
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from graphfl_jax.data.resized import resized
+from graphfl_jax.memory import check_memory
+
 # Only common formats, so that few decoders read files that may be damaged or malicious.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _MAX_PIXELS = 50_000_000  # of an image before it is resized
+_COLOURED = ("LA", "P", "RGB", "RGBA")  # modes of files that may hold a grey image
 
 
-def squares(folder, names, *, size, cache) -> np.ndarray:
-    """Reads images as RGB squares, [n, size, size, 3] uint8.
+def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
+    """Reads images as RGB squares, [n, size, size, 3] uint8, or grey ones, [n, size, size, 1].
 
     The result is written to a cache and read from it later as a memory map. A JSON file beside
     the cache holds hashes of the image files' names, sizes and times and of the pixels. If they
@@ -26,20 +31,24 @@ def squares(folder, names, *, size, cache) -> np.ndarray:
       names: n paths within the folder.
       size: width and height of the result in pixels; the aspect ratio is not kept.
       cache: file of the cache, ``*.npy``.
+      grey: whether the images are grey squares of one size.
 
     Raises:
-      ValueError: an image cannot be decoded.
+      ValueError: an image cannot be decoded, or does not fit to `grey`, or all of them do not
+        fit into memory.
     """
     files = [Path(folder) / name for name in names]
     fingerprint = _fingerprint(names, files)
-    shape = (len(files), size, size, 3)
+    shape = (len(files), size, size, 1 if grey else 3)
     cached = _read_cache(cache, fingerprint, shape)
     if cached is not None:
         return cached
+    check_memory(f"data.image_size={size}", math.prod(shape))
     pixels = np.empty(shape, np.uint8)
+    side = _load(files[0]).width if grey else 0
 
     def fill(i):
-        pixels[i] = decode(files[i], size)
+        pixels[i] = decode_grey(files[i], size, side) if grey else decode(files[i], size)
 
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(fill, range(len(files))):
@@ -62,12 +71,47 @@ def decode(file, size) -> np.ndarray:
     """
     from PIL import Image
 
+    rgb = _load(file).convert("RGB")
+    return np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR))
+
+
+def decode_grey(file, size, side) -> np.ndarray:
+    """Reads a grey square of `side` pixels, resized by `resized` to [size, size, 1] uint8.
+
+    A file in colour is read if red, green and blue are equal in all pixels.
+
+    Raises:
+      ValueError: the image cannot be decoded, is not grey, is no square of `side` pixels, or is
+        smaller than `size`.
+    """
+    image = _load(file)
+    if image.size != (side, side) or side < size:
+        wanted = f"{side} x {side} pixels" if side >= size else f"at least {size} x {size}"
+        raise ValueError(
+            f"{file}: the image has {image.width} x {image.height} pixels, not {wanted}; use "
+            f"the official images, and --config.data.image_size of their size or less"
+        )
+    pixels = np.asarray(image.convert("RGB") if image.mode in _COLOURED else image)
+    if pixels.ndim == 3 and (pixels == pixels[..., :1]).all():
+        pixels = pixels[..., 0]
+    if pixels.ndim != 2 or pixels.dtype != np.uint8:
+        raise ValueError(
+            f"{file}: the image is not grey with 8 bits (its mode is {image.mode}); replace it "
+            f"by the official file"
+        )
+    return resized(pixels[None, ..., None], size)[0]
+
+
+def _load(file):
+    """The decoded image. Raises a ValueError if it cannot be decoded."""
+    from PIL import Image
+
     try:
         with Image.open(file, formats=_FORMATS) as image:
             if image.width * image.height > _MAX_PIXELS:
                 raise Image.DecompressionBombError(f"{image.width} x {image.height} pixels")
-            rgb = image.convert("RGB")
-        return np.asarray(rgb.resize((size, size), Image.Resampling.BILINEAR))
+            image.load()
+            return image
     # Damaged bytes can make a decoder raise almost any exception.
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())

@@ -98,7 +98,7 @@ def read_matrix(file) -> tuple[list[str], np.ndarray]:
             f"{file}: the pickle does not hold ids, indices and a square matrix of weights; "
             f"replace it by the file from {URL}"
         ) from None
-    return ids, weights
+    return _unique(file, ids), weights
 
 
 def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
@@ -120,13 +120,17 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
             try:
                 start, end, metres = row
                 rows.append((start.strip(), end.strip(), float(metres)))
-                if not 0 <= rows[-1][2] < np.inf:
-                    raise ValueError
             except ValueError:
                 if number > 1:  # the first row may be a header
                     raise ValueError(
                         f"{file}: line {number} is not from,to,metres; use the file from {URL}"
                     ) from None
+                continue
+            if not 0 <= rows[-1][2] < np.inf:
+                raise ValueError(
+                    f"{file}: line {number} has the distance {metres.strip()}; give metres of "
+                    f"at least 0"
+                )
     ids = sensors or list(dict.fromkeys(end for row in rows for end in row[:2]))
     index = {sensor: i for i, sensor in enumerate(ids)}
     distances = np.full((len(ids), len(ids)), np.inf)
@@ -152,8 +156,18 @@ def weights_of(distances) -> np.ndarray:
     return np.where(weights < THRESHOLD, 0.0, weights)
 
 
+def _unique(file, ids):
+    """The ids. Raises a ValueError if one occurs twice."""
+    seen = set()
+    for sensor in ids:
+        if sensor in seen:
+            raise ValueError(f"{file}: sensor {sensor} is given twice; remove one of them")
+        seen.add(sensor)
+    return ids
+
+
 def _read_ids(file):
     """The sensor ids in a file, separated by commas or lines; None without such a file."""
     if not file.is_file():
         return None
-    return file.read_text("latin1").replace(",", " ").split()
+    return _unique(file, file.read_text("latin1").replace(",", " ").split())

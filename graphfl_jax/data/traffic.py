@@ -21,6 +21,7 @@ import numpy as np
 from graphfl_jax.data import files, roads, simulated_traffic
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, forms
 from graphfl_jax.data.federation import Federation, federate_series
+from graphfl_jax.memory import check_memory
 from graphfl_jax.metrics import Units, standardised
 from graphfl_jax.settings import Choice, Integer
 
@@ -141,10 +142,16 @@ def _real(official, folder, file, source, sensors, steps):
 
 
 def _simulated(official, sensors, steps, generator_seed):
+    sensors, steps = sensors or official.sensors, steps or official.steps
+    excess = {"sensors": sensors / official.sensors, "steps": steps / official.steps}
+    field = max(excess, key=excess.get)
+    # Speeds in float32, and distances between all sensors in float64.
+    needed = 4 * sensors * steps + 8 * sensors**2
+    check_memory(f"data.{field}={sensors if field == 'sensors' else steps}", needed)
     drawn = simulated_traffic.simulate(
         generator_seed,
-        sensors=sensors or official.sensors,
-        steps=steps or official.steps,
+        sensors=sensors,
+        steps=steps,
         first=official.first,
         step=STEP * 60 * 10**9,
     )
@@ -195,9 +202,17 @@ def read_speeds(file) -> Speeds:
     block0_items and block0_values are read directly, so pandas is not needed.
 
     Raises:
-      ValueError: the file has another format, times do not increase, or a sensor has wrong
-        values or no readings.
+      ValueError: the file has another format or does not fit into memory, times are not a
+        multiple of five minutes apart, or a sensor has wrong values or no readings.
     """
+    check_memory(f"{file}", _read_frame(file, _declared))
+    columns, items, times, values = _read_frame(file, _arrays)
+    order = [items.index(column) for column in columns]
+    return _checked(file, Speeds(columns, times.astype(np.int64), values[:, order].T))
+
+
+def _read_frame(file, read):
+    """What a function reads of the frame in a file."""
     import h5py
 
     try:
@@ -205,24 +220,32 @@ def read_speeds(file) -> Speeds:
             frames = [group for group in hdf.values() if "block0_values" in group]
             if len(frames) != 1:
                 raise KeyError("no single frame with block0_values")
-            (frame,) = frames
-            columns, items = _names(frame["axis0"]), _names(frame["block0_items"])
-            kind = frame["axis1"].attrs.get("kind", b"")
-            kind = kind.decode() if isinstance(kind, bytes) else str(kind)
-            times = np.asarray(frame["axis1"])
-            values = np.asarray(frame["block0_values"], np.float64)
-        if not kind.startswith("datetime64") or sorted(items) != sorted(columns):
-            raise KeyError(f"axis1 is of kind {kind!r}, or axis0 and block0_items differ")
-        if values.shape != (len(times), len(items)) or len(set(items)) != len(items):
-            raise KeyError(f"{values.shape} values for {len(times)} times, {len(items)} names")
-    except (OSError, KeyError, TypeError, ValueError) as error:
+            return read(frames[0])
+    except (AttributeError, OSError, KeyError, TypeError, ValueError) as error:
         why = " ".join(str(error).strip("\"'").split())
         raise ValueError(
             f"{file}: the file is not a pandas frame of speeds in fixed format ({why}); use "
             f"the file from {roads.URL}"
         ) from error
-    order = [items.index(column) for column in columns]
-    return _checked(file, Speeds(columns, times.astype(np.int64), values[:, order].T))
+
+
+def _declared(frame):
+    """Bytes of the arrays of a frame, which are read with 8 bytes per number."""
+    return 8 * sum(frame[n].size for n in ("axis0", "axis1", "block0_items", "block0_values"))
+
+
+def _arrays(frame):
+    """The sensors in the frame's order and in that of the values, times [T], values [T, N]."""
+    columns, items = _names(frame["axis0"]), _names(frame["block0_items"])
+    kind = frame["axis1"].attrs.get("kind", b"")
+    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
+    times = np.asarray(frame["axis1"])
+    values = np.asarray(frame["block0_values"], np.float64)
+    if not kind.startswith("datetime64") or sorted(items) != sorted(columns):
+        raise KeyError(f"axis1 is of kind {kind!r}, or axis0 and block0_items differ")
+    if values.shape != (len(times), len(items)) or len(set(items)) != len(items):
+        raise KeyError(f"{values.shape} values for {len(times)} times, {len(items)} names")
+    return columns, items, times, values
 
 
 def _names(dataset):
@@ -230,10 +253,19 @@ def _names(dataset):
 
 
 def _checked(file, speeds):
-    """Checks that times increase and that sensors have valid readings; returns the speeds."""
-    if (np.diff(speeds.times) <= 0).any():
-        row = int(np.argmax(np.diff(speeds.times) <= 0)) + 1
+    """Checks times, and that sensors have valid readings; returns the speeds."""
+    apart, step = np.diff(speeds.times), STEP * 60 * 10**9
+    if (apart <= 0).any():
+        row = int(np.argmax(apart <= 0)) + 1
         raise ValueError(f"{file}: row {row} is not later than the row before; sort the rows")
+    smallest = apart.min() if len(apart) else step
+    uneven = (apart % step != 0) | (smallest != step)
+    if uneven.any():
+        row = int(np.argmax(uneven)) + 1
+        raise ValueError(
+            f"{file}: row {row} is {apart[row - 1] / 10**9:g} s later than the row before; "
+            f"give a row every {STEP} minutes, with times in nanoseconds since 1970"
+        )
     for sensor, values in zip(speeds.sensors, speeds.values, strict=True):
         wrong = ~(np.isfinite(values) & (values >= 0) & (values < 1000))
         if wrong.any():

@@ -1,8 +1,9 @@
 """Client models by name, one family per file."""
 
-from graphfl_jax.models import cnn, gru, mlp, resnet
+from graphfl_jax.models import architectures, cnn, gru, mlp, resnet
 
 MODELS = {
+    "architectures": architectures.architectures,
     "cnn": cnn.cnn,
     "conv3": cnn.conv3,
     "gru": gru.gru,

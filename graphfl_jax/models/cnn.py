@@ -10,10 +10,14 @@ https://arxiv.org/abs/2503.05474, which states three convolutional and three den
 sizes, and where it pools, are those of this package.
 """
 
+import itertools
+import math
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from graphfl_jax.architecture import Architecture, Node
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.convolutions import Lowering, convolve
 from graphfl_jax.models.images import Augment, augmented, columns, halved, per_channel
@@ -96,7 +100,7 @@ def lenet(
     check_images("lenet", inputs, smallest=16)
     first = 2 if tuple(inputs[:2]) == (28, 28) else 0
     body = Body(5, (6, 16), (first, 0), (120, 84), lowering)
-    return _network(body, inputs, outputs, task, augment)
+    return _network("lenet", body, inputs, outputs, task, augment)
 
 
 def cnn(
@@ -117,7 +121,7 @@ def cnn(
     """
     check_images("cnn", inputs, smallest=4)
     body = Body(5, (32, 64), (2, 2), (512,), lowering)
-    return _network(body, inputs, outputs, task, augment)
+    return _network("cnn", body, inputs, outputs, task, augment)
 
 
 def conv3(
@@ -139,7 +143,7 @@ def conv3(
     """
     check_images("conv3", inputs, smallest=8)
     body = Body(3, (32, 64, 64), (1, 1, 1), (120, 84), lowering)
-    return _network(body, inputs, outputs, task, augment)
+    return _network("conv3", body, inputs, outputs, task, augment)
 
 
 def check_images(name, inputs, smallest):
@@ -152,7 +156,7 @@ def check_images(name, inputs, smallest):
         )
 
 
-def _network(body, inputs, outputs, task, augment):
+def _network(name, body, inputs, outputs, task, augment):
     features = body.widths[-1]
     head = dense(outputs, features)
 
@@ -179,4 +183,21 @@ def _network(body, inputs, outputs, task, augment):
         task=task,
         train_forward=train_forward if augment else None,
         at_once=1,
+        architecture=_architecture(name, body, inputs, outputs),
     )
+
+
+def _architecture(name, body, inputs, outputs):
+    """The graph of a body and its head: one layer after the other."""
+    *sides, size = inputs
+    nodes = [Node("input")]
+    for i, (channels, padding) in enumerate(zip(body.channels, body.paddings, strict=True)):
+        nodes.append(Node(f"c{size}_{channels}_k{body.size}_s1", ("body", f"conv{i + 1}")))
+        sides = [(side + 2 * padding - body.size + 1) // 2 for side in sides]
+        size = channels
+    size *= math.prod(sides)  # flattened
+    for i, width in enumerate(body.widths):
+        nodes.append(Node(f"linear{size}_{width}", ("body", f"dense{i + 1}")))
+        size = width
+    nodes.append(Node(f"linear{size}_{outputs}", ("head",)))
+    return Architecture(name, tuple(nodes), tuple(itertools.pairwise(range(len(nodes)))))

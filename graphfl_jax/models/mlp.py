@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from graphfl_jax.architecture import Architecture, Node
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.layers import Hidden, dense, scaled
 
@@ -50,8 +51,13 @@ def mlp(
         )
     body, head = MLP(hidden), MLP((outputs,))
     features = math.prod(inputs)
-    pairs = itertools.pairwise((features, *hidden, outputs))
+    pairs = tuple(itertools.pairwise((features, *hidden, outputs)))
     size = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairs)
+    paths = [*(("body", f"Dense_{i}") for i in range(len(hidden))), ("head",)]
+    layers = [
+        Node(f"linear{fan_in}_{fan_out}", path)
+        for (fan_in, fan_out), path in zip(pairs, paths, strict=True)
+    ]
 
     def init(key):
         key_body, key_head = jax.random.split(key)
@@ -69,6 +75,11 @@ def mlp(
         head=apply,
         task=task,
         at_once=max(1, PARAMETERS_AT_ONCE // size),
+        architecture=Architecture(
+            "mlp_" + "_".join(map(str, hidden)),
+            (Node("input"), *layers),
+            tuple(itertools.pairwise(range(len(layers) + 1))),
+        ),
     )
 
 

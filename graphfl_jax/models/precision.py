@@ -29,10 +29,6 @@ def trained_in(model: ClientModel, precision: str) -> ClientModel:
 
     def train_forward(params, batch, key):
         params, batch = jax.tree.map(lowered, (params, batch))
-        if model.train_forward is None:
-            outputs = model.apply(params, batch.x)
-        else:
-            outputs = model.train_forward(params, batch, key)
-        return outputs.astype(jnp.float32)
+        return model.forward(params, batch, key).astype(jnp.float32)
 
     return dataclasses.replace(model, train_forward=train_forward)

@@ -13,13 +13,13 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from graphfl_jax.core import ClientModel, Task
+from graphfl_jax.models.batch_statistics import batch_normalised
 from graphfl_jax.models.convolutions import Lowering
 from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool, per_channel
 from graphfl_jax.models.layers import dense
 from graphfl_jax.models.pretrained import read_tensors
 from graphfl_jax.settings import Integer, Text
 
-RECALIBRATION_EXAMPLES = 256  # largest number of a client's examples for its statistics
 # Mean and deviation of red, green and blue in ImageNet, on a scale from 0 to 1.
 MEAN = np.array([0.485, 0.456, 0.406], np.float32)
 STD = np.array([0.229, 0.224, 0.225], np.float32)
@@ -90,11 +90,7 @@ def resnet18(
     11,178,564 for 4. In the body, a batch normalisation holds "scale" and "bias", and a
     convolution holds "kernel".
 
-    Training normalises by the statistics of each batch and keeps no running averages, so that
-    a model is a function of its parameters alone. Before a client predicts, it computes the
-    statistics from up to RECALIBRATION_EXAMPLES of its own training examples in one pass
-    (`recalibrate`) and stores them in ``params["body"]["statistics"]``. The statistics are thus
-    personal, and they always match the parameters, even after these are averaged or generated.
+    Statistics of the batch normalisation are those of `batch_normalised`.
 
     Args:
       weights: a file with torchvision's names. All clients start from its body, and from its
@@ -126,38 +122,7 @@ def resnet18(
     def init(key):
         return random(key) | jax.tree.map(jnp.asarray, pretrained)
 
-    def features(params, x, count):
-        variables = {"params": params, "statistics": params.get("statistics", {})}
-        return body.apply(variables, x, count)
-
-    def apply_body(params, x):
-        return features(params, x, jnp.int32(x.shape[0]))
-
-    def apply_head(params, x):
-        return head.apply({"params": params}, x)
-
-    def train_forward(params, batch, key):
-        count = jnp.maximum(batch.count, 1)  # statistics of 0 rows are undefined
-        return apply_head(params["head"], features(params["body"], batch.x, count))
-
-    def recalibrate(params, examples):
-        size = min(RECALIBRATION_EXAMPLES, examples.size)
-        # Spread over all examples, because these may be sorted by class.
-        spread = jnp.arange(size) * jnp.maximum(examples.count, size) // size
-        images, real = examples.rows(spread).x, jnp.minimum(examples.count, size)
-        variables = {"params": params["body"]}
-        _, statistics = body.apply(variables, images, real, mutable=["statistics"])
-        return params | {"body": params["body"] | statistics}
-
-    return ClientModel(
-        init=init,
-        body=apply_body,
-        head=apply_head,
-        task=task,
-        train_forward=train_forward,
-        recalibrate=recalibrate,
-        at_once=1,
-    )
+    return batch_normalised(body, head, init=init, task=task)
 
 
 def load_weights(path: str, shapes) -> dict:

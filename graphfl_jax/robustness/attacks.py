@@ -6,31 +6,13 @@ Attacks on data change the training examples of malicious clients, once for a ru
     label_flip_wrong  y ~ U({0, ..., C - 1} \\ {y})
     backdoor          a share of the images: x' = (1 - alpha) x + alpha trigger, y' = target
 
-Attacks on uploads change an update u_i, which is the upload minus what client i would send
-untrained, into
+Attacks on uploads are in `upload_attacks` and `adaptive_attacks`. Sources: Lan et al., Panacea,
+IEEE TDSC 2025 (label_flip); Qin et al., Revisiting Personalized Federated Learning: Robustness
+Against Backdoor Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on
+Deep Learning Systems Using Data Poisoning, 2017 (backdoor).
 
-    poisoning  -lambda u_i; lambda = -1 is honest
-    sign_flip  -u_i
-    noise      u_i + sigma |u_i| z / sqrt(d),      z ~ N(0, I_d)
-    alie       m - z s
-    ipm        -epsilon m
-    min_max    m - gamma s, with the largest gamma for which it is as close to every honest
-               update as the two most distant honest updates are to each other
-
-m and s are the elementwise mean and standard deviation of the cohort's honest updates, or of
-all updates if none is honest. Sources: Lan et al., Panacea, IEEE TDSC 2025 (label_flip,
-poisoning); Qin et al., Revisiting Personalized Federated Learning: Robustness Against Backdoor
-Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on Deep Learning
-Systems Using Data Poisoning, 2017 (backdoor); Li, Xu, Chen, Giannakis, Ling, RSA, AAAI 2019
-(sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017 (noise); Baruch, Baruch,
-Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie, Koyejo, Gupta, Fall of Empires, UAI 2019
-(ipm); Shejwalkar, Houmansadr, Manipulating the Byzantine, NDSS 2021 (min_max; its direction is
--s here).
-
-Departures: a malicious client attacks in every round that it takes part in. Attackers know the
-honest updates of their cohort. The size of the noise is relative to the update, and z of alie
-is a setting; its authors derive it from the number of workers. gamma of min_max is computed in
-closed form; its authors search for it. The trigger is an image made for this package.
+Departures: a malicious client attacks in every round that it takes part in. The trigger is an
+image made for this package.
 """
 
 import functools
@@ -41,13 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphfl_jax import tree
 from graphfl_jax.core import Array, FederatedData
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.robustness.adaptive_attacks import ADAPTIVE_ATTACKS
 from graphfl_jax.robustness.updates import with_updates
+from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
 from graphfl_jax.rounds import Poison
-from graphfl_jax.settings import Integer, Items, Real
+from graphfl_jax.settings import Choice, Integer, Items, Real
 
 
 class DataAttack(NamedTuple):
@@ -59,11 +42,11 @@ class DataAttack(NamedTuple):
 
 
 def label_flip(*, train_data: Examples | Windows, classes: int) -> DataAttack:
-    """Builds the flip to a random class, or of a regression the permutation of targets.
+    """Builds the flip to a random class, or without classes the permutation of targets.
 
     Args:
       train_data: of all clients.
-      classes: number of labels; 0 for a regression.
+      classes: number of labels; 0 for other tasks than a classification.
 
     Raises:
       ValueError: the targets are part of the same series as the inputs.
@@ -85,13 +68,13 @@ def label_flip_wrong(*, train_data: Examples | Windows, classes: int) -> DataAtt
     """Builds the flip to another class.
 
     Raises:
-      ValueError: the task is a regression, or the targets are part of the same series as the
+      ValueError: the task has no classes, or the targets are part of the same series as the
         inputs.
     """
     _check_targets("label_flip_wrong", train_data)
     if not classes:
         raise ValueError(
-            "attack.name='label_flip_wrong' needs classes, and the task is a regression; set "
+            "attack.name='label_flip_wrong' needs classes, and the task has none; set "
             "--config.attack.name=label_flip"
         )
 
@@ -126,8 +109,8 @@ def backdoor(
       attack_share: share of an attacker's images that get the trigger.
 
     Raises:
-      ValueError: the data are not images, there is no such label, or the trigger is larger than
-        the images.
+      ValueError: the data are not images with classes, there is no such label, or the trigger
+        is larger than the images.
     """
     if (
         isinstance(train_data, Windows)
@@ -137,6 +120,10 @@ def backdoor(
         raise ValueError(
             "attack.name='backdoor' needs images [height, width, channels] in uint8, and the "
             "data are of another form; use compcars, or another attack"
+        )
+    if not classes:
+        raise ValueError(
+            "attack.name='backdoor' needs classes, and the task has none; choose another attack"
         )
     if not 0 <= target < classes:
         raise ValueError(
@@ -188,85 +175,12 @@ def trigger(shape: tuple[int, int, int], size: int) -> tuple[np.ndarray, np.ndar
     return drawing, opaque
 
 
-def poisoning(
-    *,
-    attack_lambda: Annotated[
-        Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))
-    ] = 0.5,
-) -> Callable:
-    return lambda updates, honest, key: -attack_lambda * updates
-
-
-def sign_flip() -> Callable:
-    return lambda updates, honest, key: -updates
-
-
-def noise(
-    *, attack_sigma: Annotated[Array, Real("Size of the noise, relative to the update.")] = 3.0
-) -> Callable:
-    def change(updates, honest, key):
-        size = jnp.sqrt(jnp.mean(jnp.square(updates), axis=1, keepdims=True))
-        return updates + attack_sigma * size * jax.random.normal(key, updates.shape)
-
-    return change
-
-
-def alie(
-    *, attack_z: Annotated[Array, Real("Standard deviations between upload and mean.")] = 1.5
-) -> Callable:
-    def change(updates, honest, key):
-        mean, deviation = _statistics(updates, honest)
-        return jnp.broadcast_to((mean - attack_z * deviation)[None], updates.shape)
-
-    return change
-
-
-def ipm(
-    *,
-    attack_epsilon: Annotated[
-        Array, Real("Factor epsilon: uploads are -epsilon times the mean update.")
-    ] = 0.5,
-) -> Callable:
-    def change(updates, honest, key):
-        mean, _ = _statistics(updates, honest)
-        return jnp.broadcast_to(-attack_epsilon * mean[None], updates.shape)
-
-    return change
-
-
-def min_max() -> Callable:
-    """|m - gamma s - u_i|^2 <= D^2 is a quadratic in gamma for each honest i."""
-
-    def change(updates, honest, key):
-        mean, deviation = _statistics(updates, honest)
-        apart = jnp.where(honest[:, None] & honest[None], tree.sq_dists(updates), 0.0)
-        off = mean[None] - updates  # [M, d]
-        a = jnp.sum(jnp.square(deviation))
-        b = -off @ deviation  # [M]
-        c = jnp.sum(jnp.square(off), axis=1) - jnp.max(apart)
-        root = -b + jnp.sqrt(jnp.maximum(jnp.square(b) - a * c, 0.0))
-        root = jnp.min(jnp.where(honest, root, jnp.inf))
-        # With fewer than two honest clients, only their mean is known.
-        gamma = jnp.where((a > 0) & jnp.isfinite(root), root / jnp.where(a > 0, a, 1.0), 0.0)
-        return jnp.broadcast_to((mean - gamma * deviation)[None], updates.shape)
-
-    return change
-
-
 DATA_ATTACKS = {
     "label_flip": label_flip,
     "label_flip_wrong": label_flip_wrong,
     "backdoor": backdoor,
 }
-UPLOAD_ATTACKS = {
-    "poisoning": poisoning,
-    "sign_flip": sign_flip,
-    "noise": noise,
-    "alie": alie,
-    "ipm": ipm,
-    "min_max": min_max,
-}
-ATTACKS = DATA_ATTACKS | UPLOAD_ATTACKS
+ATTACKS = DATA_ATTACKS | UPLOAD_ATTACKS | ADAPTIVE_ATTACKS
 
 
 class Attackers(NamedTuple):
@@ -307,14 +221,25 @@ def poison_with(attack: DataAttack | Callable, attackers: Attackers) -> Poison:
     return Poison(uploads=functools.partial(_poison_uploads, attack, attackers))
 
 
-def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, key):
-    def change(updates, group):
-        malicious = attackers.among(rank[cohorts[group].ids])
-        # The method's own draws must be those of an honest run.
-        changed = attack(updates, ~malicious, jax.random.fold_in(key, 1 + group))
-        return jnp.where(malicious[:, None], changed, updates)
+def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, played, key):
+    malicious = [attackers.among(rank[cohort.ids]) for cohort in cohorts]
 
-    return with_updates(untrained, uploads, change)
+    def change(updates, sent, group):
+        # The method's own draws must be those of an honest run.
+        own = jax.random.fold_in(key, 1 + group)
+        known = Known(~malicious[group], sent, cohorts[group].ids, played, own)
+        return attack(updates, known)
+
+    def choose(malicious, poisoned, honest):
+        rows = malicious.reshape(-1, *(1,) * (honest.ndim - 1))
+        return jnp.where(rows, poisoned, honest)
+
+    # Honest uploads are chosen as they came: an update that is added again can be rounded.
+    poisoned = with_updates(untrained, uploads, change)
+    return tuple(
+        jax.tree.map(functools.partial(choose, who), new, old)
+        for who, new, old in zip(malicious, poisoned, uploads, strict=True)
+    )
 
 
 def _poison_data(attack, attackers, data: FederatedData, key) -> FederatedData:
@@ -339,6 +264,13 @@ def with_attack_order(
     clients: Annotated[
         tuple, Items("Attackers, by name or number; empty: drawn with the seed.")
     ] = (),
+    placement: Annotated[
+        str,
+        Choice(
+            "Attackers that are drawn: any clients, or neighbours of each other.",
+            ("random", "neighbours"),
+        ),
+    ] = "random",
 ) -> Federation:
     """Draws the order in which a federation's clients become malicious.
 
@@ -348,14 +280,21 @@ def with_attack_order(
       federation: of honest clients.
       seed: of the draw.
       clients: attackers by name or number, whatever the ratio is; then all others are honest.
+      placement: "neighbours" begins with a random client and goes on with the neighbours of
+        those before; where none is left, with another random client.
 
     Raises:
-      ValueError: one of `clients` is not a client that trains.
+      ValueError: one of `clients` is not a client that trains, or `placement` is given too.
     """
     names, total = federation.clients, len(federation.clients)
     training = total - federation.new_clients
     rank = np.full(total, training, np.int32)
     if clients:
+        if placement != "random":
+            raise ValueError(
+                f"attack.placement={placement} is for attackers that are drawn, and "
+                f"attack.clients names them; leave one out"
+            )
         numbers = dict(zip(names[:training], range(training), strict=True))
         numbers |= {i: i for i in range(training)}
         for client in clients:
@@ -368,10 +307,31 @@ def with_attack_order(
             rank[numbers[client]] = -1
     else:
         # Three numbers seed the draw, as for new clients; the last one, 0, is no count of them.
-        rank[:training] = np.random.default_rng([seed, training, 0]).permutation(training)
+        order = np.random.default_rng([seed, training, 0]).permutation(training)
+        if placement == "neighbours":
+            order = _in_reach(federation.data.graph, order)
+        rank[:training] = order
     everyone = federation.everyone and federation.everyone._replace(attack_rank=rank)
     data = federation.data._replace(attack_rank=rank[:training])
     return federation._replace(data=data, everyone=everyone)
+
+
+def _in_reach(graph, order):
+    """Ranks [n] of clients: breadth first along the graph, with the ranks `order` otherwise."""
+    joined = [set() for _ in order]
+    for sender, receiver in zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True):
+        joined[sender].add(receiver)
+        joined[receiver].add(sender)
+    ranks, found = np.full(len(order), -1), []
+    for start in np.argsort(order).tolist():
+        waiting = [start]
+        while waiting:
+            client = waiting.pop(0)
+            if ranks[client] < 0:
+                ranks[client] = len(found)
+                found.append(client)
+                waiting += sorted(joined[client], key=lambda one: order[one])
+    return ranks
 
 
 def _check_targets(name, train):
@@ -384,11 +344,3 @@ def _check_targets(name, train):
 
 def _real(examples):
     return jnp.arange(examples.size) < examples.count
-
-
-def _statistics(updates, honest):
-    """Mean and standard deviation [d] of the honest rows of [M, d], or of all without any."""
-    weights = (honest | ~jnp.any(honest)).astype(updates.dtype)
-    shares = weights / jnp.sum(weights)
-    mean = shares @ updates
-    return mean, jnp.sqrt(shares @ jnp.square(updates - mean[None]))

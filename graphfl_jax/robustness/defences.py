@@ -9,6 +9,7 @@ An update u_i is an upload minus what its client would have sent untrained; a ro
     krum              the u_i with the smallest sum of squared distances to its M - f - 2
                       nearest others
     multi_krum        the mean of the M - f best by that sum
+    monotone          compares updates of a client with its earlier ones, see `monotone`
 
 A server that averages gets clip's updates, or M copies of the one update that the other
 defences make. A server that keeps its clients apart, as with hypernetworks and SFL, gets clip's
@@ -30,10 +31,13 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array
-from graphfl_jax.robustness.updates import with_updates
+from graphfl_jax.robustness.monotone import Monotone, guarded, monotone
+from graphfl_jax.robustness.updates import shortened, with_updates
+from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Integer, Real
 
 WEISZFELD = 50  # steps
@@ -51,10 +55,7 @@ def clip(
 ) -> Callable:
     def change(updates):
         norms = jnp.linalg.norm(updates, axis=1)
-        limit = defence_norm * jnp.median(norms)
-        above = norms > limit
-        scale = jnp.where(above, limit / jnp.where(above, norms, 1.0), 1.0)
-        return updates * scale[:, None]
+        return shortened(updates, defence_norm * jnp.median(norms))
 
     return change
 
@@ -106,7 +107,7 @@ CENTRES = {
     "geometric_median": geometric_median,
 }
 FILTERS = {"krum": krum, "multi_krum": multi_krum}
-DEFENCES = {"clip": clip} | CENTRES | FILTERS
+DEFENCES = {"clip": clip, "monotone": monotone} | CENTRES | FILTERS
 # Smallest cohort for f attackers in it.
 SMALLEST_COHORT = {
     "trimmed_mean": lambda attackers: 2 * attackers + 1,
@@ -115,16 +116,21 @@ SMALLEST_COHORT = {
 }
 
 
-def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
+def defended(
+    algorithm: Algorithm, name: str, defence: Callable | Monotone, groups: tuple[Group, ...]
+) -> Algorithm:
     """A method whose server defends itself.
 
     Args:
       algorithm: the method, accepted by `check_defence`.
       name: one of `DEFENCES`.
       defence: what it builds.
+      groups: the clients of each architecture.
     """
+    if isinstance(defence, Monotone):
+        return guarded(algorithm, defence, groups)
 
-    def change(updates, group):
+    def change(updates, sent, group):
         result = defence(updates)
         if name == "clip":
             return result
@@ -136,35 +142,59 @@ def defended(algorithm: Algorithm, name: str, defence: Callable) -> Algorithm:
             result = jnp.sum(jnp.where(kept, updates, 0.0), axis=0) / number
         return jnp.broadcast_to(result[None], updates.shape)
 
-    def defend(untrained, uploads):
-        return with_updates(untrained, uploads, change)
+    def defend(server, cohorts, untrained, uploads):
+        return server, with_updates(untrained, uploads, change)
 
     return algorithm.replacing(defend=defend)
 
 
 def check_defence(
-    algorithm: Algorithm, name: str, graph, *, attackers: int, cohort_size: int
+    algorithm: Algorithm, name: str, graph, *, method: str, attackers: int, cohort_size: int
 ) -> None:
     """Checks that a defence fits a method and a cohort.
 
+    Args:
+      algorithm: the method.
+      name: one of `DEFENCES`.
+      graph: relations between clients.
+      method: its name, for errors.
+      attackers: that the defence allows for.
+      cohort_size: of the smallest group.
+
     Raises:
-      ValueError: the method's clients upload nothing, its server needs different models for
-        its clients, or the cohort is too small for so many attackers.
+      ValueError: the method's clients upload nothing, or no models where the defence needs
+        these, its server needs different models for its clients, or the cohort is too small
+        for so many attackers.
     """
 
-    def uploads(key):
+    def messages(key):
         server = algorithm.server.init(key, graph)
         sent = []
         for group, client in enumerate(algorithm.clients):
             message = algorithm.download(server, group, 0)
-            sent.append(client.untrained(message, client.enroll(message, key)))
+            sent.append((message, client.enroll(message, key)))
         return sent
 
-    if not jax.tree.leaves(jax.eval_shape(uploads, jax.random.key(0))):
+    def uploads(messages, memories):
+        own = zip(algorithm.clients, messages, memories, strict=True)
+        return [client.untrained(*sent) for client, *sent in own]
+
+    received = zip(*jax.eval_shape(messages, jax.random.key(0)), strict=True)
+    received, memories = map(list, received)
+    if not jax.tree.leaves(jax.eval_shape(uploads, received, memories)):
         raise ValueError(
             f"defence.name={name!r} has no effect: the method's clients upload nothing; leave "
             f"it empty"
         )
+    if name == "monotone":
+        program = jax.make_jaxpr(uploads)(received, memories).jaxpr
+        _, read = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+        if not any(read[: len(jax.tree.leaves(received))]):
+            raise ValueError(
+                f"defence.name='monotone' compares the models that clients get and send, and "
+                f"the clients of algorithm.name={method!r} send none; choose from "
+                f"{', '.join(one for one in DEFENCES if one != name)}"
+            )
     if name in CENTRES and not algorithm.averages:
         others = [one for one in DEFENCES if one not in CENTRES]
         raise ValueError(

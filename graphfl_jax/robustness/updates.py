@@ -9,6 +9,15 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
+from graphfl_jax.core import Array
+
+
+def shortened(updates: Array, limit: Array) -> Array:
+    """Updates [M, d], of which those with a norm above the limit have the limit as norm."""
+    norms = jnp.linalg.norm(updates, axis=1)
+    above = norms > limit
+    scale = jnp.where(above, limit / jnp.where(above, norms, 1.0), 1.0)
+    return updates * scale[:, None]
 
 
 def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
@@ -20,7 +29,8 @@ def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
       untrained: what the clients would have sent untrained, for each architecture, every leaf
         [M, ...].
       uploads: what they sent.
-      change: (updates [M, d], number of the architecture) -> updates [M, d].
+      change: (updates [M, d], what would be sent untrained [M, d], number of the architecture)
+        -> updates [M, d].
     """
 
     def changed(group: int, before, after):
@@ -29,7 +39,7 @@ def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
         before, _ = tree.as_matrix(before)  # [M, d]
         after, back = tree.as_matrix(after)
         updates = after - before
-        new = change(updates, group)
+        new = change(updates, before, group)
         return back(jnp.where(new == updates, after, before + new))
 
     groups = range(len(uploads))

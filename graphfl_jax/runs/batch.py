@@ -18,9 +18,13 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, changed, checked, recorded, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import kept_of, private_folder
-from graphfl_jax.runs.folder import PATHS
+from graphfl_jax.runs.identity import (
+    PATHS,
+    digest_of_arrays,
+    digests_of_code,
+    identity_of,
+)
 from graphfl_jax.runs.results import (
     environment,
     new_client_scores,
@@ -38,6 +42,7 @@ from graphfl_jax.runs.session import (
     mesh_of,
     play,
     program_of,
+    traffic_of,
 )
 
 GROWTH = 8  # factor from one size of a batch to the next
@@ -205,6 +210,8 @@ class _Player:
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
         self.executables = {}
         self.where = environment()
+        self.code = digests_of_code()
+        self.arrays = {seed: digest_of_arrays(one) for seed, one in federations.items()}
 
     def _put(self, leaves, spec):
         return jax.device_put(leaves, self.mesh and NamedSharding(self.mesh, spec))
@@ -234,7 +241,9 @@ class _Player:
             kept = None if known else kept_of(self.folder, self.experiment, config, inputs)
             session = Session(self.program, inputs, executables=known, kept=kept)
             self.executables[size] = session.executables
-        traffic = session.kept.remember("traffic", lambda: self._traffic(session.state))
+        traffic = session.kept.remember(
+            "traffic", lambda: traffic_of(self.experiment, tree.take(session.state, 0))
+        )
         evaluations, state, final = [], session.state, None
         for evaluation in play(session, config, state, seconds):
             played, state, log, chosen, final = evaluation
@@ -252,11 +261,6 @@ class _Player:
         held = max(map(_held, session.executables[1:])) * self.devices // size
         return Played(outcomes, compiling, sum(seconds.values()), held)
 
-    def _traffic(self, state):
-        """Bytes of one client's message and of its upload."""
-        algorithm = self.experiment.build(self.experiment.hparams, 0)
-        return message_bytes(algorithm, tree.take(state, 0), self.experiment.federation.data)
-
     def _join(self, session, state, seconds):
         """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""
         new_clients = self.experiment.federation.new_clients
@@ -272,8 +276,7 @@ class _Player:
 
     def _outcome(self, trial, evaluations, final, joined, seconds, traffic) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""
-        changes = {f"hparams.{name}": value for name, value in trial.hparams.items()}
-        config = changed(with_seed(self.config, trial.seed), changes)
+        config = config_of(self.config, trial)
         experiment = self.experiment._replace(
             federation=self.federations[trial.seed],
             hparams={**self.experiment.hparams, **trial.hparams},
@@ -288,8 +291,9 @@ class _Player:
             diverged = diverged_at(log, final, played)
         new_clients = None
         if joined:
+            task = experiment.model.task
             new_clients = new_client_scores(
-                experiment.federation, joined, experiment.model.task
+                experiment.federation, joined, task, experiment.joined
             )
         results = results_of(
             config,
@@ -302,6 +306,9 @@ class _Player:
             played=played,
             traffic=traffic,
             where=self.where,
+            identity=identity_of(
+                config, experiment.federation, self.arrays[trial.seed], self.code
+            ),
         )
         return Outcome(results, rows, joined, None if diverged >= 0 else final.scores)
 
@@ -336,16 +343,22 @@ def _padded(leaves):
     ]
 
 
-def identity(config: ConfigDict) -> str:
-    """What determines a run, without the data: its fields as text."""
+def fields_text(config: ConfigDict) -> str:
+    """The fields that determine a run, as text: its name in a sweep."""
     return as_text(values_of(config)[0], without=ELSEWHERE)
 
 
-def recorded_identity(text: str) -> str:
-    """The `identity` of a run whose identity an older release may have written."""
+def recorded_fields_text(text: str) -> str:
+    """The `fields_text` of a run that an older release may have written."""
     return as_text(recorded(json.loads(text)), without=ELSEWHERE)
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:
     """A copy of a configuration with another seed."""
     return changed(config, {"seed": seed})
+
+
+def config_of(config: ConfigDict, trial: Trial) -> ConfigDict:
+    """The configuration of one run of a batch."""
+    hparams = {f"hparams.{name}": value for name, value in trial.hparams.items()}
+    return changed(with_seed(config, trial.seed), hparams)

@@ -8,22 +8,30 @@ digests differ is damaged. Both are skipped, and the checkpoint before is used.
 Orbax is imported by the functions that call it: its import takes longer than a short run.
 """
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 import shutil
+import sys
 import warnings
+from collections.abc import Iterator
+from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from absl import logging
 
 from graphfl_jax.core import State
 from graphfl_jax.runs import multihost
+from graphfl_jax.runs.disk import writing
 
+OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in errors of TensorStore
 KEPT = 3  # so that two are left if the newest is damaged
+PARTS = {"leaves", "files", "notes"}  # that every manifest has
 # Names in states and notes of the last release, and today's.
 RENAMED = (
     (r"^\.clients(?!\[\d+\])", ".clients[0]"),
@@ -42,20 +50,25 @@ class Checkpoint(NamedTuple):
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Writes a checkpoint under its state's round, then removes all but the newest few."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes a checkpoint under its state's round, then removes all but the newest few.
+
+    Raises:
+      WriteError: it cannot be written. What there is of it is removed, and earlier ones stay.
+    """
     name = f"{int(checkpoint.state.round):08d}"
     target = folder / name
-    if target.exists():  # incomplete or damaged, or the run would have been resumed from it
-        shutil.rmtree(target)
     leaves = _numbered(jax.device_get(checkpoint.state))
-    _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
-    body = {
-        "leaves": _describe(checkpoint.state),
-        "files": _digests(target),
-        "notes": checkpoint.notes,
-    }
-    write_json(folder / f"{name}.json", {"body": body, "sha256": _sha256(_canonical(body))})
+    with writing(target), _removed_on_error(target):
+        folder.mkdir(parents=True, exist_ok=True)
+        if target.exists():  # incomplete or damaged, or the run would have been resumed from it
+            shutil.rmtree(target)
+        _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
+        body = {
+            "leaves": _describe(checkpoint.state),
+            "files": _digests(target),
+            "notes": checkpoint.notes,
+        }
+        write_json(folder / f"{name}.json", {"body": body, "sha256": _sha256(_canonical(body))})
     # Checkpoints of later rounds were skipped when this run was resumed, and are removed.
     whole = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)[-KEPT:]
     for path in sorted(folder.glob("[0-9]*"), reverse=True):  # a manifest before its folder
@@ -113,11 +126,26 @@ def write_json(path: Path, value: Any) -> None:
 def write_text(path: Path, text: str) -> None:
     """Replaces a file in one step."""
     part = path.with_name(path.name + ".part")
-    with open(part, "w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    with writing(path), _removed_on_error(part):
+        with open(part, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+
+
+@contextlib.contextmanager
+def _removed_on_error(path: Path) -> Iterator[None]:
+    """Removes a file or folder, and Orbax's unfinished one, if the block raises an OSError."""
+    try:
+        yield
+    except OSError:
+        for left in (path, *path.parent.glob(f"{path.name}.orbax-*")):
+            if left.is_dir():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+        raise
 
 
 def _numbered(state: State) -> dict[str, np.ndarray]:
@@ -137,19 +165,63 @@ def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
 
 
 def _write(target: Path, arrays: dict) -> None:
-    """Writes a folder of arrays from this process alone."""
+    """Writes a folder of arrays from this process alone.
+
+    Raises:
+      OSError: the disk is full or read-only.
+    """
     import orbax.checkpoint as orbax
     from orbax.checkpoint import v1 as ocp
 
     if not multihost.is_distributed():
-        ocp.save(target, arrays)
+        context = ocp.Context()
+        # Otherwise a thread waits for 20 minutes for a folder that could not be made.
+        context.asynchronous.create_directories_asynchronously = False
+        with context, _errors_of_tensorstore():
+            ocp.save(target, arrays)
         return
     # `ocp.save` makes all processes compare their paths, whatever its options are (0.12.8), and
     # the others do not call it. Orbax's older interface respects the same option.
     alone = orbax.options.MultiprocessingOptions(active_processes={0})
     handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
-    with orbax.Checkpointer(handler, multiprocessing_options=alone) as checkpointer:
+    checkpointer = orbax.Checkpointer(handler, multiprocessing_options=alone)
+    with checkpointer, _errors_of_tensorstore():
         checkpointer.save(target, arrays)
+
+
+def _is_waited_for(record):
+    """Whether a message of asyncio is about anything but a write of TensorStore that failed."""
+    error = record.exc_info and record.exc_info[1]
+    return OS_ERROR.search(str(error)) is None
+
+
+@contextlib.contextmanager
+def _errors_of_tensorstore() -> Iterator[None]:
+    """Turns a ValueError that the system caused into an OSError of one line.
+
+    Orbax also logs the traceback of every thread that saw the error, and TensorStore and
+    asyncio that of every write that failed later, for which nobody waits any more. These are
+    not shown.
+    """
+    getLogger("asyncio").addFilter(_is_waited_for)  # once; asyncio logs when it frees memory
+    verbosity, shown = logging.get_verbosity(), sys.unraisablehook
+
+    def show(unraisable):
+        if str(unraisable.exc_value) != "Event loop is closed":
+            shown(unraisable)
+
+    logging.set_verbosity(logging.FATAL)
+    sys.unraisablehook = show
+    try:
+        yield
+        sys.unraisablehook = shown
+    except ValueError as error:
+        code = OS_ERROR.search(str(error))
+        if code is None:
+            raise
+        raise OSError(int(code[1]), os.strerror(int(code[1]))) from error
+    finally:
+        logging.set_verbosity(verbosity)
 
 
 def _read(target: Path) -> dict:
@@ -170,8 +242,8 @@ def _fault(folder: Path, name: str) -> str:
     try:
         written = json.loads(manifest.read_text())
         body = written["body"]
-        whole = written["sha256"] == _sha256(_canonical(body))
-    except (ValueError, KeyError, TypeError):
+        whole = written["sha256"] == _sha256(_canonical(body)) and body.keys() >= PARTS
+    except (AttributeError, ValueError, KeyError, TypeError):
         whole = False
     if not whole:
         return "its manifest is damaged"

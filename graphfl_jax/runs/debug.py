@@ -17,14 +17,15 @@ from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import (
     EVERYTHING,
     Evaluated,
-    allocation_of,
+    chosen,
+    known_of,
     score_points,
     split_results,
 )
 from graphfl_jax.program import Log
 from graphfl_jax.rounds import client_data, members, received, sample_cohorts
 from graphfl_jax.runs.executables import Kept
-from graphfl_jax.runs.session import Inputs, inputs_of, program_of, scope_of
+from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
 
 SERVER = "the server"
 
@@ -79,7 +80,7 @@ class DebugSession:
             memories[g] = tree.put(memories[g], places[g], stacked[0])
             uploads.append(stacked[1])
             metrics += [metric for _, _, metric in trained]
-        uploads = call(
+        server, uploads = call(
             *(SERVER, "attack and defence", received, algorithm, self.poison),
             *(state._replace(server=server), places, cohorts, tuple(uploads)),
             *(data.attack_rank, key_server),
@@ -97,17 +98,19 @@ class DebugSession:
         """The same for the chosen splits and points."""
         return self._evaluate(state, scope_of(self.config))
 
+    join = Session.join  # compiled
+
     def _evaluate(self, state, scope):
         algorithm = self._algorithm(state)
         key = jax.random.fold_in(self.key_evaluations, state.round)
-        chosen = {name: self.data.evals[name] for name in scope.splits or self.data.evals}
+        evals, shared = chosen(self.data.evals, scope), chosen(self.data.shared, scope)
         results = {}
         for g, group in enumerate(self.experiment.groups):
             count = len(members(self.data.train.count, group))
             for place in range(count):
                 i = int(members(jnp.int32(place), group, of=True))
                 memory, own = self._rows(algorithm, state.clients[g], place, i)
-                rows = (memory, (own, tree.take(chosen, i)))
+                rows = (memory, (own, tree.take(evals, i)))
                 score = functools.partial(
                     *(score_points, algorithm, g, self.config.eval_batch_size),
                     scope.points,
@@ -115,12 +118,11 @@ class DebugSession:
                 with jax.disable_jit():
                     results[i] = self._call(
                         *(int(state.round), i, "evaluation", score),
-                        *((state.server, key), i, rows),
+                        *((state.server, key, shared), i, rows),
                     )
         ordered = [results[i] for i in sorted(results)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
-        allocation = allocation_of(algorithm, state)
-        return Evaluated(*split_results(stacked, scope.points), allocation)
+        return Evaluated(*split_results(stacked, scope.points), *known_of(algorithm, state))
 
     def _algorithm(self, state) -> Algorithm:
         return self.experiment.build(self.inputs.hparams, state.round)

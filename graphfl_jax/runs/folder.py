@@ -1,55 +1,90 @@
-"""A run's folder: config.json, metrics.jsonl, checkpoints/ and, at the end, results.json."""
+"""A run's folder: configuration, identity, metrics, checkpoints and, at the end, results."""
 
+import fcntl
+import itertools
 import json
 import os
 import warnings
 from pathlib import Path
+from typing import IO, Any
 
 import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.configs.values import flat, recorded, values_of
+from graphfl_jax.configs.values import configuration, flat, recorded, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint
+from graphfl_jax.runs.disk import why_not_writable, writing
+from graphfl_jax.runs.identity import (
+    FREE_ON_RESUME,
+    Identity,
+    accepted,
+    changed_code,
+    check_same_code,
+    check_same_data,
+    digest_of_config,
+)
 from graphfl_jax.runs.results import row_line
 
-# Fields that may differ on resume: they change where and how long a run is, not its results.
-PATHS = {"data.path", "data.root", "data.download"}
-FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
-FILES = ("config.json", "metrics.jsonl", "results.json", "checkpoints")
+LOCK = ".lock"
+RUN, SWEEP, TABLES = "a run", "a sweep", "runs of tables or figures"
+# What a folder holds, by the names in it. A folder holds one of these.
+HOLDS = {
+    RUN: ("config.json", "metrics.jsonl", "results.json", "checkpoints"),
+    SWEEP: ("trials.jsonl",),
+    TABLES: ("cached_runs",),
+}
 
 
 class RunFolder:
-    """Writes one run. It writes nothing before `begin`."""
+    """Writes one run. It writes nothing before `begin`, and is locked from then to `close`."""
 
-    def __init__(self, path: str | os.PathLike, config: ConfigDict, *, resume: bool):
+    def __init__(
+        self,
+        path: str | os.PathLike,
+        config: ConfigDict,
+        *,
+        resume: bool,
+        accept_changes: bool = False,
+    ):
         """Checks that the folder can take this run.
 
         Raises:
-          ValueError: it cannot be written; it holds a run and `resume` is false; or it holds a
-            run of another configuration.
+          ValueError: it cannot be written; it holds a run and `resume` is false, or none and
+            `resume` is true; it holds a run of another configuration, a sweep or tables.
         """
         self.path = Path(path)
         self.config = config
         self.resume = resume
-        check_folder(self.path)
+        self.accept_changes = accept_changes
+        self.lock = None
+        try:
+            str(self.path.absolute()).encode()
+        except UnicodeEncodeError:
+            raise ValueError(
+                f"out={ascii(str(self.path))} has characters that cannot be written with this "
+                f"locale; set LC_ALL=C.UTF-8, or choose another --out"
+            ) from None
         if "[" in str(self.path.absolute()):
             # Orbax takes it for a pattern, does not find its own files, and drops them.
             raise ValueError(
                 f"out={self.path} has a bracket in its path, and checkpoints would be lost; "
                 f"choose another --out"
             )
-        if not resume and any((self.path / name).exists() for name in FILES):
-            raise ValueError(
-                f"out={self.path} already holds a run; add --resume to go on with it, "
-                f"or choose another --out"
-            )
-        if resume and any((self.path / name).exists() for name in FILES):
-            self._check_same_config()
+        self._check_run()
 
-    def _check_same_config(self):
-        before = recorded(flat(self._config_before()))
+    def _check_run(self):
+        check_folder(self.path, RUN)
+        check_folder(self.path / "checkpoints")
+        if not self.resume:
+            if held(self.path):
+                raise ValueError(
+                    f"out={self.path} already holds a run; add --resume to go on with it, "
+                    f"or choose another --out"
+                )
+            return
+        before = recorded(flat(config_in(self.path)))
         now, _ = values_of(self.config)
         for field in sorted((before.keys() | now.keys()) - FREE_ON_RESUME):
             if before.get(field) != now.get(field):
@@ -58,51 +93,103 @@ class RunFolder:
                     f"of {self.path}; resume with that, or choose another --out"
                 )
 
-    def _config_before(self):
-        try:
-            return json.loads((self.path / "config.json").read_text())
-        except (FileNotFoundError, ValueError) as error:
+    def check(self, identity: Identity) -> None:
+        """Checks that the run in the folder, if it is resumed, has the identity of this run.
+
+        Raises:
+          ValueError: its data or its split differ, its config.json was changed, or its code
+            differs and changes are not accepted.
+        """
+        self.identity = identity
+        self.made = []  # identities of the rounds in the folder, the newest first
+        if not self.resume:
+            return
+        config, where = digest_of_config(config_in(self.path)), f"out={self.path}"
+        self.made = self._recorded() or [{"data": identity["data"], "config": config}]
+        if identity["config_file"] is None:  # the fields come from config.json or from Python
+            self.identity = identity | {"config_file": self.made[0].get("config_file")}
+        if config not in [one["config"] for one in self.made]:
             raise ValueError(
-                f"{self.path}/config.json is missing or damaged, and the run cannot be "
-                f"resumed without it; choose another --out"
+                f"{where}: config.json was changed since the run began; put its fields back, "
+                f"or choose another --out"
+            )
+        check_same_data(self.made[0], identity, where=where)
+        if not self.accept_changes:
+            check_same_code(self.made, identity, where=where)
+
+    def _recorded(self):
+        """The identities in identity.json; none in a folder of the last release."""
+        path = self.path / "identity.json"
+        try:
+            record = json.loads(path.read_text())
+            return [record["identity"], *record["accepted_changes"]]
+        except FileNotFoundError:
+            return []
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{path} is damaged; remove it and resume with --accept_changes, or choose "
+                f"another --out"
             ) from error
 
+    @property
+    def accepted_changes(self) -> list[Identity]:
+        """Other identities under which some rounds were played."""
+        return accepted(self.made, self.identity)
+
     def begin(
-        self, template: State, task: Task, identity: dict
+        self, template: State, task: Task, identity: Identity, where: dict
     ) -> checkpoint.Checkpoint | None:
-        """Creates the folder, or restores the newest valid checkpoint in it.
+        """Locks the folder, and restores the newest valid checkpoint in it if it is resumed.
 
         Args:
           template: shapes and dtypes of the state.
           task: of the rows that `append` writes.
-          identity: ``{"data": sha256, "device": ..., "versions": ...}`` of this run.
+          identity: of this run.
+          where: `results.environment` of this run.
 
         Returns:
           The checkpoint to continue from, or None at the start of a run.
+
+        Raises:
+          ValueError: as `check`; or another process writes into the folder, or its checkpoint
+            is of another run or of more rounds.
         """
         self.task = task
-        self.identity = identity
+        self.where = where
+        with writing(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self.lock = lock(self.path)
+        self._check_run()  # again, since another process may have ended in the meantime
+        self.check(identity)
         found = None
         if self.resume:
             found = checkpoint.latest(self.path / "checkpoints", template)
         if found is not None:
-            self._check_identity(found)
-        self.path.mkdir(parents=True, exist_ok=True)
+            self._check_checkpoint(found)
+        if self.accepted_changes:
+            self._warn_of_changes()
         if found is None or found.state.round < self.config.rounds:
             (self.path / "results.json").unlink(missing_ok=True)  # of fewer rounds
+        # First, so that a folder with a configuration has an identity too.
+        record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
+        checkpoint.write_json(self.path / "identity.json", record)
         checkpoint.write_json(self.path / "config.json", self.config.to_dict())
         lines = [row_line(row, task) for row in self.rows(found)]
         checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))
         return found
 
-    def _check_identity(self, found):
-        before = found.notes["identity"]
-        played = int(found.state.round)
-        if before["data"] != self.identity["data"]:
+    def _check_checkpoint(self, found):
+        own, played = found.notes["identity"], int(found.state.round)
+        before = found.notes.get("where", own)  # the last release wrote one dictionary
+        if "source" not in own:
+            own = {"data": own["data"]}
+        check_same_data(own, self.identity, where=f"out={self.path}")
+        oldest = self.made[-1]
+        unrecorded = "source" not in oldest and own.get("config") in (None, oldest["config"])
+        if own not in self.made and not unrecorded:
             raise ValueError(
-                f"data.name={self.config.data.name}: the data differ from those of the run in "
-                f"{self.path} (sha256 {self.identity['data'][:12]}, not "
-                f"{before['data'][:12]}); choose another --out"
+                f"out={self.path}: the checkpoint of round {played} is of another run; put the "
+                f"run's own checkpoints back, or choose another --out"
             )
         if played > self.config.rounds:
             raise ValueError(
@@ -110,13 +197,24 @@ class RunFolder:
                 f"{self.path}; set --config.rounds={played} or more"
             )
         for what in ("device", "versions"):
-            if before[what] != self.identity[what]:
+            if before[what] != self.where[what]:
                 warnings.warn(
-                    f"{what} changed from {before[what]} to {self.identity[what]}: the resumed "
+                    f"{what} changed from {before[what]} to {self.where[what]}: the resumed "
                     f"run may differ from an uninterrupted one in the last bits",
                     RuntimeWarning,
                     stacklevel=3,
                 )
+
+    def _warn_of_changes(self):
+        changes = [changed_code(one, self.identity) for one in self.accepted_changes]
+        if any(changes):
+            differences = sorted(set(itertools.chain.from_iterable(changes)))
+            warnings.warn(
+                f"out={self.path} holds rounds of other code, which was accepted: "
+                f"{', '.join(differences)}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
     @staticmethod
     def rows(found: checkpoint.Checkpoint | None) -> list[dict]:
@@ -128,26 +226,104 @@ class RunFolder:
 
     def append(self, row: dict) -> None:
         """Adds an evaluation to metrics.jsonl."""
-        with open(self.path / "metrics.jsonl", "a") as file:
+        path = self.path / "metrics.jsonl"
+        with writing(path), open(path, "a") as file:
             file.write(row_line(row, self.task))
 
     def save(self, state: State, rows: list[dict], seconds: dict) -> None:
         """Writes a checkpoint of the state after the last of `rows`."""
         history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
-        notes = {"identity": self.identity, "seconds": seconds}
+        notes = {"identity": self.identity, "where": self.where, "seconds": seconds}
         checkpoint.save(self.path / "checkpoints", checkpoint.Checkpoint(state, history, notes))
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""
         checkpoint.write_json(self.path / "results.json", results)
 
+    def close(self) -> None:
+        """Unlocks the folder."""
+        if self.lock is not None:
+            self.lock.close()
 
-def check_folder(path: Path) -> None:
-    """Checks that a folder can be written or made; makes nothing.
+
+def configuration_in(path: Path) -> ConfigDict:
+    """The configuration of the run in a folder.
 
     Raises:
-      ValueError: it cannot.
+      ValueError: the folder holds no run, or its configuration cannot be read.
     """
-    existing = next(p for p in (path, *path.absolute().parents) if p.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ValueError(f"out={path} cannot be written; choose another --out")
+    check_folder(path, RUN)
+    return configuration(recorded(flat(config_in(path))))
+
+
+def config_in(path: Path) -> dict[str, Any]:
+    """The content of config.json of the run in a folder.
+
+    Raises:
+      ValueError: the folder holds no run, or its configuration cannot be read.
+    """
+    if not held(path):
+        raise ValueError(
+            f"out={path} holds no run to resume; leave --resume out, or correct --out"
+        )
+    try:
+        config = json.loads((path / "config.json").read_text())
+        if not isinstance(config, dict):
+            raise ValueError("config.json has no fields")
+        return config
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"{path}/config.json is missing or damaged, and the run cannot be resumed without "
+            f"it; choose another --out"
+        ) from error
+
+
+def held(path: Path) -> str:
+    """What a folder holds, one of `HOLDS`, or an empty string."""
+    for what, names in HOLDS.items():
+        if any((path / name).exists() for name in names):
+            return what
+    return ""
+
+
+def check_folder(path: Path, content: str = "") -> None:
+    """Checks that a folder can be written or made; makes nothing.
+
+    Args:
+      path: of the folder.
+      content: one of `HOLDS` that will be written, if it is one.
+
+    Raises:
+      ValueError: it cannot, or it holds another of `HOLDS`.
+    """
+    why = why_not_writable(path)
+    if why:
+        raise ValueError(f"out={path} cannot be written ({why}); choose another --out")
+    if content and held(path) not in ("", content):
+        raise ValueError(
+            f"out={path} holds {held(path)}, and {content} needs a folder of its own; choose "
+            f"another --out"
+        )
+
+
+def lock(path: Path) -> IO:
+    """Locks a folder until the returned file is closed, or this process ends.
+
+    Raises:
+      ValueError: another process has locked it.
+      OSError: its file system has no locks.
+    """
+    file = open(path / LOCK, "a")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            raise ValueError(
+                f"out={path}: another process writes into it; wait until it has ended, or "
+                f"choose another --out"
+            ) from None
+        raise OSError(
+            f"out={path} cannot be locked ({error}); choose a folder of another file system"
+        ) from error
+    return file

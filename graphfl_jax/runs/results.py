@@ -4,7 +4,7 @@ import importlib.metadata
 import json
 import platform
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import jax
@@ -13,13 +13,15 @@ import numpy as np
 from ml_collections import ConfigDict
 
 import graphfl_jax
+from graphfl_jax import tree
 from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated
-from graphfl_jax.metrics import summary
+from graphfl_jax.metrics import OwnUnits, summary
 from graphfl_jax.program import Log
 from graphfl_jax.robustness.attacks import Attackers
+from graphfl_jax.rounds import Group
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
 
@@ -39,8 +41,10 @@ def results_of(
     diverged: bool,
     seconds: dict[str, float],
     played: int,
-    traffic: tuple[int, int],
+    traffic: list[tuple[int, int]],
     where: dict,
+    identity: dict,
+    accepted_changes: Sequence[dict] = (),
 ) -> dict:
     """The content of results.json. A run that diverged has no score.
 
@@ -53,21 +57,36 @@ def results_of(
       diverged: whether the run diverged.
       seconds: from `new_seconds`, with the times added.
       played: rounds.
-      traffic: bytes of one client's message and of its upload in a round.
+      traffic: from `session.traffic_of`.
       where: the `environment` of the run.
+      identity: of the run, see the module `identity`.
+      accepted_changes: other identities under which some of its rounds were played.
     """
     federation, task = experiment.federation, experiment.model.task
-    scores = errors = attack = allocation = None
+    scores = errors = labels = attack = allocation = rejected = architectures = None
     if config.attack.name:
         attack = attack_summary(config, experiment, None if diverged else final.scores)
     if not diverged:
         allocation = _rounded(final.allocation) if len(final.allocation) else None
+        if len(final.rejected):
+            rejected = rejections(experiment, final.rejected)
         scores = final_scores(rows, final.scores, task)
-        if task.summarize:
-            errors = errors_in_units(federation, final.extras, task)
-    down, up = traffic
-    cohort_size = sum(group.cohort_size for group in experiment.groups)
-    steps = played * cohort_size * config.local_steps
+        for split in federation.data.shared:
+            scores[split] = summaries(final.scores[split], task)
+        if isinstance(federation.units, OwnUnits):
+            details = {point: federation.units.errors(final.extras[point]) for point in POINTS}
+            errors = {"units": federation.units.name, **details}
+        elif task.summarize:
+            details = {point: task.summarize(final.extras[point]) for point in POINTS}
+            if federation.units:
+                errors = {"units": federation.units.name, **details}
+            else:
+                labels = details
+        if len(experiment.groups) > 1:
+            architectures = architecture_scores(experiment, final.scores, traffic)
+    sizes = [group.cohort_size for group in experiment.groups]
+    down, up = np.average(traffic, axis=0, weights=sizes)
+    steps = played * sum(sizes) * config.local_steps
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
@@ -85,16 +104,22 @@ def results_of(
         "higher_is_better": task.higher_is_better,
         "scores": scores,
         "errors": errors,
+        "labels": labels,
+        "scaling": federation.scaling and federation.scaling.recorded(),
         "new_clients": None if diverged else new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
+        "rejected": rejected,
         "allocation": allocation,
+        "architectures": architectures,
         "timing": {
             **{f"{what}_s": spent for what, spent in seconds.items()},
             "client_steps_per_s": steps / seconds["train"],
         },
-        "communication": {"up_bytes": up, "down_bytes": down},
+        "communication": {"up_bytes": round(up), "down_bytes": round(down)},
         **where,
+        "identity": identity,
+        "accepted_changes": list(accepted_changes),
     }
 
 
@@ -153,29 +178,79 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
     }
 
 
-def new_client_scores(federation: Federation, scores: Iterable[dict], task: Task) -> dict:
+def new_client_scores(
+    federation: Federation, scores: Iterable[dict], task: Task, groups: Sequence[Group] = ()
+) -> dict:
     """Test scores of clients that joined after training, as they adapt.
 
     Args:
       federation: its last clients are the new ones.
       scores: ``{split: {point: [new clients]}}`` after 0, 1, ... of their rounds.
+      task: of the scores.
+      groups: `Experiment.joined`.
 
     Returns:
       ``clients``, their names; ``curve``, for every number of rounds the summaries at G, L and
       P, where the first, before any round, is zero-shot at G; and ``diverged_at``, the number
-      of rounds after which a score was not finite, where the curve ends, or -1.
+      of rounds after which a score was not finite, where the curve ends, or -1. With several
+      architectures also ``architectures``: by name the ``clients`` and their numbers ``ids``,
+      whether the architecture has been ``trained``, and as ``curve`` the means over them.
     """
+    names, training = federation.clients, len(federation.clients) - federation.new_clients
     result = {
-        "clients": list(federation.clients[-federation.new_clients :]),
+        "clients": list(names[training:]),
         "curve": [],
         "diverged_at": -1,
     }
+    parts = {}
+    for group in groups if len(groups) > 1 else ():
+        ids = group.ids[group.ids >= training]
+        if len(ids):
+            parts[group.name] = {
+                "clients": [names[i] for i in ids],
+                "ids": ids.tolist(),
+                "trained": len(ids) < len(group.ids),
+                "curve": [],
+            }
+    if parts:
+        result["architectures"] = parts
     for played, after in enumerate(scores):
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(after)):
             result["diverged_at"] = played
             break
         result["curve"].append({"rounds": played, **summaries(after["test"], task)})
+        for part in parts.values():
+            means = mean_scores(after["test"], np.array(part["ids"]) - training, task)
+            part["curve"].append({"rounds": played, **means})
     return result
+
+
+def _malicious(experiment: Experiment) -> np.ndarray:
+    """Whether each of the N clients attacks."""
+    federation = experiment.federation
+    rank = federation.data.attack_rank
+    if rank is None:
+        return np.zeros(len(federation.data.train.count), bool)
+    training = len(federation.clients) - federation.new_clients
+    attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
+    return np.asarray(attackers.among(np.asarray(rank)))
+
+
+def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
+    """The share of rounds in which uploads were rejected, of honest and malicious clients.
+
+    Args:
+      experiment: of the run.
+      rejected: [N], from `Evaluated`.
+
+    Returns:
+      ``honest`` and ``malicious``, means over these clients, None without any, and
+      ``per_client``.
+    """
+    malicious = _malicious(experiment)
+    shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
+    means = {name: float(np.mean(own)) if len(own) else None for name, own in shares.items()}
+    return means | {"per_client": np.asarray(rejected, np.float64).round(6).tolist()}
 
 
 def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | None) -> dict:
@@ -194,8 +269,7 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     """
     federation = experiment.federation
     training = len(federation.clients) - federation.new_clients
-    attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
-    others = ~np.asarray(attackers.among(np.asarray(federation.data.attack_rank)))
+    others = ~_malicious(experiment)
     ids = np.flatnonzero(~others).tolist()
     result = {
         "name": config.attack.name,
@@ -221,16 +295,52 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     return result
 
 
-def errors_in_units(federation: Federation, extras: dict, task: Task) -> dict:
-    """The summaries of extra metrics at G, L and P, and their units.
+def check_attacked(config: ConfigDict, experiment: Experiment) -> None:
+    """Refuses a run with an attack and without attackers.
+
+    Raises:
+      ValueError: nobody attacks; one line.
+    """
+    if config.attack.name and not attack_summary(config, experiment, None)["ids"]:
+        raise ValueError(
+            f"attack.name={config.attack.name!r} has no attackers with "
+            f"hparams.attack_ratio={config.hparams.attack_ratio:g}; set a larger one, or "
+            f"--config.attack.clients"
+        )
+
+
+def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> dict:
+    """Mean scores of the clients of each architecture after the last round.
 
     Args:
-      extras: ``{point: {name: [N, ...]}}``.
+      experiment: of the run.
+      final: as for `final_scores`.
+      traffic: from `session.traffic_of`.
+
+    Returns:
+      By the name of the architecture: ``clients``, their names; ``ids``, their numbers;
+      ``scores``, means over them for each split at G, L and P; and ``up_bytes`` and
+      ``down_bytes`` of one of them in a round.
     """
+    names, task = experiment.federation.clients, experiment.model.task
     return {
-        "units": federation.units.name,
-        **{point: task.summarize(extras[point]) for point in POINTS},
+        group.name: {
+            "clients": [names[i] for i in group.ids],
+            "ids": group.ids.tolist(),
+            "scores": {
+                split: mean_scores(scores, group.ids, task) for split, scores in final.items()
+            },
+            "up_bytes": up,
+            "down_bytes": down,
+        }
+        for group, (down, up) in zip(experiment.groups, traffic, strict=True)
     }
+
+
+def mean_scores(scores: dict, rows: np.ndarray, task: Task) -> dict[str, float]:
+    """The means of some clients' scores at each point."""
+    chosen = summaries(tree.take(scores, rows), task)
+    return {point: summary["mean"] for point, summary in chosen.items()}
 
 
 def summaries(scores: dict, task: Task) -> dict:
@@ -246,15 +356,6 @@ def versions() -> dict[str, str]:
     """The versions of this package, of Python, and of the packages that compute."""
     found = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
     return found | {package: importlib.metadata.version(package) for package in PACKAGES}
-
-
-def source_code() -> bytes:
-    """The names and contents of all source files of this package."""
-    package = Path(graphfl_jax.__file__).parent
-    return b"".join(
-        str(source.relative_to(package)).encode() + source.read_bytes()
-        for source in sorted(package.rglob("*.py"))
-    )
 
 
 def environment() -> dict:

@@ -22,6 +22,7 @@ from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import POINTS, Evaluated, Scope
 from graphfl_jax.program import Log, Program, make_program, play_rounds
+from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import Executables, Kept
 
 
@@ -110,7 +111,7 @@ class Session:
         for played in range(rounds + 1):
             if played:
                 state = self.program.adapt(state, *inputs)
-            yield jax.device_get(self.program.evaluate(state, *inputs)).scores
+            yield jax.device_get(self.program.evaluate_joined(state, *inputs)).scores
 
 
 def play(
@@ -146,7 +147,7 @@ def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = N
         clients_per_eval=config.clients_per_eval,
         scope=scope_of(config),
         mesh=mesh,
-        new_clients=experiment.federation.new_clients,
+        joined=experiment.joined,
         poison=experiment.poison,
     )
 
@@ -159,6 +160,13 @@ def scope_of(config: ConfigDict) -> Scope:
 def mesh_of(experiment: Experiment) -> Mesh | None:
     """The mesh over which the cohorts of an experiment are split."""
     return client_mesh(*(group.cohort_size for group in experiment.groups))
+
+
+def traffic_of(experiment: Experiment, state: State) -> list[tuple[int, int]]:
+    """Bytes of one client's message and of its upload in a round, for each architecture."""
+    algorithm = experiment.build(experiment.hparams, 0)
+    groups = range(len(experiment.groups))
+    return [message_bytes(algorithm, state, experiment.federation.data, g) for g in groups]
 
 
 def inputs_of(experiment: Experiment, seed: int, mesh: Mesh | None = None) -> Inputs:
@@ -211,6 +219,7 @@ def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program
         evaluate_chosen=chosen,
         admit=lift(program.admit, per_run, *given),
         adapt=lift(program.adapt, per_run, *given),
+        evaluate_joined=lift(program.evaluate_joined, per_run, *given),
     )
 
 

@@ -15,12 +15,12 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
-from graphfl_jax.data.federation import Federation
-from graphfl_jax.rounds import message_bytes
+from graphfl_jax.data.federation import Federation, input_range
 from graphfl_jax.runs import checkpoint
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.executables import kept_of, private_folder
-from graphfl_jax.runs.folder import PATHS, RunFolder
+from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.identity import PATHS, digest_of_arrays, digests_of_code, identity_of
 from graphfl_jax.runs.multihost import (
     assert_same_on_all,
     barrier,
@@ -28,6 +28,7 @@ from graphfl_jax.runs.multihost import (
     run_synchronized,
 )
 from graphfl_jax.runs.results import (
+    check_attacked,
     environment,
     new_client_scores,
     new_seconds,
@@ -43,6 +44,7 @@ from graphfl_jax.runs.session import (
     place,
     play,
     program_of,
+    traffic_of,
 )
 
 
@@ -54,6 +56,7 @@ class Result(NamedTuple):
     state: State  # after the last round
     diverged_at: int  # the round that left a non-finite number, or -1
     final: dict | None  # all scores after the last round; None for a run that diverged
+    inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
 
 
 def run(
@@ -62,6 +65,8 @@ def run(
     *,
     out: str | os.PathLike | None = None,
     resume: bool = False,
+    accept_changes: bool = False,
+    config_file: str | os.PathLike | None = None,
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
     keep_in: str | os.PathLike | None = None,
@@ -75,10 +80,13 @@ def run(
     Args:
       config: a configuration, see `graphfl_jax.configs`.
       federation: from `data.from_arrays`, in place of the one that ``config.data`` names.
-      out: folder for config.json, metrics.jsonl, checkpoints and results.json; None writes
-        nothing.
-      resume: continues from the newest valid checkpoint in `out`, bit for bit on the same
-        device type and versions; starts at round 0 if there is none.
+      out: folder for config.json, identity.json, metrics.jsonl, checkpoints and results.json;
+        None writes nothing.
+      resume: continues the run in `out` from its newest valid checkpoint, bit for bit on the
+        same device type and versions; from round 0 if there is none.
+      accept_changes: resumes although the code has changed, see `identity`. Both identities are
+        recorded.
+      config_file: the file from which `config` comes, as a part of the run's identity.
       debug: plays client by client without ``jit``, and names the client and the stage that
         fail. It is slow.
       report: called after every evaluation with the number of rounds played.
@@ -95,14 +103,19 @@ def run(
 
     def prepare():
         kept = out is not None and is_first()
-        folder = RunFolder(out, config, resume=resume) if kept else None
+        folder = None
+        if kept:
+            folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
         found = load_federation(config) if federation is None else arrange(config, federation)
-        return folder, build_experiment(config, found)
+        experiment = build_experiment(config, found)
+        check_attacked(config, experiment)
+        return folder, experiment
 
     folder, experiment = run_synchronized(prepare)
     return run_experiment(
         *(experiment, config),
         folder=folder,
+        config_file=config_file,
         debug=debug,
         report=report,
         executables=None if keep_in is None else private_folder(keep_in),
@@ -114,6 +127,7 @@ def run_experiment(
     config: ConfigDict,
     *,
     folder: RunFolder | None = None,
+    config_file: str | os.PathLike | None = None,
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
     executables: Path | None = None,
@@ -124,6 +138,7 @@ def run_experiment(
       experiment: of the run.
       config: its configuration.
       folder: of the run; None writes nothing, as in all processes but the first.
+      config_file: as in `run`.
       debug: as in `run`.
       report: as in `run`.
       executables: folder from `executables.private_folder`, only for an experiment as
@@ -132,26 +147,36 @@ def run_experiment(
     Raises:
       ValueError: the folder holds another run, or has another state in its checkpoint.
     """
-    task, sha256 = experiment.model.task, experiment.federation.sha256
-    where = environment()
+    federation, where = experiment.federation, environment()
+    own = (experiment.build, experiment.poison)
+    code = run_synchronized(lambda: digests_of_code(config_file=config_file, callables=own))
+    identity = identity_of(config, federation, digest_of_arrays(federation), code)
     assert_same_on_all(
         {
             "configuration": as_text(values_of(config)[0], without=PATHS),
-            "data": sha256,
+            "data": identity["data"] + identity["arrays"],
+            "code": json.dumps(code),
             "versions": json.dumps(where["versions"]),
         }
     )
+    run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
+    make = DebugSession if debug else functools.partial(compiled, executables=executables)
+    try:
+        return _played(experiment, config, folder, identity, where, make, report)
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def _played(experiment, config, folder, identity, where, make, report):
+    """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
+    task = experiment.model.task
     seconds, rows, final, diverged = new_seconds(), [], None, -1
     with clock(seconds, "compile"):
-        make = DebugSession if debug else functools.partial(compiled, executables=executables)
         session = make(experiment, config)
-    state, data = session.state, experiment.federation.data
-    traffic = session.kept.remember(
-        "traffic",
-        lambda: message_bytes(experiment.build(experiment.hparams, 0), session.state, data),
-    )
-    identity = {"data": sha256, **where}
-    found = run_synchronized(lambda: folder and folder.begin(state, task, identity))
+    state = session.state
+    traffic = session.kept.remember("traffic", lambda: traffic_of(experiment, session.state))
+    found = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
     found = checkpoint.from_first(found, state)
     if found is not None:
         rows = RunFolder.rows(found)
@@ -186,9 +211,13 @@ def run_experiment(
         played=int(state.round),
         traffic=traffic,
         where=where,
+        identity=folder.identity if folder else identity,
+        accepted_changes=folder.accepted_changes if folder else (),
     )
     run_synchronized(lambda: folder and folder.finish(results))
-    return Result(results, rows, state, diverged, None if diverged >= 0 else final.scores)
+    scores = None if diverged >= 0 else final.scores
+    inputs = input_range(experiment.federation)
+    return Result(results, rows, state, diverged, scores, inputs)
 
 
 def compiled(
@@ -225,7 +254,8 @@ def _join(session, experiment, config, state, seconds):
             jax.tree.map(lambda leaf: leaf[-federation.new_clients :], of_all)
             for of_all in session.join(state, everyone, config.new_clients.rounds)
         )
-        return new_client_scores(federation, scores, experiment.model.task)
+        task = experiment.model.task
+        return new_client_scores(federation, scores, task, experiment.joined)
 
 
 def _write(folder, state, rows, seconds, due):

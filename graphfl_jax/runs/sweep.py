@@ -14,7 +14,7 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import adjusted, current_field, structure, values_of
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, identity, run_trials, with_seed
+from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, fields_text, run_trials, with_seed
 
 Point = dict[str, Any]
 
@@ -22,7 +22,7 @@ Point = dict[str, Any]
 class Planned(NamedTuple):
     """A run of a sweep."""
 
-    identity: str  # what determines the run, without the data
+    name: str  # the fields that determine the run, as text
     point: Point  # without the fields that its method does not read
     trial: Trial
 
@@ -119,8 +119,8 @@ def _group(members, seeds, loaded):
         build_experiment(config, federations[seeds[0]])  # refuses values that do not fit
         hparams = config.hparams.to_dict()
         for seed in seeds:
-            key = identity(with_seed(config, seed))
-            planned.setdefault(key, Planned(key, point, Trial(hparams, seed)))
+            name = fields_text(with_seed(config, seed))
+            planned.setdefault(name, Planned(name, point, Trial(hparams, seed)))
     return TrialGroup(base, federations, list(planned.values()))
 
 

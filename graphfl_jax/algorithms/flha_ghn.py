@@ -1,0 +1,225 @@
+"""FLHA-GHN: clients of different architectures average a hypernetwork that makes their models.
+
+Litany, Maron, Acuna, Kautz, Chechik, Fidler. Federated Learning with Heterogeneous
+Architectures using Graph HyperNetworks. 2022. https://arxiv.org/abs/2201.08459
+
+    W_i = K_c steps of SGD on W -> F_i(theta(A_i; W)), from W
+    W  <- 1/|T| sum_{i in T} W_i
+
+and for a new client, whose architecture A_i may be one that no other client has,
+
+    theta_i = theta(A_i; W), and then
+    theta_i <- K_c steps of SGD on theta -> F_i(theta), from theta_i, in each of its rounds
+
+theta(A; W) are the parameters of a model with the architecture graph A, which a graph
+hypernetwork generates, see `hypernets.architecture_ghn`. G is theta(A_i; W), L is
+theta(A_i; W_i), and P is G after client i has trained the head alone for some epochs. The mean
+is over all clients, also for the weights of types of layers that a client's model lacks: the
+client changes these by weight decay alone. ``algorithm.flha_generator=table`` replaces the
+hypernetwork by one set of parameters for each type, see `hypernets.layer_types`.
+
+For a new client, G is theta_i, so when it joins it is theta(A_i; W). L is theta_i after one
+more round, and P is theta_i with a refined head, as above. W does not change any more.
+
+In training, models are not sent. A message and an upload are W each. Let there be n types of
+nodes, and let the layers of type l have d_l numbers, and c_l output channels if they have a
+kernel. Then with a graph network of T > 0 layers of width E, and hidden width H of the network
+of a type, W has
+
+    2 n E + E + (T - 1) (2 E^2 + E) + sum_l [(E + 1) H + (H + 1) (d_l + c_l)]
+
+floats. For T = 0 they are the sum alone, with n in place of E, and with the table sum_l d_l.
+
+Departures: a fixed number of local steps on batches drawn with replacement, not epochs. The
+paper states the learning rate 0.009 and a cosine schedule, which falls over
+``hparams.client_horizon`` rounds here. It does not state momentum, weight decay and batch size;
+here they are 0.9, 5e-5 and 64 by default, the momentum starts anew in every round, and
+gradients are clipped at ``hparams.client_clip``. Nor does it say how the scales and biases of
+batch normalisations are made; here the network of their convolution generates them. The rate
+with which heads are refined is ``hparams.flha_head_lr``, without a schedule. The paper refines
+the models of new architectures locally, and does not say how; here new clients train all
+layers with the clients' optimiser at ``hparams.client_lr``, without the schedule, which has
+ended by then.
+"""
+
+import functools
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from graphfl_jax import tree
+from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.core import (
+    Algorithm,
+    Array,
+    Client,
+    ClientModel,
+    Params,
+    Predictor,
+    Server,
+)
+from graphfl_jax.hypernets.architecture_ghn import GENERATORS
+from graphfl_jax.hypernets.layer_types import ModelGenerator
+from graphfl_jax.settings import Integer, Optimizer, Variant
+from graphfl_jax.trainers import Train, epoch_trainer, sgd_trainer
+
+
+class Model(NamedTuple):
+    """A client model itself, as message and upload after new clients have joined."""
+
+    params: Params
+
+
+class Joined(NamedTuple):
+    """The state after new clients have joined, with what these keep."""
+
+    weights: Any  # of the generator
+    new_clients: tuple[Array, ...]  # ids [m] for each architecture
+    models: tuple[Params, ...]  # those of the new clients, leaves [m, ...], likewise
+
+
+SMALL = 100_000  # numbers of a tensor that is trained as a part of one vector
+
+
+def flha_ghn(
+    models: tuple[ClientModel, ...],
+    train: Train,
+    *,
+    flha_generator: Annotated[
+        ModelGenerator,
+        Variant(
+            "What makes the clients' models of the shared weights: a graph hypernetwork, or a "
+            "table with one set of parameters for each type of layer.",
+            tuple(GENERATORS),
+            factories=GENERATORS,
+        ),
+    ] = "ghn",
+    flha_head_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer(
+            "client",
+            (("lr", 0.009),),
+            rate="flha_head_lr",
+            meaning="Learning rate of the heads that FLHA-GHN refines for P.",
+        ),
+    ],
+    flha_head_epochs: Annotated[
+        int,
+        Integer("Passes over a client's examples that refine its head for P; 0: none.", low=0),
+    ] = 1,
+    new_client_optimizer: Annotated[
+        optax.GradientTransformation, Optimizer("client", rate="client_lr")
+    ],
+    batch_size: int,
+    local_steps: int,
+    unseen: tuple[ClientModel, ...] = (),
+) -> Algorithm:
+    """Builds FLHA-GHN. Server state, message and upload are the weights of the generator each.
+
+    After new clients have joined, the state is `Joined`, and message and upload are a `Model`.
+
+    With a defence that makes one update of all, each architecture has a robust mean, and the
+    server averages these, weighted by the numbers of clients.
+
+    Args:
+      models: of all architectures.
+      train: trains the generator's weights.
+      flha_generator: of `models`.
+      flha_head_optimizer: refines heads.
+      flha_head_epochs: passes over the examples.
+      new_client_optimizer: refines the models of new clients.
+      batch_size: examples in a step of refining.
+      local_steps: steps K_c in which a new client refines its model.
+      unseen: of the architectures that only new clients have.
+
+    Raises:
+      ValueError: a layer of `unseen` is of a type that no layer of `models` has.
+    """
+    generator, every = flha_generator, (*models, *unseen)
+    generates = [functools.partial(generator.generate, k=k) for k in range(len(models))]
+    generates += map(generator.for_architecture, unseen)
+    refine_model = sgd_trainer(new_client_optimizer, steps=local_steps, batch_size=batch_size)
+
+    def client_of(model, generate):
+        def local(message, memory, data, key):
+            if isinstance(message, Model):
+                params, metrics = refine_model(model.objective, message.params, data.train, key)
+                return memory, Model(params), metrics
+
+            # The weights have many small tensors. With an optimiser's operations on each of
+            # them, a program of four architectures has 1.3 times as many operations to compile.
+            parts, back = tree.joined(message, SMALL)
+
+            def objective(parts, batch, key):
+                return model.objective(generate(back(parts)), batch, key)
+
+            parts, metrics = train(objective, parts, data.train, key)
+            return memory, back(parts), metrics
+
+        def deploy(held, memory):
+            return Predictor(held.params if isinstance(held, Model) else generate(held))
+
+        return Client(model, local, deploy=deploy)
+
+    def download_of(k, generate):
+        def download(server, i):
+            if not isinstance(server, Joined):
+                return server
+            made, ids = generate(server.weights), server.new_clients[k]
+            if not len(ids):
+                return Model(made)
+            place = jnp.minimum(jnp.searchsorted(ids, i), len(ids) - 1)
+            own = tree.take(server.models[k], place)
+            choose = functools.partial(jnp.where, ids[place] == i)
+            return Model(jax.tree.map(choose, own, made))
+
+        return download
+
+    def aggregate(weights, cohorts, uploads, key):
+        if len(models) == 1:
+            cohorts, uploads = (cohorts,), (uploads,)
+        counts = [len(cohort.ids) for cohort in cohorts]
+        means = [
+            tree.mean(own, jnp.ones(count)) for own, count in zip(uploads, counts, strict=True)
+        ]
+        shares = [count / sum(counts) for count in counts]
+        return jax.tree.map(
+            lambda *parts: sum(share * part for share, part in zip(shares, parts, strict=True)),
+            *means,
+        )
+
+    def rows_of(params, count):
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), params)
+
+    def admit(weights, new_clients, graph, key):
+        if len(every) == 1:
+            new_clients = (new_clients,)
+        models = tuple(
+            rows_of(generate(weights), len(ids))
+            for ids, generate in zip(new_clients, generates, strict=True)
+        )
+        return Joined(weights, new_clients, models)
+
+    def adapt_new_clients(server, cohorts, uploads, key):
+        if len(every) == 1:
+            uploads = (uploads,)
+        models = tuple(
+            old if own is None else own.params
+            for old, own in zip(server.models, uploads, strict=True)
+        )
+        return server._replace(models=models)
+
+    server = Server(
+        init=lambda key, graph: generator.init(key),
+        download=tuple(map(download_of, range(len(every)), generates)),
+        aggregate=aggregate,
+        admit=admit,
+        adapt_new_clients=adapt_new_clients,
+    )
+    algorithm = Algorithm(server, tuple(map(client_of, every, generates)), averages=True)
+    if not flha_head_epochs:
+        return algorithm
+    refine = epoch_trainer(flha_head_optimizer, epochs=flha_head_epochs, batch_size=batch_size)
+    return finetuned(algorithm, refine, tuning_part="head")

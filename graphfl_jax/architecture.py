@@ -1,0 +1,231 @@
+"""Architecture graphs: which layers a client model has, and how they are connected.
+
+A type describes a layer:
+
+    input                    the example
+    c<in>_<out>_k<k>_s<s>    a convolution of k x k with stride s and what belongs to it
+    linear<in>_<out>         a dense layer; before it, images may be pooled or flattened
+    add, concat              the sum of the inputs, or all their channels
+
+A convolution or a dense layer computes from the last of the nodes that have an edge to it. The
+others are shortcuts without parameters, which are added to what it gives: subsampled if they
+are larger images, and with zero channels if they have fewer channels.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+JOINS = ("add", "concat")
+_CONVOLUTION = re.compile(r"c([1-9]\d*)_([1-9]\d*)_k([1-9]\d*)_s([1-9]\d*)")
+_LINEAR = re.compile(r"linear([1-9]\d*)_([1-9]\d*)")
+
+
+class Node(NamedTuple):
+    """A layer of a client model."""
+
+    # Such as "input", "c3_64_k3_s1", "linear512_10", "add". Layers of equal types have
+    # parameters of equal names and shapes, in all architectures.
+    type: str
+    params: tuple[str, ...] = ()  # path of its parameters in those of the model; () has none
+
+
+class Architecture(NamedTuple):
+    """The layers of a client model as a directed acyclic graph."""
+
+    name: str
+    nodes: tuple[Node, ...]  # the first is the input, the last is the head
+    edges: tuple[tuple[int, int], ...]  # (sender, receiver), with sender < receiver
+
+    def senders(self, receiver: int) -> list[int]:
+        """The nodes with an edge to a node, ascending."""
+        return sorted(sender for sender, other in self.edges if other == receiver)
+
+    def receivers(self, sender: int) -> list[int]:
+        """The nodes to which a node has an edge, ascending."""
+        return sorted(receiver for other, receiver in self.edges if other == sender)
+
+
+class Convolution(NamedTuple):
+    """What the type of a convolution states."""
+
+    inputs: int  # channels
+    outputs: int
+    size: int  # of the kernel's sides
+    stride: int
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The shape of the kernel."""
+        return (self.size, self.size, self.inputs, self.outputs)
+
+
+class Linear(NamedTuple):
+    """What the type of a dense layer states."""
+
+    inputs: int
+    outputs: int
+
+    @property
+    def kernel(self) -> tuple[int, ...]:
+        """The shape of the kernel."""
+        return (self.inputs, self.outputs)
+
+
+def layer_of(type: str) -> Convolution | Linear | None:
+    """The layer that a type describes; None for a type without parameters or an unknown one."""
+    for pattern, kind in ((_CONVOLUTION, Convolution), (_LINEAR, Linear)):
+        if match := pattern.fullmatch(type):
+            return kind(*map(int, match.groups()))
+    return None
+
+
+def check_architecture(architecture: Architecture, params: Mapping[str, Any]) -> None:
+    """Checks that a graph is whole, that its shapes fit, and that it describes a model.
+
+    Args:
+      architecture: the graph.
+      params: of the model, or their shapes: {"body": ..., "head": ...}.
+
+    Raises:
+      ValueError: a type is unknown, there is a cycle or an unconnected node, shapes along an
+        edge do not fit, a node's kernel is missing or has another shape, or a parameter belongs
+        to no node or to several. One line with the architecture and the node.
+    """
+    _check_types(architecture)
+    _check_edges(architecture)
+    _check_shapes(architecture)
+    _check_params(architecture, dict(_leaves(params)))
+
+
+def _refuse(architecture, what, remedy):
+    raise ValueError(f"architecture {architecture.name!r}: {what}; {remedy}")
+
+
+def _named(architecture, number):
+    return f"node {number} ({architecture.nodes[number].type})"
+
+
+def _check_types(architecture):
+    nodes = architecture.nodes
+    for number, node in enumerate(nodes):
+        if (node.type == "input") != (number == 0):
+            _refuse(
+                *(architecture, f"node {number} has the type {node.type!r}"),
+                "the first node, and no other, has the type input",
+            )
+        if node.type not in ("input", *JOINS) and layer_of(node.type) is None:
+            _refuse(
+                *(architecture, f"node {number} has the unknown type {node.type!r}"),
+                "types are input, c<in>_<out>_k<k>_s<s>, linear<in>_<out>, add and concat, "
+                "with sizes of at least 1",
+            )
+    if nodes[-1].params != ("head",):
+        _refuse(
+            *(architecture, f"{_named(architecture, len(nodes) - 1)} is not the head"),
+            "the last node has the path ('head',)",
+        )
+
+
+def _check_edges(architecture):
+    count = len(architecture.nodes)
+    for sender, receiver in architecture.edges:
+        if not (0 <= sender < count and 0 <= receiver < count):
+            _refuse(
+                *(architecture, f"there is no node for the edge {sender} -> {receiver}"),
+                f"nodes have the numbers 0 to {count - 1}",
+            )
+        if sender >= receiver:
+            _refuse(
+                *(architecture, f"the edge {sender} -> {receiver} leads back, as in a cycle"),
+                "order the nodes so that every edge leads to a later one",
+            )
+    for number in range(count):
+        if number > 0 and not architecture.senders(number):
+            missing = "no edge leads to"
+        elif number < count - 1 and not architecture.receivers(number):
+            missing = "no edge leads from"
+        else:
+            continue
+        _refuse(
+            *(architecture, f"{missing} {_named(architecture, number)}"),
+            "connect it, or leave it out",
+        )
+
+
+def _check_shapes(architecture):
+    """Compares numbers of channels along all edges. Those of the input are what is read."""
+    given = {}  # of the nodes so far; the input is unknown until a layer reads it
+    for number, node in list(enumerate(architecture.nodes))[1:]:
+        *shortcuts, main = architecture.senders(number)
+        layer = layer_of(node.type)
+        if layer is None:
+            sizes = [given[sender] for sender in (*shortcuts, main) if sender in given]
+            if len(sizes) < max(2, len(shortcuts) + 1):
+                _refuse(
+                    *(architecture, f"{_named(architecture, number)} does not join two layers"),
+                    "give it an edge from each of two or more layers",
+                )
+            given[number] = sum(sizes) if node.type == "concat" else sizes[-1]
+        else:
+            found = given.get(main, layer.inputs)
+            flattened = isinstance(layer, Linear) and layer.inputs % found == 0
+            if main == 0 and isinstance(layer, Convolution):
+                given[main] = found
+            if found != layer.inputs and not flattened:
+                _refuse(
+                    architecture,
+                    f"{_named(architecture, number)} takes {layer.inputs} channels, and "
+                    f"{_named(architecture, main)} gives {found}",
+                    "make them equal",
+                )
+            given[number] = layer.outputs
+        for sender in shortcuts if node.type != "concat" else ():
+            if given.get(sender, 0) > given[number]:
+                _refuse(
+                    architecture,
+                    f"the shortcut from {_named(architecture, sender)} has {given[sender]} "
+                    f"channels, and {_named(architecture, number)} gives {given[number]}",
+                    "leave the edge out, or give the receiver as many channels",
+                )
+
+
+def _check_params(architecture, leaves):
+    """Compares the graph with the shapes of a model's parameters, {path: leaf}."""
+    owners = {}
+    for number, node in enumerate(architecture.nodes):
+        layer, path = layer_of(node.type), node.params
+        own = [one for one in leaves if path and one[: len(path)] == path]
+        kernels = [tuple(leaves[one].shape) for one in own if one[-1] == "kernel"]
+        if kernels != ([layer.kernel] if layer else []) or (own and not layer):
+            shapes = " and ".join(str(list(shape)) for shape in kernels) or "none"
+            _refuse(
+                architecture,
+                f"{_named(architecture, number)} has the kernels {shapes} at {list(path)}",
+                "a layer has one kernel, [k, k, in, out] or [in, out], and other nodes have no "
+                "parameters",
+            )
+        for one in own:
+            if one in owners:
+                _refuse(
+                    architecture,
+                    f"{_named(architecture, number)} and {_named(architecture, owners[one])} "
+                    f"both have the parameter {list(one)}",
+                    "give every node a path of its own",
+                )
+            owners[one] = number
+    for one in leaves:
+        if one not in owners:
+            _refuse(
+                *(architecture, f"no node has the parameter {list(one)}"),
+                "add the layer to which it belongs",
+            )
+
+
+def _leaves(params, path=()):
+    """Paths and leaves of nested dictionaries."""
+    if not isinstance(params, Mapping):
+        yield path, params
+        return
+    for name, part in params.items():
+        yield from _leaves(part, (*path, name))

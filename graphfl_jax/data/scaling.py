@@ -1,0 +1,88 @@
+"""Scaling of inputs and targets to numbers near 1, fitted on training examples.
+
+    standard  v' = (v - mean) / standard deviation
+    minmax    v' = (v - smallest) / (largest - smallest)
+
+Each number of an example, feature or target, has an offset and a scale of its own, which are
+those of the training examples of all clients or of each client. A number that is the same in
+all these examples becomes 0.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from graphfl_jax.metrics import OwnUnits
+
+KINDS = ("none", "standard", "minmax")
+BY = ("federation", "client")
+
+
+class Scaling(NamedTuple):
+    """v' = (v - offset) / scale, for all clients (K = 1) or for each (K = N)."""
+
+    kind: str  # one of `KINDS`
+    clients: tuple[str, ...]  # K names; () if all clients have the same scaling
+    inputs: tuple[np.ndarray, np.ndarray]  # offset and scale, each [K, *features] float64
+    targets: tuple[np.ndarray, np.ndarray] | None  # each [K, O]; None for labels
+
+    def recorded(self) -> dict:
+        """The scaling for results.json: ``kind``, ``clients``, ``inputs`` and ``targets``."""
+        parts = {"inputs": self.inputs, "targets": self.targets}
+        for name, part in parts.items():
+            if part is not None:
+                parts[name] = {"offset": part[0].tolist(), "scale": part[1].tolist()}
+        return {"kind": self.kind, "clients": list(self.clients), **parts}
+
+    @property
+    def units(self) -> OwnUnits | None:
+        """The units of the targets, if these are scaled."""
+        return self.targets and OwnUnits(tuple(map(tuple, self.targets[1].tolist())))
+
+
+def scaled(name, kind, by, clients, x, y, train, *, labels) -> tuple[list, list, Scaling]:
+    """Scales the examples of all clients.
+
+    Args:
+      name: of the data set, in error messages.
+      kind: "standard" or "minmax".
+      by: one of `BY`: whose training examples decide.
+      clients: N names.
+      x: per client, finite inputs [n_i, *features].
+      y: per client, labels, or finite targets [n_i, O].
+      train: per client, indices of its training examples.
+      labels: whether y are labels, which are not scaled.
+
+    Returns:
+      Inputs and targets of each client, in float64 where they are scaled, and the scaling.
+
+    Raises:
+      ValueError: the inputs are bytes, which client models scale themselves.
+    """
+    if x[0].dtype == np.uint8:
+        raise ValueError(
+            f"{name}: data.scale={kind} is not for x of type uint8, which client models scale "
+            f"themselves; set --config.data.scale=none, or give x as floats"
+        )
+    whose = clients if by == "client" else ()
+
+    def fitted(rows):
+        chosen = [np.asarray(r[own], np.float64) for r, own in zip(rows, train, strict=True)]
+        chosen = chosen if whose else [np.concatenate(chosen)]
+        offset, scale = map(np.stack, zip(*(_fit(kind, own) for own in chosen), strict=True))
+        each = range(len(rows)) if whose else [0] * len(rows)
+        moved = [(r - offset[k]) / scale[k] for r, k in zip(rows, each, strict=True)]
+        return moved, (offset, scale)
+
+    x, inputs = fitted(x)
+    y, targets = (y, None) if labels else fitted(y)
+    return x, y, Scaling(kind, tuple(whose), inputs, targets)
+
+
+def _fit(kind, values):
+    """Offset and scale of values [n, ...] over n."""
+    low, high = values.min(axis=0), values.max(axis=0)
+    offset, scale = (low, high - low) if kind == "minmax" else (values.mean(0), values.std(0))
+    # Equal values may have a standard deviation above 0, from the rounding of their mean.
+    same = low == high
+    return np.where(same, low, offset), np.where(same, 1.0, scale)

@@ -1,0 +1,278 @@
+"""A graph hypernetwork: it generates the layers of client models from architecture graphs.
+
+    h_v <- one-hot type of node v, and then `ghn_depth` times, for all nodes at once,
+    h_v <- relu(A h_v + b + B sum_{edges u -> v} h_u)
+    [theta, r] = C leaky_relu(D h_v + d) + c      with C, c, D, d of the type of v
+
+Each of the steps has an A, B and b of its own. r has a number for each output channel of the
+layer's kernel. The parameters of node v are
+
+    kernel = (1 + r) theta_kernel,   scale = 1 + theta_scale,   bias = theta_bias
+
+where the scale is that of a batch normalisation, and the bias that of a batch normalisation or
+of a linear layer. With ``ghn_depth=0`` there is no graph network, and all layers of a type are
+equal.
+
+At the start, c, d and the rows of C for r, scales and biases are 0. D is Xavier normal. The
+rows of C for a kernel with c_in input channels are Xavier normal times sqrt(2 c_in /
+ghn_hidden), so that kernels [k, k, c_in, c_out] have a variance of 4 q / (k^2 c_out), where q
+is the mean square of leaky_relu(D h + d). A linear layer has k = 1. ``ghn_init=rescaled``
+multiplies these rows by a factor, after which the mean square of all kernels of the type is 2 /
+(k^2 c_out). A, B and b are drawn like PyTorch's ``Linear``.
+
+Zhang, Ren, Urtasun. Graph HyperNetworks for Neural Architecture Search. ICLR 2019.
+https://arxiv.org/abs/1810.05749. The layer of the graph network: Morris, Ritzert, Fey,
+Hamilton, Lenssen, Rattan, Grohe. Weisfeiler and Leman Go Neural. AAAI 2019.
+https://arxiv.org/abs/1810.02244
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import jraph
+import numpy as np
+
+from graphfl_jax import tree
+from graphfl_jax.core import Array, ClientModel
+from graphfl_jax.data import relations
+from graphfl_jax.hypernets.layer_types import (
+    Layers,
+    ModelGenerator,
+    Shapes,
+    assembled,
+    generator_of,
+    type_table,
+)
+from graphfl_jax.hypernets.relation_gnn import RelationGNN
+from graphfl_jax.settings import Choice, Integer
+
+CHANNELS = "channels"  # name of r among the parameters
+
+
+def architecture_ghn(
+    *,
+    models: tuple[ClientModel, ...],
+    model_name: str = "(own)",
+    ghn_depth: Annotated[
+        int, Integer("Layers of the graph network; 0: the type alone generates.", low=0)
+    ] = 6,
+    ghn_width: Annotated[int, Integer("Width of the graph network.")] = 51,
+    ghn_hidden: Annotated[int, Integer("Hidden width of the network of each type.")] = 16,
+    ghn_edges: Annotated[
+        str,
+        Choice(
+            "Whether messages go along the edges of an architecture, or also against them.",
+            ("forward", "bidirectional"),
+        ),
+    ] = "forward",
+    ghn_init: Annotated[
+        str,
+        Choice(
+            "Initial scale of generated kernels: the paper's, or by measured second moments.",
+            ("printed", "rescaled"),
+        ),
+    ] = "printed",
+) -> ModelGenerator:
+    """Builds a graph hypernetwork.
+
+    Its weights hold "gnn", the first layers "hidden" of the networks of all types in sorted
+    order, leaves [types, ...], and their second layers "heads" by type. The graphs of all
+    architectures that are generated together are one graph.
+
+    Args:
+      models: of the K architectures.
+      model_name: of the configuration, for errors.
+
+    Raises:
+      ValueError: as `layer_types.layers_of` and `layer_types.shapes_by_type`.
+    """
+
+    def make(every, shapes):
+        kinds = tuple(shapes)
+        layer = RelationGNN((ghn_width,), "sage")
+        heads = {
+            kind: Head(ghn_hidden, generated_shapes(own)) for kind, own in shapes.items() if own
+        }
+        number = {kind: i for i, kind in enumerate(heads)}  # of the first layers of all
+
+        def embedded(weights, several):
+            """All nodes [n, E] after the graph network, and the type of each."""
+            graph = jraph.batch_np([graph_of(layers, kinds, ghn_edges) for layers in several])
+            # [receivers, senders]: a product adds in the same order on all devices.
+            edges = relations.dense(graph)
+            nodes = jnp.asarray(graph.nodes)
+
+            def step(nodes, own):
+                return nn.relu(layer.apply({"params": own}, nodes, edges)), None
+
+            if ghn_depth:
+                nodes, _ = step(nodes, weights["gnn"]["first"])
+            if ghn_depth > 1:
+                # A loop, because six layers with their derivatives take long to compile.
+                nodes, _ = jax.lax.scan(step, nodes, weights["gnn"]["others"])
+            return nodes, [kind for layers in several for kind in layers.types]
+
+        def outputs(weights, several):
+            """Of the network of each type that occurs: {type: [nodes of the type, outputs]}."""
+            nodes, types = embedded(weights, several)
+            made = [place for place, kind in enumerate(types) if kind in heads]
+            own = tree.take(weights["hidden"], np.array([number[types[one]] for one in made]))
+            hidden = jnp.einsum("ne,neh->nh", nodes[np.array(made)], own["kernel"])
+            hidden = nn.leaky_relu(hidden + own["bias"])
+            found = np.array([types[one] for one in made])
+            return {
+                kind: hidden[places] @ head["kernel"] + head["bias"][None]
+                for kind, head in weights["heads"].items()
+                if len(places := np.flatnonzero(found == kind))
+            }
+
+        def generate(weights, several):
+            of_type = {}
+            for kind, rows in outputs(weights, several).items():
+                values, single = heads[kind].parameters(rows), [1] * len(rows)
+                parts = {name: jax.lax.split(own, single) for name, own in values.items()}
+                of_type[kind] = iter(
+                    [
+                        {name: own[row][0] for name, own in parts.items()}
+                        for row in range(len(rows))
+                    ]
+                )
+            # Nodes of a type are in the order of the architectures and of their nodes.
+            return tuple(
+                assembled(
+                    layers,
+                    [next(of_type[kind]) if kind in of_type else {} for kind in layers.types],
+                )
+                for layers in several
+            )
+
+        def init(key):
+            key_gnn, key_hidden, key_heads = jax.random.split(key, 3)
+            width = ghn_width if ghn_depth else len(kinds)
+            xavier = nn.initializers.xavier_normal(batch_axis=0)
+            shape = (len(heads), width, ghn_hidden)
+            weights = {
+                "gnn": init_gnn(key_gnn) if ghn_depth else {},
+                "hidden": {
+                    "kernel": xavier(key_hidden, shape),
+                    "bias": jnp.zeros((len(heads), ghn_hidden)),
+                },
+                "heads": {
+                    kind: head.init(jax.random.fold_in(key_heads, number[kind]))
+                    for kind, head in heads.items()
+                },
+            }
+            if ghn_init == "printed":
+                return weights
+            rescaled = {
+                kind: heads[kind].rescaled(weights["heads"][kind], made)
+                for kind, made in outputs(weights, every).items()
+            }
+            return weights | {"heads": rescaled}
+
+        def init_gnn(key):
+            def of_layer(key, fan_in):
+                return layer.init(key, jnp.zeros((1, fan_in)), jnp.zeros((1, 1)))["params"]
+
+            first, *others = jax.random.split(key, ghn_depth)
+            found = {"first": of_layer(first, len(kinds))}
+            if others:
+                one = functools.partial(of_layer, fan_in=ghn_width)
+                found["others"] = jax.vmap(one)(jnp.stack(others))
+            return found
+
+        return init, generate
+
+    return generator_of(models, model_name, make)
+
+
+def graph_of(layers: Layers, kinds: tuple[str, ...], edges: str) -> jraph.GraphsTuple:
+    """An architecture as a graph whose nodes [n, types] are one-hot.
+
+    Args:
+      layers: of the architecture.
+      kinds: all types.
+      edges: "forward" or "bidirectional".
+    """
+    senders, receivers = layers.edges.T
+    if edges == "bidirectional":
+        senders, receivers = np.append(senders, receivers), np.append(receivers, senders)
+    numbers = [kinds.index(kind) for kind in layers.types]
+    return jraph.GraphsTuple(
+        nodes=np.eye(len(kinds), dtype=np.float32)[numbers],
+        edges=np.ones(len(senders), np.float32),
+        senders=senders,
+        receivers=receivers,
+        n_node=np.array([len(numbers)]),
+        n_edge=np.array([len(senders)]),
+        globals=None,
+    )
+
+
+def generated_shapes(shapes: Shapes) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """Names and shapes of what the network of a type gives, in order: theta and r."""
+    channels = {CHANNELS: shapes["kernel"][-1:]} if "kernel" in shapes else {}
+    return tuple(sorted((shapes | channels).items()))
+
+
+class Head(NamedTuple):
+    """The second layer of the network of a type: it gives the vector [theta, r] of a node."""
+
+    hidden: int
+    shapes: tuple[tuple[str, tuple[int, ...]], ...]  # from `generated_shapes`
+
+    def init(self, key) -> dict[str, Array]:
+        """Kernel [hidden, outputs] and bias [outputs]."""
+        deviations = self.outputs_of_kernel(self.deviation)
+        kernel = jax.random.normal(key, (self.hidden, len(deviations))) * deviations[None]
+        return {"kernel": kernel, "bias": jnp.zeros_like(deviations)}
+
+    def deviation(self, shape: tuple[int, ...]) -> float:
+        """Initial standard deviation of C: Xavier's times sqrt(2 c_in / hidden)."""
+        xavier = 2 / (self.hidden + np.prod(shape))
+        return np.sqrt(xavier * 2 * shape[-2] / self.hidden)
+
+    def outputs_of_kernel(self, value: Callable) -> Array:
+        """``value(shape)`` at all outputs that are of the kernel, and 0 elsewhere."""
+        parts = [
+            jnp.full(np.prod(shape), value(shape) if name == "kernel" else 0.0, jnp.float32)
+            for name, shape in self.shapes
+        ]
+        return jnp.concatenate(parts)
+
+    def rescaled(self, params: dict, outputs: Array) -> dict:
+        """Initial parameters with which kernels have a mean square of 2 / (k^2 c_out).
+
+        Args:
+          params: of the layer.
+          outputs: what it gives with them for the n nodes of the type.
+        """
+        of_kernel = self.outputs_of_kernel(lambda shape: 1.0)
+        squares = jnp.mean(jnp.square(outputs), axis=0) * of_kernel
+        measured = jnp.sum(squares) / jnp.maximum(jnp.sum(of_kernel), 1.0)
+        wanted = self.outputs_of_kernel(lambda shape: 2 / np.prod((*shape[:-2], shape[-1])))
+        factors = jnp.sqrt(wanted / jnp.where(wanted > 0, measured, 1.0))
+        return params | {"kernel": params["kernel"] * factors[None]}
+
+    def parameters(self, outputs: Array) -> dict[str, Array]:
+        """The parameters of n nodes, by name and [n, ...] each."""
+        sizes = [np.prod(shape) for _, shape in self.shapes]
+        parts = jax.lax.split(outputs, sizes, axis=1)
+        made = {
+            name: part.reshape(-1, *shape)
+            for (name, shape), part in zip(self.shapes, parts, strict=True)
+        }
+        if "scale" in made:
+            made["scale"] = 1.0 + made["scale"]
+        if CHANNELS in made:
+            channels, kernel = made.pop(CHANNELS), made["kernel"]
+            between = (1,) * (kernel.ndim - 2)
+            made["kernel"] = (1.0 + channels.reshape(len(channels), *between, -1)) * kernel
+        return made
+
+
+GENERATORS = {"ghn": architecture_ghn, "table": type_table}

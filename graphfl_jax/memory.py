@@ -1,0 +1,122 @@
+"""Memory: refuses what cannot fit, by arithmetic on shapes, before anything is allocated."""
+
+import math
+import os
+import resource
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+# Limits of a container, in the two versions of control groups.
+CONTAINERS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def check_memory(what: str, needed: int, there: int | None = None) -> None:
+    """Refuses what needs more memory than there is.
+
+    Args:
+      what: the setting or the file that decides, such as "data.image_size=1000000".
+      needed: bytes, at least.
+      there: bytes; None is the memory of the host.
+
+    Raises:
+      ValueError: it needs more; one line.
+    """
+    there = of_host() if there is None else there
+    if needed > there:
+        raise ValueError(
+            f"{what} needs {shown(needed)}, {shown(there)} are there; choose a smaller one"
+        )
+
+
+def bytes_of(values: Any) -> int:
+    """Bytes of a tree of arrays, or of their shapes from ``jax.eval_shape``."""
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(values))
+
+
+def check_run(
+    algorithm: Any,
+    groups: Any,
+    data: Any,
+    *,
+    steps: int,
+    batch_size: int,
+    loaded: str,
+    sized: str,
+) -> None:
+    """Refuses a run whose state, models or batches cannot fit into a device.
+
+    Only what every method needs is counted: the data, the state of the server and the memories
+    of its clients, and of each client that trains, its model, a gradient, the inputs of a step
+    and the numbers of the drawn examples. So a run that passes may still need too much.
+
+    Args:
+      algorithm: a `core.Algorithm`.
+      groups: `rounds.Group` of each architecture that trains.
+      data: the `core.FederatedData`.
+      steps: local steps of a client.
+      batch_size: examples in a step.
+      loaded: the setting that decides on the data, with its value.
+      sized: the setting that decides the sizes of models and states, with its value.
+
+    Raises:
+      ValueError: it needs more memory; one line with the setting that needs most of it.
+    """
+
+    def started(key):
+        server = algorithm.server.init(key, data.graph)
+        messages = [algorithm.download(server, g, jnp.int32(0)) for g in range(len(groups))]
+        own = zip(algorithm.clients, messages, strict=False)  # some are only of new clients
+        return server, [client.enroll(message, key) for client, message in own]
+
+    key = jax.eval_shape(jax.random.key, 0)
+    server, memories = jax.eval_shape(started, key)
+    example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
+    everyone, devices = len(data.train.count), jax.device_count()
+    needs = {"data": bytes_of(data), "sizes": bytes_of(server), "batch": 0, "steps": 0}
+    for group, client, memory in zip(groups, algorithm.clients, memories, strict=False):
+        count = everyone if group.ids is None else len(group.ids)
+        at_once = min(group.at_once or group.cohort_size, -(-group.cohort_size // devices))
+        model = bytes_of(jax.eval_shape(client.model.init, key))
+        needs["sizes"] += count * bytes_of(memory) + 2 * at_once * model
+        needs["batch"] += at_once * batch_size * bytes_of(example)
+        needs["steps"] += at_once * batch_size * steps * 4
+    drawn = max(("batch_size", batch_size), ("local_steps", steps), key=lambda one: one[1])
+    names = {
+        "data": loaded,
+        "sizes": sized,
+        "batch": f"batch_size={batch_size}",
+        "steps": "{}={}".format(*drawn),
+    }
+    check_memory(names[max(needs, key=needs.get)], sum(needs.values()), of_device())
+
+
+def of_host() -> int:
+    """Bytes that this process can have: of the machine, its container and its ulimit."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    texts = [path.read_text().strip() for path in CONTAINERS if path.is_file()]
+    limits += [int(text) for text in texts if text.isdecimal()]
+    own, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if own != resource.RLIM_INFINITY:
+        limits.append(own)
+    return min(limits)
+
+
+def of_device() -> int:
+    """Bytes of the device of this process that has the least; CPUs have the host's memory."""
+    stats = [device.memory_stats() for device in jax.local_devices()]
+    return min(one["bytes_limit"] for one in stats) if all(stats) else of_host()
+
+
+def shown(count: int) -> str:
+    """A number of bytes with three digits or more: "450 TiB"."""
+    power = min(max(count.bit_length() - 1, 0) // 10, len(UNITS) - 1)
+    value = count / 1024**power
+    return f"{value:.0f} {UNITS[power]}" if value >= 100 else f"{value:.3g} {UNITS[power]}"

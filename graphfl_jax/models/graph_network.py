@@ -1,0 +1,150 @@
+"""Networks for images that are made from their architecture graphs.
+
+The graph is the definition: `GraphNetwork` computes whatever it describes. A ReLU follows every
+node, but no convolution that leads to sums and concatenations alone, where it follows these.
+So a sum of two layers, whether an edge or a node "add" states it, is He et al.'s residual
+connection with a shortcut without parameters (Deep Residual Learning, CVPR 2016, option A).
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax.architecture import JOINS, Architecture, Node, layer_of
+from graphfl_jax.core import Task
+from graphfl_jax.models.batch_statistics import batch_normalised
+from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool
+from graphfl_jax.models.layers import dense, scaled
+
+
+class Graph(NamedTuple):
+    """What `GraphNetwork` computes."""
+
+    architecture: Architecture
+    pooled: tuple[int, ...] = ()  # nodes after which images are max-pooled
+
+
+class NormalisedConv(nn.Module):
+    """A convolution and its batch normalisation: [C, H, W, B] -> [features, H', W', B].
+
+    Its parameters are "kernel", "scale" and "bias". An image of odd or even size is divided by
+    the stride and rounded up.
+    """
+
+    features: int
+    size: int
+    stride: int
+    lowering: str
+
+    @nn.compact
+    def __call__(self, x, count):
+        conv = Conv(self.features, self.size, self.stride, self.size // 2, self.lowering)
+        norm = BatchNorm()
+        for part in (conv, norm):
+            nn.share_scope(self, part)
+        return norm(conv(x), count)
+
+
+class GraphNetwork(nn.Module):
+    """A graph without its head: images [B, H, W, C] -> features [B, F].
+
+    The features are means over height and width. Bytes are scaled to -1 to 1.
+    """
+
+    graph: Graph
+    lowering: str
+
+    @nn.compact
+    def __call__(self, images, count):
+        architecture, pooled = self.graph
+        values = [columns(scaled(images))]
+        for number, node in list(enumerate(architecture.nodes))[1:-1]:
+            *shortcuts, main = [values[sender] for sender in architecture.senders(number)]
+            if node.type == "concat":
+                x = jnp.concatenate([*(subsampled(one, main) for one in shortcuts), main])
+            else:
+                x = main
+                if node.type != "add":
+                    layer, (_, name) = layer_of(node.type), node.params
+                    x = NormalisedConv(
+                        *(layer.outputs, layer.size, layer.stride, self.lowering), name=name
+                    )(main, count)
+                x = sum((fitted(one, x) for one in shortcuts), x)
+            receivers = architecture.receivers(number)
+            if any(architecture.nodes[one].type not in JOINS for one in receivers):
+                x = nn.relu(x)
+            values.append(max_pool(x) if number in pooled else x)
+        (last,) = architecture.senders(len(architecture.nodes) - 1)
+        return jnp.mean(values[last], axis=(1, 2)).T
+
+
+def subsampled(x, like):
+    """Every n-th row and column of x [C, H, W, B], for the height and width of `like`."""
+    down, across = (-(-x.shape[axis] // like.shape[axis]) for axis in (1, 2))
+    return x[:, ::down, ::across]
+
+
+def fitted(x, like):
+    """A shortcut: x [C, H, W, B] subsampled and with zero channels, in the shape of `like`."""
+    return jnp.pad(subsampled(x, like), [(0, len(like) - len(x)), (0, 0), (0, 0), (0, 0)])
+
+
+class Layers:
+    """Collects the layers of a graph, from the input to the head. Layers are their numbers."""
+
+    def __init__(self, channels: int):
+        """Begins with the input, images with this number of channels."""
+        self.nodes, self.edges, self.channels, self.pooled = [Node("input")], [], [channels], []
+
+    def convolution(self, features: int, *senders: int, size: int = 3, stride: int = 1) -> int:
+        """Adds a convolution of the last sender; the others are shortcuts to its output."""
+        type = f"c{self.channels[senders[-1]]}_{features}_k{size}_s{stride}"
+        name = f"layer{sum(bool(node.params) for node in self.nodes) + 1}"
+        return self._add(Node(type, ("body", name)), features, senders)
+
+    def join(self, type: str, *senders: int) -> int:
+        """Adds the sum or the concatenation of layers."""
+        sizes = [self.channels[sender] for sender in senders]
+        return self._add(Node(type), sum(sizes) if type == "concat" else sizes[-1], senders)
+
+    def pool(self, number: int) -> None:
+        """Max-pools what a layer gives."""
+        self.pooled.append(number)
+
+    def graph(self, last: int, outputs: int) -> Graph:
+        """The graph, without a name, with a head that reads the last layer."""
+        self._add(Node(f"linear{self.channels[last]}_{outputs}", ("head",)), outputs, (last,))
+        architecture = Architecture("", tuple(self.nodes), tuple(self.edges))
+        return Graph(architecture, tuple(self.pooled))
+
+    def _add(self, node, channels, senders):
+        number = len(self.nodes)
+        self.nodes.append(node)
+        self.channels.append(channels)
+        self.edges += [(sender, number) for sender in sorted(senders)]
+        return number
+
+
+def graph_model(graph: Graph, *, inputs: tuple[int, ...], task: Task, lowering: str):
+    """The client model of a graph.
+
+    Args:
+      graph: convolutions, sums and concatenations, then a dense layer as the head.
+      inputs: shape of an image [H, W, C].
+      task: of the model.
+      lowering: one of `convolutions.LOWERINGS`.
+    """
+    layer = layer_of(graph.architecture.nodes[-1].type)
+    body, head = GraphNetwork(graph, lowering), dense(layer.outputs, layer.inputs)
+
+    def init(key):
+        key_body, key_head = jax.random.split(key)
+        image = jnp.zeros((1, *inputs), jnp.uint8)
+        return {
+            "body": body.init(key_body, image, jnp.int32(1))["params"],
+            "head": head.init(key_head, jnp.zeros((1, layer.inputs)))["params"],
+        }
+
+    return batch_normalised(body, head, init=init, task=task, architecture=graph.architecture)

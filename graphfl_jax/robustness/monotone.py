@@ -1,0 +1,263 @@
+"""A defence that compares each client's updates with its own earlier ones.
+
+For every client, the server remembers the model x_s that it last sent, as the vector that the
+client would upload untrained, and the update u_s that came back. When client i, with the
+neighbours N(i), answers x_t with u_t,
+
+    m_i = cos(u_t - u_s, x_t - x_s)                                     monotony
+    a_i = cos(u_t, sum_{j in N(i), trusted} u_j / |u_j|)                agreement
+    s_i <- rho s_i + (1 - rho) (m_i - beta a_i)                         s_i = -0.4 at the start
+    u_t <- u_t min(1, c med / |u_t|)
+
+where u_j is the last update of client j, and med is the lower median of the norms of the last
+updates of all clients that have been in a cohort. A client is trusted while s_i <= theta. The
+upload of a client that is not trusted counts as untrained; for a server that averages, it
+counts as the mean of the trusted uploads of the cohort. What the server keeps for this client
+alone, such as an initial embedding, becomes the mean over its trusted neighbours, or over all
+trusted clients if no neighbour is trusted. At the first visit of a client there is no m_i, and
+s_i stays. A client whose update has a number that is not finite gets s_i = 1, and the norm of
+this update is not among those of the median.
+
+Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
+quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. Then
+
+    u(x) = -C (x - x*),    C = I - (I - eta H)^K
+
+and with eta <= 2 / |H| the eigenvalues of C are not negative, so u_t - u_s = -C (x_t - x_s) has
+no positive product with x_t - x_s. With the condition number k of C, m_i <= -2 sqrt(k) / (1 +
+k) (Kantorovich's inequality), so that with beta = 0.5, theta = 0 and k <= 13.9 a client is
+trusted whatever its neighbours do. A client that uploads -lambda u has m_i of the opposite
+sign. Noise of batches adds a vector without direction to u_t - u_s. Its part of the product
+has the mean 0, and its norm makes m_i smaller in size, by the factor 1 / sqrt(1 + r^2) where r
+is the ratio of the norms of noise and signal. Losses that are not convex can have a positive
+m_i; the running mean over visits is to average this out.
+
+It needs neither the number of attackers nor data, and nothing more from clients. Attackers who
+follow an objective of their own, such as training on changed labels, are monotone too: against
+these, only the agreement and the norm help. See docs/results/robustness.md.
+"""
+
+from typing import Annotated, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax import tree
+from graphfl_jax.core import Algorithm, Array
+from graphfl_jax.data import relations
+from graphfl_jax.data.sparse import SparseMatrix
+from graphfl_jax.robustness.updates import shortened
+from graphfl_jax.rounds import Group
+from graphfl_jax.settings import Real
+
+START = -0.4  # of s
+NEVER = -1.0  # norm of the update of a client that has not been in a cohort
+
+
+class Seen(NamedTuple):
+    """What the server remembers of the n clients of an architecture."""
+
+    sent: Array  # [n, d]: what they last got, as they would have uploaded it untrained
+    updates: Array  # [n, d]: with what they answered
+    norms: Array  # [n]: the norms of these
+    distrust: Array  # [n]: s
+    visits: Array  # [n] int32: rounds in which they were in the cohort
+    rejections: Array  # [n] int32: rounds in which they were not trusted
+
+
+class Guarded(NamedTuple):
+    """The state of a server, and what it remembers for its defence."""
+
+    server: Any
+    seen: tuple[Seen, ...]  # for each architecture
+    related: Any  # adjacency matrix of the clients [N, N]
+
+
+class Monotone(NamedTuple):
+    """The floats of the defence."""
+
+    threshold: Array  # theta
+    memory: Array  # rho
+    agreement: Array  # beta
+    norm: Array  # c
+
+
+def monotone(
+    *,
+    defence_threshold: Annotated[
+        Array, Real("Largest running statistic of a trusted client.", low=-1.5, high=1.5)
+    ] = 0.0,
+    defence_memory: Annotated[
+        Array, Real("Weight of earlier rounds in the running statistic.", high=1.0)
+    ] = 0.7,
+    defence_agreement: Annotated[
+        Array, Real("Weight of the agreement with trusted neighbours.")
+    ] = 0.5,
+    defence_norm: Annotated[
+        Array, Real("Largest norm of an update, relative to the median of the last norms.")
+    ] = 2.0,
+) -> Monotone:
+    """Assembles a `Monotone`."""
+    return Monotone(defence_threshold, defence_memory, defence_agreement, defence_norm)
+
+
+def cosines(a, b):
+    """Of the rows of [M, d] and [M, d]: [M]; 0 where one of the two is 0."""
+    norms = jnp.linalg.norm(a, axis=1) * jnp.linalg.norm(b, axis=1)
+    return jnp.sum(a * b, axis=1) / jnp.where(norms > 0, norms, 1.0)
+
+
+def lower_median(norms):
+    """Of those of norms [n] that are not `NEVER`; at least one is not."""
+    missing = jnp.sum(norms == NEVER)  # and first in ascending order
+    return jnp.sort(norms)[missing + (len(norms) - missing - 1) // 2]
+
+
+def guarded(algorithm: Algorithm, defence: Monotone, groups: tuple[Group, ...]) -> Algorithm:
+    """A method whose server has this defence. Its state is `Guarded`.
+
+    Args:
+      algorithm: the method; its server sends and receives models.
+      defence: of `monotone`.
+      groups: the clients of each architecture.
+    """
+    server = algorithm.server
+
+    def init(key, graph):
+        own = server.init(key, graph)
+        total = relations.num_clients(graph)
+        seen = []
+        for g, group in enumerate(groups):
+            client = algorithm.clients[g]
+
+            def upload(key, g=g, client=client):
+                message = algorithm.download(own, g, jnp.int32(0))
+                return client.untrained(message, client.enroll(message, key))
+
+            count = total if group.ids is None else len(group.ids)
+            shapes = jax.tree.leaves(jax.eval_shape(upload, jax.random.key(0)))
+            rows = jnp.zeros((count, sum(leaf.size for leaf in shapes)))
+            visits = jnp.zeros(count, jnp.int32)
+            norms, distrust = jnp.full(count, NEVER), jnp.full(count, START)
+            seen.append(Seen(rows, rows, norms, distrust, visits, visits))
+        return Guarded(own, tuple(seen), relations.adjacency(graph))
+
+    def defend(state, cohorts, untrained, uploads):
+        changed, seen = [], []
+        for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True)):
+            sent, _ = tree.as_matrix(untrained[g])
+            received, back = tree.as_matrix(uploads[g])
+            own, updates = _judged(
+                *(defence, state.seen[g], state.related, group, cohort.ids),
+                *(sent, received - sent),
+            )
+            rejected = (own.distrust > defence.threshold)[_places(group, cohort.ids)]
+            instead = jnp.zeros_like(updates)
+            if algorithm.averages:
+                shares = jnp.where(rejected, 0.0, cohort.weights)
+                mean = shares @ updates / jnp.maximum(jnp.sum(shares), 1.0)
+                instead += mean[None]
+            updates = jnp.where(rejected[:, None], instead, updates)
+            same = updates == received - sent
+            changed.append(back(jnp.where(same, received, sent + updates)))
+            seen.append(own)
+        return state._replace(seen=tuple(seen)), tuple(changed)
+
+    def aggregate(state, cohort, uploads, key):
+        own = server.aggregate(state.server, cohort, uploads, key)
+        if server.substitute is not None:
+            own = _substituted(server, own, state, groups, defence.threshold)
+        return state._replace(server=own)
+
+    def on_own(function):
+        """A function of the server's own state, as one of the guarded state."""
+        return lambda state, *arguments: function(state.server, *arguments)
+
+    def replaced(function):
+        """The same where it returns the next state."""
+        return lambda state, *arguments: state._replace(
+            server=function(state.server, *arguments)
+        )
+
+    def rejected(state):
+        shares = [one.rejections / jnp.maximum(one.visits, 1) for one in state.seen]
+        if groups[0].ids is None:
+            return shares[0]
+        every = jnp.zeros(len(state.related))
+        for group, own in zip(groups, shares, strict=True):
+            every = every.at[group.ids].set(own)
+        return every
+
+    downloads = server.download
+    several = isinstance(downloads, tuple)
+    return algorithm.replacing(
+        init=init,
+        download=tuple(map(on_own, downloads)) if several else on_own(downloads),
+        aggregate=aggregate,
+        begin_round=replaced(server.begin_round),
+        admit=replaced(server.admit),
+        adapt_new_clients=replaced(server.adapt_new_clients),
+        allocation=server.allocation and on_own(server.allocation),
+        rejected=rejected,
+        defend=defend,
+    )
+
+
+def _places(group, ids):
+    """The places of clients among those of their group."""
+    return ids if group.ids is None else jnp.searchsorted(jnp.asarray(group.ids), ids)
+
+
+def _judged(defence, seen, related, group, ids, sent, updates):
+    """What is remembered after a cohort's updates [M, d], and the clipped updates."""
+    places = _places(group, ids)
+    last = tree.take(seen, places)
+    finite = jnp.all(jnp.isfinite(updates), axis=1)
+    updates = jnp.where(finite[:, None], updates, 0.0)
+    monotony = cosines(updates - last.updates, sent - last.sent)
+    trusted = (seen.visits > 0) & (seen.distrust <= defence.threshold)
+    lengths = jnp.where(trusted & (seen.norms > 0), seen.norms, jnp.inf)
+    voices = _sums(related, group, ids, seen.updates / lengths[:, None])
+    statistic = monotony - defence.agreement * cosines(updates, voices)
+    statistic = defence.memory * last.distrust + (1.0 - defence.memory) * statistic
+    statistic = jnp.where(last.visits > 0, statistic, last.distrust)
+    statistic = jnp.where(finite, statistic, 1.0)
+    norms = jnp.linalg.norm(updates, axis=1)
+    every = seen.norms.at[places].set(jnp.where(finite, norms, last.norms))
+    own = Seen(
+        seen.sent.at[places].set(sent),
+        seen.updates.at[places].set(updates),
+        every,
+        seen.distrust.at[places].set(statistic),
+        seen.visits.at[places].add(1),
+        seen.rejections.at[places].add((statistic > defence.threshold).astype(jnp.int32)),
+    )
+    return own, shortened(updates, defence.norm * lower_median(every))
+
+
+def _sums(related, group, ids, rows):
+    """Sums over the neighbours of clients `ids` [M] in a group of its rows [n, ...]."""
+    if group.ids is not None:
+        rows = jnp.zeros((len(related), *rows.shape[1:])).at[group.ids].set(rows)
+    if isinstance(related, SparseMatrix):
+        return (related @ rows)[ids]
+    return related[ids] @ rows
+
+
+def _substituted(server, own, state, groups, threshold):
+    """The server's own state, in which clients that are not trusted have others' part."""
+    total = len(state.related)
+    trusted = jnp.zeros(total)
+    for group, seen in zip(groups, state.seen, strict=True):
+        now = (seen.distrust <= threshold).astype(jnp.float32)
+        trusted = now if group.ids is None else trusted.at[group.ids].set(now)
+
+    def mean(rows):
+        """Means [N, E] over the trusted neighbours of the rows [N, E]."""
+        weighted = jnp.concatenate([rows, jnp.ones((total, 1))], axis=1) * trusted[:, None]
+        sums, everyone = state.related @ weighted, jnp.sum(weighted, axis=0)
+        sums = jnp.where(sums[:, -1:] > 0, sums, everyone[None])
+        means = sums[:, :-1] / jnp.maximum(sums[:, -1:], 1.0)
+        return jnp.where((trusted[:, None] > 0) | (everyone[-1] == 0), rows, means)
+
+    return server.substitute(own, mean)

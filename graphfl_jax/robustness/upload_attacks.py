@@ -1,0 +1,128 @@
+"""Attacks by malicious clients on their uploads.
+
+They change an update u_i, which is the upload minus what client i would send untrained, into
+
+    poisoning  -lambda u_i; lambda = -1 is honest
+    sign_flip  -u_i
+    noise      u_i + sigma |u_i| z / sqrt(d),      z ~ N(0, I_d)
+    alie       m - z s
+    ipm        -epsilon m
+    min_max    m - gamma s, with the largest gamma for which it is as close to every honest
+               update as the two most distant honest updates are to each other
+
+m and s are the elementwise mean and standard deviation of the cohort's honest updates, or of
+all updates if none is honest. Sources: Lan et al., Panacea, IEEE TDSC 2025 (poisoning); Li, Xu,
+Chen, Giannakis, Ling, RSA, AAAI 2019 (sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer,
+NeurIPS 2017 (noise); Baruch, Baruch, Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie,
+Koyejo, Gupta, Fall of Empires, UAI 2019 (ipm); Shejwalkar, Houmansadr, Manipulating the
+Byzantine, NDSS 2021 (min_max; its direction is -s here).
+
+Departures: a malicious client attacks in every round that it takes part in. Attackers know the
+honest updates of their cohort. The size of the noise is relative to the update, and z of alie
+is a setting; its authors derive it from the number of workers. gamma of min_max is computed in
+closed form; its authors search for it.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from graphfl_jax import tree
+from graphfl_jax.core import Array
+from graphfl_jax.settings import Real
+
+
+class Known(NamedTuple):
+    """What attackers know of the M clients of a cohort, beside their updates."""
+
+    honest: Array  # [M] bool
+    sent: Array  # [M, d]: what they would upload untrained
+    ids: Array  # [M] int32
+    played: Array  # [] int32: rounds before this one
+    key: Array  # of this round
+
+
+def poisoning(
+    *,
+    attack_lambda: Annotated[
+        Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))
+    ] = 0.5,
+) -> Callable:
+    return lambda updates, known: -attack_lambda * updates
+
+
+def sign_flip() -> Callable:
+    return lambda updates, known: -updates
+
+
+def noise(
+    *, attack_sigma: Annotated[Array, Real("Size of the noise, relative to the update.")] = 3.0
+) -> Callable:
+    def change(updates, known):
+        size = jnp.sqrt(jnp.mean(jnp.square(updates), axis=1, keepdims=True))
+        return updates + attack_sigma * size * jax.random.normal(known.key, updates.shape)
+
+    return change
+
+
+def alie(
+    *, attack_z: Annotated[Array, Real("Standard deviations between upload and mean.")] = 1.5
+) -> Callable:
+    def change(updates, known):
+        mean, deviation = statistics(updates, known.honest)
+        return jnp.broadcast_to((mean - attack_z * deviation)[None], updates.shape)
+
+    return change
+
+
+def ipm(
+    *,
+    attack_epsilon: Annotated[
+        Array, Real("Factor epsilon: uploads are -epsilon times the mean update.")
+    ] = 0.5,
+) -> Callable:
+    def change(updates, known):
+        mean, _ = statistics(updates, known.honest)
+        return jnp.broadcast_to(-attack_epsilon * mean[None], updates.shape)
+
+    return change
+
+
+def min_max() -> Callable:
+    """|m - gamma s - u_i|^2 <= D^2 is a quadratic in gamma for each honest i."""
+
+    def change(updates, known):
+        mean, deviation = statistics(updates, known.honest)
+        honest = known.honest
+        apart = jnp.where(honest[:, None] & honest[None], tree.sq_dists(updates), 0.0)
+        off = mean[None] - updates  # [M, d]
+        a = jnp.sum(jnp.square(deviation))
+        b = -off @ deviation  # [M]
+        c = jnp.sum(jnp.square(off), axis=1) - jnp.max(apart)
+        root = -b + jnp.sqrt(jnp.maximum(jnp.square(b) - a * c, 0.0))
+        root = jnp.min(jnp.where(honest, root, jnp.inf))
+        # With fewer than two honest clients, only their mean is known.
+        gamma = jnp.where((a > 0) & jnp.isfinite(root), root / jnp.where(a > 0, a, 1.0), 0.0)
+        return jnp.broadcast_to((mean - gamma * deviation)[None], updates.shape)
+
+    return change
+
+
+def statistics(updates, honest):
+    """Mean and standard deviation [d] of the honest rows of [M, d], or of all without any."""
+    weights = (honest | ~jnp.any(honest)).astype(updates.dtype)
+    shares = weights / jnp.sum(weights)
+    mean = shares @ updates
+    return mean, jnp.sqrt(shares @ jnp.square(updates - mean[None]))
+
+
+UPLOAD_ATTACKS = {
+    "poisoning": poisoning,
+    "sign_flip": sign_flip,
+    "noise": noise,
+    "alie": alie,
+    "ipm": ipm,
+    "min_max": min_max,
+}

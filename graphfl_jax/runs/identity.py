@@ -1,0 +1,249 @@
+"""The identity of a run: SHA-256 of all that decides its results.
+
+A folder of a run, a line of a sweep and a cached run of a table hold the identity under which
+they were made, as a dictionary:
+
+    config       the fields of the configuration, but those that are free on resume
+    data         `Federation.sha256`: the examples and the relations
+    arrays       the data as the run uses them: which examples train and which test, the new
+                 clients, the order of the attackers
+    source       the source files of this package
+    config_file  the configuration file that the user gave; None without one
+    callables    the files of functions that the user registered or passed, by file name
+
+Results are continued or used again only if the identity is still the same. Other `data` or
+`arrays` are always refused. The last three are the code, of which a change can be accepted. The
+last release recorded `data` alone, so its folders count as changed.
+"""
+
+import functools
+import hashlib
+import inspect
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+import graphfl_jax
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.configs.values import as_text, flat
+from graphfl_jax.data import DATASETS, GRAPHS
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.models import MODELS
+from graphfl_jax.models.architectures import ARCHITECTURES
+from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
+from graphfl_jax.robustness.attacks import ATTACKS
+from graphfl_jax.robustness.defences import DEFENCES
+
+# Registries of what enters a compiled program, and of data.
+PROGRAMS = (ALGORITHMS, MODELS, ARCHITECTURES, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES)
+REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
+# Fields that may differ on resume: they change where and how long a run is, not its results.
+PATHS = {"data.path", "data.root", "data.download"}
+FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
+
+PACKAGE = Path(graphfl_jax.__file__).resolve().parent
+
+Identity = dict[str, Any]
+
+
+def _source_code() -> bytes:
+    """The names and contents of all source files of this package."""
+    return b"".join(
+        str(source.relative_to(PACKAGE)).encode() + source.read_bytes()
+        for source in sorted(PACKAGE.rglob("*.py"))
+    )
+
+
+# Of the code that this process has imported. The files may be edited while it runs.
+SOURCE = hashlib.sha256(_source_code()).hexdigest()
+
+
+def identity_of(
+    config: ConfigDict, federation: Federation, arrays: str, code: Mapping[str, Any]
+) -> Identity:
+    """The identity of a run.
+
+    Args:
+      config: of the run, checked.
+      federation: as `build.arrange` gives it.
+      arrays: its `digest_of_arrays`.
+      code: from `digests_of_code`.
+    """
+    own = digest_of_config(config.to_dict())
+    return {"config": own, "data": federation.sha256, "arrays": arrays, **code}
+
+
+def digest_of_config(values: Mapping[str, Any]) -> str:
+    """SHA-256 of the fields of config.json, but those that are free on resume."""
+    fields = flat(values)
+    unread = {name for name in fields if name.startswith("defaults.")}
+    return _sha256(as_text(fields, without=FREE_ON_RESUME | unread).encode())
+
+
+def digest_of_arrays(federation: Federation) -> str:
+    """SHA-256 of all arrays of a federation, in the order in which clients have them."""
+    digest = hashlib.sha256()
+    data = (federation.data, federation.everyone)
+    for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        leaf = np.asarray(leaf)
+        leaf = np.ascontiguousarray(leaf, leaf.dtype.newbyteorder("<"))
+        digest.update(f"{jax.tree_util.keystr(path)}{leaf.dtype.str}{leaf.shape}".encode())
+        digest.update(leaf)
+    return digest.hexdigest()
+
+
+def digests_of_code(
+    *, config_file: Path | None = None, callables: Iterable[Callable] = ()
+) -> dict[str, Any]:
+    """The digests of the code of a run: `source`, `config_file` and `callables`.
+
+    Args:
+      config_file: the configuration file that the user gave, if there is one.
+      callables: functions that make the run. Those of this package are in `source`.
+    """
+    return {
+        "source": SOURCE,
+        "config_file": config_file and _sha256(Path(config_file).read_bytes()),
+        "callables": digests_outside([*registered(REGISTRIES), *callables]),
+    }
+
+
+def registered(registries: Iterable[Mapping[str, Callable]]) -> list[Callable]:
+    """The functions in registries."""
+    return [function for registry in registries for function in registry.values()]
+
+
+def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
+    """The digests of those files that define functions, or what they wrap, by file name.
+
+    Files of this package are left out. A function without a file, as from a notebook, has under
+    its own name the digest of its instructions.
+    """
+    found = set()
+    for code in filter(None, map(_code_of, itertools.chain(*map(_layers, functions)))):
+        file = Path(code.co_filename).resolve()
+        if not file.is_file():
+            found.add((code.co_name, _sha256(_instructions(code))))
+        elif not file.is_relative_to(PACKAGE):
+            found.add((file.name, _sha256(file.read_bytes())))
+    by_name = {}
+    for name, digest in sorted(found):
+        by_name.setdefault(name, []).append(digest)
+    return {
+        name: digests[0] if len(digests) == 1 else _sha256("".join(digests).encode())
+        for name, digests in by_name.items()
+    }
+
+
+def check_same_data(before: Identity, now: Identity, *, where: str) -> None:
+    """Checks that results were made of the same data and split.
+
+    Args:
+      before: identity of the results; that of the last release has no `arrays`.
+      now: identity of this run.
+      where: begins the message, such as ``out=DIR``.
+
+    Raises:
+      ValueError: they were not.
+    """
+    if before["data"] != now["data"]:
+        raise ValueError(
+            f"{where}: the data differ from those of the run in it (sha256 "
+            f"{now['data'][:12]}, not {before['data'][:12]}); choose another --out"
+        )
+    if before.get("arrays", now["arrays"]) != now["arrays"]:
+        raise ValueError(
+            f"{where}: the data are split in another way than in the run in it, so test "
+            f"examples may be former training examples; give the same split, or choose another "
+            f"--out"
+        )
+
+
+def changed_code(before: Identity, now: Identity) -> list[str]:
+    """What differs in the code under which results were made, with both digests.
+
+    A configuration file counts only where both have one: without it, the fields come from
+    config.json or from Python.
+    """
+    if "source" not in before:
+        return ["graphfl_jax (of a release that recorded no digests)"]
+    pairs = {"graphfl_jax": (before["source"], now["source"])}
+    if before["config_file"] and now["config_file"]:
+        pairs["the configuration file"] = (before["config_file"], now["config_file"])
+    for name in sorted(before["callables"].keys() | now["callables"].keys()):
+        pairs[name] = (before["callables"].get(name), now["callables"].get(name))
+    return [
+        f"{what} (sha256 {_short(new)}, not {_short(old)})"
+        for what, (old, new) in pairs.items()
+        if old != new
+    ]
+
+
+def check_same_code(made: list[Identity], now: Identity, *, where: str) -> None:
+    """Checks that results were made with this code, or that the difference was accepted.
+
+    Args:
+      made: identity of the results, and the identities that were accepted for them.
+      now: identity of this run.
+      where: begins the message, such as ``out=DIR``.
+
+    Raises:
+      ValueError: neither.
+    """
+    differences = [changed_code(one, now) for one in made]
+    if all(differences):
+        raise ValueError(
+            f"{where}: the code changed since its results were made: "
+            f"{', '.join(differences[0])}; go back to that code, choose another --out, or add "
+            f"--accept_changes to mix the results of both"
+        )
+
+
+def accepted(before: list[Identity], now: Identity) -> list[Identity]:
+    """The identities of earlier results, each once and without that of now."""
+    return [one for i, one in enumerate(before) if one != now and one not in before[:i]]
+
+
+def digest_of_json(value: Any) -> str:
+    """SHA-256 of a value of JSON, which is the same after it has been written and read."""
+    return _sha256(json.dumps(value, sort_keys=True).encode())
+
+
+def _layers(function):
+    """A function, and those that it wraps as a decorator or a `functools.partial`.
+
+    Of a class, its methods.
+    """
+    while function is not None:
+        if inspect.isclass(function):
+            yield from vars(function).values()
+        yield function
+        inner = function.func if isinstance(function, functools.partial) else None
+        function = getattr(function, "__wrapped__", inner)
+
+
+def _code_of(function):
+    """The code of a function, or of what is called in its place; None if it is not Python."""
+    called = type(function).__call__
+    return getattr(function, "__code__", None) or getattr(called, "__code__", None)
+
+
+def _instructions(code):
+    """The instructions, names and constants of a function without its file and lines."""
+    nested = [c for c in code.co_consts if inspect.iscode(c)]
+    own = (code.co_code, code.co_names, [c for c in code.co_consts if c not in nested])
+    return repr(own).encode() + b"".join(map(_instructions, nested))
+
+
+def _short(digest):
+    return digest[:12] if digest else "none"
+
+
+def _sha256(data):
+    return hashlib.sha256(data).hexdigest()

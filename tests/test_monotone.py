@@ -1,0 +1,254 @@
+"""The defence `monotone`: against NumPy, in limit cases, and in runs."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from graphfl_jax import tree
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.build import build_experiment
+from graphfl_jax.core import Algorithm, Client, Cohort, Server
+from graphfl_jax.data import relations
+from graphfl_jax.program import make_program
+from graphfl_jax.robustness.attacks import with_attack_order
+from graphfl_jax.robustness.monotone import (
+    START,
+    Monotone,
+    cosines,
+    guarded,
+    lower_median,
+)
+from graphfl_jax.rounds import Group
+from graphfl_jax.runs.session import inputs_of, program_of
+from tests.federations import small_config, two_clusters
+
+KEY = jax.random.key(0)
+DEFENCE = Monotone(*map(jnp.float32, (0.0, 0.7, 0.5, 2.0)))
+SIZE, WIDTH = 5, 3
+EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (4, 0), (0, 2)]
+RELATED = np.zeros((SIZE, SIZE))
+for first, second in EDGES:
+    RELATED[first, second] = RELATED[second, first] = 1.0
+
+
+def keeping(start, *, averages=False):
+    """A server with a model of each client, which it replaces by the upload; or with one."""
+
+    def aggregate(server, cohort, uploads, key):
+        if averages:
+            return jnp.mean(uploads, axis=0)
+        return server.at[cohort.ids].set(uploads)
+
+    server = Server(
+        init=lambda key, graph: jnp.asarray(start[0] if averages else start),
+        download=lambda server, i: server if averages else server[i],
+        aggregate=aggregate,
+        substitute=None if averages else lambda server, mean: mean(server),
+    )
+    return Algorithm(server, (Client(None, None),), averages=averages)
+
+
+EVERYONE = (Group(SIZE),)
+
+
+def playing(start, defence=DEFENCE, *, averages=False):
+    """The first state, and (state, ids, updates [M, d]) -> the next, of a defended server."""
+    algorithm = guarded(keeping(start, averages=averages), defence, EVERYONE)
+    graph = relations.from_edges(SIZE, EDGES)
+
+    @jax.jit
+    def play(state, ids, updates):
+        cohorts = (Cohort(ids, jnp.ones(len(ids))),)
+        sent = jax.vmap(lambda i: algorithm.download(state, 0, i))(ids)
+        state, uploads = algorithm.defend(state, cohorts, (sent,), (sent + updates,))
+        return algorithm.aggregate(state, cohorts, uploads, KEY)
+
+    return algorithm, jax.jit(algorithm.server.init)(KEY, graph), play
+
+
+def cosine(a, b):
+    norm = math.sqrt(a @ a) * math.sqrt(b @ b)
+    return a @ b / norm if norm else 0.0
+
+
+class NumpyServer:
+    """The equations of the docstring, client by client."""
+
+    def __init__(self, start, averages):
+        self.models, self.averages = np.float64(start), averages
+        self.last, self.s = {}, np.full(SIZE, START)
+        self.rejected, self.visits = np.zeros(SIZE), np.zeros(SIZE)
+
+    def model(self, i):
+        return self.models[0] if self.averages else self.models[i]
+
+    def play(self, ids, updates):
+        before, trusted = dict(self.last), self.s <= 0
+        for i, u in zip(ids, updates, strict=True):
+            x = self.model(i).copy()
+            voice = np.zeros(WIDTH)
+            for j in np.flatnonzero(RELATED[i]):
+                if j in before and trusted[j]:
+                    voice += before[j][1] / np.linalg.norm(before[j][1])
+            if i in before:
+                m = cosine(u - before[i][1], x - before[i][0])
+                self.s[i] = 0.7 * self.s[i] + 0.3 * (m - 0.5 * cosine(u, voice))
+            self.last[i] = (x, u)
+            self.visits[i] += 1
+            self.rejected[i] += self.s[i] > 0
+        norms = sorted(np.linalg.norm(u) for _, u in self.last.values())
+        limit = 2 * norms[(len(norms) - 1) // 2]
+        clipped = [u * min(1, limit / np.linalg.norm(u)) for u in updates]
+        kept = [u for i, u in zip(ids, clipped, strict=True) if self.s[i] <= 0]
+        if self.averages:
+            self.models[0] += np.mean(kept, axis=0) if kept else 0.0
+            return
+        for i, u in zip(ids, clipped, strict=True):
+            if self.s[i] <= 0:
+                self.models[i] += u
+        good, models = self.s <= 0, self.models.copy()
+        for i in np.flatnonzero(~good):
+            sources = np.flatnonzero((RELATED[i] > 0) & good)
+            sources = sources if len(sources) else np.flatnonzero(good)
+            if len(sources):
+                self.models[i] = models[sources].mean(axis=0)
+
+
+@pytest.mark.parametrize("averages", [False, True])
+def test_rounds_are_those_of_numpy(averages):
+    """Client 1 uploads against its gradient for ten rounds, and then becomes honest."""
+    rng = np.random.default_rng(4)
+    start, minima = rng.normal(size=(2, SIZE, WIDTH)).astype(np.float32)
+    algorithm, state, play = playing(start, averages=averages)
+    numpy, trusted = NumpyServer(start, averages), []
+    for number in range(30):
+        ids = np.sort(rng.permutation(SIZE)[:3])
+        factors = np.where((ids == 1) & (number < 10), -1.0, 1.0)[:, None]
+        gaps = np.array([minima[i] - numpy.model(i) for i in ids])
+        noise = rng.normal(size=(3, WIDTH)) * rng.lognormal(sigma=2, size=(3, 1))
+        updates = np.float32(0.5 * factors * gaps + 0.02 * noise)
+        state = play(state, ids, updates)
+        numpy.play(ids, np.float64(updates))
+        trusted.append(numpy.s <= 0)
+        np.testing.assert_allclose(state.seen[0].distrust, numpy.s, atol=1e-4)
+        ours = np.array([algorithm.download(state, 0, i) for i in range(SIZE)])
+        theirs = np.array([numpy.model(i) for i in range(SIZE)])
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
+    assert not trusted[9][1] and trusted[-1][1] and trusted[9].sum() >= 3
+    shares = numpy.rejected / np.maximum(numpy.visits, 1)
+    np.testing.assert_allclose(algorithm.server.rejected(state), shares, rtol=1e-6)
+
+
+def test_the_lower_median_is_of_clients_that_have_been_in_a_cohort():
+    for norms, expected in (
+        ([3.0, -1.0, 1.0, 2.0], 2.0),
+        ([4.0, 1.0, -1.0, 2.0, 3.0], 2.0),
+        ([-1.0, 5.0], 5.0),
+        ([0.0, -1.0, 0.0, 7.0], 0.0),
+    ):
+        assert float(lower_median(jnp.array(norms))) == expected
+
+
+@pytest.mark.parametrize("condition", [1.0, 4.0, 13.9])
+def test_steps_of_gradient_descent_on_a_quadratic_are_monotone_by_the_bound(condition):
+    """The bound of the docstring, reached where x_t - x_s mixes both extreme directions."""
+    rng = np.random.default_rng(0)
+    values = np.array([1.0, condition, (1 + condition) / 2])
+    basis, _ = np.linalg.qr(rng.normal(size=(3, 3)))
+    eta, steps = 0.01, 7
+    matrix = basis @ np.diag(1 - (1 - eta * values) ** steps) @ basis.T
+    eigenvalues = np.linalg.eigvalsh(matrix)
+    k = eigenvalues[-1] / eigenvalues[0]
+    moves = rng.normal(size=(200, 3))
+    worst = math.sqrt(eigenvalues[-1]) * basis[:, 0] + math.sqrt(eigenvalues[0]) * basis[:, 1]
+    moves = np.concatenate([moves, worst[None]])
+    found = np.asarray(cosines(jnp.float32(-moves @ matrix), jnp.float32(moves)))
+    bound = -2 * math.sqrt(k) / (1 + k)
+    assert found.max() <= bound + 1e-5
+    assert found[-1] == pytest.approx(bound, abs=1e-4)
+
+
+def test_clients_of_quadratics_are_never_rejected_whatever_their_neighbours_do():
+    """Minima far apart, Hessians of condition 10, and a malicious client 0 among them."""
+    rng = np.random.default_rng(1)
+    hessians = [np.diag(rng.permutation([1.0, 3.0, 10.0])) for _ in range(SIZE)]
+    minima = 5 * rng.normal(size=(SIZE, WIDTH))
+    _, state, play = playing(rng.normal(size=(SIZE, WIDTH)).astype(np.float32))
+    trained = [np.eye(3) - np.linalg.matrix_power(np.eye(3) - 0.05 * h, 5) for h in hessians]
+    for _ in range(25):
+        ids = np.sort(rng.permutation(SIZE)[:4])
+        models = np.asarray(state.server)
+        updates = [-trained[i] @ (models[i] - minima[i]) * (-0.5 if i == 0 else 1) for i in ids]
+        state = play(state, ids, np.float32(updates))
+        assert (np.asarray(state.seen[0].distrust)[1:] <= 0).all()
+    assert float(state.seen[0].distrust[0]) > 0
+    assert int(state.seen[0].rejections[0]) > 0
+
+
+def test_an_update_that_is_not_finite_is_rejected_and_forgotten():
+    start = np.ones((SIZE, WIDTH), np.float32)
+    _, state, play = playing(start)
+    updates = np.full((2, WIDTH), 0.5, np.float32)
+    updates[1, 0] = np.nan
+    after = play(state, np.array([0, 1]), updates)
+    assert bool(tree.all_finite(after))
+    np.testing.assert_array_equal(after.server[0], 1.5)
+    # Its neighbours are clients 0 and 2.
+    np.testing.assert_array_equal(after.server[1], np.full(WIDTH, 1.25))
+    assert float(after.seen[0].distrust[1]) == 1.0
+
+
+def test_without_a_trusted_client_nothing_is_replaced():
+    threshold = Monotone(*map(jnp.float32, (-1.0, 0.7, 0.5, 2.0)))  # below the start
+    start = np.arange(SIZE * WIDTH, dtype=np.float32).reshape(SIZE, WIDTH)
+    _, state, play = playing(start, threshold)
+    after = play(state, np.arange(SIZE), np.ones((SIZE, WIDTH), np.float32))
+    np.testing.assert_array_equal(after.server, start)
+
+
+# ----------------------------------------------------------------------------------- programs
+
+TRUSTING = {  # nothing is clipped, and everyone is trusted
+    "hparams__defence_threshold": 1.5,
+    "hparams__defence_norm": 1e9,
+}
+
+
+@functools.cache
+def played(method, defence="", **changes):
+    """The server's own state after four rounds."""
+    config = small_config(method, defence__name=defence, **changes)
+    experiment = build_experiment(config, two_clusters())
+    program, inputs = program_of(experiment, config), inputs_of(experiment, 0)
+    state, _ = program.advance(program.start(*inputs), *inputs, jnp.int32(4))
+    return state.server.server if defence else state.server
+
+
+@pytest.mark.parametrize("method", ["fedavg", "panacea", "sfl"])
+def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):
+    defended, plain = played(method, "monotone", **TRUSTING), played(method)
+    for a, b in zip(jax.tree.leaves(defended), jax.tree.leaves(plain), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("method", [name.replace("_", "-") for name in ALGORITHMS])
+def test_every_method_whose_clients_send_models_can_have_it(method):
+    """The state keeps its shape; methods whose clients send something else are refused."""
+    config = small_config(
+        *(method,), defence__name="monotone", attack__name="sign_flip", cohort_size=4
+    )
+    federation = with_attack_order(two_clusters(), seed=0)
+    if method in ("local", "fedproto", "feddistill", "fedgh"):
+        with pytest.raises(ValueError, match="defence.name='monotone' "):
+            build_experiment(config, federation)
+        return
+    experiment = build_experiment(config, federation)
+    program = make_program(experiment.build, cohort_size=4, poison=experiment.poison)
+    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
+    before = jax.eval_shape(program.start, KEY, hparams, federation.data)
+    given = (before, KEY, hparams, federation.data, jnp.int32(1))
+    assert jax.eval_shape(program.advance, *given)[0] == before

@@ -1,0 +1,186 @@
+"""Scaling of own data: fitted on training examples, saved with the run, undone in errors."""
+
+import json
+
+import numpy as np
+import pytest
+
+import graphfl_jax
+from graphfl_jax.configs import changed
+from graphfl_jax.configs import custom as configuration
+from graphfl_jax.data import from_arrays
+from graphfl_jax.data.custom import custom
+from graphfl_jax.data.new_clients import hold_out
+from tests.entries import ROOT, launched
+
+CLIENTS, SIZE = 5, 12
+CLIENT = np.repeat(np.arange(CLIENTS), SIZE)
+SPLIT = np.tile([*["train"] * 8, "val", "val", "test", "test"], CLIENTS)
+
+
+def raw(labels=False):
+    """Inputs and targets in raw units; the last input is the same everywhere."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(len(CLIENT), 3)) * [1e4, 1e-3, 0] + [1e6, 7, 0.1]
+    x = x + 1e5 * CLIENT[:, None] * [1, 0, 0]
+    y = 500 * x[:, :2] @ [[1e-4, 1e-6], [1.0, 0.0]] + 3e4 + CLIENT[:, None]
+    return x, CLIENT % 2 if labels else y
+
+
+def rows_of(part):
+    return [part.x[i, :count] for i, count in enumerate(part.count)], [
+        part.y[i, :count] for i, count in enumerate(part.count)
+    ]
+
+
+def expected(values, kind, by):
+    """The scaled rows of each client, by the formulas, one number of an example at a time."""
+    found = np.empty_like(values)
+    for i in range(CLIENTS):
+        fitted = (SPLIT == "train") & ((i == CLIENT) | (by == "federation"))
+        for j in range(values.shape[1]):
+            own, train = values[i == CLIENT, j], values[fitted, j]
+            if train.max() == train.min():
+                found[i == CLIENT, j] = 0
+            elif kind == "standard":
+                found[i == CLIENT, j] = (own - np.mean(train)) / np.std(train)
+            else:
+                found[i == CLIENT, j] = (own - min(train)) / (max(train) - min(train))
+    return found
+
+
+@pytest.mark.parametrize("by", ["federation", "client"])
+@pytest.mark.parametrize("kind", ["standard", "minmax"])
+def test_examples_are_scaled_by_the_training_examples(kind, by):
+    x, y = raw()
+    made = from_arrays(x, y, CLIENT, split=SPLIT, scale=kind, scale_by=by)
+    parts = {"train": made.data.train, **made.data.evals}
+    for part, examples in parts.items():
+        for given, found in zip((x, y), rows_of(examples), strict=True):
+            rows = expected(given, kind, by)[part == SPLIT]
+            np.testing.assert_allclose(np.concatenate(found), rows, rtol=1e-5, atol=1e-6)
+
+
+def test_a_random_split_is_that_without_scaling_and_test_examples_do_not_decide():
+    x, y = raw()
+    plain = from_arrays(x, y, CLIENT, val_fraction=0.2, seed=3)
+    made = from_arrays(x, y, CLIENT, val_fraction=0.2, seed=3, scale="standard")
+    offset, scale = made.scaling.inputs
+    train = np.concatenate(rows_of(plain.data.train)[0]).astype(float)
+    np.testing.assert_allclose(offset[0], train.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(scale[0, :2], train.std(0)[:2], rtol=1e-3)
+    for part in ("val", "test"):
+        rows = rows_of(plain.data.evals[part])[0]
+        for own, found in zip(rows, rows_of(made.data.evals[part])[0], strict=True):
+            back = found * scale[0] + offset[0]
+            np.testing.assert_allclose(back, own, rtol=1e-4)
+
+
+def test_labels_stay_and_the_hash_depends_on_the_scaling():
+    x, y = raw(labels=True)
+    pairs = (("none", "client"), ("standard", "client"), ("standard", "federation"))
+    made = [
+        from_arrays(x, y, CLIENT, split=SPLIT, scale=scale, scale_by=by) for scale, by in pairs
+    ]
+    assert len({one.sha256 for one in made}) == 3
+    for one in made:
+        np.testing.assert_array_equal(one.data.train.y, made[0].data.train.y)
+        assert one.units is None
+    assert made[0].scaling is None and made[1].scaling.targets is None
+
+
+@pytest.mark.parametrize(
+    "changes, named",
+    [
+        ({"scale": "log"}, "data.scale='log' is unknown; choose from none, standard, minmax"),
+        ({"scale": "minmax", "scale_by": "row"}, "data.scale_by='row' is unknown; choose from"),
+        (
+            {"x": np.zeros((60, 3), np.uint8), "scale": "minmax"},
+            "not for x of type uint8",
+        ),
+    ],
+)
+def test_scalings_that_do_not_fit_are_refused(changes, named):
+    x, y = raw()
+    with pytest.raises(ValueError, match=named):
+        from_arrays(**{"x": x, "y": y, "client": CLIENT} | changes)
+
+
+def small(**changes):
+    settings = {"rounds": 2, "eval_every": 2, "cohort_size": 3, "local_steps": 2}
+    settings |= {"batch_size": 4, "model.hidden": (3,), "hparams.client_lr": 0.01}
+    return changed(configuration.get_config("fedavg"), settings | changes)
+
+
+@pytest.mark.usefixtures("shared_programs")
+@pytest.mark.parametrize("by", ["federation", "client"])
+def test_errors_are_in_the_units_of_the_targets(by):
+    """By one scale, the mean square errors of two targets give the score back."""
+    x, y = raw()
+    made = from_arrays(x, y, CLIENT, split=SPLIT, scale="standard", scale_by=by)
+    results = graphfl_jax.run(small(), made).results
+    recorded = results["scaling"]
+    assert recorded["kind"] == "standard"
+    assert recorded["clients"] == ([] if by == "federation" else [*"01234"])
+    scale = np.array(recorded["targets"]["scale"])
+    assert scale.shape == (1 if by == "federation" else CLIENTS, 2)
+    for point in "GLP":
+        errors = results["errors"][point]
+        assert set(errors) == {"target 0", "target 1"}
+        rmse = np.array([errors[target]["rmse"] for target in errors])
+        mae = np.array([errors[target]["mae"] for target in errors])
+        assert (mae > 0).all() and (mae <= rmse).all()
+        if by == "federation":
+            score = np.mean((rmse / scale[0]) ** 2)
+            np.testing.assert_allclose(results["scores"]["final"][point]["mean"], score, 1e-5)
+
+
+def test_errors_of_each_client_have_its_own_units():
+    """Errors of 1 in scaled units are the scale in own units, also beside new clients."""
+    x, y = raw()
+    made = from_arrays(x, y, CLIENT, split=SPLIT, scale="standard", scale_by="client")
+    scale = made.scaling.targets[1]
+    ones = {"abs": np.ones((CLIENTS, 2)), "square": np.ones((CLIENTS, 2))}
+    errors = made.units.errors(ones)
+    for target in range(2):
+        own = scale[:, target]
+        np.testing.assert_allclose(errors[f"target {target}"]["mae"], np.mean(own))
+        rmse = np.sqrt(np.mean(own**2))
+        np.testing.assert_allclose(errors[f"target {target}"]["rmse"], rmse)
+    held = hold_out(made, fraction=0.4, seed=0)
+    training = [int(name) for name in held.clients[:-2]]
+    np.testing.assert_array_equal(held.units.scale, scale[training])
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    x, y = raw()
+    path = tmp_path_factory.mktemp("raw") / "raw.npz"
+    np.savez(path, x=x, y=y, client=CLIENT, split=SPLIT)
+    return path
+
+
+def test_a_file_gives_the_same_as_its_arrays(file):
+    x, y = raw()
+    loaded = custom(path=str(file), seed=0, scale="minmax", scale_by="client")
+    made = from_arrays(x, y, CLIENT, split=SPLIT, scale="minmax", scale_by="client")
+    assert loaded.sha256 == made.sha256
+    np.testing.assert_array_equal(loaded.data.train.x, made.data.train.x)
+
+
+def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
+    words = [f"--config={ROOT}/configs/custom.py:fedavg", f"--config.data.path={file}"]
+    words += ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]
+    words += ["--config.local_steps=10", "--config.batch_size=8"]
+    status, printed, _ = launched("run", *words, "--out=raw", cwd=tmp_path)
+    assert status == 1
+    high = raw()[0][SPLIT == "train"].max()
+    remedy = f"the inputs range from 0.1 to {high:.3g}: set --config.data.scale=standard, or"
+    assert remedy in printed
+    scaled = [*words, "--config.data.scale=standard", "--out=scaled"]
+    status, printed, errors = launched("run", *scaled, cwd=tmp_path)
+    assert status == 0, errors
+    assert "MAE/RMSE in the targets' own units" in printed
+    results = json.loads((tmp_path / "scaled/results.json").read_text())
+    assert results["errors"]["units"] == "own" and results["scaling"]["kind"] == "standard"
+    assert results["errors"]["P"]["target 0"]["mae"] > 1
