@@ -230,3 +230,24 @@ def test_tasks_on_a_ray_cluster_end_with_the_sweep(tmp_path, monkeypatch):
             time.sleep(0.1)
     finally:
         nodes.shutdown()
+
+
+def test_an_interrupt_imports_nothing():
+    """The thread that ends the process would wait for a module that the main thread imports."""
+    program = """
+import os, sys
+from experiments.common import interrupts
+interrupts.install()
+before = set(sys.modules)
+leave = os._exit
+def check(status):
+    print(sorted(set(sys.modules) - before))
+    sys.stdout.flush()
+    leave(status)
+os._exit = check
+os.kill(os.getpid(), 15)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout) == (143, "[]\n")

@@ -6,7 +6,9 @@ or a round has ended. Therefore a thread waits for the numbers of the signals, s
 replaced is the old or the new one, and a line that is cut off is written again when the run or
 the sweep is resumed.
 
-This module and `experiments` are imported before all others, so they import little.
+This module and `experiments` are imported before all others, so they import little. What the
+thread needs is among it: the signal may find the main thread in an import, which then holds
+locks of modules for ever, so the thread must not import anything.
 """
 
 import atexit
@@ -17,6 +19,8 @@ import signal
 import sys
 import threading
 from pathlib import Path
+
+import psutil
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE = 3  # seconds that the processes of this one have to end
@@ -106,8 +110,6 @@ def _leave(number):
     line = f"{shown}interrupted by {signal.Signals(number).name}; {how_to_continue()}\n"
     with contextlib.suppress(OSError):  # nobody reads
         os.write(2, line.encode(errors="surrogateescape"))
-    import psutil
-
     children = psutil.Process().children(recursive=True)
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in children:
