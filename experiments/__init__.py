@@ -1,8 +1,8 @@
-"""Entries that are used from a checkout: ``python -m experiments.run`` and others."""
+"""The commands of ``graphfl``, as modules: ``python -m experiments.run`` and others."""
 
 import sys
 
-from experiments.common import interrupts
+from graphfl_jax.commands.common import interrupts
 
 if sys.argv[0] == "-m":  # Python has not found the entry yet, whose imports take seconds
     interrupts.install()

@@ -1,9 +1,34 @@
 """Personalised federated learning with relations between clients, simulated in JAX."""
 
-from graphfl_jax import configs
-from graphfl_jax.data import from_arrays
-from graphfl_jax.runs.single import Result, run
-from graphfl_jax.runs.sweep import sweep
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from graphfl_jax import configs
+    from graphfl_jax.data import from_arrays
+    from graphfl_jax.runs.single import Result, run
+    from graphfl_jax.runs.sweep import sweep
 
 __all__ = ["Result", "configs", "from_arrays", "run", "sweep"]
 __version__ = "0.1.0"
+
+_MODULES = {
+    "Result": "graphfl_jax.runs.single",
+    "from_arrays": "graphfl_jax.data",
+    "run": "graphfl_jax.runs.single",
+    "sweep": "graphfl_jax.runs.sweep",
+}
+
+
+def __getattr__(name):
+    """Imports a public name when it is first used: JAX and its libraries take seconds."""
+    if name == "configs":
+        return importlib.import_module("graphfl_jax.configs")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'graphfl_jax' has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)
+    return value
+
+
+def __dir__():
+    return sorted({*globals(), *__all__})

@@ -31,9 +31,10 @@ import atexit, gc, json, os, runpy, sys, threading, traceback
 import graphfl_jax
 import orbax.checkpoint, scipy.special  # which the entries import when they need them
 # All but the entries and `processes`, whose flags would be those of every entry.
-import experiments.common.plots, experiments.paper.cached_runs, experiments.paper.table_text
-import experiments.sweeping.grid, experiments.sweeping.leaderboard
-import experiments.sweeping.trial_log
+import graphfl_jax.runs.sweep
+import graphfl_jax.commands.common.plots, graphfl_jax.commands.paper.cached_runs
+import graphfl_jax.commands.paper.table_text, graphfl_jax.commands.sweeping.grid
+import graphfl_jax.commands.sweeping.leaderboard, graphfl_jax.commands.sweeping.trial_log
 
 gc.freeze()  # so that a child does not copy memory when it collects garbage
 

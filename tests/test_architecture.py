@@ -3,8 +3,11 @@
 import ast
 from pathlib import Path
 
+from graphfl_jax import commands
+
 REPOSITORY = Path(__file__).parents[1]
 PACKAGE = REPOSITORY / "graphfl_jax"
+COMMANDS = PACKAGE / "commands"
 # A layer imports layers above it in this list, and itself.
 LAYERS = [
     {"architecture", "examples", "settings"},
@@ -16,6 +19,7 @@ LAYERS = [
     {"configs"},
     {"build"},
     {"runs"},
+    {"commands"},
 ]
 # The program knows neither methods nor data sets.
 COMPUTATION = {
@@ -36,7 +40,7 @@ def imported(path, package):
         if node.module == package:
             words |= {alias.name for alias in node.names}
         elif (node.module or "").startswith(f"{package}."):
-            words.add(node.module.split(".")[1])
+            words.add(node.module.removeprefix(f"{package}.").split(".")[0])
     return words
 
 
@@ -44,7 +48,7 @@ def test_imports_of_the_package_point_down():
     level = {name: i for i, names in enumerate(LAYERS) for name in names}
     for path in PACKAGE.rglob("*.py"):
         name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-        if name == "__init__":
+        if name in ("__init__", "__main__"):
             continue
         for other in imported(path, "graphfl_jax"):
             assert (
@@ -53,31 +57,33 @@ def test_imports_of_the_package_point_down():
             assert name not in COMPUTATION or other in COMPUTATION, f"{path} imports {other}"
 
 
-def test_imports_of_experiments_point_down():
-    """From the entries to their rooms, and from these to what all share."""
-    folder = REPOSITORY / "experiments"
-    for path in folder.rglob("*.py"):
-        parts = path.relative_to(folder).parts
-        others = imported(path, "experiments")
+def test_imports_of_commands_point_down():
+    """From the commands to their rooms, and from these to what all share."""
+    for path in COMMANDS.rglob("*.py"):
+        parts = path.relative_to(COMMANDS).parts
+        others = imported(path, "graphfl_jax.commands")
         if parts[0] == "common":
             assert others <= {"common"}, f"{path} imports {others}"
         elif parts[0] in ROOMS:
             allowed = {"common", parts[0]}
             assert others <= allowed, f"{path} imports {others - allowed}"
         else:
-            assert not others & (ENTRIES - {path.stem}), f"{path} imports an entry"
+            assert not others & (ENTRIES - {path.stem}), f"{path} imports a command"
 
 
-def test_the_package_imports_no_experiments():
+def test_the_package_does_not_need_the_checkout():
     for path in PACKAGE.rglob("*.py"):
         assert not imported(path, "experiments") and not imported(path, "configs"), path
 
 
-def test_entries_are_the_only_modules_beside_the_rooms():
-    folder = REPOSITORY / "experiments"
-    assert {path.stem for path in folder.glob("[!_]*.py")} == ENTRIES
-    rooms = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
+def test_commands_are_the_only_modules_beside_the_rooms():
+    assert (
+        {path.stem for path in COMMANDS.glob("[!_]*.py")} == ENTRIES == set(commands.COMMANDS)
+    )
+    rooms = {path.name for path in COMMANDS.iterdir() if (path / "__init__.py").exists()}
     assert rooms == ROOMS | {"common"}
+    entries = {path.stem for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
+    assert entries <= ENTRIES
 
 
 def test_algorithms_use_each_other_only_by_public_names():
@@ -90,6 +96,6 @@ def test_algorithms_use_each_other_only_by_public_names():
 
 
 def test_no_file_is_longer_than_400_lines():
-    files = [*PACKAGE.rglob("*.py"), *(REPOSITORY / "experiments").rglob("*.py")]
+    files = [*PACKAGE.rglob("*.py")]
     long = {str(path): len(path.read_text().splitlines()) for path in files}
     assert {path: lines for path, lines in long.items() if lines > LONGEST} == {}

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.common.architecture_plots import depths
 from graphfl_jax.architecture import Architecture, Node, check_architecture, layer_of
 from graphfl_jax.build import arrange, build_experiment
+from graphfl_jax.commands.common.architecture_plots import depths
 from graphfl_jax.configs import changed, flha_cifar10
 from graphfl_jax.data import from_arrays
 from graphfl_jax.examples import Examples

@@ -277,8 +277,10 @@ REFUSED = [
 
 @pytest.mark.parametrize("flags, message", REFUSED)
 def test_flags_that_do_not_fit_are_refused_in_one_line(flags, message, monkeypatch, capsys):
-    from experiments.common.command_line import launch
-    from experiments.common.processes import joined  # defines flags, for these tests only
+    from graphfl_jax.commands.common.command_line import launch
+    from graphfl_jax.commands.common.processes import (
+        joined,
+    )  # defines flags, for these tests only
 
     def main():
         with joined():
@@ -359,8 +361,8 @@ def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, na
 WAITING = """
 import sys
 import time
-from experiments.common.processes import joined
-from experiments.common.command_line import launch
+from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.command_line import launch
 from graphfl_jax.runs.multihost import barrier
 
 def main():

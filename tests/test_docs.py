@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.common import pages
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.commands.common import pages
 from graphfl_jax.configs import fields
 from graphfl_jax.configs.__main__ import reference
 from tests.federations import small_config, two_clusters
@@ -60,8 +60,8 @@ def commands(path):
 # of the same names. Prints a line of JSON with the errors of each entry.
 CHECKER = """
 import contextlib, importlib, io, json, os, sys, warnings
-import experiments.common.command_line as command_line
-import experiments.common.plots, experiments.common.statistics, graphfl_jax
+import graphfl_jax.commands.common.command_line as command_line
+import graphfl_jax.commands.common.plots, graphfl_jax.commands.common.statistics
 from absl import app
 
 FLAGS = command_line.FLAGS
@@ -117,7 +117,7 @@ for entry, all_words in json.load(sys.stdin).items():
     if os.fork():
         continue
     errors = []
-    module = importlib.import_module(f"experiments.{entry}")
+    module = importlib.import_module(f"graphfl_jax.commands.{entry}")
     for words in all_words:
         output = io.StringIO()
         try:

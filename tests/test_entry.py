@@ -11,9 +11,9 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
-from experiments.common.command_line import field_table
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
+from graphfl_jax.commands.common.command_line import field_table
 from graphfl_jax.configs import changed, parsed
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION

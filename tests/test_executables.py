@@ -478,7 +478,7 @@ def test_a_folder_that_others_can_write_is_refused_and_not_changed(tmp_path):
 
 
 def test_an_empty_flag_keeps_nothing():
-    from experiments.common.command_line import (  # defines flags, for this test only
+    from graphfl_jax.commands.common.command_line import (  # defines flags, for this test only
         FLAGS,
         compiled_folder,
     )

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.bench import matmul_flops
-from experiments.common.plots import draw_lines
-from experiments.common.provenance import command, provenance
-from experiments.common.text_tables import markdown_table, narrow
-from experiments.paper.configurations import Cell, paper_config
-from experiments.paper.published import PUBLISHED, published
-from experiments.paper.table_text import heads_of, score_rows, table_row
-from experiments.paper.tables import TABLES
 from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.commands.bench import matmul_flops
+from graphfl_jax.commands.common.plots import draw_lines
+from graphfl_jax.commands.common.provenance import command, provenance
+from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.commands.paper.configurations import Cell, paper_config
+from graphfl_jax.commands.paper.published import PUBLISHED, published
+from graphfl_jax.commands.paper.table_text import heads_of, score_rows, table_row
+from graphfl_jax.commands.paper.tables import TABLES
 from graphfl_jax.configs import (
     changed,
     compcars,

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.common.plots import draw_panels
-from experiments.paper import cached_runs as cache
-from experiments.paper import flha_figures, flha_unseen
-from experiments.paper.configurations import paper_config
-from experiments.paper.flha import (
+from graphfl_jax.build import arrange, build_experiment, variant_of
+from graphfl_jax.commands.common.plots import draw_panels
+from graphfl_jax.commands.paper import cached_runs as cache
+from graphfl_jax.commands.paper import flha_figures, flha_unseen
+from graphfl_jax.commands.paper.configurations import paper_config
+from graphfl_jax.commands.paper.flha import (
     CLIENTS,
     PLAIN,
     RESIDUAL,
@@ -23,9 +24,9 @@ from experiments.paper.flha import (
     with_examples,
     with_steps,
 )
-from experiments.paper.flha_figures import SERIES, series_lines, series_rows
-from experiments.paper.flha_published import PUBLISHED, UNSEEN
-from experiments.paper.flha_text import (
+from graphfl_jax.commands.paper.flha_figures import SERIES, series_lines, series_rows
+from graphfl_jax.commands.paper.flha_published import PUBLISHED, UNSEEN
+from graphfl_jax.commands.paper.flha_text import (
     DROP,
     columns_of,
     console_table,
@@ -35,7 +36,6 @@ from experiments.paper.flha_text import (
     table_row,
     with_drops,
 )
-from graphfl_jax.build import arrange, build_experiment, variant_of
 from graphfl_jax.configs import changed
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split

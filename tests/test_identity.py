@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.paper import cached_runs as cache
-from experiments.paper.cached_runs import Cache, cached_runs
-from experiments.sweeping.leaderboard import leaderboards, markdown
-from experiments.sweeping.trial_log import TrialLog
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import arrange
+from graphfl_jax.commands.paper import cached_runs as cache
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown
+from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import base, changed, fl60
 from graphfl_jax.configs.values import adjusted
 from graphfl_jax.data import from_arrays

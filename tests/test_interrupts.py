@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from experiments.common import interrupts
+from graphfl_jax.commands.common import interrupts
 from tests.entries import ENVIRONMENT, ROOT, command, small_words
 
 BOTH = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -23,7 +23,7 @@ signal.signal(signal.SIGINT, signal.SIG_DFL)
 os.execv(sys.argv[1], sys.argv[1:])
 """
 IN_A_PROGRAM = """
-from experiments.common import interrupts
+from graphfl_jax.commands.common import interrupts
 interrupts.install()
 import jax
 endless = jax.jit(lambda x: jax.lax.while_loop(lambda x: x < 2, jax.numpy.sin, x))
@@ -33,7 +33,7 @@ compiled(1.0).block_until_ready()
 """
 WITH_A_CHILD = """
 import subprocess, sys, time
-from experiments.common import interrupts
+from graphfl_jax.commands.common import interrupts
 interrupts.install()
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 print(child.pid, flush=True)
@@ -141,7 +141,7 @@ def test_the_processes_that_an_entry_has_started_end_too(tmp_path):
 def test_a_signal_that_the_parent_ignores_stays_ignored():
     script = (
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "from experiments.common import interrupts; interrupts.install()\n"
+        "from graphfl_jax.commands.common import interrupts; interrupts.install()\n"
         "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN,"
         " callable(signal.getsignal(signal.SIGTERM)))"
     )
@@ -178,7 +178,7 @@ def test_the_command_that_continues_has_each_flag_once(tmp_path, monkeypatch):
 
 AT_THE_END = """
 import atexit, sys, time
-from experiments.common import interrupts
+from graphfl_jax.commands.common import interrupts
 interrupts.install()
 class Slow:
     def __del__(self):
@@ -236,7 +236,7 @@ def test_an_interrupt_imports_nothing():
     """The thread that ends the process would wait for a module that the main thread imports."""
     program = """
 import os, sys
-from experiments.common import interrupts
+from graphfl_jax.commands.common import interrupts
 interrupts.install()
 before = set(sys.modules)
 leave = os._exit
@@ -248,6 +248,10 @@ os._exit = check
 os.kill(os.getpid(), 15)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
     )
     assert (done.returncode, done.stdout) == (143, "[]\n")

@@ -9,7 +9,6 @@ import numpy as np
 import optax
 import pytest
 
-from experiments.common.text_tables import new_architectures_table
 from graphfl_jax import tree
 from graphfl_jax.algorithms.distillation import distillation
 from graphfl_jax.algorithms.feddistill import feddistill
@@ -23,6 +22,7 @@ from graphfl_jax.algorithms.lgfedavg import lgfedavg
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.pfedhn_het import pfedhn_het
 from graphfl_jax.build import Experiment
+from graphfl_jax.commands.common.text_tables import new_architectures_table
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.hypernets.layer_types import type_table

@@ -5,13 +5,21 @@ import json
 import numpy as np
 import pytest
 
-from experiments.common.plots import draw_panels, draw_shares
-from experiments.paper import cached_runs as cache
-from experiments.paper import pfedgat_figures
-from experiments.paper.cached_runs import Cache, cached_runs
-from experiments.paper.configurations import paper_config
-from experiments.paper.pfedgat import METHODS, PUBLISHED, SETTINGS, TABLES, cell, cells_of
-from experiments.paper.pfedgat_figures import (
+from graphfl_jax.build import variant_of
+from graphfl_jax.commands.common.plots import draw_panels, draw_shares
+from graphfl_jax.commands.paper import cached_runs as cache
+from graphfl_jax.commands.paper import pfedgat_figures
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.configurations import paper_config
+from graphfl_jax.commands.paper.pfedgat import (
+    METHODS,
+    PUBLISHED,
+    SETTINGS,
+    TABLES,
+    cell,
+    cells_of,
+)
+from graphfl_jax.commands.paper.pfedgat_figures import (
     Joining,
     allocation_rows,
     by_labels,
@@ -19,7 +27,7 @@ from experiments.paper.pfedgat_figures import (
     joining_rows,
     label_shares,
 )
-from experiments.paper.pfedgat_text import (
+from graphfl_jax.commands.paper.pfedgat_text import (
     BETTER,
     HEADS,
     better_point,
@@ -30,7 +38,6 @@ from experiments.paper.pfedgat_text import (
     table_row,
     with_averages,
 )
-from graphfl_jax.build import variant_of
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs.batch import Outcome
 from tests.entries import launched, shrunk, tiny

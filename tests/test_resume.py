@@ -336,7 +336,7 @@ def test_another_device_leads_to_a_warning(cut, monkeypatch):
 def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
     uncut, cut, monkeypatch, capsys
 ):
-    from experiments.common.command_line import (  # defines flags, for this test only
+    from graphfl_jax.commands.common.command_line import (  # defines flags, for this test only
         FLAGS,
         launch,
     )

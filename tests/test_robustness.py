@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.common.flag_values import shares
-from experiments.common.plots import draw_robustness
-from experiments.common.statistics import over_seeds
-from experiments.paper.robustness_statistics import (
+from graphfl_jax.commands.common.flag_values import shares
+from graphfl_jax.commands.common.plots import draw_robustness
+from graphfl_jax.commands.common.statistics import over_seeds
+from graphfl_jax.commands.paper.robustness_statistics import (
     excess_losses,
     robustness_row,
     robustness_tables,

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.bench import varied, with_method
-from experiments.benchmarks import scaling
-from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player
 from graphfl_jax.build import build_experiment, variant_of
+from graphfl_jax.commands.bench import varied, with_method
+from graphfl_jax.commands.benchmarks import scaling
+from graphfl_jax.commands.benchmarks.timing import compile_rounds, cost, interleaved, player
 from graphfl_jax.configs import methods
 from tests.entries import entry
 from tests.federations import small_config, two_clusters

@@ -6,8 +6,8 @@ import signal
 import numpy as np
 import pytest
 
-from experiments.benchmarks import interrupted_runs
-from experiments.benchmarks.interrupted_runs import REFUSED, WRONG, Ended
+from graphfl_jax.commands.benchmarks import interrupted_runs
+from graphfl_jax.commands.benchmarks.interrupted_runs import REFUSED, WRONG, Ended
 from tests.entries import launched
 
 

@@ -7,10 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from experiments.bench import FLAGS
-from experiments.benchmarks import images, suite, suite_commands, suite_tables
-from experiments.common.python_files import call_in_file
-from graphfl_jax.configs import custom, parsed, tpt48
+from graphfl_jax.commands.bench import FLAGS
+from graphfl_jax.commands.benchmarks import images, suite, suite_commands, suite_tables
+from graphfl_jax.configs import PRESETS, custom, parsed, tpt48
 from tests.entries import ROOT, launched
 
 CPU = suite.Machine(
@@ -71,9 +70,7 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
                 overrides[name.removeprefix("config.")] = value
             else:
                 FLAGS[name].parser.parse(value)
-        config = parsed(
-            call_in_file("config", path, "get_config", *[method] * bool(method)), overrides
-        )
+        config = parsed(PRESETS[path](*[method] * bool(method)), overrides)
         assert config.cohort_size > 1, one.name
 
 

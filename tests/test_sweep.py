@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.common.statistics import diverged
-from experiments.sweeping import ray_backend
-from experiments.sweeping.grid import points_of, points_of_file, take_axes
-from experiments.sweeping.leaderboard import leaderboards
-from experiments.sweeping.trial_log import TrialLog
 from graphfl_jax.build import load_federation
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.sweeping import ray_backend
+from graphfl_jax.commands.sweeping.grid import points_of, points_of_file, take_axes
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards
+from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
 from graphfl_jax.metrics import CLASSIFICATION

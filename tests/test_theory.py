@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.common.statistics import critical_value
-from experiments.linear_theory import closed_form, simulation
+from graphfl_jax.commands.common.statistics import critical_value
+from graphfl_jax.commands.linear_theory import closed_form, simulation
 from graphfl_jax.data import relations
 from tests.entries import ROOT, launched
 

@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.benchmarks import torch_comparison
-from experiments.benchmarks.images import image_federation
-from experiments.benchmarks.recorded_rounds import Round, play_in_jax
-from experiments.benchmarks.scaling import generated_federation
-from experiments.benchmarks.timing import compile_rounds
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.benchmarks import torch_comparison
+from graphfl_jax.commands.benchmarks.images import image_federation
+from graphfl_jax.commands.benchmarks.recorded_rounds import Round, play_in_jax
+from graphfl_jax.commands.benchmarks.scaling import generated_federation
+from graphfl_jax.commands.benchmarks.timing import compile_rounds
 from graphfl_jax.configs import changed, compcars, fl60, metr_la, tpt48
 from tests.entries import entry
 from tests.federations import SMALL, small_config, two_clusters
@@ -187,7 +187,7 @@ def other_embedding(player, start):
 
 
 def no_polyak_step_size(player, start):
-    from experiments.benchmarks import torch_player
+    from graphfl_jax.commands.benchmarks import torch_player
 
     player.server.make_optimizer = torch_player.sgd
 

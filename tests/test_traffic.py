@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.paper.forecast_baselines import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
+from graphfl_jax.commands.paper.forecast_baselines import forecast_rows
 from graphfl_jax.configs import changed, metr_la
 from graphfl_jax.data import DATASETS, knn, roads, traffic
 from graphfl_jax.data.new_clients import hold_out

@@ -16,7 +16,23 @@ from graphfl_jax.configs import (
 from graphfl_jax.configs.base import for_any_task, methods
 from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
+# The functions that make the configurations of the data sets, by name.
+PRESETS = {
+    "chest_xray": chest_xray.get_config,
+    "cifar10": cifar10.get_config,
+    "cifar100": cifar100.get_config,
+    "compcars": compcars.get_config,
+    "custom": custom.get_config,
+    "fashion_mnist": fashion_mnist.get_config,
+    "fl60": fl60.get_config,
+    "flha_cifar10": flha_cifar10.get_config,
+    "metr_la": metr_la.get_config,
+    "pems_bay": pems_bay.get_config,
+    "tpt48": tpt48.get_config,
+}
+
 __all__ = [
+    "PRESETS",
     "changed",
     "checked",
     "chest_xray",

@@ -7,7 +7,7 @@ they were made, as a dictionary:
     data         `Federation.sha256`: the examples and the relations
     arrays       the data as the run uses them: which examples train and which test, the new
                  clients, the order of the attackers
-    source       the source files of this package
+    source       the source files of this package, but those of the commands
     config_file  the configuration file that the user gave; None without one
     callables    the files of functions that the user registered or passed, by file name
 
@@ -53,10 +53,15 @@ Identity = dict[str, Any]
 
 
 def _source_code() -> bytes:
-    """The names and contents of all source files of this package."""
+    """The names and contents of the source files of this package that decide results.
+
+    Those of the commands start runs, and show what came of them.
+    """
+    sources = {path.relative_to(PACKAGE): path for path in PACKAGE.rglob("*.py")}
     return b"".join(
-        str(source.relative_to(PACKAGE)).encode() + source.read_bytes()
-        for source in sorted(PACKAGE.rglob("*.py"))
+        str(name).encode() + sources[name].read_bytes()
+        for name in sorted(sources)
+        if name.parts[0] not in ("commands", "__main__.py")
     )
 
 

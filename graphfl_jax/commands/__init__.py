@@ -1,0 +1,7 @@
+"""The commands of ``graphfl``. Each is a module with a function `start`.
+
+A command defines its flags when it is imported, and commands share names of flags. So a process
+imports one command.
+"""
+
+COMMANDS = ("run", "sweep", "tables", "figures", "robustness", "theory", "bench", "soak")

@@ -1,0 +1,180 @@
+"""Runs that are interrupted, and resumed until they end, in processes of their own."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parents[3]
+CONFIG = "fl60:fedavg"
+SETTINGS = {
+    "rounds": 60,
+    "eval_every": 2,
+    "checkpoint_every": 4,
+    "cohort_size": 4,
+    "local_steps": 2,
+    "batch_size": 4,
+    "model.hidden": 4,
+    "data.val_fraction": 0.1,
+}
+SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signal.SIGINT}
+# A limit of the size of files ends a write in its middle, as a full disk does.
+FULL, DAMAGED_RUN, DAMAGED_PROGRAM = "full disk", "damaged file of the run", "damaged program"
+FAULTS = (*SIGNALS, FULL, DAMAGED_RUN, DAMAGED_PROGRAM)
+MOST_FAULTS = 3  # of a run
+LARGEST = 8000  # bytes; a file of a tiny run has fewer
+TIMEOUT = 300  # seconds that a process may take
+IDENTICAL, REFUSED, WRONG = "identical", "refused in one line", "wrong"
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    status: int  # negative: the number of the signal that ended it
+    lines: list[str]  # of stderr, without warnings
+
+
+class Outcome(NamedTuple):
+    """What became of an interrupted run."""
+
+    faults: list[str]
+    verdict: str  # IDENTICAL, REFUSED or WRONG
+    why: str  # of a refusal, or what was wrong
+
+
+def started(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
+    """Starts the entry of a run.
+
+    Args:
+      folder: of the run.
+      cache: the user's cache folder, in which compiled programs are kept.
+      words: further flags.
+    """
+    settings = [f"--config.{field}={value}" for field, value in SETTINGS.items()]
+    command = ["-m", "graphfl_jax", "run", f"--config={CONFIG}", f"--out={folder}"]
+    return subprocess.Popen(
+        [sys.executable, *command, "--cores=1", *settings, *words],
+        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def ended(process: subprocess.Popen) -> Ended:
+    """Waits for the end of a process.
+
+    Raises:
+      TimeoutError: it hangs; it is killed.
+    """
+    try:
+        _, text = process.communicate(timeout=TIMEOUT)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        process.communicate()
+        raise TimeoutError(f"a run does not end within {TIMEOUT} s") from error
+    lines = [line for line in text.splitlines() if not line.startswith("warning: ")]
+    return Ended(process.returncode, lines)
+
+
+def written(folder: Path) -> tuple[bytes, dict]:
+    """What a finished run wrote, without its times: metrics.jsonl, and results.json."""
+    results = json.loads((folder / "results.json").read_text())
+    del results["timing"]
+    return (folder / "metrics.jsonl").read_bytes(), results
+
+
+def interrupted(
+    rng: np.random.Generator, folder: Path, cache: Path, whole: tuple, seconds: float
+) -> Outcome:
+    """Plays a run with faults, resumes it, and compares it with an uninterrupted one.
+
+    Args:
+      rng: that draws the faults and their moments.
+      folder: of the run; it does not exist.
+      cache: as in `started`.
+      whole: what the uninterrupted run has `written`.
+      seconds: that it took.
+    """
+    first = rng.choice([*SIGNALS, FULL])  # so that there are files to damage
+    faults = [str(one) for one in (first, *rng.choice(FAULTS, rng.integers(MOST_FAULTS)))]
+    for fault in faults:
+        if fault in (DAMAGED_RUN, DAMAGED_PROGRAM):
+            _damage(rng, folder if fault == DAMAGED_RUN else cache)
+            continue
+        verdict, why = _after(fault, *_with_fault(rng, fault, folder, cache, seconds))
+        if verdict:
+            return Outcome(faults, verdict, why)
+    end = ended(started(folder, cache, *_resume(folder)))
+    if end.status == 2 and len(end.lines) == 1:
+        return Outcome(faults, REFUSED, end.lines[0])
+    if end.status or end.lines:
+        return Outcome(faults, WRONG, f"status {end.status}: {' '.join(end.lines)}")
+    same = written(folder) == whole
+    return Outcome(faults, *(IDENTICAL, "") if same else (WRONG, "other results"))
+
+
+def _resume(folder):
+    """The flag that continues a run, if the folder has any file of one."""
+    return ["--resume"] if any(folder.glob("*")) else []
+
+
+def _with_fault(rng, fault, folder, cache, seconds):
+    """How a process ends to which a fault happens, and whether there was a run before."""
+    words = _resume(folder)
+    process = started(folder, cache, *words)
+    if fault == FULL:
+        limit = int(rng.integers(LARGEST))
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    else:
+        _wait_for_start(process)
+        time.sleep(rng.uniform(0, seconds))
+        process.send_signal(SIGNALS[fault])
+    return ended(process), bool(words)
+
+
+def _after(fault, end, resumed):
+    """A verdict on a process to which a fault happened, and why; empty if the run can go on."""
+    text = " ".join(end.lines)
+    if end.status == 2 and len(end.lines) == 1 and resumed and "be written" not in text:
+        return REFUSED, text  # a file had been damaged before
+    own = {"SIGKILL": -signal.SIGKILL, FULL: 2}
+    expected = (0, own.get(fault, 128 + SIGNALS.get(fault, 0)))
+    if end.status in expected and len(end.lines) == (end.status > 0):
+        return "", ""
+    return WRONG, f"{fault}, status {end.status}: {text}"
+
+
+def _wait_for_start(process):
+    """Waits until the entry catches SIGTERM, which it does before its imports."""
+    status = Path(f"/proc/{process.pid}/status")
+    caught = 0
+    while process.poll() is None and not caught >> (signal.SIGTERM - 1) & 1:
+        time.sleep(0.01)
+        lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
+        caught = int(lines.get("SigCgt", "0"), 16)
+
+
+def _damage(rng, folder):
+    """Truncates or removes a file, or flips a bit of it."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    if not files:
+        return
+    path = files[rng.integers(len(files))]
+    content = bytearray(path.read_bytes())
+    kind = rng.integers(3)
+    if kind == 0 or not content:
+        path.unlink()
+    elif kind == 1:
+        os.truncate(path, rng.integers(len(content)))
+    else:
+        content[rng.integers(len(content))] ^= 1 << rng.integers(8)
+        path.write_bytes(content)

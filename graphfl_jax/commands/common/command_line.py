@@ -1,0 +1,322 @@
+"""The command line of all entries: flags, errors in one line, progress."""
+
+import itertools
+import os
+import re
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import jax
+from absl import app, flags, logging
+from ml_collections import ConfigDict
+from rich import progress
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from graphfl_jax.commands.common.interrupts import ended, how_to_continue
+from graphfl_jax.commands.common.python_files import call_in_file
+from graphfl_jax.configs import PRESETS
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import changed, checked, parsed, values_of
+from graphfl_jax.data.files import cache_folder
+from graphfl_jax.runs import compiled
+from graphfl_jax.runs.disk import WriteError
+
+flags.DEFINE_string(
+    "config",
+    None,
+    "Name of a configuration, such as tpt48, or a file, such as mine.py; with :METHOD, of a "
+    "method, such as tpt48:fedavg. --config.FIELD=VALUE sets a field; --help lists the fields.",
+)
+flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
+flags.DEFINE_string(
+    "compilation_cache",
+    None,
+    "Folder in which compiled programs are kept, by default in the user's cache folder; if "
+    "empty, none are kept.",
+)
+flags.DEFINE_integer(
+    "cores",
+    None,
+    "CPU cores that share the clients of a round, or many runs; by default all that this "
+    "process may use. All accelerators are used in any case.",
+    lower_bound=1,
+)
+flags.DEFINE_bool(
+    "debug",
+    False,
+    "Show the traceback of an error. With run, play client by client without jit.",
+)
+FLAGS = flags.FLAGS
+OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
+
+
+def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
+    """Runs `main` after parsing flags, and exits with the status that it returns.
+
+    An OSError or ValueError, as raised for an invalid flag, field or file, is printed as one
+    line on stderr, and the status is 2. With --debug, its traceback is printed before. If a
+    file could not be written, the line ends with the command that continues.
+
+    Args:
+      main: the entry; returns the exit status.
+      keep_compiled: whether compiled programs are kept for later processes.
+      many_runs: whether `main` splits runs over devices; each CPU core is then a device.
+    """
+    warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
+
+    def guarded(argv):
+        logging.set_verbosity(logging.WARNING)  # Orbax logs every step of a save
+        try:
+            if keep_compiled:
+                _keep_compiled(FLAGS.compilation_cache)
+            _make_cores_devices(FLAGS.cores)
+            sys.exit(main())
+        except (OSError, ValueError) as error:
+            if FLAGS.debug:
+                traceback.print_exc()
+            then = f"; {how_to_continue()}" if isinstance(error, WriteError) else ""
+            refuse(str(error) + then)
+        except (AssertionError, RuntimeError):
+            if FLAGS.debug:
+                traceback.print_exc()
+            why = _missing_devices()
+            if not why:
+                raise
+            refuse(why)
+
+    try:
+        app.run(guarded, flags_parser=_parse)
+    except SystemExit as left:
+        ended(left.code or 0)
+        raise
+
+
+def _missing_devices() -> str:
+    """Why JAX has no devices, or an empty string. Its errors are of various types."""
+    try:
+        jax.devices()
+    except (AssertionError, RuntimeError) as error:
+        why = " ".join(str(error).split()) or "there is no such device"
+        return (
+            f"JAX_PLATFORMS={jax.config.jax_platforms or ''} cannot be used ({why}); set it to "
+            f"cpu, or leave it unset"
+        )
+    return ""
+
+
+def compiled_folder() -> str | None:
+    """The folder in which compiled programs are kept, or None."""
+    folder = jax.config.jax_compilation_cache_dir
+    kept = FLAGS.compilation_cache != "" and jax.config.jax_enable_compilation_cache
+    return folder if kept and folder and "://" not in folder else None
+
+
+def configuration(default: ConfigDict | None = None) -> ConfigDict:
+    """The configuration of the file, with the fields that the flags set.
+
+    Args:
+      default: the configuration without --config.
+
+    Raises:
+      ValueError: --config is missing without a default, or a field does not fit.
+    """
+    unset = FLAGS.config is None and default is not None
+    config = parsed(default if unset else file_configuration(), OVERRIDES)
+    if FLAGS.data_root is not None:
+        config = changed(config, {"data.root": FLAGS.data_root})
+    return config
+
+
+def configuration_file() -> Path | None:
+    """The configuration file of --config, if it is set to a file."""
+    path = (FLAGS.config or "").partition(":")[0]
+    return None if path in ("", *PRESETS) else Path(path)
+
+
+def file_configuration(method: str = "") -> ConfigDict:
+    """The configuration that --config names, without ``--config.FIELD=VALUE``.
+
+    Args:
+      method: replaces the method that --config names.
+
+    Raises:
+      ValueError: --config is missing, or the file or the method does not fit.
+    """
+    if FLAGS.config is None:
+        raise ValueError(
+            f"config is not set; add the name of a configuration, {', '.join(PRESETS)}, or of "
+            f"a file, as in --config=mine.py"
+        )
+    path, _, named = FLAGS.config.partition(":")
+    words = [word for word in (method or named,) if word]
+    if path in PRESETS:
+        return checked(PRESETS[path](*words))
+    config = call_in_file("config", path, "get_config", *words)
+    if not isinstance(config, ConfigDict):
+        raise ValueError(
+            f"config={path}: get_config() returns a {type(config).__name__}; return a "
+            f"ConfigDict"
+        )
+    return checked(config)
+
+
+def fresh_folder(name: str) -> Path:
+    """The first of the folders runs/NAME, runs/NAME-2, ... that does not exist."""
+    numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
+    return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
+
+
+def refuse(message: str) -> NoReturn:
+    """Prints an error as one line and exits with status 2."""
+    complain(message)
+    sys.exit(2)
+
+
+def complain(message: str) -> None:
+    """Prints an error as one line."""
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+
+
+class Rate(progress.ProgressColumn):
+    """Recent units per second, or per minute below one per second."""
+
+    def __init__(self, unit: str):
+        super().__init__()
+        self.unit = unit
+
+    def render(self, task):
+        speed = task.finished_speed or task.speed
+        if not speed:
+            return Text("compiling")
+        if speed < 1:
+            return Text(f"{60 * speed:,.1f} {self.unit}/min")
+        return Text(f"{speed:,.0f} {self.unit}/s")
+
+
+def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
+    """Progress, rate and remaining time on stderr; nothing if stderr is not a terminal."""
+    console = Console(stderr=True)
+    return progress.Progress(
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.MofNCompleteColumn(),
+        Rate(unit),
+        progress.TimeRemainingColumn(),
+        console=console,
+        disable=not (shown and console.is_terminal),
+    )
+
+
+def _keep_compiled(folder: str | None) -> None:
+    """Makes JAX keep compiled programs in a folder, unless JAX's own settings name one.
+
+    Raises:
+      ValueError: others may write into the folder.
+    """
+    if folder == "" or (folder is None and jax.config.jax_compilation_cache_dir):
+        return
+    path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        compiled.check_private(path)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(f"{path} cannot be written")
+    except OSError as error:
+        warnings.warn(
+            f"compilation_cache={path}: compiled programs are not kept ({error}); set "
+            f"--compilation_cache to another folder, or to nothing",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return
+    compiled.keep_in(path)
+
+
+def _make_cores_devices(cores: int | None) -> None:
+    """Makes each CPU core a device, unless XLA's own flags set the number of devices.
+
+    XLA uses several cores for one large matrix product, but only one core for a program of many
+    small products. With --distributed, the processes share the cores.
+    """
+    if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
+        return
+    if "distributed" in FLAGS and FLAGS.distributed:
+        return
+    allowed = getattr(
+        os, "sched_getaffinity", lambda process: range(os.cpu_count())
+    )  # not on macOS
+    jax.config.update("jax_num_cpu_devices", cores or len(allowed(0)))
+
+
+def _parse(argv):
+    """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`."""
+    asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
+    argv = [word for word in argv if word not in asked]
+    try:
+        argv, overrides = _take_overrides(argv)
+        OVERRIDES.clear()
+        OVERRIDES.update(overrides)
+        rest = FLAGS(argv)
+        if asked:
+            _show_help()
+    except (flags.Error, ValueError) as error:
+        refuse(str(error))
+    if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
+        FLAGS.config = rest.pop()
+    if len(rest) > 1:
+        refuse(f"{rest[1]!r} is not a flag; flags begin with --")
+    return rest
+
+
+def _take_overrides(argv):
+    """Splits ``--config.FIELD=VALUE``, or ``--config.FIELD VALUE``, off the other words.
+
+    Raises:
+      ValueError: a field has no value.
+    """
+    rest, overrides, words = [], {}, iter(argv)
+    for word in words:
+        found = re.fullmatch(r"--?config\.([^=]*)(=?)(.*)", word, re.DOTALL)
+        if found is None:
+            rest.append(word)
+            continue
+        field, given, value = found.groups()
+        if not given:
+            value = next(words, None)
+            if value is None or value.startswith("--"):
+                raise ValueError(f"config.{field} has no value; add --config.{field}=VALUE")
+        overrides[field] = value
+    return rest, overrides
+
+
+def _show_help():
+    """Prints the flags of the entry and the fields of the configuration, and exits."""
+    for module, own in FLAGS.flags_by_module_dict().items():
+        if module.startswith("graphfl_jax.commands."):
+            for flag in own:
+                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
+    fields = "\nAdd --config=FILE to list the fields of a configuration."
+    if FLAGS.config is not None:
+        fields = field_table(configuration())
+    app.usage(shorthelp=True, writeto_stdout=True)
+    Console().print(fields)
+    sys.exit(0)
+
+
+def field_table(config: ConfigDict) -> Table:
+    """The fields of a configuration with their values, meanings and possible values."""
+    values, defaults = values_of(config)
+    table = Table(title="--config.FIELD=VALUE", show_edge=False)
+    table.add_column("field", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("meaning, and possible values", overflow="fold")
+    for name, field in fields_of(values, defaults).items():
+        meaning = f"{field.setting.meaning}\n{field.setting.values}"
+        table.add_row(name, Text(str(values[name])), Text(meaning))
+    return table

@@ -1,0 +1,394 @@
+"""Figures of scores, risks, histograms, rates and power laws."""
+
+from pathlib import Path
+
+import numpy as np
+from matplotlib import pyplot
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.runs.disk import writing
+
+# Colours that colour-blind readers can distinguish; further lines change the dashes.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+DASHES = ("-", "--", ":", "-.")
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Writes a figure as PNG and SVG.
+
+    Args:
+      figure: the figure.
+      path: path of the files without their suffix.
+    """
+    for suffix in (".png", ".svg"):
+        named = path.with_name(path.name + suffix)
+        with writing(named):
+            figure.savefig(named, dpi=150)
+
+
+def draw_lines(lines: list[dict], label: str) -> Figure:
+    """Means over seeds, with a band of one standard deviation over seeds.
+
+    Args:
+      lines: each with its ``name``, ``metric``, positions ``x``, and the scores there of every
+        seed, ``seeds`` [seeds, x]; ``seeds`` is empty if no run has a score.
+      label: label of the x axis.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    single = len(lines) == 1
+    low, high = [], []
+    for i, line in enumerate(lines):
+        mean, spread = _draw_line(axes, i, line, marker="o" if single else None)
+        # The y axis ignores early rounds, in which the worst method would flatten the others.
+        shown = slice(0 if single else len(mean) // 4, None)
+        low.extend((mean - spread)[shown] if single else mean[shown])
+        high.extend((mean + spread)[shown] if single else mean[shown])
+    if low:
+        margin = 0.08 * (max(high) - min(low)) or 0.5
+        axes.set_ylim(min(low) - margin, max(high) + margin)
+    axes.set(xlabel=label, ylabel=_score_label(lines[0]))
+    axes.grid(alpha=0.3)
+    if single:
+        axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
+    else:
+        figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def draw_panels(
+    panels: dict[str, list[dict]], label: str, *, ticks: tuple[int, ...] = ()
+) -> Figure:
+    """Means over seeds as in `draw_lines`, with a panel for each list of lines.
+
+    Args:
+      panels: title -> lines as of `draw_lines`, of the same methods in every panel.
+      label: label of the x axis.
+      ticks: of a logarithmic x axis; without any, it is linear.
+    """
+    figure, axes = pyplot.subplots(
+        1, len(panels), figsize=(7.2, 3.6), squeeze=False, layout="constrained"
+    )
+    for own, (title, lines) in zip(axes[0], panels.items(), strict=True):
+        for i, line in enumerate(lines):
+            _draw_line(own, i, line, marker="o")
+        own.set(title=title, xlabel=label)
+        if ticks:
+            own.set_xscale("log")
+            own.set_xticks(ticks, list(map(str, ticks)))
+            own.minorticks_off()
+        else:
+            own.xaxis.set_major_locator(MaxNLocator(integer=True))
+        own.grid(alpha=0.3)
+    axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
+    handles, names = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def _draw_line(axes, i, line, *, marker):
+    """Draws line i with its band; the mean and the spread over seeds in the printed unit."""
+    if not line["seeds"]:
+        axes.plot([], [], label=line["name"], marker=marker, **_style(i))
+        return np.zeros(0), np.zeros(0)
+    scores = UNITS[line["metric"]][0] * np.array(line["seeds"])  # [seeds, x]
+    mean, spread = scores.mean(axis=0), scores.std(axis=0)
+    style = _style(i)
+    axes.plot(line["x"], mean, label=line["name"], marker=marker, **style)
+    axes.fill_between(
+        line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
+    )
+    return mean, spread
+
+
+def _score_label(line):
+    return f"test {line['metric']} [{UNITS[line['metric']][1]}]"
+
+
+def _style(i):
+    """Colour and dashes of line i; after 28 lines they repeat."""
+    dashes = DASHES[i // len(COLOURS) % len(DASHES)]
+    return {"color": COLOURS[i % len(COLOURS)], "linestyle": dashes}
+
+
+def draw_robustness(rows: list[dict], title: str) -> Figure:
+    """Scores of benign clients at P over the share of malicious clients, a panel per attack.
+
+    Where a run diverged, the line has a gap, and a cross marks the edge with the worst scores.
+
+    Args:
+      rows: as `robustness.main` makes them.
+      title: title of the figure.
+    """
+    attacks, methods = (
+        list(dict.fromkeys(row[name] for row in rows)) for name in ("attack", "method")
+    )
+    figure, panels = pyplot.subplots(
+        1, len(attacks), figsize=(7.2, 4.2), sharey=True, squeeze=False, layout="constrained"
+    )
+    for attack, axes in zip(attacks, panels[0], strict=True):
+        crosses = 0  # methods so far with a diverged run
+        for i, method in enumerate(methods):
+            chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
+            shares = [100 * row["ratio"] for row in chosen]
+            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in chosen]
+            mean = np.array([score.get("mean", np.nan) for score in scores])
+            half_width = np.array([score.get("half_width") or 0.0 for score in scores])
+            style = _style(i)
+            label = method if attack == attacks[0] else None
+            axes.plot(shares, mean, label=label, marker="o", ms=3, **style)
+            axes.fill_between(
+                shares,
+                mean - half_width,
+                mean + half_width,
+                color=style["color"],
+                alpha=0.1,
+                lw=0,
+            )
+            broken = [100 * row["ratio"] for row in chosen if row["diverged"]]
+            crosses += bool(broken)
+            height = 0.03 * crosses
+            axes.plot(
+                broken,
+                [height if chosen[0]["higher_is_better"] else 1 - height] * len(broken),
+                "x",
+                color=style["color"],
+                ms=5,
+                transform=axes.get_xaxis_transform(),
+            )
+        axes.set(title=attack, xlabel="malicious clients [%]")
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of benign clients [{rows[0]['unit']}]")
+    if any(row["diverged"] for row in rows):
+        panels[0, 0].plot([], [], "x", color="grey", ms=5, label="a run diverged")
+    figure.suptitle(title, fontsize="medium")
+    figure.legend(loc="outside right center", frameon=False, fontsize="small")
+    return figure
+
+
+def draw_search(board: dict) -> Figure:
+    """Validation scores over each field of a sweep, with a line through the best ones.
+
+    Args:
+      board: an element of `leaderboard.leaderboards`.
+    """
+    fields = board["fields"]
+    rows = -(-len(fields) // 3)
+    figure, panels = pyplot.subplots(
+        rows,
+        min(3, len(fields)),
+        figsize=(7.2, 2.6 * rows),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    scale, unit = UNITS[board["metric"]]
+    for axes in panels.flat[len(fields) :]:
+        axes.set_axis_off()
+    best = max if board["higher_is_better"] else min
+    for field, axes in zip(fields, panels.flat, strict=False):
+        scores = {}
+        for row in board["rows"]:
+            if field in row["point"]:
+                value = row["point"][field]
+                value = value if type(value) in (int, float) else str(value)
+                scores.setdefault(value, []).append(scale * row["validation"])
+        values = sorted(scores)
+        if values and not isinstance(values[0], str) and values[0] > 0:
+            axes.set_xscale("log")
+        for value in values:
+            axes.plot([value] * len(scores[value]), scores[value], "o", color=COLOURS[0], ms=3)
+        axes.plot(values, [best(scores[value]) for value in values], color=COLOURS[1])
+        axes.set_xlabel(field.removeprefix("hparams."))
+        axes.grid(alpha=0.3)
+    panels[0, 0].set_ylabel(f"validation {board['metric']} [{unit}]")
+    return figure
+
+
+def draw_histograms(lines: list[dict], unit: str) -> Figure:
+    """A histogram for each client, four panels in a row.
+
+    Args:
+      lines: each with its ``name``, the ``edges`` of bins [b + 1] and the ``shares`` of values
+        in them [b].
+      unit: unit of the edges.
+    """
+    rows = -(-len(lines) // 4)
+    figure, panels = pyplot.subplots(
+        rows, 4, figsize=(7.2, 1.5 * rows), sharex=True, sharey=True, layout="constrained"
+    )
+    for axes in panels.flat[len(lines) :]:
+        axes.set_axis_off()
+    for line, axes in zip(lines, panels.flat, strict=False):
+        axes.stairs([100 * share for share in line["shares"]], line["edges"], fill=True)
+        axes.set_title(line["name"], fontsize="small")
+        axes.grid(alpha=0.3)
+    figure.supxlabel(unit)
+    figure.supylabel("% of readings")
+    return figure
+
+
+def draw_holdings(lines: list[dict], title: str) -> Figure:
+    """A heat map of the classes that clients have, a column for each client.
+
+    Args:
+      lines: a line for each client, with the numbers ``train`` of its training examples of
+        every class.
+      title: title of the figure.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.8), layout="constrained")
+    counts = np.array([line["train"] for line in lines]).T  # [classes, clients]
+    drawn = axes.imshow(counts, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
+    figure.colorbar(drawn, label="training examples")
+    axes.set(xlabel="client", ylabel="class", title=title)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(MaxNLocator(integer=True))
+    return figure
+
+
+def draw_shares(lines: list[dict]) -> Figure:
+    """Heat maps of matrices of shares, a row of panels for each line.
+
+    Args:
+      lines: each with its ``name``, rounds ``x``, and for each round a matrix of
+        ``allocations`` [x, N, N]; the numbers of rounds may differ.
+    """
+    columns = max(len(line["x"]) for line in lines)
+    figure, panels = pyplot.subplots(
+        len(lines),
+        columns,
+        figsize=(7.2, 0.6 + 6.6 / columns * len(lines)),
+        squeeze=False,
+        layout="constrained",
+    )
+    for axes in panels.flat:
+        axes.set_axis_off()
+    for row, line in zip(panels, lines, strict=True):
+        highest = np.max(line["allocations"])  # each method has a scale of its own
+        for axes, played, matrix in zip(row, line["x"], line["allocations"], strict=False):
+            axes.set_axis_on()
+            drawn = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=highest)
+            axes.set(title=f"{line['name']}, round {played}", xticks=[], yticks=[])
+            axes.title.set_fontsize("small")
+        figure.colorbar(drawn, ax=row)
+    figure.supxlabel("client whose model has the share")
+    figure.supylabel("client that gets the mixture")
+    return figure
+
+
+def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
+    """Risks over the share of attacked clients, a row of panels for each graph.
+
+    Args:
+      curves: each with its ``graph``, ``regime`` and ``shares``, and for every method the risks
+        ``closed_form``, ``stated``, ``mean`` and the ``half_width`` of its interval.
+      methods: the label of each method.
+    """
+    graphs, regimes = (
+        list(dict.fromkeys(c[name] for c in curves)) for name in ("graph", "regime")
+    )
+    figure, panels = pyplot.subplots(
+        len(graphs),
+        len(regimes),
+        figsize=(7.2, 1 + 1.4 * len(graphs)),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
+    )
+    for curve in curves:
+        row, column = graphs.index(curve["graph"]), regimes.index(curve["regime"])
+        axes = panels[row, column]
+        for colour, (method, name) in zip(COLOURS, methods.items(), strict=False):
+            axes.plot(curve["shares"], curve["closed_form"][method], color=colour, label=name)
+            axes.plot(
+                curve["shares"],
+                curve["stated"][method],
+                ":",
+                color=colour,
+                label=f"{name}, stated",
+            )
+            axes.errorbar(
+                curve["shares"],
+                curve["mean"][method],
+                curve["half_width"][method],
+                fmt="o",
+                ms=3,
+                color=colour,
+                label=f"{name}, trained",
+            )
+        axes.grid(alpha=0.3)
+        if row == 0:
+            axes.set_title(curve["regime"], fontsize="small")
+        if column == 0:
+            axes.set_ylabel(curve["graph"], fontsize="small")
+    # Risks range from zero in a clique to thousands where relations are wrong.
+    panels[0, 0].set_yscale("symlog", linthresh=10)
+    panels[0, 0].set_ylim(bottom=0)
+    figure.supxlabel("share of attacked clients")
+    figure.supylabel("risk")
+    handles, names = panels[0, 0].get_legend_handles_labels()
+    figure.legend(
+        handles, names, loc="outside upper center", ncols=3, frameon=False, fontsize="small"
+    )
+    return figure
+
+
+def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
+    """Rounds per second as bars, with each bar's time per round relative to the first.
+
+    Args:
+      times: label of each bar -> median, fastest and slowest seconds per round.
+      title: title of the figure.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
+    first, *_ = next(iter(times.values()))
+    for i, (median, fastest, slowest) in enumerate(times.values()):
+        rate = 1 / median
+        reach = [[rate - 1 / slowest], [1 / fastest - rate]]
+        axes.barh(i, rate, color=COLOURS[min(i, 1)])
+        axes.errorbar(rate, i, xerr=reach, color=COLOURS[-1], capsize=3)
+        ratio = f", {median / first:.1f} times the time per round" if i else ""
+        axes.annotate(
+            f"{rate:.3g}/s{ratio}",
+            (1 / fastest, i),
+            xytext=(6, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    axes.set_yticks(range(len(times)), list(times))
+    axes.set(xlabel="rounds per second", title=title)
+    axes.set_xlim(0, 1.45 / min(fastest for _, fastest, _ in times.values()))
+    axes.invert_yaxis()
+    return figure
+
+
+def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], title: str):
+    """Times over sizes on logarithmic axes, with the fitted power law.
+
+    Args:
+      sizes: positions on the x axis.
+      times: median, fastest and slowest time of each size.
+      fit: ``factor`` and ``exponent`` of a power law and the ``sizes`` that it was fitted to,
+        or None.
+      labels: labels of the two axes.
+      title: title of the figure.
+    """
+    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    median, fastest, slowest = np.array(times).T
+    reach = [median - fastest, slowest - median]
+    axes.errorbar(sizes, median, yerr=reach, marker="o", capsize=3, color=COLOURS[0])
+    if fit is not None:
+        fitted = np.array(fit.sizes, float)
+        axes.plot(
+            fitted,
+            fit.factor * fitted**fit.exponent,
+            color=COLOURS[1],
+            linestyle=DASHES[1],
+            label=f"exponent {fit.exponent:.2f}",
+        )
+        axes.legend(frameon=False)
+    axes.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1], title=title)
+    axes.grid(alpha=0.3, which="both")
+    return figure

@@ -1,0 +1,400 @@
+"""Figures of the papers, from the same runs as the tables.
+
+    python -m experiments.figures --figure=panacea_3a --data_root=DIR
+    python -m experiments.figures --figure=partition --config=configs/cifar10.py \\
+        --config.data.partition=dirichlet
+
+panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, training split.
+panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
+panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local steps K_c, and over the
+number of server steps K_s. Lines are means over clients and seeds at P; bands are one standard
+deviation over seeds.
+pfedgat_3: the shares of all clients' models in the model that each client gets, seed 0. Clients
+with similar labels are neighbours. pfedgat_4: scores of new clients, over the rounds after they
+have joined. Both have the small size of the tables.
+flha_3 and flha_depths: clients that join with an architecture that nobody trained, over their
+rounds of local training; flha_depths has plain networks of other depths.
+flha_7: FLHA-GHN and its controls over the number of local steps per round, with as many steps
+in all. flha_examples: the same and local training over the number of training examples per
+client. --profile is their size.
+partition: how many examples of each class every client of --config has, by default of
+fashion_mnist. architectures: the graphs of the client models of --config, by default of
+flha_cifar10, with the types of their layers.
+
+Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
+of them into the folder of --out. Runs that are cached there are not repeated.
+"""
+
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from absl import flags
+from rich.console import Console
+
+from graphfl_jax import configs
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.architecture_plots import draw_architectures
+from graphfl_jax.commands.common.command_line import FLAGS, configuration, launch, progress_bar
+from graphfl_jax.commands.common.flag_values import check_names
+from graphfl_jax.commands.common.plots import (
+    draw_histograms,
+    draw_holdings,
+    draw_lines,
+    draw_panels,
+    draw_shares,
+    save_figure,
+)
+from graphfl_jax.commands.common.provenance import provenance
+from graphfl_jax.commands.common.text_tables import markdown_table
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.paper.architecture_graphs import architecture_graphs, graph_rows
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.configurations import Cell, paper_config
+from graphfl_jax.commands.paper.flha import PLAIN, RESIDUAL, SIZES
+from graphfl_jax.commands.paper.flha_figures import SERIES, Series, series_lines, series_rows
+from graphfl_jax.commands.paper.flha_unseen import Unseen, unseen, unseen_rows
+from graphfl_jax.commands.paper.pfedgat_figures import (
+    Allocations,
+    Joining,
+    allocation_rows,
+    allocations,
+    joining,
+    joining_rows,
+)
+from graphfl_jax.configs import changed, for_any_task, methods
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+
+class Histograms(NamedTuple):
+    """The distribution of values of the first clients, a panel each."""
+
+    dataset: str
+    clients: int
+
+
+class Curves(NamedTuple):
+    """Scores over rounds, a line for each method."""
+
+    dataset: str
+
+
+class Ablation(NamedTuple):
+    """The final score over values of a field, one line."""
+
+    dataset: str
+    method: str
+    field: str
+    values: tuple[int, ...]
+    label: str
+
+
+class Holdings(NamedTuple):
+    """The numbers of examples of each class, a column for each client."""
+
+    dataset: str  # whose configuration is used without --config
+
+
+class Graphs(NamedTuple):
+    """The graphs of the client models' architectures, a panel each."""
+
+    dataset: str  # whose configuration is used without --config
+
+
+FIGURES = {
+    "architectures": Graphs("flha_cifar10"),
+    "partition": Holdings("fashion_mnist"),
+    "panacea_fig2": Histograms("pems_bay", 16),
+    "panacea_3a": Curves("fl60"),
+    "panacea_3c": Curves("tpt48"),
+    "panacea_3f": Ablation(
+        "tpt48", "panacea", "local_steps", (1, 10, 25, 50, 100), "local steps $K_c$"
+    ),
+    "panacea_3g": Ablation(
+        "tpt48", "panacea", "algorithm.server_steps", (1, 5, 10, 20), "server steps $K_s$"
+    ),
+    "pfedgat_3": Allocations("cifar10", "pathological", evaluations=3),
+    "pfedgat_4": Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=3),
+    "flha_3": Unseen(RESIDUAL),
+    "flha_depths": Unseen(PLAIN),
+} | SERIES
+CONFIGURED = {
+    name: kind for name, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)
+}
+SIZED = (Series, Unseen)  # figures in two sizes
+COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
+flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
+flags.DEFINE_list(
+    "methods", [], "Methods of a figure that compares some; empty is those of the figure."
+)
+flags.DEFINE_enum(
+    "profile",
+    None,
+    list(SIZES),
+    "Size of a figure of FLHA-GHN; by default small. full is for a GPU.",
+)
+flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
+flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
+
+
+def main() -> int:
+    started = time.perf_counter()
+    matplotlib.use("Agg")  # needs no screen
+    figure = FIGURES[FLAGS.figure]
+    if FLAGS.methods and not isinstance(figure, COMPARING):
+        raise ValueError(
+            f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
+            f"compare methods; leave --methods out"
+        )
+    if FLAGS.profile and not isinstance(figure, SIZED):
+        raise ValueError(
+            f"profile={FLAGS.profile} is not read, since {FLAGS.figure} has one size; leave "
+            f"--profile out"
+        )
+    if FLAGS.config is not None and FLAGS.figure not in CONFIGURED:
+        raise ValueError(
+            f"config={FLAGS.config} is not read, since {FLAGS.figure} has its own "
+            f"configurations; leave --config out, or set --figure to {' or '.join(CONFIGURED)}"
+        )
+    check_names("methods", FLAGS.methods, methods())
+    out = Path(FLAGS.out)
+    cache = Cache(out, accept_changes=changes_accepted())
+    lines, drawn, rows = KINDS[type(figure)](figure, cache)
+    out.mkdir(parents=True, exist_ok=True)
+    save_figure(drawn, out / FLAGS.figure)
+    write_json(out / f"{FLAGS.figure}.json", lines)
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    made += f" {cache.counts()}." if cache.new or cache.found else ""
+    write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")
+    Console().print(
+        f"{out}/{FLAGS.figure}.png, .svg, .json and .md", highlight=False, soft_wrap=True
+    )
+    return 0
+
+
+def config_of(cell: Cell, method: str):
+    """The configuration of a method in a cell."""
+    return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+
+
+def made_histograms(figure, cache):
+    lines, unit = histograms(figure)
+    return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
+
+
+def made_holdings(figure, cache):
+    lines, title = holdings(figure)
+    return lines, draw_holdings(lines, title), holding_rows(lines)
+
+
+def made_graphs(figure, cache):
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    experiment = build_experiment(config, load_federation(config))
+    lines, title = architecture_graphs(experiment, config.model.name)
+    return lines, draw_architectures(lines, title), graph_rows(lines)
+
+
+def made_curves(figure, cache):
+    lines = curves(figure, FLAGS.methods or for_any_task(), cache)
+    return lines, draw_lines(lines, "round"), curve_rows(lines)
+
+
+def made_ablation(figure, cache):
+    lines = ablation(figure, cache)
+    return lines, draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
+
+
+def made_allocations(figure, cache):
+    lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, cache)
+    return lines, draw_shares(lines), allocation_rows(lines)
+
+
+def made_joining(figure, cache):
+    methods = FLAGS.methods or list(figure.methods)
+    panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
+    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
+
+
+def made_series(figure, cache):
+    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
+    lines = series_lines(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
+    return lines, drawn, series_rows(lines, figure.label)
+
+
+def made_unseen(figure, cache):
+    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
+    panels = unseen(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    return panels, draw_panels(panels, "rounds of the new client"), unseen_rows(panels)
+
+
+# The lines, the drawn figure and the rows of text of each kind.
+KINDS = {
+    Histograms: made_histograms,
+    Holdings: made_holdings,
+    Graphs: made_graphs,
+    Curves: made_curves,
+    Ablation: made_ablation,
+    Allocations: made_allocations,
+    Joining: made_joining,
+    Series: made_series,
+    Unseen: made_unseen,
+}
+
+
+def histograms(figure: Histograms) -> tuple[list[dict], str]:
+    """A line for each client, and the unit of values.
+
+    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
+    ``shares`` of values in them.
+    """
+    federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
+    units = federation.units
+    values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
+    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
+    lines = []
+    for name, series in zip(federation.clients, values, strict=False):
+        shares = np.histogram(series, edges)[0] / len(series)
+        lines.append(
+            {
+                "name": name,
+                "mean": float(series.mean()),
+                "std": float(series.std()),
+                "edges": edges.tolist(),
+                "shares": shares.tolist(),
+            }
+        )
+    return lines, units.name
+
+
+def holdings(figure: Holdings) -> tuple[list[dict], str]:
+    """A line for each client, and a title that says what the data are.
+
+    A line has the client's ``name``, the ``source`` of the data, and for each split the number
+    of its examples of every class.
+
+    Raises:
+      ValueError: the data have no classes.
+    """
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    federation = load_federation(config)
+    if federation.task != "classification":
+        raise ValueError(
+            f"figure={FLAGS.figure} shows classes, and {federation.name} is a "
+            f"{federation.task}; choose a configuration of a classification"
+        )
+    data = federation.everyone or federation.data
+    lines = [
+        {
+            "name": name,
+            "source": federation.source,
+            **{
+                split: np.bincount(
+                    part.y[i, : part.count[i]], minlength=federation.outputs
+                ).tolist()
+                for split, part in {"train": data.train, **data.evals}.items()
+            },
+        }
+        for i, name in enumerate(federation.clients)
+    ]
+    extent = f", {federation.extent}" if federation.extent else ""
+    return lines, f"{federation.name}, data: {federation.source}{extent}"
+
+
+def curves(figure: Curves, methods: list[str], cache: Cache) -> list[dict]:
+    """A line for each method: its name, the rounds, and the scores of every seed at P."""
+    lines = []
+    with progress_bar("methods") as bar:
+        for method in bar.track(methods, description=FLAGS.figure):
+            config = config_of(Cell(figure.dataset), method)
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            finished = [run for run in runs if not run["diverged"]]
+            lost = len(runs) - len(finished)
+            lines.append(
+                {
+                    "name": f"{method} ({lost} diverged)" if lost else method,
+                    "metric": runs[0]["metric"],
+                    "x": [row["round"] for row in finished[0]["curve"]] if finished else [],
+                    "seeds": [[row["P"] for row in run["curve"]] for run in finished],
+                }
+            )
+    return lines
+
+
+def ablation(figure: Ablation, cache: Cache) -> list[dict]:
+    """One line over the values of a field; values with a diverged run are left out."""
+    values, scores = [], []
+    with progress_bar("values") as bar:
+        for value in bar.track(figure.values, description=FLAGS.figure):
+            config = changed(
+                config_of(Cell(figure.dataset), figure.method), {figure.field: value}
+            )
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            metric = runs[0]["metric"]
+            if not any(run["diverged"] for run in runs):
+                values.append(value)
+                scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
+    by_seed = np.array(scores).T.tolist()
+    return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
+
+
+def histogram_rows(lines: list[dict], unit: str) -> list[list[str]]:
+    """Mean and standard deviation of each client's values, as text."""
+    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
+    return [["client", f"mean, {unit}", f"sd, {unit}"], *rows]
+
+
+def holding_rows(lines: list[dict]) -> list[list[str]]:
+    """The number of each client's examples in every split and of its classes, as text."""
+    splits = [name for name in lines[0] if name not in ("name", "source")]
+    rows = [
+        [
+            line["name"],
+            line["source"],
+            *(str(sum(line[split])) for split in splits),
+            str(np.count_nonzero(line["train"])),
+        ]
+        for line in lines
+    ]
+    return [["client", "data", *(f"{split} examples" for split in splits), "classes"], *rows]
+
+
+def curve_rows(lines: list[dict]) -> list[list[str]]:
+    """The score of each method after the last round, as text."""
+    rows = []
+    for line in lines:
+        last = [scores[-1] for scores in line["seeds"]]
+        rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
+    return [["method", "round", *_score_heads(lines[0])], *rows]
+
+
+def ablation_rows(lines: list[dict], field: str) -> list[list[str]]:
+    """The final score at each value of the field, as text."""
+    (line,) = lines
+    scores = zip(*line["seeds"], strict=True)
+    rows = [
+        [str(value), *_spread(line, own)] for value, own in zip(line["x"], scores, strict=True)
+    ]
+    return [[field, *_score_heads(line)], *rows]
+
+
+def _score_heads(line):
+    return f"test {line['metric']} at P, {UNITS[line['metric']][1]}", "sd seeds"
+
+
+def _spread(line, scores):
+    """Mean and standard deviation over seeds, as text."""
+    if not scores:
+        return "", ""
+    values = UNITS[line["metric"]][0] * np.array(scores)
+    return f"{values.mean():.2f}", f"{values.std():.2f}"
+
+
+def start() -> None:
+    """Reads the flags, and runs the command."""
+    launch(main)

@@ -1,0 +1,105 @@
+"""Figures of FLHA-GHN: scores over numbers of local steps, and over numbers of examples."""
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from graphfl_jax.commands.common.statistics import over_seeds
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.configurations import Cell
+from graphfl_jax.commands.paper.flha import with_examples, with_steps
+from graphfl_jax.configs.base import LAYERED
+
+ConfigOf = Callable[[Cell, str], ConfigDict]  # (cell, method) -> configuration
+
+
+class Series(NamedTuple):
+    """Scores at P in federations that differ in one number, a line for each method."""
+
+    cell: Callable[[int, str], Cell]  # (number, size) -> cell
+    numbers: Mapping[str, tuple[int, ...]]  # by size
+    label: str
+    split: str  # that is scored: "test" or "balanced"
+    methods: tuple[str, ...]  # the others are compared with the first
+
+
+EXAMPLES = (125, 250, 500, 1000, 2000, 4000, 8000)
+STEPS = {"small": (5, 10, 25, 50, 100, 200), "full": (195, 390, 975, 1950, 3900)}
+SERIES = {
+    "flha_7": Series(with_steps, STEPS, "local steps per round", "test", LAYERED),
+    "flha_examples": Series(
+        with_examples,
+        dict.fromkeys(STEPS, EXAMPLES),
+        "training examples per client",
+        "balanced",
+        (*LAYERED, "local"),
+    ),
+}
+
+
+def series_lines(
+    figure: Series,
+    methods: list[str],
+    seeds: list[int],
+    size: str,
+    config_of: ConfigOf,
+    cache: Cache,
+) -> list[dict]:
+    """A line for each method, without the numbers at which a run diverged.
+
+    A line has the ``name``, the ``metric``, the numbers ``x``, and the scores there of every
+    seed, ``seeds`` [seeds, x], means over the clients.
+    """
+    split, lines = "final" if figure.split == "test" else figure.split, []
+    for method in methods:
+        numbers, scores, lost = [], [], 0
+        for number in figure.numbers[size]:
+            config = config_of(figure.cell(number, size), method)
+            runs = cached_runs(config, seeds, cache, at_once=1)
+            broken = sum(run["diverged"] for run in runs)
+            lost += broken
+            if not broken:
+                numbers.append(number)
+                scores.append([run["scores"][split]["P"]["mean"] for run in runs])
+        lines.append(
+            {
+                "name": f"{method} ({lost} diverged)" if lost else method,
+                "metric": runs[0]["metric"],
+                "x": numbers,
+                "seeds": np.array(scores).T.tolist(),
+            }
+        )
+    return lines
+
+
+def series_rows(lines: list[dict], label: str) -> list[list[str]]:
+    """The score of each method at each number, and how far it is below the first method's.
+
+    The differences are those of runs with the same seed. Both have the half widths of their
+    95 % intervals over seeds.
+    """
+    first = lines[0]
+    scale, unit = UNITS[first["metric"]]
+    rows = [["method", label, f"P, {unit}", f"{first['name']} minus it"]]
+    reference = _by_number(first)
+    for line in lines:
+        for number, scores in _by_number(line).items():
+            gap = ""
+            if line is not first and number in reference:
+                gap = _interval(scale * (reference[number] - scores))
+            rows.append([line["name"], str(number), _interval(scale * scores), gap])
+    return rows
+
+
+def _by_number(line):
+    """The scores [seeds] of a line at each of its numbers."""
+    return dict(zip(line["x"], np.array(line["seeds"]).T, strict=True))
+
+
+def _interval(values):
+    found = over_seeds(values.tolist())
+    half_width = "" if found["half_width"] is None else f"±{found['half_width']:.2f}"
+    return f"{found['mean']:.2f}{half_width}"

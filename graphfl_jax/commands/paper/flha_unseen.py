@@ -1,0 +1,185 @@
+"""Clients that join with an architecture that nobody trained: a table and figures of FLHA-GHN.
+
+A new client gets a generated model, and then trains all its layers by itself, which changes
+nothing for others. With local training it starts from a random model.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Table
+
+from graphfl_jax.build import variant_of
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.configurations import Cell
+from graphfl_jax.commands.paper.flha import REFINING, UNSEEN_METHODS, unseen_cell
+from graphfl_jax.commands.paper.flha_figures import ConfigOf
+from graphfl_jax.commands.paper.flha_published import UNSEEN
+from graphfl_jax.commands.paper.flha_text import (
+    FLOAT,
+    FULL,
+    FULL_WIDTH,
+    SMALL,
+    notes,
+    size_of,
+    sizes,
+)
+
+SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
+HEADS = (
+    *("data", "setting", "method", *(f"after {played}" for played in SHOWN), "sd seeds"),
+    *("P", "M down", "M up", "published"),
+)
+CAPTION = """\
+Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
+accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
+was generated, or random with local. *sd seeds* is the standard deviation of the last of them
+over seeds. P is after the last round too, when the head has been refined once more. *M down*
+and *M up* are the millions of numbers that one of the other clients receives and sends in a
+round. The paper does not state how long its new clients train.
+"""
+
+
+class Unseen(NamedTuple):
+    """Scores of new clients over their rounds, a panel for each architecture that they have."""
+
+    names: tuple[str, ...]
+    methods: tuple[str, ...] = UNSEEN_METHODS
+
+
+def curves(runs: list[dict]) -> list[list[dict]]:
+    """The scores of the new clients in each run that did not diverge, by round and point."""
+    return [run["new_clients"]["curve"] for run in runs if not diverged(run)]
+
+
+def unseen(
+    figure: Unseen,
+    methods: list[str],
+    seeds: list[int],
+    size: str,
+    config_of: ConfigOf,
+    cache: Cache,
+) -> dict[str, list[dict]]:
+    """A line for each method, by architecture, without diverged runs.
+
+    A line has the ``name``, the ``metric``, the new client's rounds ``x``, and the score of
+    every seed there at G, ``seeds`` [seeds, x].
+    """
+    panels = {name: [] for name in figure.names}
+    for name, lines in panels.items():
+        for method in methods:
+            config = config_of(unseen_cell(name, size), method)
+            runs = cached_runs(config, seeds, cache, at_once=1)
+            found = curves(runs)
+            lost = len(runs) - len(found)
+            lines.append(
+                {
+                    "name": f"{method} ({lost} diverged)" if lost else method,
+                    "metric": runs[0]["metric"],
+                    "x": [row["rounds"] for row in found[0]] if found else [],
+                    "seeds": [[row["G"]["mean"] for row in curve] for curve in found],
+                }
+            )
+    return panels
+
+
+def unseen_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
+    """The scores of each method after the rounds that the table shows, as text."""
+    scale, unit = UNITS[next(iter(panels.values()))[0]["metric"]]
+    rows = [["unseen", "method", "rounds", f"G, {unit}", "sd seeds"]]
+    for name, lines in panels.items():
+        for line in lines:
+            scores = scale * np.array(line["seeds"])
+            rows += [
+                [
+                    *(name, line["name"], str(played)),
+                    *(f"{of_seeds:.2f}" for of_seeds in (own.mean(), own.std())),
+                ]
+                for played, own in zip(line["x"], scores.T, strict=True)
+                if played in SHOWN
+            ]
+    return rows
+
+
+def table_row(cell: Cell, config, runs: list[dict]) -> dict:
+    """One row of the table: scores in %, or the number of diverged runs.
+
+    Args:
+      cell: of the table.
+      config: configuration of the runs.
+      runs: one per seed, in the format of results.json.
+    """
+    first, method = runs[0], variant_of(config)
+    scale, unit = UNITS[first["metric"]]
+    (name,) = config.new_clients.architectures
+    simulated = first["dataset"]["source"] == "simulated"
+    row = {
+        "data": cell.dataset,
+        "setting": cell.setting,
+        "method": method,
+        "metric": first["metric"],
+        "unit": unit,
+        "seeds": len(runs),
+        "hparams": first["hparams"],
+        "diverged": sum(map(diverged, runs)),
+        "source": first["dataset"]["source"],
+        "extent": first["dataset"]["extent"],
+        "width": config.model.width,
+        "size": f"{size_of(config)}; then {config.new_clients.rounds} rounds of the new client",
+        "floats": {
+            way: first["communication"][f"{way}_bytes"] / FLOAT for way in ("down", "up")
+        },
+        "published": None if simulated else UNSEEN.get(method, {}).get(name),
+        "scores": None,
+    }
+    if not row["diverged"]:
+        row["scores"] = {
+            point: [[scale * one[point]["mean"] for one in curve] for curve in curves(runs)]
+            for point in ("G", "P")
+        }
+    return row
+
+
+def score_rows(rows: list[dict]) -> list[list[str]]:
+    """The rows as text, in the order of `HEADS`."""
+    text = []
+    for row in rows:
+        cells = [row["data"], row["setting"], row["method"]]
+        if row["scores"] is None:
+            empty = len(HEADS) - len(cells) - 2
+            cells += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * empty]
+        else:
+            own, refined = (np.array(row["scores"][point]) for point in ("G", "P"))
+            cells += [f"{own[:, played].mean():.2f}" for played in SHOWN]
+            cells += [f"{number:.2f}" for number in (own[:, -1].std(), refined[:, -1].mean())]
+            cells += [f"{row['floats'][way]:.3f}" for way in ("down", "up")]
+        paper = row["published"]
+        text.append([*cells, "" if paper is None else f"{paper:.2f}"])
+    return text
+
+
+def console_table(rows: list[dict]) -> Table:
+    """The rows of one cell for a console."""
+    first = rows[0]
+    title = (
+        f"flha_6 on {first['data']}, {first['setting']}, {first['metric']} in "
+        f"{first['unit']}, {first['seeds']} seeds"
+    )
+    heads = [head.replace(" ", "\n") for head in HEADS]
+    return narrow(title, [cells[2:] for cells in [heads, *score_rows(rows)]])
+
+
+def markdown(rows: list[dict]) -> str:
+    """The table in Markdown, with a caption, the sizes of the runs, and notes."""
+    first = rows[0]
+    parts = [
+        CAPTION.format(metric=first["metric"], seeds=first["seeds"]),
+        SMALL if first["width"] < FULL_WIDTH else FULL,
+        "".join(f"- {line}\n" for line in sizes(rows)),
+        markdown_table([list(HEADS), *score_rows(rows)]),
+        *(f"{escaped(note)}\n" for note in notes(rows)),
+    ]
+    return "\n".join(parts)

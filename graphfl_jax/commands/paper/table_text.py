@@ -1,0 +1,196 @@
+"""Rows of Panacea's tables from runs, and their text."""
+
+import jax
+import numpy as np
+from rich.table import Table
+
+from graphfl_jax.build import variant_of
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
+from graphfl_jax.evaluation import POINTS
+
+HEADS = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
+
+
+def table_row(table: str, config, runs: list[dict]) -> dict:
+    """One row of a table: scores in the printed unit, or the number of diverged runs.
+
+    Args:
+      table: a key of `published.PUBLISHED`.
+      config: configuration of the runs.
+      runs: one per seed, in the format of results.json.
+    """
+    variant = variant_of(config)
+    scale, unit = UNITS[runs[0]["metric"]]
+    score = published(config, variant, runs[0]["dataset"], table)
+    row = {
+        "data": config.data.name,
+        "method": variant,
+        "metric": runs[0]["metric"],
+        "unit": unit,
+        "seeds": len(runs),
+        "hparams": runs[0]["hparams"],
+        "diverged": sum(map(diverged, runs)),
+        "published": score and score._asdict(),
+        "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
+        "scores": None,
+        "errors": None,
+        "source": runs[0]["dataset"]["source"],
+        "extent": runs[0]["dataset"]["extent"],
+    }
+    if row["diverged"]:
+        return row
+    if runs[0]["errors"] and table != "panacea_3":  # errors exclude new clients
+        row["units"] = runs[0]["errors"]["units"]
+        row["errors"] = {
+            point: jax.tree.map(
+                lambda *seeds: float(np.mean(seeds)), *(run["errors"][point] for run in runs)
+            )
+            for point in POINTS
+        }
+    if table != "panacea_3":
+        return row | {"scores": _scores([run["scores"]["final"] for run in runs], scale)}
+    curves = [run["new_clients"]["curve"] for run in runs]
+    adapted = [_scores([curve[k] for curve in curves], scale) for k in range(len(curves[0]))]
+    return row | {"scores": adapted[0], "adapted": adapted}
+
+
+def _scores(summaries, scale):
+    """`over_seeds` at G, L and P, from one summary of each point per seed."""
+    return {point: over_seeds([one[point] for one in summaries], scale) for point in POINTS}
+
+
+def over_seeds(summaries: list[dict], scale: float) -> dict:
+    """Means over seeds and their spread, in the printed unit.
+
+    Args:
+      summaries: one per seed, as in results.json.
+      scale: factor of the printed unit.
+    """
+    values = {
+        name: np.array([summary[name] for summary in summaries])
+        for name in ("mean", "std_clients", "worst_decile", "jain")
+    }
+    return {
+        "mean": scale * values["mean"].mean(),
+        "std_clients": scale * values["std_clients"].mean(),
+        "std_seeds": scale * values["mean"].std(),
+        "worst_decile": scale * values["worst_decile"].mean(),
+        "jain": values["jain"].mean(),
+        "seeds": (scale * values["mean"]).tolist(),
+    }
+
+
+def forecast_row(dataset: str, forecast: dict, units: str) -> dict:
+    """A row of a forecast baseline, from an element of `forecast_baselines.forecast_rows`."""
+    return {"data": dataset, "method": forecast["method"], "units": units} | {
+        "mse": forecast["scores"]["mean"],
+        "errors": {"P": forecast["errors"]},
+    }
+
+
+def error_cell(errors: dict) -> str:
+    """MAE, RMSE and MAPE at one horizon, over targets that are not missing."""
+    return f"{errors['mae_seen']:.2f}/{errors['rmse_seen']:.2f}/{errors['mape_seen']:.1f}"
+
+
+def error_rows(rows: list[dict]) -> list[list[str]]:
+    """Heads, and the errors of each method at G and P at every horizon, as text."""
+    horizons = list(rows[0]["errors"]["P"])
+    text = [["data", "method", "at", "1e-3 MSE", *horizons]]
+    for row in rows:
+        for point in ("G", "P"):
+            errors = row["errors"].get(point)
+            if errors is None or (point == "G" and errors == row["errors"]["P"]):
+                continue
+            mse = 1e3 * row["mse"] if "mse" in row else row["scores"][point]["mean"]
+            cells = [error_cell(errors[horizon]) for horizon in horizons]
+            text.append([row["data"], row["method"], point, f"{mse:.1f}", *cells])
+    return text
+
+
+def heads_of(table: str) -> tuple[str, ...]:
+    """The heads of a table. New clients have a second score after their rounds."""
+    return (*HEADS, "P adapted" if table == "panacea_3" else "L", "published")
+
+
+def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
+    """The rows as text, in the order of `heads_of`."""
+    text = []
+    for row in rows:
+        cells = [row["data"], row["method"]]
+        if row["scores"] is None:
+            empty = len(heads_of(table)) - len(cells) - 2
+            cells += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * empty]
+        else:
+            score = row["scores"]["P"]
+            names = ("mean", "std_clients", "std_seeds", "worst_decile")
+            cells += [f"{score[name]:.2f}" for name in names] + [f"{score['jain']:.3f}"]
+            last = row["adapted"][-1]["P"] if table == "panacea_3" else row["scores"]["L"]
+            cells += [f"{score['mean']:.2f}" for score in (row["scores"]["G"], last)]
+        paper = row["published"]
+        star = "*" if row["out_of_reach"] else ""
+        cells.append(f"{paper['mean']}±{paper['spread']}{star}" if paper else "")
+        text.append(cells)
+    return text
+
+
+def console_table(table: str, rows: list[dict]) -> Table:
+    """The rows of one data set for a console of 80 columns."""
+    first = rows[0]
+    title = f"{table} on {first['data']}, {first['unit']}, {first['seeds']} seeds"
+    heads = [head.replace(" ", "\n") for head in heads_of(table)]
+    text = _without_data([heads, *score_rows(table, rows)])
+    if not any(row["published"] for row in rows):
+        text = [cells[:-1] for cells in text]
+    return narrow(title, text)
+
+
+def error_table(rows: list[dict]) -> Table:
+    """The errors of `error_rows` of one data set, for a console."""
+    title = _error_title(rows)
+    return narrow(title, _without_data(error_rows(rows)), caption="without missing targets")
+
+
+def _error_title(rows):
+    return f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
+
+
+def _without_data(text):
+    """The rows without the first column, the data set, which the title states."""
+    return [cells[1:] for cells in text]
+
+
+def markdown(table: str, rows: list[dict]) -> str:
+    """The table in Markdown, with a line on metrics and seeds, and notes."""
+    metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
+    parts = [
+        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}\n",
+        markdown_table([list(heads_of(table)), *score_rows(table, rows)]),
+        *(f"{escaped(note)}\n" for note in notes(rows)),
+    ]
+    return "\n".join(parts)
+
+
+def error_markdown(rows: list[dict]) -> str:
+    """The errors of `error_rows` of one data set in Markdown."""
+    title = f"{_error_title(rows)}, without missing targets"
+    return f"{title}:\n\n{markdown_table(error_rows(rows))}"
+
+
+def notes(rows: list[dict]) -> list[str]:
+    """Notes on simulated and partial data, and on published scores marked by a star."""
+    parts = {}
+    for row in rows:
+        if row["source"] == "simulated" or row["extent"]:
+            parts[row["data"]] = row["extent"] or "simulated"
+    data_notes = [
+        f"{data}: {part}; not comparable with published scores" for data, part in parts.items()
+    ]
+    return data_notes + [
+        f"* {row['method']} on {row['data']}: {row['out_of_reach']}"
+        for row in rows
+        if row["out_of_reach"] and row["published"]
+    ]

@@ -1,0 +1,159 @@
+"""Methods under attack: the loss of benign clients over the share of malicious clients.
+
+    python -m experiments.robustness --config=configs/tpt48.py --attacks=poisoning \\
+        --ratios=0,0.1,0.2,0.3,0.4,0.5 --methods=panacea,pfedhn,fedavg --seeds=5
+
+Each method is trained with each share of malicious clients. The malicious clients are drawn
+with every seed and are the same for all methods; those of a smaller share are also malicious
+with a larger share. All shares and seeds of a method run in one program. Scores are test scores
+after the last round. The loss of a method is measured on the clients that are benign under the
+attack: their mean score in the run without attackers minus that in the attacked run with the
+same seed, with the opposite sign if lower scores are better. Intervals are 95 % confidence
+intervals of the mean over seeds by Student's t. --simple_tuning adds each method with
+Simple-Tuning: clients train new heads before the predictor is scored.
+
+--defences=none,clip,monotone trains each method with each of these defences. With
+--best_defences, the tables keep one defence of each method: that with the fewest diverged runs,
+and among these with the best mean validation score at P over all attacks, shares and seeds. All
+clients count in it, because a server does not know which are malicious. It needs a validation
+split, such as --config.data.val_fraction=0.2.
+
+Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
+Writes robustness.json, robustness.md, robustness.png and robustness.svg into the folder of
+--out. Runs that are cached there are not repeated; those of other code are made again, unless
+--accept_changes is set.
+"""
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+import matplotlib
+from absl import flags
+from rich.console import Console
+
+from graphfl_jax.commands.common import pages
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import (
+    FLAGS,
+    configuration_file,
+    file_configuration,
+    launch,
+    progress_bar,
+)
+from graphfl_jax.commands.common.flag_values import check_list, check_names, shares
+from graphfl_jax.commands.common.plots import draw_robustness, save_figure
+from graphfl_jax.commands.common.provenance import provenance
+from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.robustness_statistics import (
+    robustness_row,
+    robustness_tables,
+    with_best_defences,
+)
+from graphfl_jax.commands.sweeping.grid import configured
+from graphfl_jax.configs import changed
+from graphfl_jax.robustness.attacks import ATTACKS
+from graphfl_jax.robustness.defences import DEFENCES
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+# Simple-Tuning with ten epochs, as its authors train.
+SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
+
+flags.DEFINE_list("attacks", ["poisoning"], f"Attacks, of {', '.join(ATTACKS)}.")
+flags.DEFINE_list("ratios", "0,0.1,0.2,0.3,0.4,0.5", "Shares of malicious clients; adds 0.")
+flags.DEFINE_list("methods", ["panacea", "pfedhn", "fedavg"], "Methods of the configuration.")
+flags.DEFINE_integer("seeds", 5, "Runs of every share, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer(
+    "at_once", 0, "Runs in one program; 0 is all runs of a method.", lower_bound=0
+)
+flags.DEFINE_list(
+    "defences", [], "Defences of each method, none is no defence; empty: --config.defence.name."
+)
+flags.DEFINE_bool("best_defences", False, "Keep the best of --defences for each method.")
+flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning.")
+flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
+
+
+def main() -> int:
+    started = time.perf_counter()
+    matplotlib.use("Agg")  # needs no screen
+    file_configuration()  # fails early without --config
+    check_list("attacks", FLAGS.attacks)
+    check_names("attacks", FLAGS.attacks, ATTACKS)
+    check_list("methods", FLAGS.methods)
+    if FLAGS.defences:
+        check_list("defences", FLAGS.defences)
+        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
+    if FLAGS.best_defences and len(FLAGS.defences) < 2:
+        raise ValueError("best_defences chooses from --defences; give two or more of them")
+    ratios = shares("ratios", FLAGS.ratios)
+    out = Path(FLAGS.out)
+    accept = changes_accepted()
+    cache = Cache(out, accept_changes=accept, config_file=configuration_file())
+    tunings = [("", {}), *[("+simple-tuning", SIMPLE_TUNING)] * FLAGS.simple_tuning]
+    defences = [
+        ("", {"defence.name": ""}) if name == "none" else (f"+{name}", {"defence.name": name})
+        for name in FLAGS.defences
+    ]
+    planned, unread = [], []
+    for attack, method, (tuned, fields), (defended, more) in itertools.product(
+        FLAGS.attacks, FLAGS.methods, tunings, defences or [("", {})]
+    ):
+        point = {"algorithm": method, "attack.name": attack, **fields, **more}
+        config, ignored = configured(point)
+        planned.append((attack, method + tuned, defended, config))
+        unread.append(ignored)
+    for field in set.intersection(*map(set, unread)):
+        raise ValueError(
+            f"{field}={unread[0][field]} is not read by any run; remove it, or add a method "
+            f"that reads it"
+        )
+
+    rows = []
+    with progress_bar("methods") as bar:
+        task = bar.add_task("methods", total=len(planned))
+        for attack, undefended, defended, config in planned:
+            method = undefended + defended
+            bar.update(task, description=f"{method}, {attack}")
+            config = changed(config, {"eval_every": config.rounds})  # only final scores count
+            points = [{"attack_ratio": ratio} for ratio in ratios]
+            seeds = list(range(FLAGS.seeds))
+            runs = cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once)
+            clean = runs[: len(seeds)]
+            for i, ratio in enumerate(ratios):
+                attacked = runs[i * len(seeds) : (i + 1) * len(seeds)]
+                names = {"attack": attack, "method": method, "ratio": ratio}
+                names["undefended"] = undefended
+                rows.append(names | robustness_row(attacked, clean))
+            bar.advance(task)
+    if FLAGS.best_defences:
+        rows = with_best_defences(rows)
+
+    console = Console()
+    tables = robustness_tables(rows)
+    for title, text in tables:
+        console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
+    data = runs[0]["dataset"]
+    extent = f", {data['extent']}" if data["extent"] else ""
+    note = f"{data['name']}, data: {data['source']}{extent}"
+    counts = cache.counts()
+    write_json(out / "robustness.json", {"dataset": data, "rows": rows})
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    parts = [f"{made} {counts}.\n", f"{note}\n"]
+    parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
+    write_text(out / "robustness.md", "\n".join(parts))
+    pages.publish("\n".join(parts))
+    save_figure(draw_robustness(rows, note), out / "robustness")
+    console.print(
+        f"{note}; {counts}\n{out}/robustness.json, .md, .png and .svg",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def start() -> None:
+    """Reads the flags, and runs the command."""
+    launch(main)

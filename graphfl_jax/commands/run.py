@@ -1,0 +1,295 @@
+"""Runs one federation: ``python -m experiments.run --config=configs/tpt48.py``.
+
+Any field can be set, as in --config.rounds=40; --help with --config lists the fields. With
+--debug, rounds are played client by client without jit, and an error names the round, the
+client and the stage.
+
+With --resume, the run in the folder of --out is continued; --config may be left out. If the
+code has changed since, --accept_changes is needed.
+
+Exit status: 0 if a valid result was written, 1 if the run diverged, 2 if a flag, a field, the
+data or the output folder does not fit. Of several processes (--distributed), only the first
+writes and prints, and all exit with the same status, or with 3 if a process failed alone or
+lost another.
+"""
+
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+
+import graphfl_jax
+from graphfl_jax.build import variant_of
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import (
+    FLAGS,
+    compiled_folder,
+    configuration,
+    configuration_file,
+    fresh_folder,
+    launch,
+    progress_bar,
+)
+from graphfl_jax.commands.common.interrupts import resumable
+from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.text_tables import new_architectures_table
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.paper.published import Score, published
+from graphfl_jax.commands.paper.table_text import error_cell
+from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import OWN
+from graphfl_jax.runs.folder import configuration_in
+from graphfl_jax.runs.multihost import is_first
+
+COLUMNS = 6  # targets of a table
+
+flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
+flags.DEFINE_bool(
+    "resume", False, "Continue the run in --out; without --config, with its configuration."
+)
+
+
+def main() -> int:
+    if FLAGS.resume and not FLAGS.out:
+        raise ValueError("resume=True needs the folder of the run; add --out=DIR")
+    changes_accepted()
+    recorded = None
+    # Of several processes, only the first may have the folder, so all need --config.
+    if FLAGS.resume and FLAGS.config is None and not FLAGS.distributed:
+        recorded = configuration_in(Path(FLAGS.out))
+    config = configuration(default=recorded)
+    with joined():
+        return run_and_print(config)
+
+
+def run_and_print(config: ConfigDict) -> int:
+    """Runs the federation, prints its results, and returns the exit status."""
+    name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
+    resumable("--resume", f"--out={out}", marker=out / "config.json")
+    with progress_bar(shown=is_first()) as bar:
+        task = bar.add_task(variant_of(config), total=config.rounds)
+        result = graphfl_jax.run(
+            config,
+            out=out,
+            resume=FLAGS.resume,
+            accept_changes=changes_accepted(),
+            config_file=configuration_file(),
+            debug=FLAGS.debug,
+            report=lambda played: bar.update(task, completed=played),
+            keep_in=compiled_folder(),
+        )
+    console = Console(quiet=not is_first())
+    if result.results["diverged"]:
+        numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
+        saved = any(out.glob("checkpoints/*.json"))
+        console.print(
+            f"diverged in round {result.diverged_at} with {numbers}; {remedy(config, result)}; "
+            + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint"),
+            style="red",
+            markup=False,
+            soft_wrap=True,
+        )
+        return 1
+    variant, dataset = result.results["variant"], result.results["dataset"]
+    console.print(score_table(result.results, published(config, variant, dataset)))
+    if result.results["architectures"]:
+        console.print(architecture_table(result.results))
+    if result.results["errors"]:
+        scaled = result.results["errors"]["units"] == OWN
+        table = own_error_table if scaled else error_table
+        console.print(table(result.results["errors"]))
+    if result.results["labels"]:
+        console.print(label_table(result.results))
+    if result.results["new_clients"]:
+        console.print(new_clients_table(result.results))
+        if "architectures" in result.results["new_clients"]:
+            console.print(new_architectures_table(result.results))
+    if result.results["attack"]:
+        console.print(attack_table(result.results))
+    console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def remedy(config: ConfigDict, result: graphfl_jax.Result) -> str:
+    """What may help a run that diverged."""
+    low, high = result.inputs
+    lower = "lower the learning rates"
+    if config.data.get("scale") == "none":
+        lower = f"set --config.data.scale=standard, or {lower}"
+    return f"the inputs range from {low:.3g} to {high:.3g}: {lower}"
+
+
+def score_table(results: dict, paper: Score | None) -> Table:
+    """Test scores at G, L and P after the last round, and a published score if there is one.
+
+    Splits that all clients share have a column for their mean.
+    """
+    data, metric = results["dataset"], results["metric"]
+    shared = sorted(results["scores"].keys() - {"final", "validation", "best_val"})
+    better = "higher" if results["higher_is_better"] else "lower"
+    table = Table(
+        title=f"{results['variant']} on {data['name']}, data: {data['source']}"
+        + (f"\n{data['extent']}" if data["extent"] else ""),
+        caption=f"{better} is better; after round {results['rounds']}, test"
+        + (f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}" if paper else ""),
+    )
+    table.add_column("scored at")
+    columns = (metric, "sd over clients", "worst decile")
+    for column in (*columns, *(f"{metric}, {split} test" for split in shared)):
+        table.add_column(column, justify="right")
+    meanings = {
+        "G": "G  as received",
+        "L": "L  after local training",
+        "P": "P  the method's predictor",
+    }
+    for point, meaning in meanings.items():
+        scores = results["scores"]["final"][point]
+        names = ("mean", "std_clients", "worst_decile")
+        numbers = [scores[name] for name in names]
+        numbers += [results["scores"][split][point]["mean"] for split in shared]
+        table.add_row(meaning, *(f"{number:.4g}" for number in numbers))
+    return table
+
+
+def architecture_table(results: dict) -> Table:
+    """Test scores of the clients of each architecture, and the traffic of one of them."""
+    table = Table(
+        title="by architecture",
+        caption=f"means of {results['metric']} over clients, test; bytes per client and round",
+    )
+    table.add_column("architecture")
+    for column in ("clients", *POINTS, "down", "up"):
+        table.add_column(column, justify="right")
+    for name, own in results["architectures"].items():
+        scores = (f"{own['scores']['test'][point]:.4g}" for point in POINTS)
+        traffic = (f"{own[way]:,}" for way in ("down_bytes", "up_bytes"))
+        table.add_row(name, str(len(own["clients"])), *scores, *traffic)
+    return table
+
+
+def error_table(errors: dict) -> Table:
+    """Errors of forecasts at G, L and P over the targets that are not missing."""
+    table = Table(
+        title=f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts",
+        caption="without missing targets; results.json also has the errors with them",
+    )
+    table.add_column("scored at")
+    for ahead in errors["G"]:
+        table.add_column(ahead, justify="right")
+    for point in POINTS:
+        table.add_row(point, *(error_cell(ahead) for ahead in errors[point].values()))
+    return table
+
+
+def own_error_table(errors: dict) -> Table:
+    """Errors of scaled targets at G, L and P in the targets' own units."""
+    targets = list(errors["G"])[:COLUMNS]
+    others = len(errors["G"]) - len(targets)
+    table = Table(
+        title="MAE/RMSE in the targets' own units",
+        caption="test, means over clients"
+        + (f"; results.json has {others} more targets" if others else ""),
+    )
+    table.add_column("scored at")
+    for target in targets:
+        table.add_column(target, justify="right")
+    for point in POINTS:
+        cells = (errors[point][target] for target in targets)
+        table.add_row(point, *(f"{own['mae']:.4g}/{own['rmse']:.4g}" for own in cells))
+    return table
+
+
+def label_table(results: dict) -> Table:
+    """The AUC of each label at G, L and P, and how many clients have one."""
+    labels = results["labels"]
+    table = Table(
+        title=f"AUC by label on {results['dataset']['name']}",
+        caption="test; means over the clients with positive and negative examples",
+    )
+    table.add_column("label")
+    for column in (*POINTS, "clients"):
+        table.add_column(column, justify="right")
+    for label in labels["P"]:
+        own = [labels[point][label] for point in POINTS]
+        scores = ["none" if one["auc"] is None else f"{one['auc']:.4g}" for one in own]
+        table.add_row(label, *scores, str(own[-1]["clients"]))
+    return table
+
+
+def new_clients_table(results: dict) -> Table:
+    """Test scores of the new clients when they join and after each of their rounds."""
+    new_clients = results["new_clients"]
+    table = Table(
+        title=f"{len(new_clients['clients'])} new clients on {results['dataset']['name']}",
+        caption=f"{results['metric']} after rounds in which only the new clients adapt"
+        + (
+            f"; diverged in round {new_clients['diverged_at']}"
+            if new_clients["diverged_at"] >= 0
+            else ""
+        ),
+    )
+    for column in ("rounds", *POINTS, "sd over clients at P", "worst decile at P"):
+        table.add_column(column, justify="right")
+    for row in new_clients["curve"]:
+        scores = [row[point]["mean"] for point in POINTS]
+        scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
+        table.add_row(str(row["rounds"]), *(f"{score:.4g}" for score in scores))
+    return table
+
+
+def attack_table(results: dict) -> Table:
+    """Test scores of all and of benign clients, and the success rate of a backdoor."""
+    attack, everyone = results["attack"], results["scores"]["final"]
+    defence = f" against {results['defence']}" if results["defence"] else ""
+    table = Table(
+        title=f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients",
+        caption=f"{results['metric']}; results.json has their names{rejected_text(results)}",
+    )
+    columns = {"all clients": {point: everyone[point]["mean"] for point in POINTS}}
+    if attack["benign"]:
+        benign = {point: attack["benign"][point]["mean"] for point in POINTS}
+        columns["benign clients"] = benign
+    if attack["success"]:
+        columns["attack success"] = attack["success"]
+    table.add_column("scored at")
+    for column in columns:
+        table.add_column(column, justify="right")
+    for point in POINTS:
+        table.add_row(point, *(f"{scores[point]:.4g}" for scores in columns.values()))
+    return table
+
+
+def rejected_text(results: dict) -> str:
+    """The shares of rejected uploads, for a caption."""
+    shares = results["rejected"]
+    if shares is None:
+        return ""
+    named = [
+        f"{shares[who]:.0%} of {who}"
+        for who in ("honest", "malicious")
+        if shares[who] is not None
+    ]
+    return f"; rejected uploads: {', '.join(named)} clients"
+
+
+def footer(results: dict, out: Path) -> str:
+    """Time, speed and traffic of a run, and the path of its results."""
+    timing, traffic = results["timing"], results["communication"]
+    seconds = sum(
+        timing[f"{what}_s"] for what in ("compile", "train", "evaluate", "new_clients")
+    )
+    return (
+        f"{seconds:.1f} s (compile {timing['compile_s']:.1f}, train {timing['train_s']:.1f}, "
+        f"evaluate {timing['evaluate_s']:.1f}); "
+        f"{timing['client_steps_per_s']:,.0f} client-steps/s; "
+        f"{traffic['down_bytes']:,} bytes down and {traffic['up_bytes']:,} up "
+        f"per client and round\n{out}/results.json"
+    )
+
+
+def start() -> None:
+    """Reads the flags, and runs the command."""
+    launch(main)

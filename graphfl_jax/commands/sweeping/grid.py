@@ -1,0 +1,169 @@
+"""The points of a sweep, from a grid, random draws or a file, and their configurations."""
+
+import itertools
+
+import numpy as np
+from ml_collections import ConfigDict
+
+from graphfl_jax.commands.common.command_line import FLAGS, OVERRIDES, file_configuration
+from graphfl_jax.commands.common.python_files import call_in_file
+from graphfl_jax.configs.fields import setting_of
+from graphfl_jax.configs.values import adjusted, changed, current_field, parse
+from graphfl_jax.runs.sweep import Point, TrialGroup
+from graphfl_jax.settings import Real
+
+METHOD = "algorithm"  # the axis whose values are methods of the configuration file
+AXES = ("--grid.", "--uniform.", "--loguniform.")
+
+
+def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
+    """Splits axes such as --grid.FIELD=a,b off the other words of a command line.
+
+    Returns:
+      The other words, and the values of each axis, by its name such as ``--grid.FIELD``.
+
+    Raises:
+      ValueError: an axis has no values, or is given twice.
+    """
+    rest, axes = [], {}
+    for word in argv:
+        if not word.startswith(AXES):
+            rest.append(word)
+            continue
+        axis, _, values = word.partition("=")
+        if not all(values.split(",")):
+            raise ValueError(f"{word} lacks a value; write {axis}=0.1,0.2")
+        if axis in axes:
+            raise ValueError(f"{word} repeats an axis; give all its values in one {axis}")
+        axes[axis] = values.split(",")
+    return rest, axes
+
+
+def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
+    """The points of a grid, or random points if `samples` is not 0.
+
+    A grid is the product of its axes. In a random point, an axis with values takes one of them,
+    all with the same probability, and a uniform or loguniform axis takes a number in its range.
+    The first points do not depend on the number of samples.
+
+    Args:
+      axes: as `take_axes` returns them.
+      samples: number of random points.
+
+    Raises:
+      ValueError: an axis is not a field, a value is not of its type, or there is a range and
+        `samples` is 0.
+    """
+    grid, ranges = {}, {}
+    for axis, values in axes.items():
+        law, field = axis.removeprefix("--").split(".", 1)
+        if field == "seed":
+            raise ValueError(
+                f"{axis}={','.join(values)} is not an axis; set --seeds to the number of seeds"
+            )
+        renamed = [current_field(field, text) for text in values]
+        field, values = renamed[0][0], [text for _, text in renamed]
+        if law != "grid":
+            ranges[field] = _range(axis, field, values)
+            continue
+        if field != METHOD:
+            setting = setting_of(field)
+            values = [parse(field, text, setting) for text in values]
+        grid[field] = values
+    if not samples:
+        if ranges:
+            raise ValueError(
+                f"samples=0 is not possible with a range of {next(iter(ranges))}; set "
+                f"--samples to the number of points"
+            )
+        return [
+            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
+        ]
+    points = []
+    for sample in range(samples):
+        rng = np.random.default_rng([0, sample])
+        point = {field: values[rng.integers(len(values))] for field, values in grid.items()}
+        for field, (law, low, high) in ranges.items():
+            share = rng.uniform()
+            between = low + share * (high - low)
+            point[field] = float(low * (high / low) ** share if law == "log" else between)
+        points.append(point)
+    return points
+
+
+def _range(axis, field, values):
+    setting = setting_of(field)
+    low, high = (parse(field, values[end], setting) for end in (0, -1))
+    law = "log" if axis.startswith("--log") else "uniform"
+    if len(values) != 2 or not isinstance(setting, Real) or low >= high:
+        raise ValueError(
+            f"{axis}={','.join(values)} is not a range of a float; write {axis}=0.1,1"
+        )
+    if law == "log" and low <= 0:
+        raise ValueError(
+            f"{axis}={','.join(values)} must begin above 0; write {axis}=0.001,0.1"
+        )
+    return law, low, high
+
+
+def points_of_file(path: str) -> list[Point]:
+    """The points that the function get_points() of a Python file returns.
+
+    Raises:
+      ValueError: the file cannot be read, or does not return dictionaries.
+    """
+    points = call_in_file("points", path, "get_points")
+    valid = isinstance(points, list) and points and all(isinstance(one, dict) for one in points)
+    if not valid:
+        raise ValueError(
+            f"points={path}: get_points() returns no dictionaries; return a list of "
+            f"dictionaries by dotted field"
+        )
+    return points
+
+
+def configured(point: Point) -> tuple[ConfigDict, dict]:
+    """The configuration of the flags with the values of a point.
+
+    Returns:
+      The configuration, and those values of flags and point that nothing in it reads.
+
+    Raises:
+      ValueError: the method is unknown, or a value is outside its range.
+    """
+    changes = dict(point)
+    config = file_configuration(changes.pop(METHOD, ""))
+    if FLAGS.data_root is not None:
+        changes["data.root"] = FLAGS.data_root
+    return adjusted(config, OVERRIDES, changes)
+
+
+def evaluated_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
+    """The groups, whose evaluations before the last round compute only what ranks points.
+
+    ``eval.points`` and ``eval.splits`` keep what a configuration sets.
+
+    Raises:
+      ValueError: a run has no validation split, or sets these fields to less.
+    """
+    return [
+        group._replace(config=changed(group.config, _checked_scope(group))) for group in groups
+    ]
+
+
+def _checked_scope(group):
+    for federation in group.federations.values():
+        if "val" not in federation.data.evals:
+            raise ValueError(
+                "data.val_fraction=0.0 leaves no examples for validation; set "
+                "--config.data.val_fraction=0.1"
+            )
+    given, values = group.config.eval, {}
+    for field, needed in (("points", "P"), ("splits", "val")):
+        values[f"eval.{field}"] = given[field] or (needed,)
+        if needed not in values[f"eval.{field}"]:
+            raise ValueError(
+                f"eval.{field}={','.join(given[field])} leaves out {needed}, by which a sweep "
+                f"ranks points; add {needed}, or leave the field empty"
+            )
+    return values

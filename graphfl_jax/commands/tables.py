@@ -1,0 +1,197 @@
+"""Tables of the papers: methods by data sets over several seeds, beside published scores.
+
+    python -m experiments.tables --table=panacea_2 --data_root=DIR
+    python -m experiments.tables --table=pfedgat_1 --at_once=1 --data_root=DIR
+
+panacea_2 scores the clients that train. panacea_3 scores new clients, a fifth of all clients,
+drawn with every seed. panacea_4 compares Panacea with its parts. Scores are test scores after
+the last round at P, the method's own predictor. Hyperparameters are those of the
+configurations, chosen on validation; data are split 80/20 as in the papers. There are two
+spreads: over clients (mean over seeds of the standard deviation over clients) and over seeds
+(standard deviation of the mean over clients). For forecasts in physical units a second table
+has errors in these units, beside forecast baselines.
+
+pfedgat_1 to pfedgat_4 are the tables of pFedGAT: images of three data sets that are divided in
+several ways, class shares from Dirichlet distributions, numbers of clients, and the paper's
+attention against free shares. They have test scores at G, L and P, and that of G or L which is
+better on validation. --profile is their size.
+
+flha_1 to flha_b are those of FLHA-GHN: clients with networks of different architectures, with
+test scores of each architecture and the floats that a client receives and sends in a round.
+--profile is their size; the small one has CIFAR-10 with 4 and 16 clients, unless --datasets and
+--clients name others.
+
+Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
+repeated; those of other code are made again, unless --accept_changes is set.
+"""
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+from rich.console import Console
+
+from graphfl_jax import configs
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common import pages
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.flag_values import check_names
+from graphfl_jax.commands.common.provenance import provenance
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.configurations import Cell, paper_config
+from graphfl_jax.commands.paper.forecast_baselines import forecast_rows
+from graphfl_jax.commands.paper.pfedgat import SIZES
+from graphfl_jax.commands.paper.table_text import error_markdown, error_table, forecast_row
+from graphfl_jax.commands.paper.tables import TABLES, Table
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
+flags.DEFINE_list(
+    "datasets", [], "Data sets, such as cifar10; empty is those of the table and its size."
+)
+flags.DEFINE_list(
+    "clients", [], "Numbers of clients, such as 4,16; empty is those of the table and its size."
+)
+flags.DEFINE_enum(
+    "profile",
+    None,
+    list(SIZES),
+    "Size of a table of pFedGAT or FLHA-GHN; by default small. full is for a GPU.",
+)
+flags.DEFINE_enum(
+    "source", "real", ["real", "simulated"], "Source of data that the papers measured."
+)
+flags.DEFINE_list("methods", [], "Methods; empty is all methods of the table.")
+flags.DEFINE_integer(
+    "seeds",
+    None,
+    "Runs of every method, with seeds 0, 1, ...; by default 5, and 3 with images.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "at_once",
+    0,
+    "Seeds that run in one program; 0 is all. With 1, the devices share the clients of a run, "
+    "which is faster if one run uses the whole machine.",
+    lower_bound=0,
+)
+flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
+flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
+
+
+def main() -> int:
+    started = time.perf_counter()
+    table, cells, methods = planned()
+    seeds = list(range(FLAGS.seeds or table.seeds))
+    out = Path(FLAGS.out)
+    cache = Cache(out, accept_changes=changes_accepted())
+    baselines = baseline_rows(cells, methods[0])  # also finds missing files at once
+
+    rows = []
+    with progress_bar("methods") as bar:
+        task = bar.add_task("", total=len(cells) * len(methods))
+        for cell, method in itertools.product(cells, methods):
+            where = ", ".join(word for word in (cell.dataset, cell.setting) if word)
+            bar.update(task, description=f"{method} on {where}")
+            config = table_config(cell, method)
+            runs = cached_runs(config, seeds, cache, at_once=FLAGS.at_once)
+            rows.append(table.row(cell, config, runs))
+            bar.advance(task)
+
+    counts = cache.counts()
+    rows = table.complete(rows)
+    console = Console()
+    for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
+        console.print(table.console(list(own)))
+    for note in table.notes(rows):
+        console.print(note, soft_wrap=True)
+    parts = [table.markdown(rows)]
+    with_errors = baselines + [row for row in rows if row.get("errors")]
+    for name in dict.fromkeys(cell.dataset for cell in cells):
+        forecasts = [row for row in with_errors if row["data"] == name]
+        if forecasts:
+            console.print(error_table(forecasts))
+            parts.append(error_markdown(forecasts))
+    write_json(out / f"{FLAGS.table}.json", rows + baselines)
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    page = "\n".join([f"{made} {counts}.\n", *parts])
+    write_text(out / f"{FLAGS.table}.md", page)
+    pages.publish(page)
+    console.print(
+        f"{counts}; {out}/{FLAGS.table}.md and .json", highlight=False, soft_wrap=True
+    )
+    return 0
+
+
+def planned() -> tuple[Table, list[Cell], list[str]]:
+    """The table, its cells and its methods that the flags choose.
+
+    Raises:
+      ValueError: the table has no sizes, or not this data set or number of clients, or a method
+        is unknown.
+    """
+    table = TABLES[FLAGS.table]
+    if FLAGS.profile and FLAGS.profile not in table.cells:
+        raise ValueError(
+            f"profile={FLAGS.profile} is not read, since {FLAGS.table} has one size; leave "
+            f"--profile out"
+        )
+    first = next(iter(table.cells))
+    size = FLAGS.profile or first
+    cells, of_first = table.cells[size], size == first
+    known = list(dict.fromkeys(cell.dataset for cell in cells))
+    check_names("datasets", FLAGS.datasets, known)
+    datasets = FLAGS.datasets or (of_first and table.datasets) or known
+    numbers = list(dict.fromkeys(map(number_of_clients, cells)))
+    if FLAGS.clients and numbers == [""]:
+        raise ValueError(
+            f"clients={','.join(FLAGS.clients)} is not read, since {FLAGS.table} has the "
+            f"clients of its data sets; leave --clients out"
+        )
+    check_names("clients", FLAGS.clients, numbers)
+    numbers = FLAGS.clients or (of_first and table.clients) or numbers
+    methods = FLAGS.methods or list(table.methods)
+    check_names("methods", methods, configs.methods())
+    chosen = [
+        cell
+        for name in datasets
+        for cell in cells
+        if cell.dataset == name and number_of_clients(cell) in numbers
+    ]
+    return table, chosen, methods
+
+
+def number_of_clients(cell: Cell) -> str:
+    """The number of clients that a cell sets, as text; empty if it is the data set's."""
+    return str(cell.changes.get("data.clients", ""))
+
+
+def baseline_rows(cells: list[Cell], method: str) -> list[dict]:
+    """Rows of the forecast baselines of data sets with physical units."""
+    rows = []
+    for cell in cells:
+        config = table_config(cell, method)
+        federation = load_federation(config)
+        if federation.units and not federation.new_clients:
+            task = build_experiment(config, federation).model.task
+            units = federation.units.name
+            rows += [
+                forecast_row(cell.dataset, row, units)
+                for row in forecast_rows(federation, task)
+            ]
+    return rows
+
+
+def table_config(cell: Cell, method: str):
+    """The configuration of a row of the table."""
+    return paper_config(
+        cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
+    )
+
+
+def start() -> None:
+    """Reads the flags, and runs the command."""
+    launch(main)
