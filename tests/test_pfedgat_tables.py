@@ -34,10 +34,10 @@ from graphfl_jax.commands.paper.pfedgat_text import (
     console_table,
     markdown,
     score_rows,
-    sizes,
     table_row,
     with_averages,
 )
+from graphfl_jax.commands.paper.row_text import sizes
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs.batch import Outcome
 from tests.entries import launched, shrunk, tiny

@@ -7,13 +7,12 @@ point and column; a column is an architecture, or a client.
 import numpy as np
 from rich.table import Table
 
-from graphfl_jax.build import variant_of
-from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.flha import CLIENTS, NONE_REPLACED, SIZES, TABLES
 from graphfl_jax.commands.paper.flha_published import PUBLISHED
+from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes
 from graphfl_jax.evaluation import POINTS
 
 DROP = "mean drop"
@@ -55,24 +54,13 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
       config: configuration of the runs.
       runs: one per seed, in the format of results.json.
     """
-    first, method = runs[0], variant_of(config)
-    scale, unit = UNITS[first["metric"]]
-    row = {
-        "data": cell.dataset,
+    row = common_row(config, runs)
+    scale, traffic = UNITS[row["metric"]][0], runs[0]["communication"]
+    row |= {
         "setting": cell.setting,
-        "method": method,
-        "metric": first["metric"],
-        "unit": unit,
-        "seeds": len(runs),
-        "hparams": first["hparams"],
-        "diverged": sum(map(diverged, runs)),
-        "source": first["dataset"]["source"],
-        "extent": first["dataset"]["extent"],
         "width": config.model.width,
         "size": size_of(config),
-        "floats": {
-            way: first["communication"][f"{way}_bytes"] / FLOAT for way in ("down", "up")
-        },
+        "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
         "lines": None,
     }
     if row["diverged"]:
@@ -90,7 +78,9 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
             }
             for point in POINTS
         }
-        printed = PUBLISHED[table].get((cell.dataset, cell.setting, test), {}).get(method)
+        printed = (
+            PUBLISHED[table].get((cell.dataset, cell.setting, test), {}).get(row["method"])
+        )
         published = None if row["source"] == "simulated" else printed
         row["lines"].append({"test": test, "points": points, "published": published})
     return row
@@ -150,7 +140,7 @@ def _drops(rows):
         before["published"], [one["published"] for one in after]
     )
     line = {"test": before["test"], "points": points, "published": published}
-    return whole | {"setting": DROP, "lines": [line]}
+    return whole | {"setting": DROP, "lines": [line], "size": None}
 
 
 def heads_of(table: str) -> list[str]:
@@ -226,25 +216,6 @@ def markdown(table: str, rows: list[dict]) -> str:
         SMALL if first["width"] < FULL_WIDTH else FULL,
         "".join(f"- {line}\n" for line in sizes(rows)),
         markdown_table([heads_of(table), *score_rows(table, rows)]),
-        *(f"{escaped(note)}\n" for note in notes(rows)),
+        *(f"{escaped(note)}\n" for note in simulated_notes(rows)),
     ]
     return "\n".join(parts)
-
-
-def sizes(rows: list[dict]) -> list[str]:
-    """The size of the runs of each data set, or of each setting if they differ in it."""
-    found = {}
-    for row in rows:
-        if row["setting"] != DROP:
-            size = f"{row['size']}, {row['extent'] or 'all images'}"
-            found.setdefault((row["data"], size), []).append(row["setting"])
-    return [
-        f"{data}, {'; '.join(dict.fromkeys(settings))}: {size}"
-        for (data, size), settings in found.items()
-    ]
-
-
-def notes(rows: list[dict]) -> list[str]:
-    """Notes on simulated data."""
-    simulated = dict.fromkeys(row["data"] for row in rows if row["source"] == "simulated")
-    return [f"{data}: simulated; not comparable with published scores" for data in simulated]

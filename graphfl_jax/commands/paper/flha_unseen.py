@@ -9,7 +9,6 @@ from typing import NamedTuple
 import numpy as np
 from rich.table import Table
 
-from graphfl_jax.build import variant_of
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
@@ -23,10 +22,9 @@ from graphfl_jax.commands.paper.flha_text import (
     FULL,
     FULL_WIDTH,
     SMALL,
-    notes,
     size_of,
-    sizes,
 )
+from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes
 
 SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
 HEADS = (
@@ -112,27 +110,16 @@ def table_row(cell: Cell, config, runs: list[dict]) -> dict:
       config: configuration of the runs.
       runs: one per seed, in the format of results.json.
     """
-    first, method = runs[0], variant_of(config)
-    scale, unit = UNITS[first["metric"]]
     (name,) = config.new_clients.architectures
-    simulated = first["dataset"]["source"] == "simulated"
-    row = {
-        "data": cell.dataset,
+    row = common_row(config, runs)
+    scale, traffic = UNITS[row["metric"]][0], runs[0]["communication"]
+    printed = UNSEEN.get(row["method"], {}).get(name)
+    row |= {
         "setting": cell.setting,
-        "method": method,
-        "metric": first["metric"],
-        "unit": unit,
-        "seeds": len(runs),
-        "hparams": first["hparams"],
-        "diverged": sum(map(diverged, runs)),
-        "source": first["dataset"]["source"],
-        "extent": first["dataset"]["extent"],
         "width": config.model.width,
         "size": f"{size_of(config)}; then {config.new_clients.rounds} rounds of the new client",
-        "floats": {
-            way: first["communication"][f"{way}_bytes"] / FLOAT for way in ("down", "up")
-        },
-        "published": None if simulated else UNSEEN.get(method, {}).get(name),
+        "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
+        "published": None if row["source"] == "simulated" else printed,
         "scores": None,
     }
     if not row["diverged"]:
@@ -180,6 +167,6 @@ def markdown(rows: list[dict]) -> str:
         SMALL if first["width"] < FULL_WIDTH else FULL,
         "".join(f"- {line}\n" for line in sizes(rows)),
         markdown_table([list(HEADS), *score_rows(rows)]),
-        *(f"{escaped(note)}\n" for note in notes(rows)),
+        *(f"{escaped(note)}\n" for note in simulated_notes(rows)),
     ]
     return "\n".join(parts)

@@ -5,12 +5,11 @@ import itertools
 import numpy as np
 from rich.table import Table
 
-from graphfl_jax.build import variant_of
-from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.pfedgat import PUBLISHED
+from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes
 from graphfl_jax.commands.paper.table_text import over_seeds
 from graphfl_jax.evaluation import POINTS
 
@@ -43,23 +42,12 @@ def table_row(cell: Cell, config, runs: list[dict]) -> dict:
       config: configuration of the runs.
       runs: one per seed, in the format of results.json, with a validation split.
     """
-    variant, first = variant_of(config), runs[0]
-    scale, unit = UNITS[first["metric"]]
-    score = PUBLISHED[cell.dataset].get(variant, {}).get(cell.setting)
-    simulated = first["dataset"]["source"] == "simulated"
-    row = {
-        "data": cell.dataset,
+    row = common_row(config, runs)
+    score = PUBLISHED[cell.dataset].get(row["method"], {}).get(cell.setting)
+    row |= {
         "setting": cell.setting,
-        "method": variant,
-        "metric": first["metric"],
-        "unit": unit,
-        "seeds": len(runs),
-        "hparams": first["hparams"],
-        "diverged": sum(map(diverged, runs)),
-        "published": None if simulated else score,
+        "published": None if row["source"] == "simulated" else score,
         "scores": None,
-        "source": first["dataset"]["source"],
-        "extent": first["dataset"]["extent"],
         "size": _size(config),
     }
     if row["diverged"]:
@@ -68,7 +56,9 @@ def table_row(cell: Cell, config, runs: list[dict]) -> dict:
     chosen = [better_point(run) for run in runs]
     summaries = {point: [test[point] for test in tests] for point in POINTS}
     summaries[BETTER] = [test[point] for test, point in zip(tests, chosen, strict=True)]
-    scores = {point: over_seeds(own, scale) for point, own in summaries.items()}
+    scores = {
+        point: over_seeds(own, UNITS[row["metric"]][0]) for point, own in summaries.items()
+    }
     return row | {"scores": scores, "at": chosen}
 
 
@@ -117,7 +107,7 @@ def _average(rows):
     printed = [row["published"] for row in rows]
     published = None if None in printed else round(float(np.mean(printed)), 2)
     own = {"setting": AVERAGE, "at": [], "published": published, "scores": scores}
-    return rows[0] | own
+    return rows[0] | own | {"size": None}
 
 
 def score_rows(rows: list[dict]) -> list[list[str]]:
@@ -156,25 +146,6 @@ def markdown(rows: list[dict]) -> str:
         PAPER,
         "".join(f"- {line}\n" for line in sizes(rows)),
         markdown_table([list(HEADS), *score_rows(rows)]),
-        *(f"{escaped(note)}\n" for note in notes(rows)),
+        *(f"{escaped(note)}\n" for note in simulated_notes(rows)),
     ]
     return "\n".join(parts)
-
-
-def sizes(rows: list[dict]) -> list[str]:
-    """The size of the runs on each data set, or in each setting if they differ in it."""
-    found = {}
-    for row in rows:
-        if row["setting"] != AVERAGE:
-            size = f"{row['size']}, {row['extent'] or 'all images'}"
-            found.setdefault((row["data"], size), []).append(row["setting"])
-    return [
-        f"{data}, {'; '.join(dict.fromkeys(settings))}: {size}"
-        for (data, size), settings in found.items()
-    ]
-
-
-def notes(rows: list[dict]) -> list[str]:
-    """Notes on simulated data."""
-    simulated = dict.fromkeys(row["data"] for row in rows if row["source"] == "simulated")
-    return [f"{data}: simulated; not comparable with published scores" for data in simulated]

@@ -4,11 +4,10 @@ import jax
 import numpy as np
 from rich.table import Table
 
-from graphfl_jax.build import variant_of
-from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
+from graphfl_jax.commands.paper.row_text import common_row
 from graphfl_jax.evaluation import POINTS
 
 HEADS = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
@@ -22,23 +21,14 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
       config: configuration of the runs.
       runs: one per seed, in the format of results.json.
     """
-    variant = variant_of(config)
-    scale, unit = UNITS[runs[0]["metric"]]
+    row = common_row(config, runs)
+    variant, scale = row["method"], UNITS[row["metric"]][0]
     score = published(config, variant, runs[0]["dataset"], table)
-    row = {
-        "data": config.data.name,
-        "method": variant,
-        "metric": runs[0]["metric"],
-        "unit": unit,
-        "seeds": len(runs),
-        "hparams": runs[0]["hparams"],
-        "diverged": sum(map(diverged, runs)),
+    row |= {
         "published": score and score._asdict(),
         "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
         "scores": None,
         "errors": None,
-        "source": runs[0]["dataset"]["source"],
-        "extent": runs[0]["dataset"]["extent"],
     }
     if row["diverged"]:
         return row

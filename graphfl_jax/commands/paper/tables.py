@@ -16,6 +16,7 @@ from graphfl_jax.commands.paper import (
 )
 from graphfl_jax.commands.paper.configurations import CONFIGS, Cell
 from graphfl_jax.commands.paper.published import PUBLISHED
+from graphfl_jax.commands.paper.row_text import simulated_notes
 from graphfl_jax.configs.fields import NOTHING
 
 Row = dict[str, Any]  # of a table: a method in a cell
@@ -62,7 +63,7 @@ def _pfedgat(name):
         complete=pfedgat_text.with_averages if name in pfedgat.AVERAGED else list,
         console=functools.partial(pfedgat_text.console_table, name),
         markdown=pfedgat_text.markdown,
-        notes=pfedgat_text.notes,
+        notes=simulated_notes,
     )
 
 
@@ -78,7 +79,7 @@ def _flha(name):
         complete=flha_text.with_drops if name == "flha_7" else list,
         console=functools.partial(flha_text.console_table, name),
         markdown=functools.partial(flha_text.markdown, name),
-        notes=flha_text.notes,
+        notes=simulated_notes,
     )
 
 
@@ -102,5 +103,5 @@ TABLES["flha_6"] = Table(
     complete=list,
     console=flha_unseen.console_table,
     markdown=flha_unseen.markdown,
-    notes=flha_text.notes,
+    notes=simulated_notes,
 )

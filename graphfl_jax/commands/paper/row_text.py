@@ -1,0 +1,48 @@
+"""What the rows of all tables of runs have, and the notes below these tables."""
+
+from graphfl_jax.build import variant_of
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.common.units import UNITS
+
+
+def common_row(config, runs: list[dict]) -> dict:
+    """The part of a row that does not depend on its table.
+
+    Args:
+      config: configuration of the runs.
+      runs: one per seed, in the format of results.json.
+    """
+    first = runs[0]
+    return {
+        "data": config.data.name,
+        "method": variant_of(config),
+        "metric": first["metric"],
+        "unit": UNITS[first["metric"]][1],
+        "seeds": len(runs),
+        "hparams": first["hparams"],
+        "diverged": sum(map(diverged, runs)),
+        "source": first["dataset"]["source"],
+        "extent": first["dataset"]["extent"],
+    }
+
+
+def sizes(rows: list[dict]) -> list[str]:
+    """The size of the runs of each data set, or of each setting if they differ in it.
+
+    The size of a row that is computed from others is None.
+    """
+    found = {}
+    for row in rows:
+        if row["size"]:
+            size = f"{row['size']}, {row['extent'] or 'all images'}"
+            found.setdefault((row["data"], size), []).append(row["setting"])
+    return [
+        f"{data}, {'; '.join(dict.fromkeys(settings))}: {size}"
+        for (data, size), settings in found.items()
+    ]
+
+
+def simulated_notes(rows: list[dict]) -> list[str]:
+    """Notes on simulated data."""
+    simulated = dict.fromkeys(row["data"] for row in rows if row["source"] == "simulated")
+    return [f"{data}: simulated; not comparable with published scores" for data in simulated]
