@@ -1,5 +1,6 @@
 """The documentation: commands parse, links exist, pages are up to date, words are plain."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -13,6 +14,7 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.commands import COMMANDS
 from graphfl_jax.commands.common import pages
 from graphfl_jax.configs import fields
 from graphfl_jax.configs.__main__ import reference
@@ -32,6 +34,13 @@ FORBIDDEN = (
 EXEMPT = {ROOT / "graphfl_jax/configs/renamed.py", Path(__file__)}
 
 
+# "graphfl run tpt48", or what follows "python -m".
+COMMAND = re.compile(
+    r"(?:(?<=\bpython -m )(?:experiments|graphfl_jax)\.\S.*"
+    rf"|(?<![\w`/])graphfl (?:{'|'.join(COMMANDS)}) \S.*)"
+)
+
+
 def blocks(text):
     """The contents of fenced code blocks, with their languages."""
     return re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -43,15 +52,19 @@ def spans(text):
 
 
 def commands(path):
-    """The words after "python -m" of every command of a page, module first."""
+    """The words of every command of a page, or of a file's docstring, module first."""
     text = path.read_text()
-    shell = [content for language, content in blocks(text) if language in ("", "bash")]
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+        shell = re.findall(r"^    (graphfl .*(?:\n .*)*)", text, re.MULTILINE)
+    else:
+        shell = [content for language, content in blocks(text) if language in ("", "bash")]
     lines = "\n".join(shell).replace("\\\n", " ").splitlines() + spans(text)
     found = []
     for line in lines:
-        for command in re.findall(r"\bpython -m ((?:experiments|graphfl_jax)\.\S.*)", line):
-            words = shlex.split(command.rstrip("& "))
-            end = words.index(">") if ">" in words else len(words)
+        for command in COMMAND.findall(line):
+            words = shlex.split(command.removeprefix("graphfl ").rstrip("& "))
+            end = min([*(words.index(mark) for mark in ">|" if mark in words), len(words)])
             found.append(words[:end])
     return found
 
@@ -73,7 +86,7 @@ def check(entry, module, words):
     if entry == "sweep":
         words, module.AXES = module.take_axes(words)
         points = one_by_one(module.points_of, module.AXES)
-    command_line._parse([entry, *words])
+    command_line.parse(f"graphfl_jax.commands.{entry}", [entry, *words])
     if entry in ("sweep", "robustness"):
         if entry == "robustness":
             module.check_names("attacks", FLAGS.attacks, module.ATTACKS)
@@ -142,13 +155,17 @@ while True:
 
 def test_commands_of_all_pages_parse():
     by_entry = {}
-    for path in PAGES:
+    packages = [*(ROOT / "graphfl_jax/configs").glob("*.py")]
+    packages += (ROOT / "graphfl_jax/commands").glob("*.py")
+    for path in [*PAGES, *packages]:
         for module, *words in commands(path):
-            package, _, entry = module.partition(".")
+            package, _, entry = module.rpartition(".")
+            if entry in COMMANDS and not (ROOT / f"experiments/{entry}.py").exists():
+                continue  # without flags
             if package == "graphfl_jax":
                 assert importlib.util.find_spec(f"{module}.__main__"), f"{path}: {module}"
                 continue
-            assert importlib.util.find_spec(module), f"{path}: there is no {module}"
+            assert importlib.util.find_spec(f"experiments.{entry}"), f"{path}: {module}"
             if words not in by_entry.setdefault(entry, []):
                 by_entry[entry].append(words)
     assert set(by_entry) == {
