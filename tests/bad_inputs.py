@@ -161,7 +161,7 @@ FIELDS = [
     (
         "fl60",
         {"data.nmae": "fl60"},
-        "^data.nmae=fl60 .*perhaps data.name is meant; .*data.graph",
+        "^data.nmae=fl60 .*perhaps data.name, .* is meant; .*data.graph",
     ),
     # what the configuration does not read
     (
@@ -325,7 +325,13 @@ FLAGS = [
     ),
     ([f"{FL60}:fedsgd"], "method='fedsgd' is unknown; perhaps fed.*; choose from panacea, "),
     ([FL60, "stray"], "'stray' is not a flag; flags begin with --"),
-    ([FL60, "--nosuchflag=1"], "nosuchflag"),
+    ([FL60, "--nosuchflag=1"], "^--nosuchflag is not a flag of run; --help lists the flags"),
+    ([FL60, "--resum"], "^--resum is not a flag of run; perhaps --resume is meant; --help"),
+    ([FL60, "--rounds=2"], "^--rounds is not a flag of run; perhaps --config.rounds is meant"),
+    (["tpt84"], "^config=tpt84 is neither a configuration nor a file; perhaps tpt48 is meant"),
+    (["configs/fl60.py"], "^config=configs/fl60.py is neither .*; perhaps fl60 is meant"),
+    (["fl60:fedagv"], "^method='fedagv' is unknown; perhaps fedavg, .* is meant; choose from"),
+    (["fl60", "--config.algorithm.name=fedagv"], "^algorithm.name='fedagv' .* perhaps fedavg"),
     ([FL60, "--config.rounds"], "config.rounds has no value; add --config.rounds=VALUE"),
     ([FL60, "--config.rounds", "--resume"], "config.rounds has no value"),
     ([FL60, "--config.rounds", "1.5"], "rounds=1.5 is not of type int"),

@@ -45,7 +45,7 @@ _graphfl() {
         esac
     fi
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
-    if [[ ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2>/dev/null; fi
+    if [[ ${COMPREPLY[0]-} == *= ]]; then compopt -o nospace 2>/dev/null; fi
 }
 complete -o default -F _graphfl graphfl
 """
