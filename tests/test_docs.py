@@ -22,7 +22,10 @@ from tests.federations import small_config, two_clusters
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "BUILD.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "BUILD", "CONTRIBUTING")),
+    *sorted(DOCS.rglob("*.md")),
+]
 FOLDERS = ("graphfl_jax", "experiments", "configs", "tests")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 # Words that make prose hard to read.
@@ -63,7 +66,7 @@ def commands(path):
     found = []
     for line in lines:
         for command in COMMAND.findall(line):
-            words = shlex.split(command.removeprefix("graphfl ").rstrip("& "))
+            words = shlex.split(command.removeprefix("graphfl ").rstrip("& "), comments=True)
             end = min([*(words.index(mark) for mark in ">|" if mark in words), len(words)])
             found.append(words[:end])
     return found
@@ -250,6 +253,10 @@ def test_settings_page_has_only_what_its_generator_prints():
 def test_the_reference_has_every_field():
     named = set(re.findall(r"^\| `([\w.]+)` \|", reference(), re.MULTILINE))
     assert named == {name for name, _ in fields.all_fields()}
+
+
+def test_the_citation_and_the_package_have_the_same_version():
+    assert f"\nversion: {graphfl_jax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
 
 
 def test_readme_is_short():
