@@ -326,7 +326,7 @@ FLAGS = [
     ([f"{FL60}:fedsgd"], "method='fedsgd' is unknown; perhaps fed.*; choose from panacea, "),
     ([FL60, "stray"], "'stray' is not a flag; flags begin with --"),
     ([FL60, "--nosuchflag=1"], "^--nosuchflag is not a flag of run; --help lists the flags"),
-    ([FL60, "--resum"], "^--resum is not a flag of run; perhaps --resume is meant; --help"),
+    ([FL60, "--resum"], "^--resum is not a flag of run; perhaps --resume.* is meant; --help"),
     ([FL60, "--rounds=2"], "^--rounds is not a flag of run; perhaps --config.rounds is meant"),
     (["tpt84"], "^config=tpt84 is neither a configuration nor a file; perhaps tpt48 is meant"),
     (["configs/fl60.py"], "^config=configs/fl60.py is neither .*; perhaps fl60 is meant"),
