@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all docs lint format bench install clean
+.PHONY: run test test-all docs site lint format bench install clean
 
 run: install
 	$(BIN)/python -m experiments.run --config=configs/tpt48.py
@@ -25,6 +25,11 @@ format: install
 
 docs: install
 	$(BIN)/python -m graphfl_jax.configs > docs/guide/settings.md
+
+# The pages as a site; open build/site/index.html.
+site: install
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
 
 bench: install
 	$(BIN)/python -m experiments.bench --config=configs/tpt48.py

@@ -5,23 +5,64 @@ from graphfl_jax.commands.common import interrupts
 if __name__ == "__main__":
     interrupts.install()  # before the imports of a command, which take seconds
 
+import ast
 import importlib
 import sys
+from pathlib import Path
 
-from graphfl_jax.commands import COMMANDS
+from graphfl_jax import __version__, commands
+from graphfl_jax.settings import perhaps
+
+OVERVIEW = """\
+graphfl {version}: personalised federated learning with relations between clients, in JAX
+
+    graphfl COMMAND [CONFIGURATION[:METHOD]] [--FLAG=VALUE] [--config.FIELD=VALUE]
+
+commands:
+{commands}
+
+examples:
+  graphfl run tpt48
+  graphfl run fl60:ditto --config.seed=3 --out=runs/mine
+  graphfl run tpt48 --help
+  graphfl list methods
+
+graphfl COMMAND --help describes a command and its flags."""
 
 
 def main() -> None:
     """Starts the command that the first word names."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if name not in COMMANDS:
+    if __name__ != "__main__":  # started as graphfl
+        interrupts.install()
+    name = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if name in ("--help", "-h", "help"):
+        print(overview())
+    elif name == "--version":
+        print(f"graphfl {__version__}")
+    elif name in commands.COMMANDS:
+        sys.argv[:2] = [f"graphfl {name}"]
+        importlib.import_module(f"graphfl_jax.commands.{name}").start()
+    else:
+        known = commands.COMMANDS
         print(
-            f"error: command {name!r} is unknown; choose from {', '.join(COMMANDS)}",
+            f"error: command {name!r} is unknown{perhaps(name, known)}; choose from "
+            f"{', '.join(known)}",
             file=sys.stderr,
         )
         sys.exit(2)
-    sys.argv[:2] = [f"graphfl {name}"]
-    importlib.import_module(f"graphfl_jax.commands.{name}").start()
+
+
+def overview() -> str:
+    """What ``graphfl --help`` prints. No command is imported, which would take seconds."""
+    width = max(map(len, commands.COMMANDS))
+    lines = [f"  {name:{width}}  {_summary(name)}" for name in commands.COMMANDS]
+    return OVERVIEW.format(version=__version__, commands="\n".join(lines))
+
+
+def _summary(name):
+    """The first line of the description of a command."""
+    source = Path(commands.__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
 
 
 if __name__ == "__main__":

@@ -17,11 +17,12 @@ without a declaration is a part that the builder supplies, such as the client mo
 
 import ast
 import dataclasses
+import difflib
 import functools
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 # The largest values that programs compute with; ranges without an upper end hold up to these.
@@ -109,7 +110,10 @@ class Choice:
         if value not in self.choices:
             choices = ", ".join(filter(None, self.choices))
             empty = ", or leave it empty for none" if "" in self.choices else ""
-            raise ValueError(f"{field}={value!r} is unknown; choose from {choices}{empty}")
+            near = perhaps(str(value), self.choices)
+            raise ValueError(
+                f"{field}={value!r} is unknown{near}; choose from {choices}{empty}"
+            )
         return value
 
 
@@ -252,6 +256,13 @@ def parameters(factory: Callable) -> tuple[Parameter, ...]:
         declaration = next((extra for extra in extras if isinstance(extra, kinds)), None)
         found.append(Parameter(name, declaration, parameter.default))
     return tuple(found)
+
+
+def perhaps(name: str, known: Iterable[str]) -> str:
+    """The known names that an unknown one resembles, as a part of an error; empty if none."""
+    *others, last = difflib.get_close_matches(name, known, n=3) or [""]
+    near = f"{', '.join(others)} or {last}" if others else last
+    return near and f"; perhaps {near} is meant"
 
 
 def _wrong_type(field, value, expected):

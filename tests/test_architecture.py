@@ -26,7 +26,10 @@ COMPUTATION = {
     *("architecture", "examples", "core", "tree", "devices"),
     *("rounds", "evaluation", "program"),
 }
-ENTRIES = {"run", "sweep", "tables", "figures", "bench", "robustness", "theory", "soak"}
+ENTRIES = {
+    *("run", "sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
+    *("list", "completion"),
+}
 ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 

@@ -1,5 +1,6 @@
 """The documentation: commands parse, links exist, pages are up to date, words are plain."""
 
+import ast
 import importlib.util
 import json
 import re
@@ -13,6 +14,7 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.commands import COMMANDS
 from graphfl_jax.commands.common import pages
 from graphfl_jax.configs import fields
 from graphfl_jax.configs.__main__ import reference
@@ -20,7 +22,10 @@ from tests.federations import small_config, two_clusters
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "BUILD.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [
+    *(ROOT / f"{name}.md" for name in ("README", "BUILD", "CONTRIBUTING")),
+    *sorted(DOCS.rglob("*.md")),
+]
 FOLDERS = ("graphfl_jax", "experiments", "configs", "tests")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 # Words that make prose hard to read.
@@ -30,6 +35,13 @@ FORBIDDEN = (
 )
 # Files that must name them.
 EXEMPT = {ROOT / "graphfl_jax/configs/renamed.py", Path(__file__)}
+
+
+# "graphfl run tpt48", or what follows "python -m".
+COMMAND = re.compile(
+    r"(?:(?<=\bpython -m )(?:experiments|graphfl_jax)\.\S.*"
+    rf"|(?<![\w`/])graphfl (?:{'|'.join(COMMANDS)}) \S.*)"
+)
 
 
 def blocks(text):
@@ -43,15 +55,19 @@ def spans(text):
 
 
 def commands(path):
-    """The words after "python -m" of every command of a page, module first."""
+    """The words of every command of a page, or of a file's docstring, module first."""
     text = path.read_text()
-    shell = [content for language, content in blocks(text) if language in ("", "bash")]
+    if path.suffix == ".py":
+        text = ast.get_docstring(ast.parse(text)) or ""
+        shell = re.findall(r"^    (graphfl .*(?:\n .*)*)", text, re.MULTILINE)
+    else:
+        shell = [content for language, content in blocks(text) if language in ("", "bash")]
     lines = "\n".join(shell).replace("\\\n", " ").splitlines() + spans(text)
     found = []
     for line in lines:
-        for command in re.findall(r"\bpython -m ((?:experiments|graphfl_jax)\.\S.*)", line):
-            words = shlex.split(command.rstrip("& "))
-            end = words.index(">") if ">" in words else len(words)
+        for command in COMMAND.findall(line):
+            words = shlex.split(command.removeprefix("graphfl ").rstrip("& "), comments=True)
+            end = min([*(words.index(mark) for mark in ">|" if mark in words), len(words)])
             found.append(words[:end])
     return found
 
@@ -73,7 +89,7 @@ def check(entry, module, words):
     if entry == "sweep":
         words, module.AXES = module.take_axes(words)
         points = one_by_one(module.points_of, module.AXES)
-    command_line._parse([entry, *words])
+    command_line.parse(f"graphfl_jax.commands.{entry}", [entry, *words])
     if entry in ("sweep", "robustness"):
         if entry == "robustness":
             module.check_names("attacks", FLAGS.attacks, module.ATTACKS)
@@ -142,13 +158,17 @@ while True:
 
 def test_commands_of_all_pages_parse():
     by_entry = {}
-    for path in PAGES:
+    packages = [*(ROOT / "graphfl_jax/configs").glob("*.py")]
+    packages += (ROOT / "graphfl_jax/commands").glob("*.py")
+    for path in [*PAGES, *packages]:
         for module, *words in commands(path):
-            package, _, entry = module.partition(".")
+            package, _, entry = module.rpartition(".")
+            if entry in COMMANDS and not (ROOT / f"experiments/{entry}.py").exists():
+                continue  # without flags
             if package == "graphfl_jax":
                 assert importlib.util.find_spec(f"{module}.__main__"), f"{path}: {module}"
                 continue
-            assert importlib.util.find_spec(module), f"{path}: there is no {module}"
+            assert importlib.util.find_spec(f"experiments.{entry}"), f"{path}: {module}"
             if words not in by_entry.setdefault(entry, []):
                 by_entry[entry].append(words)
     assert set(by_entry) == {
@@ -235,8 +255,12 @@ def test_the_reference_has_every_field():
     assert named == {name for name, _ in fields.all_fields()}
 
 
+def test_the_citation_and_the_package_have_the_same_version():
+    assert f"\nversion: {graphfl_jax.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
 def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 200
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 170
 
 
 def rows(path, columns):

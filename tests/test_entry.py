@@ -13,7 +13,7 @@ from orbax.checkpoint import v1 as ocp
 import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
-from graphfl_jax.commands.common.command_line import field_table
+from graphfl_jax.commands.common.help_text import field_table
 from graphfl_jax.configs import changed, parsed
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
@@ -290,7 +290,7 @@ def test_help_lists_the_fields_with_their_values_and_meanings():
 def test_help_without_a_configuration_names_the_remedy():
     status, printed, errors = launched("run", "--help", cwd=ROOT)
     assert (status, errors) == (0, "")
-    assert "  --out: " in printed and "Add --config=FILE" in printed
+    assert "  --out: " in printed and "Add a configuration" in printed
 
 
 def test_help_has_a_row_for_every_field_of_every_method():

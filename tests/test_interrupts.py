@@ -101,6 +101,18 @@ def test_an_entry_is_interrupted_while_it_imports(tmp_path, name, number):
     assert not any(tmp_path.iterdir())
 
 
+@linux
+def test_the_installed_command_is_interrupted_while_it_imports(tmp_path):
+    installed = tmp_path / "graphfl"  # as pip writes it
+    installed.write_text("from graphfl_jax.__main__ import main\nmain()\n")
+    process = begin(sys.executable, str(installed), "run", "tpt48", "--out=out", cwd=tmp_path)
+    until(process, lambda: catches_sigterm(process))
+    status, lines = signalled(process, signal.SIGINT)
+    assert status == BOTH[signal.SIGINT]
+    assert lines[0].endswith("start again with: graphfl run tpt48 --out=out")
+    assert {path.name for path in tmp_path.iterdir()} == {"graphfl"}
+
+
 @pytest.mark.parametrize("number", BOTH)
 def test_a_compiled_program_is_interrupted(tmp_path, number):
     """It does not return to Python, whose handlers would wait for ever."""

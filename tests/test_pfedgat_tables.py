@@ -372,7 +372,7 @@ def test_scores_of_new_clients_are_means_over_finished_runs(monkeypatch, tmp_pat
         (["--table=panacea_2", "--profile=small"], "panacea_2 has one size; leave --profile"),
         (
             ["--table=pfedgat_1", "--datasets=cifar100"],
-            "datasets='cifar100' is unknown; choose",
+            "datasets='cifar100' is unknown; perhaps cifar10 is meant; choose",
         ),
         (["--table=pfedgat_2", "--data_root=nowhere"], "no file nowhere/cifar-100-binary/"),
     ],

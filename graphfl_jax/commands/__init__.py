@@ -1,7 +1,10 @@
 """The commands of ``graphfl``. Each is a module with a function `start`.
 
 A command defines its flags when it is imported, and commands share names of flags. So a process
-imports one command.
+imports one command. The first line of a command's docstring describes it in ``graphfl --help``.
 """
 
-COMMANDS = ("run", "sweep", "tables", "figures", "robustness", "theory", "bench", "soak")
+COMMANDS = (
+    *("run", "sweep", "tables", "figures", "robustness", "theory", "bench", "soak"),
+    *("list", "completion"),
+)

@@ -1,4 +1,7 @@
-"""Measures a configuration: ``python -m experiments.bench --config=configs/tpt48.py``.
+"""Measures the speed and the memory of a configuration.
+
+    graphfl bench tpt48
+    graphfl bench fl60 --methods=fedavg,ditto,panacea
 
 Prints the time of a round and of an evaluation, the time to compile, the peak memory, and the
 rate of the round's matrix products compared with the largest rate of this machine; convolutions
@@ -11,7 +14,7 @@ slowest. With --distributed, all processes take part and the first one prints.
     --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
     --suite                         measures all of this, see `benchmarks.suite`
 
-With --config=configs/custom.py, --images=28x28x1 generates images, so that no file is needed;
+With --config=custom, --images=28x28x1 generates images, so that no file is needed;
 --clients, --examples and --classes are their numbers.
 
 The first two compare all times with the first row, which is FedAvg for methods.
@@ -72,7 +75,7 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_list("sizes", [], "Values of that number; by default a suitable range.")
 flags.DEFINE_string(
-    "images", None, "HEIGHTxWIDTHxCHANNELS: generates images as the data of configs/custom.py."
+    "images", None, "HEIGHTxWIDTHxCHANNELS: generates images as the data of --config=custom."
 )
 flags.DEFINE_integer("clients", 20, "Clients with generated images.", lower_bound=1)
 flags.DEFINE_integer(

@@ -1,7 +1,7 @@
 """Figures of the papers, from the same runs as the tables.
 
-    python -m experiments.figures --figure=panacea_3a --data_root=DIR
-    python -m experiments.figures --figure=partition --config=configs/cifar10.py \\
+    graphfl figures --figure=panacea_3a --data_root=DIR
+    graphfl figures --figure=partition --config=cifar10 \\
         --config.data.partition=dirichlet
 
 panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, training split.

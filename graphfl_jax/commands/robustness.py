@@ -1,6 +1,6 @@
 """Methods under attack: the loss of benign clients over the share of malicious clients.
 
-    python -m experiments.robustness --config=configs/tpt48.py --attacks=poisoning \\
+    graphfl robustness tpt48 --attacks=poisoning \\
         --ratios=0,0.1,0.2,0.3,0.4,0.5 --methods=panacea,pfedhn,fedavg --seeds=5
 
 Each method is trained with each share of malicious clients. The malicious clients are drawn

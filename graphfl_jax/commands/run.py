@@ -1,11 +1,16 @@
-"""Runs one federation: ``python -m experiments.run --config=configs/tpt48.py``.
+"""Trains and scores one federation, and writes its results into a folder.
 
-Any field can be set, as in --config.rounds=40; --help with --config lists the fields. With
---debug, rounds are played client by client without jit, and an error names the round, the
-client and the stage.
+    graphfl run tpt48
+    graphfl run fl60:ditto --config.seed=3 --out=runs/mine
+    graphfl run --resume --out=runs/mine
 
-With --resume, the run in the folder of --out is continued; --config may be left out. If the
-code has changed since, --accept_changes is needed.
+The word after the command is the configuration, as with --config, and the word after the colon
+is the method; `graphfl list` prints both. Any field can be set, as in --config.rounds=40;
+--help with a configuration lists the fields. With --debug, rounds are played client by client
+without jit, and an error names the round, the client and the stage.
+
+With --resume, the run in the folder of --out is continued; the configuration may be left out.
+If the code has changed since, --accept_changes is needed.
 
 Exit status: 0 if a valid result was written, 1 if the run diverged, 2 if a flag, a field, the
 data or the output folder does not fit. Of several processes (--distributed), only the first

@@ -1,6 +1,6 @@
 """Interrupts runs at random moments, and checks that nothing is lost.
 
-    python -m experiments.soak --runs=200 --calls=1000
+    graphfl soak --runs=200 --calls=1000
 
 Every run is a tiny federation in processes of its own, with one to three faults that a seed
 draws: SIGKILL, SIGTERM or SIGINT at a random moment, a write that ends in its middle as on a

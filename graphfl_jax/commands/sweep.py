@@ -1,6 +1,6 @@
 """Searches settings: every point of a grid, or random ones, each with several seeds.
 
-    python -m experiments.sweep --config=configs/tpt48.py --config.data.val_fraction=0.1 \\
+    graphfl sweep tpt48 --config.data.val_fraction=0.1 \\
         --grid.algorithm=panacea,pfedhn --grid.hparams.client_lr=0.01,0.03,0.1 --seeds=2
 
 An axis is any field of the configuration, or ``algorithm`` for the methods of its file. A field
@@ -37,10 +37,10 @@ from graphfl_jax.commands.common.command_line import (
     fresh_folder,
     launch,
     progress_bar,
-    refuse,
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.plots import draw_search, save_figure
+from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     configured,

@@ -1,7 +1,7 @@
 """Tables of the papers: methods by data sets over several seeds, beside published scores.
 
-    python -m experiments.tables --table=panacea_2 --data_root=DIR
-    python -m experiments.tables --table=pfedgat_1 --at_once=1 --data_root=DIR
+    graphfl tables --table=panacea_2 --data_root=DIR
+    graphfl tables --table=pfedgat_1 --at_once=1 --data_root=DIR
 
 panacea_2 scores the clients that train. panacea_3 scores new clients, a fifth of all clients,
 drawn with every seed. panacea_4 compares Panacea with its parts. Scores are test scores after

@@ -1,7 +1,7 @@
 """Theorems of the Panacea paper in the linear case: as stated, as derived, and simulated.
 
-    python -m experiments.theory
-    python -m experiments.theory --graphs= --config=configs/tpt48.py
+    graphfl theory
+    graphfl theory --graphs= --config=tpt48
 
 Computes the risk of pFedHN and of Panacea under attack for each graph, each normalisation of
 G~ and each of three kinds of target models: by the closed forms of

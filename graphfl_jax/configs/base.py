@@ -8,6 +8,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import configuration
+from graphfl_jax.settings import perhaps
 
 FLHA = {
     "algorithm.name": "flha_ghn",
@@ -80,7 +81,8 @@ def configured(
     """
     known = methods()
     if method not in known:
-        raise ValueError(f"method={method!r} is unknown; choose from {', '.join(known)}")
+        near = perhaps(method, known)
+        raise ValueError(f"method={method!r} is unknown{near}; choose from {', '.join(known)}")
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
     settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
     return configuration(known[method] | {"data.name": data} | hparams, settings)

@@ -1,7 +1,7 @@
 """ChestX-ray14: fourteen findings in chest radiographs, patients divided among eight clients.
 
-    python -m experiments.run --config=configs/chest_xray.py
-    python -m experiments.run --config=configs/chest_xray.py:ditto \\
+    graphfl run chest_xray
+    graphfl run chest_xray:ditto \\
         --config.data.partition=dirichlet
 
 An image can have several findings. The score is the AUC, the mean over the findings. By default

@@ -1,7 +1,7 @@
 """CIFAR-10: ten kinds of things, colour images of 32 pixels, divided among ten clients.
 
-    python -m experiments.run --config=configs/cifar10.py
-    python -m experiments.run --config=configs/cifar10.py:ditto \\
+    graphfl run cifar10
+    graphfl run cifar10:ditto \\
         --config.data.partition=dirichlet
 
 By default every client has two classes, and trains LeNet for about one epoch per round.

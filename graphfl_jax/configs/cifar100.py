@@ -1,7 +1,7 @@
 """CIFAR-100: a hundred kinds of things, colour images of 32 pixels, divided among ten clients.
 
-    python -m experiments.run --config=configs/cifar100.py
-    python -m experiments.run --config=configs/cifar100.py:ditto \\
+    graphfl run cifar100
+    graphfl run cifar100:ditto \\
         --config.data.partition=dirichlet
 
 By default every client has twenty classes, and trains LeNet for about one epoch per round.

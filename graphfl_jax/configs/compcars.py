@@ -1,8 +1,8 @@
 """CompCars: four body types of cars, one client per model year and viewpoint.
 
-    python -m experiments.run --config=configs/compcars.py
-    python -m experiments.run --config=configs/compcars.py:fedavg
-    python -m experiments.run --config=configs/compcars.py:panacea-full \\
+    graphfl run compcars
+    graphfl run compcars:fedavg
+    graphfl run compcars:panacea-full \\
         --config.model.weights=resnet18.safetensors
 
 Without photographs, pictures of cars are generated, see docs/guide/data.md. The first two train

@@ -1,11 +1,11 @@
 """Your own data, from a file of arrays; docs/guide/data.md describes it.
 
-    python -m experiments.run --config=configs/custom.py --config.data.path=federation.npz
+    graphfl run custom --config.data.path=federation.npz
 
-Other methods: configs/custom.py:fedavg and so on. If the file has no relations, add
+Other methods: custom:fedavg and so on. If the file has no relations, add
 --config.data.graph=knn, or choose a method that needs none.
 Quick look: add --config.rounds=40. The settings are the declared defaults, which fit no data in
-particular; experiments.sweep finds better ones.
+particular; `graphfl sweep` finds better ones.
 """
 
 from graphfl_jax.configs import base

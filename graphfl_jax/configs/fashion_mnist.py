@@ -1,7 +1,7 @@
 """Fashion-MNIST: ten kinds of clothing, grey images of 28 pixels, divided among ten clients.
 
-    python -m experiments.run --config=configs/fashion_mnist.py
-    python -m experiments.run --config=configs/fashion_mnist.py:ditto \\
+    graphfl run fashion_mnist
+    graphfl run fashion_mnist:ditto \\
         --config.data.partition=dirichlet
 
 By default every client has two classes, and trains LeNet for about one epoch per round.

@@ -10,7 +10,6 @@ yet; they are the defaults of fields that appear when something else is chosen.
 """
 
 import dataclasses
-import difflib
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -35,6 +34,7 @@ from graphfl_jax.settings import (
     Text,
     Variant,
     parameters,
+    perhaps,
 )
 
 # triggered: test images with a backdoor's trigger; balanced and pooled: see data.balanced_test
@@ -295,7 +295,6 @@ def not_read(name: str, value: Any, fields: Mapping[str, Field]) -> str:
         why = f"is not read by this configuration; it belongs to {shown}"
     else:
         known = {one for one, _ in all_fields()} | set(fields)
-        close = difflib.get_close_matches(name, known, n=1)
-        why = "is not a field" + (f"; perhaps {close[0]} is meant" if close else "")
+        why = f"is not a field{perhaps(name, known)}"
     own = ", ".join(own or sorted({one.split(".")[0] for one in fields}))
     return f"{name}={value} {why}; the fields that are read here are {own}"

@@ -1,7 +1,7 @@
 """FL-60: sixty clients on a spiral, a binary problem in the plane each; generated from a seed.
 
-    python -m experiments.run --config=configs/fl60.py
-    python -m experiments.run --config=configs/fl60.py:fedavg
+    graphfl run fl60
+    graphfl run fl60:fedavg
 
 Expect: test accuracy at P of 99.8 to 100 % with every method but FedAvg, which ends between 95
 and 100 % by the seed; fifteen seconds on two CPU cores.

@@ -1,7 +1,7 @@
 """CIFAR-10 divided among four clients with networks of different architectures.
 
-    python -m experiments.run --config=configs/flha_cifar10.py
-    python -m experiments.run --config=configs/flha_cifar10.py:fedavg \\
+    graphfl run flha_cifar10
+    graphfl run flha_cifar10:fedavg \\
         --config.model.architectures=arch0
 
 By default, the clients have arch0 to arch3 at an eighth of their channels, images of 16 pixels

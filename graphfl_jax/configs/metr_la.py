@@ -1,7 +1,7 @@
 """METR-LA: an hour of traffic speeds forecast from the hour before, one client per sensor.
 
-    python -m experiments.run --config=configs/metr_la.py
-    python -m experiments.run --config=configs/metr_la.py:fedavg
+    graphfl run metr_la
+    graphfl run metr_la:fedavg
 
 207 sensors; the files of DCRNN, or simulated traffic. A round takes about a second on two CPU
 cores, and an evaluation of all sensors over one week a minute, over four months 80 seconds.

@@ -1,7 +1,7 @@
 """PEMS-BAY: an hour of traffic speeds forecast from the hour before, one client per sensor.
 
-    python -m experiments.run --config=configs/pems_bay.py
-    python -m experiments.run --config=configs/pems_bay.py:fedavg
+    graphfl run pems_bay
+    graphfl run pems_bay:fedavg
 
 325 sensors; the files of DCRNN, or simulated traffic. A round takes about a second on two CPU
 cores, and an evaluation of 16 sensors half a minute.

@@ -1,7 +1,7 @@
 """TPT-48: half a year's temperatures forecast from the half before, one client per US state.
 
-    python -m experiments.run --config=configs/tpt48.py
-    python -m experiments.run --config=configs/tpt48.py:fedavg
+    graphfl run tpt48
+    graphfl run tpt48:fedavg
 
 Expect: test MSE at P of 2.13e-3 (panacea), 2.24e-3 (panacea-mean), 2.10e-3 (panacea-mlp),
 2.40e-3 (pfedhn), 2.52e-3 (fedavg), 2.06e-3 (fedavg-finetune, ditto), 2.36e-3 (perfedavg),

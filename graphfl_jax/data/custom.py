@@ -2,10 +2,12 @@
 
 import functools
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from graphfl_jax.data import files, label_skew, relations, scaling
 from graphfl_jax.data.common_settings import ValFraction
@@ -23,7 +25,7 @@ def custom(
     *,
     path: Annotated[str, Text("File of arrays, written by np.savez; required.")] = "",
     partition: Annotated[
-        str,
+        Any,  # a name in configurations, and here what the factory of that name makes
         Variant(
             "How examples without clients are divided among clients; empty: they have clients.",
             ("", *PARTITIONS),
@@ -81,22 +83,22 @@ def custom(
 
 
 def from_arrays(
-    x,
-    y,
-    client=None,
+    x: ArrayLike,
+    y: ArrayLike,
+    client: ArrayLike | None = None,
     *,
-    partition=None,
-    cap=0,
-    split=None,
-    edges=None,
-    edge_weight=None,
-    directed=False,
-    name="custom",
-    seed=0,
-    val_fraction=0.0,
-    test_fraction=TEST_FRACTION,
-    scale="none",
-    scale_by="federation",
+    partition: Callable | None = None,
+    cap: int = 0,
+    split: ArrayLike | None = None,
+    edges: ArrayLike | None = None,
+    edge_weight: ArrayLike | None = None,
+    directed: bool = False,
+    name: str = "custom",
+    seed: int = 0,
+    val_fraction: float = 0.0,
+    test_fraction: float = TEST_FRACTION,
+    scale: str = "none",
+    scale_by: str = "federation",
 ) -> Federation:
     """Makes a federation from arrays with one row per example.
 
@@ -172,7 +174,7 @@ def from_arrays(
     )
 
 
-def read_arrays(path) -> dict[str, np.ndarray]:
+def read_arrays(path) -> dict[str, Any]:
     """Reads the arrays of a file by name. Pickled arrays are refused.
 
     Raises:
@@ -197,7 +199,7 @@ def read_arrays(path) -> dict[str, np.ndarray]:
         for field in REQUIRED:
             if field not in file.files:
                 raise ValueError(f"{path}: there is no array {field!r}; add it to the file")
-        arrays = {field: _read_array(path, file, field) for field in file.files}
+        arrays: dict[str, Any] = {f: _read_array(path, file, f) for f in file.files}
     if "directed" in arrays:
         directed = arrays["directed"]
         if directed.shape or directed.dtype != bool:

@@ -21,6 +21,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -104,7 +105,7 @@ def digest_of_arrays(federation: Federation) -> str:
 
 
 def digests_of_code(
-    *, config_file: Path | None = None, callables: Iterable[Callable] = ()
+    *, config_file: str | os.PathLike | None = None, callables: Iterable[Callable] = ()
 ) -> dict[str, Any]:
     """The digests of the code of a run: `source`, `config_file` and `callables`.
 

@@ -102,9 +102,8 @@ def run(
     config = checked(config)
 
     def prepare():
-        kept = out is not None and is_first()
         folder = None
-        if kept:
+        if out is not None and is_first():
             folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
         found = load_federation(config) if federation is None else arrange(config, federation)
         experiment = build_experiment(config, found)
@@ -215,7 +214,7 @@ def _played(experiment, config, folder, identity, where, make, report):
         accepted_changes=folder.accepted_changes if folder else (),
     )
     run_synchronized(lambda: folder and folder.finish(results))
-    scores = None if diverged >= 0 else final.scores
+    scores = final.scores if diverged < 0 and final else None
     inputs = input_range(experiment.federation)
     return Result(results, rows, state, diverged, scores, inputs)
 
@@ -231,7 +230,7 @@ def compiled(
       executables: as in `run_experiment`.
     """
     mesh = mesh_of(experiment)
-    inputs = inputs_of(experiment, config.seed, mesh)
+    inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
     kept = kept_of(executables, experiment, config, inputs)
     session = Session(program_of(experiment, config, mesh), inputs, kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect

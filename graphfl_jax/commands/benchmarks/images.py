@@ -1,4 +1,4 @@
-"""Generated images for benchmarks: ``bench --images=28x28x1 --config=configs/custom.py``."""
+"""Generated images for benchmarks: ``bench --images=28x28x1 --config=custom``."""
 
 import re
 
@@ -31,7 +31,7 @@ def shape_of(text: str) -> tuple[int, int, int]:
 def load_images(
     config: ConfigDict, text: str, *, clients: int, examples: int, classes: int
 ) -> Federation:
-    """Generated images in place of the file of configs/custom.py.
+    """Generated images in place of the file of custom data.
 
     Args:
       config: a configuration whose data are `custom`, without a path.
@@ -43,8 +43,8 @@ def load_images(
     """
     if config.data.name != "custom" or config.data.path or config.data.val_fraction:
         raise ValueError(
-            f"images={text} replaces the file of configs/custom.py, and the configuration has "
-            f"other data; set --config=configs/custom.py, and leave data.path and "
+            f"images={text} replaces the file of --config=custom, and the configuration has "
+            f"other data; set --config=custom, and leave data.path and "
             f"data.val_fraction out"
         )
     return arrange(config, image_federation(shape_of(text), clients, examples, classes))

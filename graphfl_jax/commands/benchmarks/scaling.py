@@ -278,7 +278,7 @@ def _checked_model(config):
     if config.model.name != "mlp":
         raise ValueError(
             f"model.name={config.model.name} does not fit generated clients, which have "
-            f"perceptrons; set --config.model.name=mlp, or use configs/tpt48.py"
+            f"perceptrons; set --config.model.name=mlp, or use --config=tpt48"
         )
     return config
 

@@ -187,7 +187,7 @@ def check(config: ConfigDict, variants: list[str]) -> None:
             raise ValueError(
                 f"{field}={values[field]!r} is not supported by --against=torch; set "
                 f"--config.{field} to one of {', '.join(map(repr, choices))}, or use "
-                f"configs/tpt48.py or metr_la.py"
+                f"--config=tpt48 or metr_la"
             )
     if jax.default_backend() != "cpu":
         raise ValueError(

@@ -1,5 +1,6 @@
 """The command line of all entries: flags, errors in one line, progress."""
 
+import functools
 import itertools
 import os
 import re
@@ -8,24 +9,25 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import jax
 from absl import app, flags, logging
 from ml_collections import ConfigDict
 from rich import progress
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from graphfl_jax.commands.common.help_text import flags_of, show_help
 from graphfl_jax.commands.common.interrupts import ended, how_to_continue
 from graphfl_jax.commands.common.python_files import call_in_file
+from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.configs import PRESETS
-from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.values import changed, checked, parsed, values_of
+from graphfl_jax.configs.fields import all_fields
+from graphfl_jax.configs.values import changed, checked, parsed
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import compiled
 from graphfl_jax.runs.disk import WriteError
+from graphfl_jax.settings import perhaps
 
 flags.DEFINE_string(
     "config",
@@ -66,7 +68,6 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     Args:
       main: the entry; returns the exit status.
       keep_compiled: whether compiled programs are kept for later processes.
-      many_runs: whether `main` splits runs over devices; each CPU core is then a device.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
@@ -91,7 +92,7 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
             refuse(why)
 
     try:
-        app.run(guarded, flags_parser=_parse)
+        app.run(guarded, flags_parser=functools.partial(parse, main.__module__))
     except SystemExit as left:
         ended(left.code or 0)
         raise
@@ -157,6 +158,12 @@ def file_configuration(method: str = "") -> ConfigDict:
     words = [word for word in (method or named,) if word]
     if path in PRESETS:
         return checked(PRESETS[path](*words))
+    if not Path(path).is_file():
+        raise ValueError(
+            f"config={path} is neither a configuration nor a file"
+            f"{perhaps(Path(path).stem, PRESETS)}; choose from {', '.join(PRESETS)}, or a "
+            f"Python file, such as mine.py"
+        )
     config = call_in_file("config", path, "get_config", *words)
     if not isinstance(config, ConfigDict):
         raise ValueError(
@@ -170,17 +177,6 @@ def fresh_folder(name: str) -> Path:
     """The first of the folders runs/NAME, runs/NAME-2, ... that does not exist."""
     numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
     return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
-
-
-def refuse(message: str) -> NoReturn:
-    """Prints an error as one line and exits with status 2."""
-    complain(message)
-    sys.exit(2)
-
-
-def complain(message: str) -> None:
-    """Prints an error as one line."""
-    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 class Rate(progress.ProgressColumn):
@@ -254,8 +250,19 @@ def _make_cores_devices(cores: int | None) -> None:
     jax.config.update("jax_num_cpu_devices", cores or len(allowed(0)))
 
 
-def _parse(argv):
-    """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`."""
+def parse(command: str, argv: list[str]) -> list[str]:
+    """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
+
+    Prints the help and exits, if it is asked for, and exits with status 2 if a flag does not
+    fit.
+
+    Args:
+      command: the module of the command.
+      argv: the words of the command line, the command first.
+
+    Returns:
+      The command.
+    """
     asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
     argv = [word for word in argv if word not in asked]
     try:
@@ -263,15 +270,32 @@ def _parse(argv):
         OVERRIDES.clear()
         OVERRIDES.update(overrides)
         rest = FLAGS(argv)
+        if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
+            FLAGS.config = rest.pop()
+        if len(rest) > 1:
+            raise ValueError(f"{rest[1]!r} is not a flag; flags begin with --")
         if asked:
-            _show_help()
+            chosen = FLAGS.config is not None
+            show_help(command, configuration() if chosen else None)
+            sys.exit(0)
+    except flags.UnrecognizedFlagError as error:
+        refuse(_unknown_flag(error.flagname, command))
     except (flags.Error, ValueError) as error:
         refuse(str(error))
-    if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
-        FLAGS.config = rest.pop()
-    if len(rest) > 1:
-        refuse(f"{rest[1]!r} is not a flag; flags begin with --")
     return rest
+
+
+def _unknown_flag(name, command):
+    """The error for a flag that a command does not have."""
+    known = [flag.name for own in flags_of(command).values() for flag in own]
+    near = perhaps(f"--{name}", [f"--{flag}" for flag in known])
+    if name in {field for field, _ in all_fields()}:
+        near = f"; perhaps --config.{name} is meant, a field of the configuration"
+    name_of_command = command.rpartition(".")[2]
+    return (
+        f"--{name} is not a flag of {name_of_command}{near}; --help lists the flags, and "
+        f"fields are set by --config.FIELD=VALUE"
+    )
 
 
 def _take_overrides(argv):
@@ -293,30 +317,3 @@ def _take_overrides(argv):
                 raise ValueError(f"config.{field} has no value; add --config.{field}=VALUE")
         overrides[field] = value
     return rest, overrides
-
-
-def _show_help():
-    """Prints the flags of the entry and the fields of the configuration, and exits."""
-    for module, own in FLAGS.flags_by_module_dict().items():
-        if module.startswith("graphfl_jax.commands."):
-            for flag in own:
-                FLAGS.register_key_flag_for_module(sys.argv[0], flag)
-    fields = "\nAdd --config=FILE to list the fields of a configuration."
-    if FLAGS.config is not None:
-        fields = field_table(configuration())
-    app.usage(shorthelp=True, writeto_stdout=True)
-    Console().print(fields)
-    sys.exit(0)
-
-
-def field_table(config: ConfigDict) -> Table:
-    """The fields of a configuration with their values, meanings and possible values."""
-    values, defaults = values_of(config)
-    table = Table(title="--config.FIELD=VALUE", show_edge=False)
-    table.add_column("field", no_wrap=True)
-    table.add_column("value", overflow="fold")
-    table.add_column("meaning, and possible values", overflow="fold")
-    for name, field in fields_of(values, defaults).items():
-        meaning = f"{field.setting.meaning}\n{field.setting.values}"
-        table.add_row(name, Text(str(values[name])), Text(meaning))
-    return table

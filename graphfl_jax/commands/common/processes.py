@@ -12,7 +12,8 @@ from collections.abc import Iterator
 import jax
 from absl import flags
 
-from graphfl_jax.commands.common.command_line import FLAGS, complain
+from graphfl_jax.commands.common.command_line import FLAGS
+from graphfl_jax.commands.common.refusals import complain
 from graphfl_jax.runs.multihost import AgreedError, is_first
 
 flags.DEFINE_bool("distributed", False, "Split cohorts over the devices of several processes.")

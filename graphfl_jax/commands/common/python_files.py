@@ -34,9 +34,7 @@ def call_in_file(flag: str, path: str, function: str, *words: str) -> Any:
 def _contents_of(flag: str, path: str) -> dict[str, Any]:
     """The names that a Python file defines."""
     if not Path(path).is_file():
-        raise ValueError(
-            f"{flag}={path} is not a file; choose a Python file, such as configs/tpt48.py"
-        )
+        raise ValueError(f"{flag}={path} is not a file; choose a Python file, such as mine.py")
     with _errors_of(flag, path):
         return runpy.run_path(path)
 

@@ -1,0 +1,70 @@
+"""The output of ``--help``: a command, its flags, and the fields of a configuration."""
+
+import sys
+
+from absl import flags
+from ml_collections import ConfigDict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import values_of
+
+COMMANDS = "graphfl_jax.commands."
+SHARED = f"{COMMANDS}common."  # modules whose flags several commands have
+
+
+def show_help(command: str, config: ConfigDict | None) -> None:
+    """Prints the description of a command, its flags, and fields.
+
+    Args:
+      command: the module of the command.
+      config: whose fields are listed; None names the way to list them.
+    """
+    name = command.removeprefix(COMMANDS)
+    parts = [sys.modules[command].__doc__]
+    for title, own in flags_of(command).items():
+        parts.append("\n".join([f"{title}:", *map(_described, own)]))
+    print("\n\n".join(part.strip("\n") for part in parts))
+    if config is not None:
+        Console().print("", field_table(config), sep="\n")
+    elif any(flag.name == "config" for own in flags_of(command).values() for flag in own):
+        print(
+            f"\nAdd a configuration to list its fields: graphfl {name} tpt48 --help, or "
+            f"--config=FILE."
+        )
+
+
+def flags_of(command: str) -> dict[str, list[flags.Flag]]:
+    """The flags of a command and those that commands share, by titles; no libraries' flags."""
+    found = {f"flags of {command.removeprefix(COMMANDS)}": [], "flags that commands share": []}
+    own, shared = found.values()
+    for module, defined in flags.FLAGS.flags_by_module_dict().items():
+        if module.startswith(COMMANDS):
+            (shared if module.startswith(SHARED) else own).extend(defined)
+    return {title: sorted(own, key=lambda one: one.name) for title, own in found.items() if own}
+
+
+def _described(flag):
+    """The lines of a flag: its name, meaning, values and default."""
+    name = f"[no]{flag.name}" if flag.boolean else flag.name
+    text = f"--{name}: {flag.help}"
+    if values := getattr(flag.parser, "enum_values", None):
+        text += f" One of {', '.join(values)}."
+    if flag.default not in (None, False, "", []):
+        text += f" Default: {flag.default_as_str.strip(chr(39))}."
+    return flags.text_wrap(text, indent="      ", firstline_indent="  ")
+
+
+def field_table(config: ConfigDict) -> Table:
+    """The fields of a configuration with their values, meanings and possible values."""
+    values, defaults = values_of(config)
+    table = Table(title="--config.FIELD=VALUE", show_edge=False)
+    table.add_column("field", no_wrap=True)
+    table.add_column("value", overflow="fold")
+    table.add_column("meaning, and possible values", overflow="fold")
+    for name, field in fields_of(values, defaults).items():
+        meaning = f"{field.setting.meaning}\n{field.setting.values}"
+        table.add_row(name, Text(str(values[name])), Text(meaning))
+    return table
