@@ -17,6 +17,7 @@ LAYERS = [
     {"evaluation", "hypernets", "robustness"},
     {"program", "algorithms"},
     {"configs"},
+    {"factories"},
     {"build"},
     {"runs"},
     {"commands"},

@@ -43,7 +43,7 @@ from graphfl_jax.runs.results import versions
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
-OUTSIDE = {"seed", "rounds", "eval_every", "checkpoint_every", *PATHS}
+OUTSIDE = {"seed", "rounds", "init_from", "eval_every", "checkpoint_every", *PATHS}
 # Lines of /proc/cpuinfo that say for which processor an executable is.
 PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
 
