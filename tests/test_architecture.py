@@ -27,7 +27,10 @@ COMPUTATION = {
     *("architecture", "examples", "core", "tree", "devices"),
     *("rounds", "evaluation", "program"),
 }
-ENTRIES = {"run", "sweep", "tables", "figures", "bench", "robustness", "theory", "soak"}
+ENTRIES = {
+    *("run", "export", "predict"),
+    *("sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
+}
 ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 

@@ -4,4 +4,7 @@ A command defines its flags when it is imported, and commands share names of fla
 imports one command.
 """
 
-COMMANDS = ("run", "sweep", "tables", "figures", "robustness", "theory", "bench", "soak")
+COMMANDS = (
+    *("run", "export", "predict"),
+    *("sweep", "tables", "figures", "robustness", "theory", "bench", "soak"),
+)

@@ -93,6 +93,10 @@ class Fleet:
         group, row = self._place(client)
         return jax.tree.map(lambda leaf: leaf[row], self._at(group, at))
 
+    def check_client(self, client: str) -> None:
+        """Raises a ValueError if there is no client of that name."""
+        self._place(client)
+
     def predict(self, client: str, x, at: str = "P") -> dict[str, np.ndarray]:
         """Predicts with the model of a client.
 

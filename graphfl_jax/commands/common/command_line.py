@@ -255,7 +255,11 @@ def _make_cores_devices(cores: int | None) -> None:
 
 
 def _parse(argv):
-    """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`."""
+    """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
+
+    One word may stand alone: the value of --run, if the command has this flag, or of --config.
+    """
+    FLAGS.set_gnu_getopt(True)  # flags may follow that word
     asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
     argv = [word for word in argv if word not in asked]
     try:
@@ -267,8 +271,9 @@ def _parse(argv):
             _show_help()
     except (flags.Error, ValueError) as error:
         refuse(str(error))
-    if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
-        FLAGS.config = rest.pop()
+    alone = "run" if "run" in FLAGS else "config"
+    if len(rest) == 2 and FLAGS[alone].value is None:  # as in `graphfl run tpt48`
+        FLAGS[alone].value = rest.pop()
     if len(rest) > 1:
         refuse(f"{rest[1]!r} is not a flag; flags begin with --")
     return rest
