@@ -15,6 +15,7 @@ from graphfl_jax.build import assemble
 from graphfl_jax.configs.values import changed, configuration, recorded
 from graphfl_jax.core import Params, Predictor
 from graphfl_jax.data.federation import finite
+from graphfl_jax.devices import filled
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import models
 from graphfl_jax.runs.models import GroupOfModels
@@ -113,6 +114,7 @@ class Fleet:
         Raises:
           ValueError: there is no such client or point, or x does not fit.
         """
+        self.predictor(client, at)  # refuses unknown names first
         x = self._checked(client, x)
         outputs = self.outputs(client, x, at)
         task = self.facts["model"]["task"]
@@ -125,11 +127,12 @@ class Fleet:
 
     def outputs(self, client: str, x: np.ndarray, at: str = "P") -> np.ndarray:
         """Outputs [n, O] of a client's model for inputs [n, *features] that are scaled."""
-        predict = self.predictions(client)
-        predictor = self.predictor(client, at)
-        batches = range(0, len(x), self.batch_size)
-        parts = [predict(predictor, x[first : first + self.batch_size]) for first in batches]
-        return np.concatenate([np.asarray(part) for part in parts])
+        predict, predictor = self.predictions(client), self.predictor(client, at)
+        # Powers of two, so that few sizes are compiled. The last row fills the last batch.
+        size = min(self.batch_size, 1 << (len(x) - 1).bit_length())
+        rows = filled(np.arange(len(x)), size).reshape(-1, size)
+        parts = [np.asarray(predict(predictor, x[batch])) for batch in rows]
+        return np.concatenate(parts)[: len(x)]
 
     def predictions(self, client: str):
         """(`Predictor`, scaled inputs [B, *features]) -> outputs [B, O], compiled."""
@@ -170,7 +173,7 @@ class Fleet:
         for group in self.groups:
             if client in group.clients:
                 return group, group.clients.index(client)
-        near = difflib.get_close_matches(str(client), self.clients, n=3, cutoff=0.5)
+        near = difflib.get_close_matches(str(client), self.clients, n=3)
         first = ", ".join(near or self.clients[:3])
         raise ValueError(
             f"client={client} is none of the {len(self.clients)} clients of {self.path}; "
