@@ -230,7 +230,7 @@ def make_program(
         admit=jax.jit(admit, out_shardings=everywhere),
         adapt=jax.jit(adapt, out_shardings=everywhere),
         evaluate_joined=jax.jit(functools.partial(evaluate, groups=joined), **whole),
-        predictors=jax.jit(predictors, out_shardings=everywhere),
+        predictors=jax.jit(predictors, **whole),
         predictors_joined=jax.jit(
             functools.partial(predictors, groups=joined), out_shardings=everywhere
         ),

@@ -94,6 +94,28 @@ class Kept:
             self.remember("programs", lambda: programs)
         return Executables(start, advance, evaluate), state
 
+    def later(self, name: str, function: Callable, state: State, inputs: tuple) -> Callable:
+        """The executable of a function (state, *inputs) that is called once, after the rounds.
+
+        Args:
+          name: under which it is kept.
+          function: of the program.
+          state: of the experiment.
+          inputs: as in `executables`.
+        """
+        arguments = (state, *inputs)
+        key, result = self.entry.get(name, ("", None))
+        blob = _read(self.folder, key) if key else None
+        if blob is not None:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
+                return _deserialised(inputs, blob, arguments, result)
+        self.entry.pop(name, None)
+        options = options_of_one_call() | options_of_architectures(len(state.clients))
+        executable = self._compiled(function, arguments, inputs, found := [], options)
+        if found:
+            self.remember(name, lambda: found[0])
+        return executable
+
     def _loaded(self, inputs):
         """The kept executables, or None if one of them is missing."""
         programs = self.entry.get("programs", ())

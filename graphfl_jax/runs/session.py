@@ -99,6 +99,11 @@ class Session:
             return self.evaluate_chosen(state)
         return self.program.evaluate(state, *self.inputs)
 
+    def predictors(self, state):
+        """`evaluation.predictors_of_clients` of a single run."""
+        call = self.kept.later("predictors", self.program.predictors, state, self.inputs)
+        return call(state, *self.inputs)
+
     def join(self, state, everyone, rounds: int) -> Iterator[tuple[State, dict]]:
         """The state after new clients have joined, and after each of their rounds, with scores.
 

@@ -302,16 +302,20 @@ def _save_models(folder, session, experiment, config, state, last, *, unasked):
       last: the state with the new clients, if there is one.
       unasked: whether a large file is not written.
     """
-    calls = [(session.program.predictors, state, session.inputs)]
-    if last is not None:
-        everyone = _everyone(session, experiment.federation)
-        inputs = session.inputs._replace(data=everyone)
-        calls.append((session.program.predictors_joined, last, inputs))
-    call, latest, inputs = calls[-1]
-    size = models.bytes_of(jax.eval_shape(call, latest, *inputs))
+    program, inputs = session.program, session.inputs
+    if last is None:
+        size = session.kept.remember(
+            "bytes of models",
+            lambda: models.bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
+        )
+    else:
+        inputs = inputs._replace(data=_everyone(session, experiment.federation))
+        size = models.bytes_of(jax.eval_shape(program.predictors_joined, last, *inputs))
     if unasked and size > models.LARGEST:
         return size
-    predictors = [jax.device_get(call(after, *inputs)) for call, after, inputs in calls]
+    predictors = [jax.device_get(session.predictors(state))]
+    if last is not None:
+        predictors.append(jax.device_get(program.predictors_joined(last, *inputs)))
     groups = models.groups_of(experiment, *predictors)
     facts = models.facts_of(experiment, config, int(state.round))
     run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
