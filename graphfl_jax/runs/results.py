@@ -229,7 +229,7 @@ def malicious_clients(experiment: Experiment) -> np.ndarray:
     """Whether each of the N clients attacks."""
     federation = experiment.federation
     rank = federation.data.attack_rank
-    if rank is None:
+    if rank is None or "attack_ratio" not in experiment.hparams:
         return np.zeros(len(federation.data.train.count), bool)
     training = len(federation.clients) - federation.new_clients
     attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
