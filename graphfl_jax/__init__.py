@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from graphfl_jax import configs
     from graphfl_jax.data import from_arrays
+    from graphfl_jax.runs.fleet import Fleet, load
     from graphfl_jax.runs.single import Result, run
     from graphfl_jax.runs.sweep import sweep
 
-__all__ = ["Result", "configs", "from_arrays", "run", "sweep"]
+__all__ = ["Fleet", "Result", "configs", "from_arrays", "load", "run", "sweep"]
 __version__ = "0.1.0"
 
 _MODULES = {
+    "Fleet": "graphfl_jax.runs.fleet",
     "Result": "graphfl_jax.runs.single",
     "from_arrays": "graphfl_jax.data",
+    "load": "graphfl_jax.runs.fleet",
     "run": "graphfl_jax.runs.single",
     "sweep": "graphfl_jax.runs.sweep",
 }

@@ -1,14 +1,8 @@
-"""Builds the parts of a federation from a configuration. Nothing below this reads one.
-
-A factory of a method, model, data set, attack or defence gets the settings that it declares in
-its signature (see `settings`), the parts that it declares, and by name what the builder
-supplies, such as the client model.
-"""
+"""Builds the parts of a federation from a configuration; below, only `factories` reads one."""
 
 import functools
-import inspect
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -19,21 +13,20 @@ from graphfl_jax import memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned, tuning_trainer
 from graphfl_jax.architecture import check_architecture
-from graphfl_jax.configs.fields import rate_field
 from graphfl_jax.configs.values import changed, checked
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.factories import arguments, made
 from graphfl_jax.metrics import task_of
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import dealt_out
 from graphfl_jax.models.precision import trained_in
-from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison, grouped
-from graphfl_jax.settings import Optimizer, Part, Real, Variant, parameters
+from graphfl_jax.settings import parameters
 
 
 class Experiment(NamedTuple):
@@ -58,7 +51,7 @@ def load_federation(config: ConfigDict) -> Federation:
     config = checked(config)
     root = config.data.root or str(default_root())
     supplied = {"root": root, "seed": config.seed}
-    federation = _made(DATASETS[config.data.name], config, "data", supplied)
+    federation = made(DATASETS[config.data.name], config, "data", supplied)
     return arrange(config, federation)
 
 
@@ -70,15 +63,15 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
     """
     config = checked(config)
     relate = GRAPHS[config.data.graph]
-    federation = relate(federation, **_arguments(relate, config, "data", {}, skip=1))
+    federation = relate(federation, **arguments(relate, config, "data", {}, skip=1))
     supplied = {"federation": federation, "seed": config.seed}
     fraction = config.new_clients.fraction
     if fraction:
         supplied["fraction"] = fraction
-        supplied["federation"] = _made(hold_out, config, "new_clients", supplied)
+        supplied["federation"] = made(hold_out, config, "new_clients", supplied)
     if config.attack.name:
         _check_attackers(config)
-        return _made(attacks.with_attack_order, config, "attack", supplied)
+        return made(attacks.with_attack_order, config, "attack", supplied)
     return supplied["federation"]
 
 
@@ -93,7 +86,39 @@ def _check_attackers(config):
 
 
 def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
-    """Builds a configuration's method and client model for a federation.
+    """Builds a configuration's method and client model, and checks that a federation has and
+    this machine can hold what they need.
+
+    Raises:
+      ValueError: a field does not fit; one line with field, value and remedy.
+    """
+    config = checked(config)
+    experiment = assemble(config, federation)
+    num_clients = len(federation.clients) - federation.new_clients
+    # So that a factory refuses its settings here, and not inside a trace.
+    algorithm = experiment.build(experiment.hparams, 0)
+    experiment.poison(experiment.hparams)
+    _check_needs(algorithm, config, federation, num_clients)
+    _check_splits(config, federation)
+    if config.defence.name:
+        defences.check_defence(
+            *(algorithm, config.defence.name, federation.data.graph),
+            method=config.algorithm.name,
+            attackers=config.defence.get("attackers", 0),
+            cohort_size=min(group.cohort_size for group in experiment.groups),
+        )
+    memory.check_run(
+        *(algorithm, experiment.groups, federation.data),
+        steps=config.local_steps,
+        batch_size=config.batch_size,
+        loaded=f"data.name={federation.name}",
+        sized=_largest_size(config),
+    )
+    return experiment
+
+
+def assemble(config: ConfigDict, federation: Federation) -> Experiment:
+    """Builds a configuration's method and client model for examples of a federation's shapes.
 
     Raises:
       ValueError: a field does not fit; one line with field, value and remedy.
@@ -117,7 +142,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         "train_data": federation.data.train,
         "classes": federation.outputs if federation.task == "classification" else 0,
     }
-    make = functools.partial(_made, config=config)
+    make = functools.partial(made, config=config)
     of_new = config.new_clients.get("architectures")
     configs = [config, changed(config, {"model.architectures": of_new})] if of_new else [config]
 
@@ -125,8 +150,8 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         """Those that are dealt out to all clients; or to training clients, and to new ones."""
         values = supplied | {"played": played}
         for own in configs:
-            made = _made(MODELS[own.model.name], own, "model", values, hparams)
-            models = made if isinstance(made, tuple) else (made,)
+            dealt = made(MODELS[own.model.name], own, "model", values, hparams)
+            models = dealt if isinstance(dealt, tuple) else (dealt,)
             yield [trained_in(model, config.precision) for model in models]
 
     def build(hparams, played):
@@ -170,25 +195,6 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     models = [_by_name(dealt)[name] for name in trained + others]
     groups, joined = (
         _at_once(config, models, own) for own in grouped(names, num_clients, config.cohort_size)
-    )
-    # So that a factory refuses its settings here, and not inside a trace.
-    algorithm = build(hparams, 0)
-    poison(hparams)
-    _check_needs(algorithm, config, federation, num_clients)
-    _check_splits(config, federation)
-    if config.defence.name:
-        defences.check_defence(
-            *(algorithm, config.defence.name, federation.data.graph),
-            method=config.algorithm.name,
-            attackers=config.defence.get("attackers", 0),
-            cohort_size=min(group.cohort_size for group in groups),
-        )
-    memory.check_run(
-        *(algorithm, groups, federation.data),
-        steps=config.local_steps,
-        batch_size=config.batch_size,
-        loaded=f"data.name={federation.name}",
-        sized=_largest_size(config),
     )
     return Experiment(federation, models[0], build, poison, hparams, groups, joined)
 
@@ -340,59 +346,3 @@ def variant_of(config: ConfigDict) -> str:
         name += "-table" * (config.algorithm.flha_generator == "table") + "-no-gnn" * no_gnn
     suffixes = {"whole": "-finetune", "head": "-finetune-head", "new_head": "-simple-tuning"}
     return name + suffixes.get(config.tuning.part, "")
-
-
-def _made(factory, config, section, supplied, hparams=None):
-    """What a factory makes from its settings, its parts, and what is supplied by name."""
-    return factory(**_arguments(factory, config, section, supplied, hparams))
-
-
-def _arguments(factory, config, section, supplied, hparams=None, *, skip=0):
-    """The arguments of a factory, without the first `skip`.
-
-    Floats come from `hparams`, if it is given, and else from the section.
-    """
-    arguments = {}
-    for name, declared, default in parameters(factory)[skip:]:
-        if isinstance(declared, Part):
-            arguments[name] = _made(declared.factory, config, section, supplied, hparams)
-        elif isinstance(declared, Optimizer):
-            played = supplied.get("played", 0)
-            arguments[name] = _optimizer(declared, config, hparams, played)
-        elif isinstance(declared, Variant):
-            chosen = declared.factories.get(config[section][name])
-            arguments[name] = chosen and _made(chosen, config, section, supplied, hparams)
-        elif declared is not None:
-            own = hparams if isinstance(declared, Real) and hparams is not None else None
-            values = config[section] if own is None else own
-            if not declared.when or name in values:
-                arguments[name] = values[name]
-        elif name in supplied:
-            arguments[name] = supplied[name]
-        elif default is inspect.Parameter.empty:
-            raise ValueError(
-                f"{factory.__name__} has a parameter {name!r} that is neither declared nor "
-                f"supplied; annotate it with one of graphfl_jax.settings"
-            )
-    return arguments
-
-
-def _optimizer(declared: Optimizer, config: ConfigDict, hparams: Mapping[str, Any], played):
-    """The optimiser of a side, with its learning rate in this round."""
-    side = declared.side
-    factory = OPTIMIZERS[config[f"{side}_optimizer"]]
-
-    def floats(factory):
-        return {
-            name: hparams[f"{side}_{name}"]
-            for name, setting, _ in parameters(factory)
-            if setting is not None
-        }
-
-    rate = rate_field(declared).removeprefix("hparams.")
-    # A rate that nothing reads is 0: its optimiser is built, and never used.
-    lr = hparams.get(rate, 0.0) if declared.when else hparams[rate]
-    if not declared.rate:
-        schedule = SCHEDULES[config[f"{side}_schedule"]]
-        lr = schedule(lr, played, **floats(schedule))
-    return factory(lr=lr, **floats(factory))

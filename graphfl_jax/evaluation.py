@@ -1,4 +1,4 @@
-"""Evaluation: the scores of every client, at three points."""
+"""Evaluation: the predictors of every client at three points, and their scores."""
 
 import functools
 from typing import NamedTuple
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, State
+from graphfl_jax.core import Algorithm, Array, ClientData, ClientModel, Predictor, State
 from graphfl_jax.devices import filled, map_clients
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import client_data, members
@@ -129,10 +129,10 @@ def evaluate_clients(
     """
     everyone = (client_data(algorithm, data), chosen(data.evals, scope))
     parts = [
-        _evaluate_group(
+        _map_group(
             functools.partial(score_points, algorithm, g, batch_size, scope.points),
             (state.server, key, chosen(data.shared, scope)),
-            *(state.clients[g], group, everyone, at_once, mesh),
+            *(state.clients[g], group, everyone, data.train.count, at_once, mesh),
         )
         for g, group in enumerate(groups)
     ]
@@ -184,26 +184,18 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
       i: the client's id.
       rows: its memory, and (its `ClientData`, its evaluation splits).
     """
-    client, (server, key, same), (memory, (own, evals)) = algorithm.clients[group], shared, rows
+    client, (*known, same), (memory, (own, evals)) = algorithm.clients[group], shared, rows
     model, predict = client.model, client.predict or client.model.predict
     task = model.task
     score_examples = score_all_examples if task.of_all_examples else score_client
-    key_local, key_personal = jax.random.split(jax.random.fold_in(key, i))
-    message, predictors = algorithm.download(server, group, i), {}
-    if "G" in points or ("P" in points and client.personalize is None):
-        predictors["G"] = client.deploy(message, memory)
-    if "L" in points:
-        trained, upload, _ = client.local(message, memory, own, key_local)
-        predictors["L"] = client.deploy(upload, trained)
-    if "P" in points and client.personalize is not None:
-        predictors["P"] = client.personalize(message, memory, own, key_personal)
+    predictors = predictors_of(algorithm, group, points, known, i, (memory, own))
 
     def score_on(split, *predicted):
         with_extras = task.extra_metrics and split == "test"
         return task.score(*predicted), task.extra_metrics(*predicted) if with_extras else {}
 
     def score_splits(predictor):
-        predictor = predictor._replace(params=model.recalibrate(predictor.params, own.train))
+        predictor = recalibrated(model, predictor, own)
         return {
             split: score_examples(
                 functools.partial(predict, predictor),
@@ -226,17 +218,80 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
     }
 
 
+def predictors_of(
+    algorithm: Algorithm, group: int, points, known, i, rows
+) -> dict[str, Predictor]:
+    """The predictors of one client by point, not yet `recalibrated`; without P if P is G.
+
+    Args:
+      algorithm: the method.
+      group: number of the client's architecture.
+      points: of `POINTS`.
+      known: state of the server, and key.
+      i: the client's id.
+      rows: its memory and its `ClientData`.
+    """
+    client, (server, key), (memory, own) = algorithm.clients[group], known, rows
+    key_local, key_personal = jax.random.split(jax.random.fold_in(key, i))
+    message, predictors = algorithm.download(server, group, i), {}
+    if "G" in points or ("P" in points and client.personalize is None):
+        predictors["G"] = client.deploy(message, memory)
+    if "L" in points:
+        trained, upload, _ = client.local(message, memory, own, key_local)
+        predictors["L"] = client.deploy(upload, trained)
+    if "P" in points and client.personalize is not None:
+        predictors["P"] = client.personalize(message, memory, own, key_personal)
+    return predictors
+
+
+def recalibrated(model: ClientModel, predictor: Predictor, own: ClientData) -> Predictor:
+    """A predictor with what its model computes of the client's training examples."""
+    return predictor._replace(params=model.recalibrate(predictor.params, own.train))
+
+
+def predictors_of_clients(
+    algorithm: Algorithm, data, state: State, key: Array, *, groups, at_once, mesh
+) -> tuple[dict[str, Predictor], ...]:
+    """The predictors of all clients at G and P, with which `evaluate_clients` scores them.
+
+    Returns:
+      For each architecture the predictors by point, every leaf [n, ...]; without P if P is G.
+    """
+
+    def of_client(group, known, i, rows):
+        predictors = predictors_of(algorithm, group, ("G", "P"), known, i, rows)
+        model = algorithm.clients[group].model
+        return {
+            point: recalibrated(model, predictor, rows[1])
+            for point, predictor in predictors.items()
+        }
+
+    own = client_data(algorithm, data)
+    return tuple(
+        _map_group(
+            functools.partial(of_client, g),
+            (state.server, key),
+            *(state.clients[g], group, own, data.train.count, at_once, mesh),
+        )
+        for g, group in enumerate(groups)
+    )
+
+
 def _form(values):
     """The structure, the shapes and the types of a tree."""
     leaves, structure = jax.tree.flatten(values)
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def _evaluate_group(score_one_client, shared, memories, group, everyone, at_once, mesh):
-    """Results of all clients of a group, every leaf [n, ...]."""
-    everyone = members(everyone, group)
-    rows = (memories, everyone)
-    count = len(everyone[0].train.count)
+def _map_group(one_client, shared, memories, group, everyone, counts, at_once, mesh):
+    """``one_client(shared, i, (memory, own))`` of all clients of a group, every leaf [n, ...].
+
+    Args:
+      everyone: rows [N, ...] of all clients, of which `own` is one.
+      counts: [N].
+    """
+    rows = (memories, members(everyone, group))
+    count = len(counts if group.ids is None else group.ids)
     size = min(at_once or count, count)
     if mesh is not None:
         size = -(-size // mesh.size) * mesh.size
@@ -246,7 +301,7 @@ def _evaluate_group(score_one_client, shared, memories, group, everyone, at_once
     def of_batch(places):
         own = rows if size == count else tree.take(rows, places)
         ids = members(places, group, of=True)
-        return map_clients(score_one_client, mesh, group.at_once)(shared, ids, own)
+        return map_clients(one_client, mesh, group.at_once)(shared, ids, own)
 
     results = jax.lax.map(of_batch, places.reshape(-1, size))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Cohort, State
-from graphfl_jax.evaluation import EVERYTHING, Scope, evaluate_clients
+from graphfl_jax.evaluation import EVERYTHING, Scope, evaluate_clients, predictors_of_clients
 from graphfl_jax.rounds import Group, Poison, members, play_round, train_cohort
 
 ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
@@ -40,6 +40,11 @@ class Program(NamedTuple):
     admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
     adapt: Callable  # (state, key, hparams, data of all) -> State after a round of these
     evaluate_joined: Callable  # `evaluate` after `admit`, with the data of all
+    # (state, key, hparams, data) -> `evaluation.predictors_of_clients`, as `evaluate` has them
+    predictors: Callable | None = None
+    predictors_joined: Callable | None = None  # the same after `admit`, with the data of all
+    # (server, key, hparams, data) -> State before the first round, of a given server's state
+    start_from: Callable | None = None
 
 
 def make_program(
@@ -93,6 +98,14 @@ def make_program(
         algorithm = build(hparams, jnp.int32(0))
         key_server, key_clients = jax.random.split(streams(key)[0])
         server = algorithm.server.init(key_server, data.graph)
+        return with_clients(algorithm, server, key_clients, data)
+
+    def start_from(server, key, hparams, data):
+        _, key_clients = jax.random.split(streams(key)[0])
+        return with_clients(build(hparams, jnp.int32(0)), server, key_clients, data)
+
+    def with_clients(algorithm, server, key_clients, data):
+        """The state before the first round, in which all clients have enrolled."""
         everyone = jnp.arange(data.train.count.shape[0], dtype=jnp.int32)
         clients = tuple(
             enrolled(algorithm, server, g, members(everyone, group), key_clients)
@@ -133,9 +146,21 @@ def make_program(
         means = jax.tree.map(lambda leaf: leaf / rounds.astype(leaf.dtype), sums)
         return state, Log(means, diverged_at)
 
+    def key_of_evaluation(state, key):
+        return jax.random.fold_in(streams(key)[2], state.round)
+
+    def predictors(state, key, hparams, data, *, groups=groups):
+        data = with_poison(data, key, hparams)
+        return predictors_of_clients(
+            *(build(hparams, state.round), data, state, key_of_evaluation(state, key)),
+            groups=groups,
+            at_once=clients_per_eval,
+            mesh=mesh,
+        )
+
     def evaluate(state, key, hparams, data, *, groups=groups, scope=EVERYTHING):
         data = with_poison(data, key, hparams)
-        key_evaluation = jax.random.fold_in(streams(key)[2], state.round)
+        key_evaluation = key_of_evaluation(state, key)
         return evaluate_clients(
             *(build(hparams, state.round), data, state, key_evaluation),
             groups=groups,
@@ -205,6 +230,11 @@ def make_program(
         admit=jax.jit(admit, out_shardings=everywhere),
         adapt=jax.jit(adapt, out_shardings=everywhere),
         evaluate_joined=jax.jit(functools.partial(evaluate, groups=joined), **whole),
+        predictors=jax.jit(predictors, **whole),
+        predictors_joined=jax.jit(
+            functools.partial(predictors, groups=joined), out_shardings=everywhere
+        ),
+        start_from=jax.jit(start_from, out_shardings=everywhere),
     )
 
 

@@ -21,6 +21,21 @@ def mean(rows, weights):
     return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), rows)
 
 
+def named(values) -> dict:
+    """The leaves of a tree by readable names, such as ``params/body/Dense_0/kernel``.
+
+    Raises:
+      ValueError: two leaves have the same name.
+    """
+    found = {}
+    for path, leaf in jax.tree_util.tree_leaves_with_path(values):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        if name in found:
+            raise ValueError(f"two leaves are named {name!r}; leave slashes out of their keys")
+        found[name] = leaf
+    return found
+
+
 def sq_dist(a, b):
     """Squared Euclidean distance between two trees: a scalar."""
     squares = jax.tree.map(lambda x, y: jnp.sum(jnp.square(x - y)), a, b)

@@ -139,6 +139,11 @@ runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
     return _forked({"argv": argv, "script": script}, cwd, {})
 
 
+def scripted(script, *words, cwd) -> Ended:
+    """Runs a script in a process that has imported the package and used no device."""
+    return _forked({"argv": ["script", *map(str, words)], "script": script}, cwd, {})
+
+
 def shrunk(name, *words, cwd, file, **changes) -> Ended:
     """Runs an entry that chooses configurations itself, with those of `file` at tiny sizes.
 

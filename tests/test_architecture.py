@@ -17,6 +17,7 @@ LAYERS = [
     {"evaluation", "hypernets", "robustness"},
     {"program", "algorithms"},
     {"configs"},
+    {"factories"},
     {"build"},
     {"runs"},
     {"commands"},
@@ -27,7 +28,8 @@ COMPUTATION = {
     *("rounds", "evaluation", "program"),
 }
 ENTRIES = {
-    *("run", "sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
+    *("run", "export", "predict"),
+    *("sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
     *("list", "completion"),
 }
 ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}

@@ -5,6 +5,7 @@ rates and keys, not in shapes.
 """
 
 import functools
+import json
 import sys
 
 import jax
@@ -30,8 +31,9 @@ from graphfl_jax.robustness.attacks import (
 )
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
 from graphfl_jax.rounds import draw_cohort, message_bytes
-from graphfl_jax.runs import checkpoint, single
+from graphfl_jax.runs import checkpoint, models, single
 from graphfl_jax.runs.session import program_of
+from tests.entries import scripted
 from tests.federations import renamed, small_config, two_clusters
 
 KEY = jax.random.key(3)
@@ -344,6 +346,41 @@ def test_a_checkpoint_restores_the_state(name, tmp_path):
     state, _, _ = play(name, 1)
     checkpoint.save(tmp_path, checkpoint.Checkpoint(state, {"round": np.array([1])}, {}))
     assert_equal(checkpoint.latest(tmp_path, state).state, jax.device_get(state))
+
+
+# Predicts with a file of models and saved test examples, which are all that it is given.
+PREDICTING = """
+import json, sys
+import numpy as np
+from graphfl_jax.runs.fleet import load
+
+fleet, test = load("models.safetensors"), np.load("test.npz")
+found = {}
+for at in ("G", "P"):
+    found[at] = []
+    for i, client in enumerate(fleet.clients):
+        real = slice(test["count"][i])
+        label = fleet.predict(client, test["x"][i, real], at=at)["label"]
+        hits = np.float32(np.sum(label == test["y"][i, real]))
+        found[at].append(float(hits / np.float32(test["count"][i])))
+print(json.dumps(found))
+"""
+
+
+def test_saved_models_have_the_scores_of_the_run_in_another_process(name, tmp_path):
+    experiment, program, hparams = parts(name)
+    data, (method, own) = experiment.federation.data, ROWS[name]
+    state, _, scores = play(name, 2)
+    groups = models.groups_of(experiment, program.predictors(state, KEY, hparams, data))
+    config = small_config(method, local_steps=STEPS, **own)
+    facts = models.facts_of(experiment, config, int(state.round))
+    models.write(tmp_path / models.FILE, groups, facts)
+    np.savez(tmp_path / "test.npz", **data.evals["test"]._asdict())
+    ended = scripted(PREDICTING, cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    expected = {at: np.asarray(scores["test"][at]).tolist() for at in ("G", "P")}
+    assert json.loads(ended.stdout) == expected
+    assert np.mean(expected["P"]) > 0.1
 
 
 @pytest.mark.parametrize("name", rows(quick=REMEMBERING))

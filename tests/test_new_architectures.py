@@ -274,7 +274,7 @@ def test_a_resumed_run_has_the_new_clients_of_the_whole_run(tmp_path, monkeypatc
 def test_new_clients_join_a_debugged_run(monkeypatch):
     monkeypatch.setattr(debug, "program_of", lambda experiment, config: program_of())
     session = debug.DebugSession(EXPERIMENT, CONFIG)
-    _, scores = session.join(session.state, EVERYONE, 1)
+    _, (_, scores) = session.join(session.state, EVERYONE, 1)
     _, expected = join(program_of(), session.inputs.key, session.inputs.hparams)
     assert_equal(scores, jax.device_get(expected))
 

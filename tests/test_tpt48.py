@@ -133,7 +133,7 @@ def test_only_complete_downloads_are_kept(tmp_path, lines, monkeypatch, served, 
 
 
 def test_borders_are_equal_to_the_published_ones(data_root):
-    postal = [abbreviation for _, abbreviation, _ in us_states.STATES]
+    postal = [abbreviation for _, abbreviation, *_ in us_states.STATES]
     ours = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
     pairs = (data_root / "tpt48" / "usa_map.txt").read_text().split("\n")
     assert ours == {frozenset(pair.split()) for pair in pairs if pair and "DC" not in pair}
@@ -155,7 +155,7 @@ def test_official_table_has_the_known_statistics(data_root):
 def test_simulated_climate_is_realistic():
     table = tpt48.simulate(0)
     assert table.shape == (48, 125, 12)
-    latitude = [latitude for _, _, latitude in us_states.STATES]
+    latitude = [latitude for _, _, latitude, _ in us_states.STATES]
     assert np.corrcoef(latitude, table.mean((1, 2)))[0, 1] < -0.95
     assert (table.mean((0, 1)).argmax(), table.mean((0, 1)).argmin()) == (6, 0)  # July, January
     correlation = np.corrcoef((table - table.mean(1, keepdims=True)).reshape(48, -1))

@@ -5,6 +5,7 @@ imports one command. The first line of a command's docstring describes it in ``g
 """
 
 COMMANDS = (
-    *("run", "sweep", "tables", "figures", "robustness", "theory", "bench", "soak"),
+    *("run", "export", "predict"),
+    *("sweep", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
 )

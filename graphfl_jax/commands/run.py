@@ -45,6 +45,7 @@ from graphfl_jax.commands.paper.published import Score, published
 from graphfl_jax.commands.paper.table_text import error_cell
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
+from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 
@@ -53,6 +54,11 @@ COLUMNS = 6  # targets of a table
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_bool(
     "resume", False, "Continue the run in --out; without --config, with its configuration."
+)
+flags.DEFINE_bool(
+    "save_models",
+    False,
+    f"Write {models.FILE} also if it has more than {models.LARGEST // 10**6} MB.",
 )
 
 
@@ -85,6 +91,7 @@ def run_and_print(config: ConfigDict) -> int:
             debug=FLAGS.debug,
             report=lambda played: bar.update(task, completed=played),
             keep_in=compiled_folder(),
+            save_models=FLAGS.save_models,
         )
     console = Console(quiet=not is_first())
     if result.results["diverged"]:
@@ -114,6 +121,14 @@ def run_and_print(config: ConfigDict) -> int:
             console.print(new_architectures_table(result.results))
     if result.results["attack"]:
         console.print(attack_table(result.results))
+    if result.unsaved:
+        console.print(
+            f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
+            f"them: --out={out} --resume --save_models",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
 

@@ -58,6 +58,14 @@ BASE = {
     for name, setting, default in (
         ("seed", Integer("Seed of splits, weights and draws.", low=0, high=2**32 - 1), 0),
         ("rounds", Integer("Rounds of the run."), 800),
+        (
+            "init_from",
+            Text(
+                "Folder of a run of the same method, model and data, from whose server's state "
+                "this run starts; empty: it starts anew."
+            ),
+            "",
+        ),
         ("eval_every", Integer("Rounds between two evaluations."), 20),
         (
             "checkpoint_every",

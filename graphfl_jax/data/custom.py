@@ -188,7 +188,7 @@ def read_arrays(path) -> dict[str, Any]:
         )
     files.check_exists(path)
     with Path(path).open("rb") as opened:
-        file = _npz(path, opened)
+        file = open_npz(path, opened)
         for i, field in enumerate(file.files):
             if field in file.files[:i]:
                 raise ValueError(f"{path}: the array {field!r} is given twice; remove one")
@@ -199,7 +199,7 @@ def read_arrays(path) -> dict[str, Any]:
         for field in REQUIRED:
             if field not in file.files:
                 raise ValueError(f"{path}: there is no array {field!r}; add it to the file")
-        arrays: dict[str, Any] = {f: _read_array(path, file, f) for f in file.files}
+        arrays: dict[str, Any] = {f: read_array(path, file, f) for f in file.files}
     if "directed" in arrays:
         directed = arrays["directed"]
         if directed.shape or directed.dtype != bool:
@@ -214,7 +214,8 @@ def read_arrays(path) -> dict[str, Any]:
 # Damaged bytes can make the readers of zip files and of arrays raise almost any exception.
 
 
-def _npz(path, opened):
+def open_npz(path, opened):
+    """The npz file of an opened file. Raises a ValueError if it is none, or damaged."""
     try:
         if not zipfile.is_zipfile(opened):  # np.load would read it as a pickle
             raise zipfile.BadZipFile
@@ -226,7 +227,8 @@ def _npz(path, opened):
         ) from error
 
 
-def _read_array(path, file, field):
+def read_array(path, file, field):
+    """An array of an npz file. Raises a ValueError if it cannot be read, or is pickled."""
     try:
         return np.asarray(file[field])
     except Exception as error:

@@ -19,6 +19,13 @@ from graphfl_jax.metrics import OwnUnits, Units
 TASKS = ("classification", "regression", "multi-label classification")
 
 
+class Positions(NamedTuple):
+    """Where clients are."""
+
+    axes: tuple[str, ...]  # names of the coordinates, such as "longitude"
+    values: np.ndarray  # [N, axes]
+
+
 class Federation(NamedTuple):
     """A data set, ready for a run, with the facts that reports state."""
 
@@ -35,6 +42,8 @@ class Federation(NamedTuple):
     extent: str = ""  # the part of the official data set that was loaded; empty for all
     labels: tuple[str, ...] = ()  # names of the outputs of a multi-label classification
     scaling: Scaling | None = None  # of own data
+    loader_scaling: Scaling | None = None  # of data that their loader has scaled
+    positions: Positions | None = None  # of all clients, where they are known
 
 
 def federate(

@@ -12,7 +12,7 @@ import numpy as np
 
 from graphfl_jax.data import files, relations
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
-from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.federation import Federation, Positions, federate
 
 NUM_CLIENTS = 60
 PER_CLASS = 50  # examples of each class per client
@@ -169,7 +169,7 @@ def _published(root, path):
 
 
 def _federate(name, x, y, edges, *, source, seed, val_fraction):
-    return federate(
+    federation = federate(
         [f"domain {client}" for client in range(NUM_CLIENTS)],
         x=x,
         y=y,
@@ -181,3 +181,6 @@ def _federate(name, x, y, edges, *, source, seed, val_fraction):
         seed=seed,
         outputs=2,
     )
+    # A client's place is the mean of its class 0; that of class 1 is opposite.
+    places = [rows[own == 0].mean(axis=0) for rows, own in zip(x, y, strict=True)]
+    return federation._replace(positions=Positions(("x", "y"), np.array(places)))

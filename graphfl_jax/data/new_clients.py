@@ -54,7 +54,7 @@ def hold_out(
     training, new = np.sort(order[new_clients:]), np.sort(order[:new_clients])
     order = np.concatenate([training, new])
     everyone = _select(federation.data, order)
-    data = _select(federation.data, training)
+    data, positions = _select(federation.data, training), federation.positions
     if graph == "transductive":
         data = data._replace(graph=everyone.graph)
     return federation._replace(
@@ -63,6 +63,7 @@ def hold_out(
         new_clients=new_clients,
         units=_units_of(federation.units, training),
         clients=tuple(federation.clients[i] for i in order),
+        positions=positions and positions._replace(values=positions.values[order]),
     )
 
 

@@ -14,6 +14,7 @@ import jraph
 import numpy as np
 
 from graphfl_jax.data import files, relations
+from graphfl_jax.data.federation import Positions
 
 SOURCES = ("auto", "matrix", "distances")
 URL = "https://github.com/liyaguang/DCRNN"  # links to all files
@@ -26,6 +27,7 @@ class RoadFiles(NamedTuple):
     matrix: str  # weights, a pickle
     distances: str  # distances by road, which can include other sensors
     sensors: str  # ids of the sensors
+    places: str  # ids, latitudes and longitudes of the sensors; it may be missing
 
 
 def relations_of(
@@ -70,6 +72,41 @@ def relations_of(
             )
     chosen = [index[sensor] for sensor in sensors]
     return graph_of(weights[np.ix_(chosen, chosen)])
+
+
+def read_positions(file, sensors) -> Positions | None:
+    """Reads the coordinates of sensors; None without such a file.
+
+    Args:
+      file: text file whose rows end with "sensor,latitude,longitude". The first row may be a
+        header.
+      sensors: N ids.
+
+    Raises:
+      ValueError: a row has another format, or a sensor is missing.
+    """
+    if not Path(file).is_file():
+        return None
+    places = {}
+    with Path(file).open(newline="", encoding="latin1") as text:
+        for number, row in enumerate(csv.reader(text), start=1):
+            try:
+                *_, sensor, latitude, longitude = row
+                places[sensor.strip()] = (float(longitude), float(latitude))
+            except ValueError:
+                if number > 1:  # the first row may be a header
+                    raise ValueError(
+                        f"{file}: line {number} does not end with sensor,latitude,longitude; "
+                        f"use the file from {URL}, or remove it"
+                    ) from None
+    for sensor in sensors:
+        if not np.isfinite(places.get(sensor, np.nan)).all():
+            raise ValueError(
+                f"{file}: sensor {sensor} has no coordinates; use the file from {URL}, or "
+                f"remove it"
+            )
+    values = np.array([places[sensor] for sensor in sensors])
+    return Positions(("longitude", "latitude"), values)
 
 
 def graph_of(weights) -> jraph.GraphsTuple:

@@ -14,12 +14,14 @@ import numpy as np
 
 from graphfl_jax.data import files, relations, us_states
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
-from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.federation import Federation, Positions, federate
+from graphfl_jax.data.scaling import Scaling
 from graphfl_jax.settings import Choice, Switch
 
 FIRST_YEAR, LAST_YEAR = 1895, 2019
 WINDOWS_FROM = 2008  # first year of the protocol "windows"
 NUM_STATES = len(us_states.STATES)
+STATES = tuple(name for name, *_ in us_states.STATES)
 
 _URL = "https://www.ncei.noaa.gov/pub/data/cirs/climdiv/"
 _FILE = "climdiv-tmpcst-v1.0.0-"
@@ -87,9 +89,9 @@ def tpt48(
         table = read_table(file, first_year=first_year)
     else:
         table = simulate(generator_seed)[:, first_year - FIRST_YEAR :]
-    x, y = _years(table) if protocol == "years" else _windows(table)
-    return federate(
-        [name for name, _, _ in us_states.STATES],
+    x, y, scaling = _years(table) if protocol == "years" else _windows(table)
+    federation = federate(
+        STATES,
         x=x,
         y=y,
         graph=border_graph(),
@@ -100,6 +102,9 @@ def tpt48(
         seed=seed,
         outputs=6,
     )
+    places = [(longitude, latitude) for _, _, latitude, longitude in us_states.STATES]
+    positions = Positions(("longitude", "latitude"), np.array(places))
+    return federation._replace(loader_scaling=scaling, positions=positions)
 
 
 def border_graph():
@@ -148,7 +153,9 @@ def simulate(generator_seed) -> np.ndarray:
     border graph, has an autocorrelation of 0.25 from month to month, and is larger in winter.
     The constants are rounded values of the real table.
     """
-    latitude = np.array([latitude for _, _, latitude in us_states.STATES])[:, None]  # [48, 1]
+    latitude = np.array([latitude for _, _, latitude, _ in us_states.STATES])[
+        :, None
+    ]  # [48, 1]
     months = (LAST_YEAR + 1 - FIRST_YEAR) * 12
     # 1 in July and -1 in January; months are counted from 0.
     season = np.cos(2 * np.pi * (np.arange(months) - 6) / 12)
@@ -187,14 +194,22 @@ def _years(table):
     low = table.min(axis=(1, 2), keepdims=True)  # [48, 1, 1]
     high = table.max(axis=(1, 2), keepdims=True)
     scaled = (table - low) / (high - low)
-    return scaled[..., :6], scaled[..., 6:]  # [48, 125, 6] each
+    scaling = _scaling(STATES, low[:, 0], high[:, 0])
+    return scaled[..., :6], scaled[..., 6:], scaling  # [48, 125, 6] each
 
 
 def _windows(table):
     scaled = (table - table.min()) / (table.max() - table.min())
     series = scaled.reshape(NUM_STATES, -1)  # [48, 144]
     windows = np.lib.stride_tricks.sliding_window_view(series, 12, axis=1)  # [48, 133, 12]
-    return windows[..., :6], windows[..., 6:]
+    low, high = table.min(keepdims=True)[0], table.max(keepdims=True)[0]
+    return windows[..., :6], windows[..., 6:], _scaling((), low, high)
+
+
+def _scaling(clients, low, high):
+    """The scaling of six months of input and of target from extremes [K, 1]."""
+    part = [np.repeat(values, 6, axis=1) for values in (low, high - low)]
+    return Scaling("minmax", clients, tuple(part), tuple(part))
 
 
 def _find(root, source, path, download):

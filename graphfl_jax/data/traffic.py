@@ -21,6 +21,7 @@ import numpy as np
 from graphfl_jax.data import files, roads, simulated_traffic
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, forms
 from graphfl_jax.data.federation import Federation, federate_series
+from graphfl_jax.data.scaling import Scaling
 from graphfl_jax.memory import check_memory
 from graphfl_jax.metrics import Units, standardised
 from graphfl_jax.settings import Choice, Integer
@@ -51,7 +52,10 @@ METR_LA = Official(
     series="metr-la.h5",
     sensors=207,
     steps=34272,
-    roads=roads.RoadFiles("adj_mx.pkl", "distances_la_2012.csv", "graph_sensor_ids.txt"),
+    roads=roads.RoadFiles(
+        *("adj_mx.pkl", "distances_la_2012.csv", "graph_sensor_ids.txt"),
+        "graph_sensor_locations.csv",
+    ),
     first=1_330_560_000 * 10**9,  # 2012-03-01
 )
 PEMS_BAY = Official(
@@ -60,7 +64,8 @@ PEMS_BAY = Official(
     sensors=325,
     steps=52116,
     roads=roads.RoadFiles(
-        "adj_mx_bay.pkl", "distances_bay_2017.csv", "graph_sensor_ids_bay.txt"
+        *("adj_mx_bay.pkl", "distances_bay_2017.csv", "graph_sensor_ids_bay.txt"),
+        "graph_sensor_locations_bay.csv",
     ),
     first=1_483_228_800 * 10**9,  # 2017-01-01
 )
@@ -138,7 +143,10 @@ def _real(official, folder, file, source, sensors, steps):
     )
     found, full = speeds.values.shape, (official.sensors, official.steps)
     extent = f"{found[0]} of {full[0]} sensors, {found[1]} of {full[1]} steps"
-    return _federate(official, file, speeds, graph, "real", "" if found == full else extent)
+    positions = roads.read_positions(folder / official.roads.places, speeds.sensors)
+    extent = "" if found == full else extent
+    federation = _federate(official, file, speeds, graph, "real", extent)
+    return federation._replace(positions=positions)
 
 
 def _simulated(official, sensors, steps, generator_seed):
@@ -165,7 +173,7 @@ def _federate(official, file, speeds, graph, source, extent):
     units = _units(file, speeds.values, train)
     speed = standardised(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
-    return federate_series(
+    federation = federate_series(
         speeds.sensors,
         series=np.stack([speed, np.broadcast_to(time_of_day, speed.shape)], axis=-1),
         past=PAST,
@@ -177,6 +185,15 @@ def _federate(official, file, speeds, graph, source, extent):
         units=units,
         extent=extent,
     )
+    return federation._replace(loader_scaling=_scaling(units))
+
+
+def _scaling(units):
+    """The scaling of windows and targets: of speeds, but not of times or of what is hidden."""
+    offset, scale = np.zeros((1, PAST + FUTURE, 2)), np.ones((1, PAST + FUTURE, 2))
+    offset[:, :PAST, 0], scale[:, :PAST, 0] = units.mean, units.std
+    targets = np.full((1, FUTURE), units.mean), np.full((1, FUTURE), units.std)
+    return Scaling("standard", (), (offset, scale), targets)
 
 
 def split_sizes(file, steps) -> tuple[int, int, int]:

@@ -25,6 +25,7 @@ from graphfl_jax.runs.identity import (
     digests_of_code,
     identity_of,
 )
+from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.results import (
     environment,
     new_client_scores,
@@ -110,6 +111,7 @@ def run_trials(
     if not trials:
         return iter(())
     config = checked(config)
+    check_begins_anew(config)
     federations = {seed: federations[seed] for seed in sorted({one.seed for one in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
     unread = sorted(
@@ -271,7 +273,7 @@ class _Player:
             everyone = RunsData(session.inputs.data.which, self._put(_stacked(everyone), P()))
             return [
                 jax.tree.map(lambda leaf: leaf[..., -new_clients:], scores)
-                for scores in session.join(state, everyone, self.config.new_clients.rounds)
+                for _, scores in session.join(state, everyone, self.config.new_clients.rounds)
             ]
 
     def _outcome(self, trial, evaluations, final, joined, seconds, traffic) -> Outcome:

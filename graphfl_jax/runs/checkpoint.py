@@ -25,6 +25,7 @@ import jax
 import numpy as np
 from absl import logging
 
+from graphfl_jax import tree
 from graphfl_jax.core import State
 from graphfl_jax.runs import multihost
 from graphfl_jax.runs.disk import writing
@@ -57,7 +58,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     """
     name = f"{int(checkpoint.state.round):08d}"
     target = folder / name
-    leaves = _numbered(jax.device_get(checkpoint.state))
+    leaves = _by_name(jax.device_get(checkpoint.state))
     with writing(target), _removed_on_error(target):
         folder.mkdir(parents=True, exist_ok=True)
         if target.exists():  # incomplete or damaged, or the run would have been resumed from it
@@ -86,17 +87,7 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
     Raises:
       ValueError: a valid checkpoint holds another state than `template` describes.
     """
-    names = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*")}
-    for name in sorted((name for name in names if name.isdigit()), reverse=True):
-        fault = _fault(folder, name)
-        if fault:
-            warnings.warn(
-                f"checkpoint {folder / name} is skipped: {fault}",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-            continue
-        body = json.loads((folder / f"{name}.json").read_text())["body"]
+    for name, body in _valid(folder):
         leaves = [[renamed(path), *shape] for path, *shape in body["leaves"]]
         if leaves != _describe(template):
             raise ValueError(
@@ -109,11 +100,42 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
     return None
 
 
+def newest(folder: Path) -> dict[str, np.ndarray] | None:
+    """The leaves of the state in the newest valid checkpoint by their names in `tree.named`.
+
+    None without a checkpoint; warns as `latest`.
+    """
+    for name, body in _valid(folder):
+        found, leaves = _read((folder / name).absolute())["state"], {}
+        for number, (path, shape, dtype) in enumerate(body["leaves"]):
+            words = re.findall(r"\.(\w+)|\['(.*?)'\]|\[(\d+)\]", renamed(path))
+            own = "/".join("".join(word) for word in words)
+            empty = np.zeros(shape, dtype) if 0 in shape else None
+            leaves[own] = found.get(own, found.get(f"{number:05d}", empty))
+        return leaves
+    return None
+
+
+def _valid(folder: Path) -> Iterator[tuple[str, dict]]:
+    """The valid checkpoints of a folder, the newest first, with what their manifests hold."""
+    names = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*")}
+    for name in sorted((name for name in names if name.isdigit()), reverse=True):
+        fault = _fault(folder, name)
+        if fault:
+            warnings.warn(
+                f"checkpoint {folder / name} is skipped: {fault}",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+            continue
+        yield name, json.loads((folder / f"{name}.json").read_text())["body"]
+
+
 def from_first(found: Checkpoint | None, template: State) -> Checkpoint | None:
     """The checkpoint that the first of several processes found, on all of them."""
     packed = None
     if found is not None:
-        packed = found._asdict() | {"state": _numbered(found.state)}
+        packed = found._asdict() | {"state": _by_name(found.state)}
     found = multihost.from_first(packed)
     return found and Checkpoint(**found | {"state": _restored(found["state"], template)})
 
@@ -125,10 +147,15 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file in one step."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replaces a file in one step."""
     part = path.with_name(path.name + ".part")
     with writing(path), _removed_on_error(part):
-        with open(part, "w") as file:
-            file.write(text)
+        with open(part, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
@@ -148,20 +175,23 @@ def _removed_on_error(path: Path) -> Iterator[None]:
         raise
 
 
-def _numbered(state: State) -> dict[str, np.ndarray]:
+def _by_name(state: State) -> dict[str, np.ndarray]:
     """A state's leaves but those of size zero, which Orbax refuses."""
-    leaves = jax.tree.leaves(state)
-    return {f"{i:05d}": np.asarray(leaf) for i, leaf in enumerate(leaves) if leaf.size}
+    return {name: np.asarray(leaf) for name, leaf in tree.named(state).items() if leaf.size}
 
 
-def _restored(numbered: dict[str, np.ndarray], template: State) -> State:
-    """A state from its `_numbered` leaves; leaves of size zero are made anew."""
-    shapes, structure = jax.tree.flatten(template)
-    leaves = [
-        numbered[f"{i:05d}"] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
-        for i, leaf in enumerate(shapes)
-    ]
-    return jax.tree.unflatten(structure, leaves)
+def _restored(found: dict[str, np.ndarray], template: State) -> State:
+    """A state from its leaves; those of size zero are made anew.
+
+    Args:
+      found: from `_by_name`; in older checkpoints, the names are the numbers of the leaves.
+      template: shapes and types of the state.
+    """
+    leaves = []
+    for number, (name, leaf) in enumerate(tree.named(template).items()):
+        written = name if name in found else f"{number:05d}"
+        leaves.append(found[written] if leaf.size else np.zeros(leaf.shape, leaf.dtype))
+    return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
 def _write(target: Path, arrays: dict) -> None:

@@ -98,7 +98,7 @@ class DebugSession:
         """The same for the chosen splits and points."""
         return self._evaluate(state, scope_of(self.config))
 
-    join = Session.join  # compiled
+    join, predictors = Session.join, Session.predictors  # compiled
 
     def _evaluate(self, state, scope):
         algorithm = self._algorithm(state)

@@ -43,7 +43,7 @@ from graphfl_jax.runs.results import versions
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
-OUTSIDE = {"seed", "rounds", "eval_every", "checkpoint_every", *PATHS}
+OUTSIDE = {"seed", "rounds", "init_from", "eval_every", "checkpoint_every", *PATHS}
 # Lines of /proc/cpuinfo that say for which processor an executable is.
 PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
 
@@ -93,6 +93,28 @@ class Kept:
         if len(programs) == len(Executables._fields):
             self.remember("programs", lambda: programs)
         return Executables(start, advance, evaluate), state
+
+    def later(self, name: str, function: Callable, state: State, inputs: tuple) -> Callable:
+        """The executable of a function (state, *inputs) that is called once, after the rounds.
+
+        Args:
+          name: under which it is kept.
+          function: of the program.
+          state: of the experiment.
+          inputs: as in `executables`.
+        """
+        arguments = (state, *inputs)
+        key, result = self.entry.get(name, ("", None))
+        blob = _read(self.folder, key) if key else None
+        if blob is not None:
+            with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
+                return _deserialised(inputs, blob, arguments, result)
+        self.entry.pop(name, None)
+        options = options_of_one_call() | options_of_architectures(len(state.clients))
+        executable = self._compiled(function, arguments, inputs, found := [], options)
+        if found:
+            self.remember(name, lambda: found[0])
+        return executable
 
     def _loaded(self, inputs):
         """The kept executables, or None if one of them is missing."""

@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.configs.values import configuration, flat, recorded, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.runs import checkpoint
+from graphfl_jax.runs import checkpoint, description, models
 from graphfl_jax.runs.disk import why_not_writable, writing
 from graphfl_jax.runs.identity import (
     FREE_ON_RESUME,
@@ -117,6 +117,13 @@ class RunFolder:
         if not self.accept_changes:
             check_same_code(self.made, identity, where=where)
 
+    @property
+    def init(self) -> str:
+        """The digest of the server's state from which the run in the folder began, if it is
+        resumed and began from that of another run."""
+        made = self._recorded() if self.resume else []
+        return made[0].get("init", "") if made else ""
+
     def _recorded(self):
         """The identities in identity.json; none in a folder of the last release."""
         path = self.path / "identity.json"
@@ -169,7 +176,8 @@ class RunFolder:
         if self.accepted_changes:
             self._warn_of_changes()
         if found is None or found.state.round < self.config.rounds:
-            (self.path / "results.json").unlink(missing_ok=True)  # of fewer rounds
+            for name in ("results.json", models.FILE):  # of fewer rounds
+                (self.path / name).unlink(missing_ok=True)
         # First, so that a folder with a configuration has an identity too.
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
         checkpoint.write_json(self.path / "identity.json", record)
@@ -235,6 +243,11 @@ class RunFolder:
         history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         notes = {"identity": self.identity, "where": self.where, "seconds": seconds}
         checkpoint.save(self.path / "checkpoints", checkpoint.Checkpoint(state, history, notes))
+
+    def describe(self, content: dict) -> None:
+        """Writes federation.json: at the beginning, so that an unfinished run has it too."""
+        text = json.dumps(content, allow_nan=False) + "\n"
+        checkpoint.write_text(self.path / description.FILE, text)
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""

@@ -10,10 +10,11 @@ they were made, as a dictionary:
     source       the source files of this package, but those of the commands
     config_file  the configuration file that the user gave; None without one
     callables    the files of functions that the user registered or passed, by file name
+    init         only with ``init_from``: the state of the server from which the run began
 
 Results are continued or used again only if the identity is still the same. Other `data` or
-`arrays` are always refused. The last three are the code, of which a change can be accepted. The
-last release recorded `data` alone, so its folders count as changed.
+`arrays` are always refused. `source`, `config_file` and `callables` are the code, of which a
+change can be accepted. The last release recorded `data` alone, so its folders count as changed.
 """
 
 import functools

@@ -225,11 +225,11 @@ def new_client_scores(
     return result
 
 
-def _malicious(experiment: Experiment) -> np.ndarray:
+def malicious_clients(experiment: Experiment) -> np.ndarray:
     """Whether each of the N clients attacks."""
     federation = experiment.federation
     rank = federation.data.attack_rank
-    if rank is None:
+    if rank is None or "attack_ratio" not in experiment.hparams:
         return np.zeros(len(federation.data.train.count), bool)
     training = len(federation.clients) - federation.new_clients
     attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
@@ -247,7 +247,7 @@ def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
       ``honest`` and ``malicious``, means over these clients, None without any, and
       ``per_client``.
     """
-    malicious = _malicious(experiment)
+    malicious = malicious_clients(experiment)
     shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
     means = {name: float(np.mean(own)) if len(own) else None for name, own in shares.items()}
     return means | {"per_client": np.asarray(rejected, np.float64).round(6).tolist()}
@@ -269,7 +269,7 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     """
     federation = experiment.federation
     training = len(federation.clients) - federation.new_clients
-    others = ~_malicious(experiment)
+    others = ~malicious_clients(experiment)
     ids = np.flatnonzero(~others).tolist()
     result = {
         "name": config.attack.name,

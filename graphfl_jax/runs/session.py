@@ -99,8 +99,13 @@ class Session:
             return self.evaluate_chosen(state)
         return self.program.evaluate(state, *self.inputs)
 
-    def join(self, state, everyone, rounds: int) -> Iterator[dict]:
-        """Scores of all clients after new ones have joined, and after each of their rounds.
+    def predictors(self, state):
+        """`evaluation.predictors_of_clients` of a single run."""
+        call = self.kept.later("predictors", self.program.predictors, state, self.inputs)
+        return call(state, *self.inputs)
+
+    def join(self, state, everyone, rounds: int) -> Iterator[tuple[State, dict]]:
+        """The state after new clients have joined, and after each of their rounds, with scores.
 
         Args:
           everyone: data of all clients, the new ones last.
@@ -111,7 +116,7 @@ class Session:
         for played in range(rounds + 1):
             if played:
                 state = self.program.adapt(state, *inputs)
-            yield jax.device_get(self.program.evaluate_joined(state, *inputs)).scores
+            yield state, jax.device_get(self.program.evaluate_joined(state, *inputs)).scores
 
 
 def play(

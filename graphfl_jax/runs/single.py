@@ -12,18 +12,22 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
+from graphfl_jax import tree
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
-from graphfl_jax.runs import checkpoint
+from graphfl_jax.runs import checkpoint, models
 from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import PATHS, digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.initial import Beginning
 from graphfl_jax.runs.multihost import (
     assert_same_on_all,
     barrier,
+    from_first,
     is_first,
     run_synchronized,
 )
@@ -57,6 +61,7 @@ class Result(NamedTuple):
     diverged_at: int  # the round that left a non-finite number, or -1
     final: dict | None  # all scores after the last round; None for a run that diverged
     inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
+    unsaved: int = 0  # bytes of the models, if they are too many to be saved unasked
 
 
 def run(
@@ -70,6 +75,7 @@ def run(
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
     keep_in: str | os.PathLike | None = None,
+    save_models: bool = False,
 ) -> Result:
     """Runs the federation that a configuration describes.
 
@@ -80,8 +86,8 @@ def run(
     Args:
       config: a configuration, see `graphfl_jax.configs`.
       federation: from `data.from_arrays`, in place of the one that ``config.data`` names.
-      out: folder for config.json, identity.json, metrics.jsonl, checkpoints and results.json;
-        None writes nothing.
+      out: folder for config.json, identity.json, federation.json, metrics.jsonl, checkpoints,
+        models.safetensors and results.json; None writes nothing.
       resume: continues the run in `out` from its newest valid checkpoint, bit for bit on the
         same device type and versions; from round 0 if there is none.
       accept_changes: resumes although the code has changed, see `identity`. Both identities are
@@ -92,6 +98,8 @@ def run(
       report: called after every evaluation with the number of rounds played.
       keep_in: folder in which the compiled programs are kept, see `executables`; None keeps
         nothing. Only the user may be able to write into it.
+      save_models: writes models.safetensors into `out` also if it has more bytes than
+        `models.LARGEST`.
 
     Raises:
       ValueError: a field, the data or the folder does not fit. One line; nothing is written.
@@ -118,6 +126,7 @@ def run(
         debug=debug,
         report=report,
         executables=None if keep_in is None else private_folder(keep_in),
+        save_models=save_models,
     )
 
 
@@ -130,6 +139,7 @@ def run_experiment(
     debug: bool = False,
     report: Callable[[int], None] = lambda played: None,
     executables: Path | None = None,
+    save_models: bool = False,
 ) -> Result:
     """Runs an experiment that is already built.
 
@@ -150,6 +160,9 @@ def run_experiment(
     own = (experiment.build, experiment.poison)
     code = run_synchronized(lambda: digests_of_code(config_file=config_file, callables=own))
     identity = identity_of(config, federation, digest_of_arrays(federation), code)
+    recorded = from_first({"init": run_synchronized(lambda: folder.init if folder else "")})
+    beginning = Beginning(config, experiment, recorded["init"])
+    identity |= beginning.identity
     assert_same_on_all(
         {
             "configuration": as_text(values_of(config)[0], without=PATHS),
@@ -161,13 +174,19 @@ def run_experiment(
     run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
     make = DebugSession if debug else functools.partial(compiled, executables=executables)
     try:
-        return _played(experiment, config, folder, identity, where, make, report)
+        return _played(
+            *(experiment, config, folder, identity, where, make, report),
+            beginning=beginning,
+            save_models=save_models,
+        )
     finally:
         if folder is not None:
             folder.close()
 
 
-def _played(experiment, config, folder, identity, where, make, report):
+def _played(
+    experiment, config, folder, identity, where, make, report, *, beginning, save_models
+):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
     task = experiment.model.task
     seconds, rows, final, diverged = new_seconds(), [], None, -1
@@ -176,8 +195,11 @@ def _played(experiment, config, folder, identity, where, make, report):
     state = session.state
     traffic = session.kept.remember("traffic", lambda: traffic_of(experiment, session.state))
     found = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
+    run_synchronized(lambda: folder and folder.describe(description_of(experiment)))
     found = checkpoint.from_first(found, state)
-    if found is not None:
+    if found is None:
+        state = beginning.state(session)
+    else:
         rows = RunFolder.rows(found)
         for what, spent in found.notes["seconds"].items():
             seconds[checkpoint.renamed(what)] += spent
@@ -194,11 +216,15 @@ def _played(experiment, config, folder, identity, where, make, report):
         saved = played if due else saved
         report(played)
 
-    joined = None
+    joined, unsaved = None, 0
     if diverged < 0:
         if final is None:  # all rounds had been played before
             final = jax.device_get(session.evaluate(state))
-        joined = _join(session, experiment, config, state, seconds)
+        last, joined = _join(session, experiment, config, state, seconds)
+        if from_first({"kept": folder is not None})["kept"]:
+            unsaved = _save_models(
+                *(folder, session, experiment, config, state, last), unasked=not save_models
+            )
     results = results_of(
         config,
         experiment,
@@ -216,7 +242,7 @@ def _played(experiment, config, folder, identity, where, make, report):
     run_synchronized(lambda: folder and folder.finish(results))
     scores = final.scores if diverged < 0 and final else None
     inputs = input_range(experiment.federation)
-    return Result(results, rows, state, diverged, scores, inputs)
+    return Result(results, rows, state, diverged, scores, inputs, unsaved)
 
 
 def compiled(
@@ -238,23 +264,61 @@ def compiled(
 
 
 def _join(session, experiment, config, state, seconds):
-    """Scores of the new clients as `results.new_client_scores` gives them, or None."""
-    federation = experiment.federation
+    """The last state with the new clients, and their `results.new_client_scores`.
+
+    Both are None without new clients. The state is None if they diverged.
+    """
+    federation, last = experiment.federation, None
     if not federation.new_clients:
-        return None
+        return None, None
+
+    def scores():
+        nonlocal last
+        everyone = _everyone(session, federation)
+        for last, of_all in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
+            yield tree.take(of_all, slice(-federation.new_clients, None))
+
+    with clock(seconds, "new_clients"):
+        task = experiment.model.task
+        found = new_client_scores(federation, scores(), task, experiment.joined)
+    return last if found["diverged_at"] < 0 else None, found
+
+
+def _everyone(session, federation):
+    """The data of all clients, on the devices of the session."""
     # The mesh of the session holds whole what is not split.
     sharding = session.inputs.key.sharding
     everywhere = sharding if isinstance(sharding, NamedSharding) else None
     if everywhere is not None:
         everywhere = NamedSharding(everywhere.mesh, PartitionSpec())
-    with clock(seconds, "new_clients"):
-        everyone = place(federation.everyone, everywhere)
-        scores = (
-            jax.tree.map(lambda leaf: leaf[-federation.new_clients :], of_all)
-            for of_all in session.join(state, everyone, config.new_clients.rounds)
+    return place(federation.everyone, everywhere)
+
+
+def _save_models(folder, session, experiment, config, state, last, *, unasked):
+    """Writes the models of all clients; returns their bytes if they are too many.
+
+    Args:
+      last: the state with the new clients, if there is one.
+      unasked: whether a large file is not written.
+    """
+    program, inputs = session.program, session.inputs
+    if last is None:
+        size = session.kept.remember(
+            "bytes of models",
+            lambda: models.bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
         )
-        task = experiment.model.task
-        return new_client_scores(federation, scores, task, experiment.joined)
+    else:
+        inputs = inputs._replace(data=_everyone(session, experiment.federation))
+        size = models.bytes_of(jax.eval_shape(program.predictors_joined, last, *inputs))
+    if unasked and size > models.LARGEST:
+        return size
+    predictors = [jax.device_get(session.predictors(state))]
+    if last is not None:
+        predictors.append(jax.device_get(program.predictors_joined(last, *inputs)))
+    groups = models.groups_of(experiment, *predictors)
+    facts = models.facts_of(experiment, config, int(state.round))
+    run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
+    return 0
 
 
 def _write(folder, state, rows, seconds, due):

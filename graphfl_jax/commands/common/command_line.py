@@ -253,6 +253,7 @@ def _make_cores_devices(cores: int | None) -> None:
 def parse(command: str, argv: list[str]) -> list[str]:
     """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
 
+    One word may stand alone: the value of --run, if the command has this flag, or of --config.
     Prints the help and exits, if it is asked for, and exits with status 2 if a flag does not
     fit.
 
@@ -263,6 +264,7 @@ def parse(command: str, argv: list[str]) -> list[str]:
     Returns:
       The command.
     """
+    FLAGS.set_gnu_getopt(True)  # flags may follow that word
     asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
     argv = [word for word in argv if word not in asked]
     try:
@@ -270,8 +272,9 @@ def parse(command: str, argv: list[str]) -> list[str]:
         OVERRIDES.clear()
         OVERRIDES.update(overrides)
         rest = FLAGS(argv)
-        if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
-            FLAGS.config = rest.pop()
+        alone = "run" if "run" in FLAGS else "config"
+        if len(rest) == 2 and FLAGS[alone].value is None:  # as in `graphfl run tpt48`
+            FLAGS[alone].value = rest.pop()
         if len(rest) > 1:
             raise ValueError(f"{rest[1]!r} is not a flag; flags begin with --")
         if asked:

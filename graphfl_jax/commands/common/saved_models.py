@@ -1,0 +1,47 @@
+"""Flags and checks of the commands that read the models of a run."""
+
+from pathlib import Path
+
+from absl import flags
+
+from graphfl_jax.commands.common.command_line import FLAGS
+from graphfl_jax.runs.disk import why_not_writable
+from graphfl_jax.runs.fleet import Fleet, load
+from graphfl_jax.runs.models import POINTS
+
+flags.DEFINE_string(
+    "run", None, "Folder of a run, or a file of models; the word without a flag."
+)
+flags.DEFINE_string("client", None, "Name of the client.")
+flags.DEFINE_enum(
+    "at",
+    "P",
+    POINTS[::-1],
+    "P: the model that the method prescribes for the client; G: the one that the server sends.",
+)
+flags.DEFINE_string("to", None, "File to write; it must not exist.")
+
+
+def chosen_models(**needed: str) -> Fleet:
+    """The models of --run, after a check of the other flags.
+
+    Args:
+      **needed: further flags that must be set, each with an example of a value.
+
+    Raises:
+      ValueError: a flag is missing, or --to exists or cannot be written.
+      OSError: there is no such folder or file.
+    """
+    if FLAGS.run is None:
+        raise ValueError("run is not set; name the folder of a run, such as runs/mine")
+    for flag, example in {"client": "Oslo", **needed}.items():
+        if not FLAGS[flag].value:
+            raise ValueError(f"{flag} is not set; add --{flag}={example}")
+    to = Path(FLAGS.to)
+    if to.exists():
+        raise ValueError(f"to={to} exists; remove it, or choose another --to")
+    folder = to.absolute().parent
+    why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
+    if why:
+        raise ValueError(f"to={to} cannot be written ({why}); choose another --to")
+    return load(FLAGS.run)

@@ -1,0 +1,28 @@
+"""Writes the model of one client: ``graphfl export runs/mine --client=Oslo --to=FILE``.
+
+The file is in the format safetensors. `graphfl_jax.load` and ``graphfl predict`` read it.
+"""
+
+import jax
+from rich.console import Console
+
+from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.common.saved_models import chosen_models
+
+
+def main() -> int:
+    fleet = chosen_models(to="oslo.safetensors")
+    fleet.export(FLAGS.client, FLAGS.to, FLAGS.at)
+    count = sum(leaf.size for leaf in jax.tree.leaves(fleet.params(FLAGS.client, FLAGS.at)))
+    Console().print(
+        f"{FLAGS.to}: the model of {FLAGS.client} at {FLAGS.at}, {count:,} parameters",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def start() -> None:
+    """Reads the flags, and runs the command."""
+    launch(main)

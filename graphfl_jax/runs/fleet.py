@@ -1,0 +1,269 @@
+"""The models of a run, loaded to predict: without the run's data and its compiled program."""
+
+import difflib
+import functools
+import os
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphfl_jax import tree
+from graphfl_jax.build import assemble
+from graphfl_jax.configs.values import changed, configuration, recorded
+from graphfl_jax.core import Params, Predictor
+from graphfl_jax.data.federation import finite
+from graphfl_jax.devices import filled
+from graphfl_jax.program import make_program
+from graphfl_jax.runs import models
+from graphfl_jax.runs.models import GroupOfModels
+
+# Parts of a configuration that predictions do not need.
+UNUSED = {"attack.name": "", "defence.name": "", "eval.points": (), "eval.splits": ()}
+
+
+def load(path: str | os.PathLike) -> "Fleet":
+    """Loads the models of a run.
+
+    Args:
+      path: folder of the run, or a file of models, such as `Fleet.export` writes.
+
+    Raises:
+      ValueError: the folder holds no models, or the file is damaged or of something else.
+      FileNotFoundError: there is no such folder or file.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path} does not exist; give the folder of a run, or a file of models"
+        )
+    if not path.is_dir():
+        return Fleet(path)
+    if (path / models.FILE).is_file():
+        return Fleet(path / models.FILE)
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path} holds no run; give the folder of a run, or a file of models")
+    raise ValueError(
+        f"{path} has no {models.FILE}; finish the run with graphfl run --out={path} --resume, "
+        f"and add --save_models if its models have more than {models.LARGEST // 10**6} MB"
+    )
+
+
+class Fleet:
+    """The models of all clients of a run.
+
+    Attributes:
+      clients: their names.
+      facts: what the file states, see `models.facts_of`.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.facts, tensors = models.read(path)
+        try:
+            config = configuration(recorded(self.facts["config"]))
+            own = UNUSED | {"model.weights": ""} if "weights" in config.model else UNUSED
+            config = changed(config, own)
+            self.experiment = assemble(config, models.placeholder(self.facts))
+        except ValueError as error:
+            raise ValueError(
+                f"{path}: {error}; if you registered it, import your module before"
+            ) from error
+        self.batch_size = config.eval_batch_size
+        self.groups = self._groups(tensors)
+        self.clients = tuple(name for group in self.groups for name in group.clients)
+        known = {name: i for i, name in enumerate(self.facts["clients"])}
+        self.clients = tuple(sorted(self.clients, key=known.get))
+
+    def params(self, client: str, at: str = "P") -> Params:
+        """The parameters of a client's model: a tree of NumPy arrays.
+
+        Args:
+          client: its name.
+          at: "P" or "G", see `evaluation`.
+
+        Raises:
+          ValueError: there is no such client or point.
+        """
+        return self.predictor(client, at).params
+
+    def predictor(self, client: str, at: str = "P") -> Predictor:
+        """The parameters, and what else the method predicts with; arguments as of `params`."""
+        group, row = self._place(client)
+        return jax.tree.map(lambda leaf: leaf[row], self._at(group, at))
+
+    def check_client(self, client: str) -> None:
+        """Raises a ValueError if there is no client of that name."""
+        self._place(client)
+
+    def predict(self, client: str, x, at: str = "P") -> dict[str, np.ndarray]:
+        """Predicts with the model of a client.
+
+        Args:
+          client: its name.
+          x: [n, *features] as in the data before they were scaled.
+          at: "P" or "G".
+
+        Returns:
+          Of a regression ``y`` [n, O], in the targets' own units. Else ``outputs`` [n, O];
+          ``probability`` [n, O], their softmax, or their sigmoid where an example can have
+          several labels; and ``label``, [n] with the largest output, or [n, O] of 0 and 1.
+
+        Raises:
+          ValueError: there is no such client or point, or x does not fit.
+        """
+        self.predictor(client, at)  # refuses unknown names first
+        x = self._checked(client, x)
+        outputs = self.outputs(client, x, at)
+        task = self.facts["model"]["task"]
+        if task == "regression":
+            return {"y": self._unscaled(client, outputs)}
+        several = task == "multi-label classification"
+        probability = jax.nn.sigmoid(outputs) if several else jax.nn.softmax(outputs, axis=-1)
+        label = (outputs > 0).astype(np.int32) if several else outputs.argmax(axis=-1)
+        return {"outputs": outputs, "probability": np.asarray(probability), "label": label}
+
+    def outputs(self, client: str, x: np.ndarray, at: str = "P") -> np.ndarray:
+        """Outputs [n, O] of a client's model for inputs [n, *features] that are scaled."""
+        predict, predictor = self.predictions(client), self.predictor(client, at)
+        # Powers of two, so that few sizes are compiled. The last row fills the last batch.
+        size = min(self.batch_size, 1 << (len(x) - 1).bit_length())
+        rows = filled(np.arange(len(x)), size).reshape(-1, size)
+        parts = [np.asarray(predict(predictor, x[batch])) for batch in rows]
+        return np.concatenate(parts)[: len(x)]
+
+    def predictions(self, client: str):
+        """(`Predictor`, scaled inputs [B, *features]) -> outputs [B, O], compiled."""
+        group, _ = self._place(client)
+        hparams = {name: np.float32(v) for name, v in self.experiment.hparams.items()}
+        number = self.groups.index(group)
+        return functools.partial(self._predict(number), hparams, np.int32(self.facts["round"]))
+
+    @functools.cache  # noqa: B019
+    def _predict(self, number):
+        # As in the run's own evaluations: rates are inputs, so that the bits are the same.
+        def predict(hparams, played, predictor, x):
+            client = self.experiment.build(hparams, played).clients[number]
+            return (client.predict or client.model.predict)(predictor, x)
+
+        return jax.jit(predict)
+
+    def export(self, client: str, to: str | os.PathLike, at: str = "P") -> None:
+        """Writes the model of one client into a file, which `load` reads.
+
+        Args:
+          client: its name.
+          to: the file; it must not exist.
+          at: "P" or "G". In the file, the model is at both.
+
+        Raises:
+          ValueError: there is no such client or point, or the file exists.
+          WriteError: the file cannot be written.
+        """
+        group, row = self._place(client)
+        chosen = jax.tree.map(lambda leaf: leaf[row : row + 1], self._at(group, at))
+        (same,) = (own["points"] for own in self.facts["groups"] if own["name"] == group.name)
+        own = GroupOfModels(group.name, [client], {same[at]: chosen})
+        models.write(Path(to), [own], self.facts)
+
+    def _place(self, client):
+        """The group of a client, and its row there."""
+        for group in self.groups:
+            if client in group.clients:
+                return group, group.clients.index(client)
+        near = difflib.get_close_matches(str(client), self.clients, n=3)
+        first = ", ".join(near or self.clients[:3])
+        raise ValueError(
+            f"client={client} is none of the {len(self.clients)} clients of {self.path}; "
+            f"{'perhaps' if near else 'they begin with'} {first}"
+        )
+
+    @staticmethod
+    def _at(group, at):
+        if at not in models.POINTS:
+            raise ValueError(f"at={at!r} is unknown; choose from {', '.join(models.POINTS)}")
+        return group.predictors[at]
+
+    def _groups(self, tensors):
+        """The groups of the file, with the structure that the method's predictors have."""
+        found = []
+        stored = {own["name"]: own for own in self.facts["groups"]}
+        for name, shapes in _structures(self.experiment):
+            own = stored.get(name)
+            if own is None:  # the file is of one client, of another architecture
+                found.append(GroupOfModels(name, [], {}))
+                continue
+            predictors = {}
+            for point, stored_as in own["points"].items():
+                like, start = shapes.get(stored_as, shapes["G"]), models.prefix(name, stored_as)
+                predictors[point] = self._filled(like, start, tensors, len(own["clients"]))
+            found.append(GroupOfModels(name, own["clients"], predictors))
+        return found
+
+    def _filled(self, like, start, tensors, count):
+        """The tensors whose names begin with `start`, in the structure of `like`."""
+        leaves = []
+        for name, leaf in tree.named(like).items():
+            tensor = tensors.get(start + name)
+            expected = (count, *leaf.shape[1:])
+            if tensor is None or (tensor.shape, tensor.dtype) != (expected, leaf.dtype):
+                kind = "missing" if tensor is None else f"{tensor.dtype}{list(tensor.shape)}"
+                raise ValueError(
+                    f"{self.path}: {start + name} is {kind}, and this version has "
+                    f"{leaf.dtype}{list(expected)}; read the file with version "
+                    f"{self.facts['version']}"
+                )
+            leaves.append(tensor)
+        return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+    def _checked(self, client, x):
+        """The inputs, checked and scaled as in the run."""
+        model, x = self.facts["model"], np.asarray(x)
+        shape = tuple(model["inputs"])
+        if x.dtype.kind not in "biuf":
+            raise ValueError(f"x has type {x.dtype}; give numbers")
+        if x.ndim != len(shape) + 1 or x.shape[1:] != shape or not len(x):
+            inputs = ", ".join(map(str, ("n", *shape)))
+            raise ValueError(
+                f"x has shape {x.shape}, and the models take [{inputs}]; give a row per example"
+            )
+        if model["type"] == "uint8" and x.dtype != np.uint8:
+            raise ValueError(f"x has type {x.dtype}, and the models take uint8; give bytes")
+        if model["type"] != "uint8":
+            x = x.astype(np.float64)
+        finite("predict", "x", client, x)
+        moved = self._scale(client, "inputs")
+        if moved is not None:
+            x = (x - moved[0]) / moved[1]
+        return finite("predict", "x", client, x)
+
+    def _unscaled(self, client, outputs):
+        moved = self._scale(client, "targets")
+        return outputs if moved is None else outputs * moved[1] + moved[0]
+
+    def _scale(self, client, part):
+        """Offset and scale of the inputs or the targets of a client; None without scaling."""
+        scaling = self.facts["scaling"]
+        if scaling is None or scaling[part] is None:
+            return None
+        row = scaling["clients"].index(client) if scaling["clients"] else 0
+        return [np.array(scaling[part][name][row]) for name in ("offset", "scale")]
+
+
+def _structures(experiment) -> list[tuple[str, dict[str, Any]]]:
+    """The names of the architectures, and the shapes of their predictors by point."""
+    program = make_program(experiment.build, groups=experiment.groups, joined=experiment.joined)
+    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
+    given = (jax.eval_shape(jax.random.key, 0), hparams)
+    federation = experiment.federation
+    state = jax.eval_shape(program.start, *given, federation.data)
+    if not experiment.joined:
+        shapes = jax.eval_shape(program.predictors, state, *given, federation.data)
+        groups = experiment.groups
+    else:
+        everyone, groups = federation.everyone, experiment.joined
+        state = jax.eval_shape(program.admit, state, *given, everyone)
+        shapes = jax.eval_shape(program.predictors_joined, state, *given, everyone)
+    return [(group.name, own) for group, own in zip(groups, shapes, strict=True)]

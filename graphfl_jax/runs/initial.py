@@ -1,0 +1,131 @@
+"""The state of a server from which a run begins: that of another run, or its own."""
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from graphfl_jax import tree
+from graphfl_jax.build import Experiment
+from graphfl_jax.core import State
+from graphfl_jax.runs import checkpoint, multihost
+from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.session import Session, place
+
+
+class Beginning:
+    """Where a run begins.
+
+    Attributes:
+      identity: what this adds to the identity of the run.
+    """
+
+    def __init__(self, config: ConfigDict, experiment: Experiment, recorded: str = ""):
+        """Reads the state from which a new run begins.
+
+        Args:
+          config: of the run.
+          experiment: of the run.
+          recorded: the digest of that state, of a run that is resumed. It is then read only if
+            there is no checkpoint to go on from.
+
+        Raises:
+          ValueError: as `initial_server`.
+        """
+        self.config, self.experiment = config, experiment
+        self.server, self.identity = None, {}
+        if config.init_from and not recorded:
+            self.server = initial_server(config, experiment)
+            recorded = digest_of_server(self.server)
+        if config.init_from:
+            self.identity = {"init": recorded}
+
+    def state(self, session: Session | DebugSession) -> State:
+        """The state before the first round.
+
+        Raises:
+          ValueError: as `initial_server`, or the state is not the recorded one.
+        """
+        if not self.config.init_from:
+            return session.state
+        if self.server is None:
+            self.server = initial_server(self.config, self.experiment)
+            if digest_of_server(self.server) != self.identity["init"]:
+                raise ValueError(
+                    f"init_from={self.config.init_from} has another state than when this run "
+                    f"began, and there is no checkpoint to go on from; choose another --out"
+                )
+        server = jax.tree.map(
+            lambda leaf, like: place(leaf, like.sharding), self.server, session.state.server
+        )
+        return session.program.start_from(server, *session.inputs)
+
+
+def initial_server(config: ConfigDict, experiment: Experiment) -> Any:
+    """The state of the server in the newest valid checkpoint of ``config.init_from``.
+
+    Of several processes, the first one reads it.
+
+    Raises:
+      ValueError: there is no checkpoint, or its server has another state; one line that names
+        the first leaf that differs.
+    """
+    algorithm, graph = experiment.build(experiment.hparams, 0), experiment.federation.data.graph
+    template = jax.eval_shape(lambda: algorithm.server.init(jax.random.key(config.seed), graph))
+
+    def read():
+        if not multihost.is_first():
+            return None
+        return _read(f"init_from={config.init_from}", Path(config.init_from), template)
+
+    found = multihost.from_first(multihost.run_synchronized(read))
+    return jax.tree.unflatten(jax.tree.structure(template), list(found.values()))
+
+
+def digest_of_server(server: Any) -> str:
+    """SHA-256 of the state of a server."""
+    digest = hashlib.sha256()
+    for name, leaf in tree.named(server).items():
+        leaf = np.ascontiguousarray(leaf)
+        digest.update(f"{name}{leaf.dtype}{leaf.shape}".encode())
+        digest.update(leaf)
+    return digest.hexdigest()
+
+
+def check_begins_anew(config: ConfigDict) -> None:
+    """Refuses `init_from` where it has no effect.
+
+    Raises:
+      ValueError: it is set.
+    """
+    if config.init_from:
+        raise ValueError(
+            f"init_from={config.init_from} is only for single runs; leave it out, or use "
+            f"graphfl run"
+        )
+
+
+def _read(what, folder, template):
+    """The leaves of the server's state in a run's folder, by name."""
+    state = checkpoint.newest(folder / "checkpoints")
+    if state is None:
+        raise ValueError(
+            f"{what} has no valid checkpoint; give the folder of a run that has played rounds"
+        )
+    own = {name: leaf for name, leaf in state.items() if name.split("/")[0] == "server"}
+    expected = tree.named({"server": template})
+    for name in dict.fromkeys((*expected, *own)):
+        there, here = _form(own.get(name)), _form(expected.get(name))
+        if there != here:
+            raise ValueError(
+                f"{what} has another state of the server: {name} is {there} there and {here} "
+                f"here; choose a run of the same method, model and data"
+            )
+    return {name: own[name] for name in expected}
+
+
+def _form(leaf):
+    return "missing" if leaf is None else f"{leaf.dtype}{list(leaf.shape)}"

@@ -1,0 +1,248 @@
+"""The file of a run's models: what every client predicts with, at P and at G.
+
+``models.safetensors`` holds tensors whose first axis is clients, by names such as
+``P/params/body/Dense_0/kernel``. With several architectures, the name of the architecture comes
+first. What a predictor needs beside the parameters of its model is under ``extra``. Where a
+method predicts at P with the model at G, there are tensors of P alone.
+
+The metadata has one entry, ``graphfl_jax``, with JSON of all that is needed to predict without
+the data: the configuration, the shapes of the data, the scaling, and the clients of each
+architecture.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jraph
+import numpy as np
+import safetensors
+from ml_collections import ConfigDict
+from safetensors.numpy import save
+
+import graphfl_jax
+from graphfl_jax import tree
+from graphfl_jax.build import Experiment, variant_of
+from graphfl_jax.configs.values import values_of
+from graphfl_jax.core import FederatedData
+from graphfl_jax.data import relations
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.runs import checkpoint
+
+FILE = "models.safetensors"
+KEY = "graphfl_jax"  # of the metadata
+FORMAT = 1
+POINTS = ("G", "P")
+LARGEST = 100_000_000  # bytes of a file that a run writes unasked
+
+
+class GroupOfModels(NamedTuple):
+    """The clients of one architecture, and their predictors."""
+
+    name: str  # of the architecture, where there are several
+    clients: list[str]
+    predictors: dict[str, Any]  # by point, every leaf [n, ...]; of P alone if P is G
+
+
+def bytes_of(predictors: tuple[dict, ...]) -> int:
+    """Bytes of the tensors of all architectures, or of their shapes."""
+    leaves = jax.tree.leaves(predictors)
+    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
+
+
+def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> list:
+    """The clients of each architecture with their predictors.
+
+    Args:
+      experiment: of the run.
+      trained: `evaluation.predictors_of_clients` of the clients that train.
+      joined: the same after new clients have joined, of which the new ones are taken; () leaves
+        the new clients out.
+    """
+    names = experiment.federation.clients
+    training = len(names) - experiment.federation.new_clients
+    found = []
+    for g, group in enumerate(experiment.joined if joined else experiment.groups):
+        everyone = np.arange(len(names) if joined else training)
+        ids = everyone if group.ids is None else group.ids
+        parts = [trained[g]] if g < len(trained) else []
+        if group.cohort_size and joined:
+            count = group.cohort_size  # the number of its new clients
+            parts.append(jax.tree.map(lambda leaf: leaf[-count:], joined[g]))  # noqa: B023
+        stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        stacked = stacked if "P" in stacked else {"P": stacked["G"]}
+        found.append(GroupOfModels(group.name, [names[i] for i in ids], stacked))
+    return found
+
+
+def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[str, Any]:
+    """What is needed to rebuild the models of a run without its data, as JSON.
+
+    Args:
+      experiment: of the run.
+      config: its configuration.
+      played: rounds.
+    """
+    federation = experiment.federation
+    scaling = federation.scaling or federation.loader_scaling
+    return {
+        "format": FORMAT,
+        "version": graphfl_jax.__version__,
+        "method": variant_of(config),
+        "round": played,
+        "config": values_of(config)[0],
+        "model": {
+            "name": config.model.name,
+            "inputs": list(_example(federation.data.train).shape),
+            "type": str(_example(federation.data.train).dtype),
+            "outputs": federation.outputs,
+            "task": federation.task,
+            "labels": list(federation.labels),
+        },
+        "dataset": {"name": federation.name, "source": federation.source},
+        "scaling": scaling and scaling.recorded(),
+        "clients": list(federation.clients),
+        "new_clients": federation.new_clients,
+        "data": _shapes(federation.data),
+        "everyone": federation.everyone and _shapes(federation.everyone),
+    }
+
+
+def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> None:
+    """Writes models in one step.
+
+    Args:
+      path: of the file.
+      groups: the models.
+      facts: from `facts_of`, or from another file.
+
+    Raises:
+      WriteError: the file cannot be written.
+    """
+    tensors, described = {}, []
+    for group in groups:
+        (only, *_) = own = group.predictors
+        points = {point: point if point in own else only for point in POINTS}
+        described.append({"name": group.name, "clients": group.clients, "points": points})
+        for point, predictor in own.items():
+            start = prefix(group.name, point)
+            for name, leaf in tree.named(predictor).items():
+                tensors[start + name] = np.ascontiguousarray(jax.device_get(leaf))
+    body = {**facts, "groups": described, "sha256": _digest(tensors)}
+    checkpoint.write_bytes(path, save(tensors, {KEY: json.dumps(body, sort_keys=True)}))
+
+
+def prefix(architecture: str, point: str) -> str:
+    """The beginning of the names of the tensors of an architecture at a point."""
+    return f"{architecture}/{point}/" if architecture else f"{point}/"
+
+
+def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """The facts and the tensors of a file that `write` wrote.
+
+    Raises:
+      ValueError: the file is damaged, or none of this package or of this version.
+      OSError: it cannot be read.
+    """
+    again = "write it again with graphfl run --resume, or correct the path"
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        body = json.loads(metadata[KEY]) if KEY in metadata else None
+    except (safetensors.SafetensorError, ValueError) as error:
+        raise ValueError(
+            f"{path} is damaged ({' '.join(str(error).split())}); {again}"
+        ) from error
+    if not isinstance(body, dict) or "format" not in body:
+        raise ValueError(f"{path} holds no models of this package; {again}")
+    if body["format"] != FORMAT:
+        raise ValueError(
+            f"{path} has format {body['format']}, and version {graphfl_jax.__version__} reads "
+            f"format {FORMAT}; read it with version {body.get('version')}"
+        )
+    if body.get("sha256") != _digest(tensors):
+        raise ValueError(f"{path} is damaged (its digest differs); {again}")
+    return body, tensors
+
+
+def placeholder(facts: dict[str, Any]) -> Federation:
+    """A federation of the recorded shapes, whose examples are all 0 and take no memory."""
+    data, everyone, model = facts["data"], facts["everyone"], facts["model"]
+    return Federation(
+        data=_zeros(data),
+        task=model["task"],
+        outputs=model["outputs"],
+        name=facts["dataset"]["name"],
+        source=facts["dataset"]["source"],
+        sha256="",
+        clients=tuple(facts["clients"]),
+        new_clients=facts["new_clients"],
+        everyone=everyone and _zeros(everyone),
+        labels=tuple(model["labels"]),
+    )
+
+
+def _example(train: Examples | Windows) -> np.ndarray:
+    """The inputs of the first example."""
+    return np.asarray(tree.take(train, 0).rows(np.arange(1)).x)[0]
+
+
+def _shapes(data: FederatedData) -> dict[str, Any]:
+    """The shapes and types of the arrays of a federation."""
+    return {
+        "train": _shapes_of(data.train),
+        "evals": {name: _shapes_of(own) for name, own in data.evals.items()},
+        "nodes": relations.num_clients(data.graph),
+        "edges": len(data.graph.senders),
+    }
+
+
+def _shapes_of(examples: Examples | Windows) -> dict[str, Any]:
+    if isinstance(examples, Windows):
+        series = [list(examples.series.shape), str(examples.series.dtype)]
+        return {"series": series, "past": examples.past, "future": examples.future}
+    return {
+        name: [list(array.shape), str(array.dtype)]
+        for name, array in (("x", examples.x), ("y", examples.y))
+    }
+
+
+def _zeros(shapes: dict[str, Any]) -> FederatedData:
+    edges = np.zeros(shapes["edges"], np.int32)
+    graph = jraph.GraphsTuple(
+        nodes=np.zeros((shapes["nodes"], 0), np.float32),
+        edges=edges.astype(np.float32),
+        senders=edges,
+        receivers=edges,
+        n_node=np.array([shapes["nodes"]], np.int32),
+        n_edge=np.array([shapes["edges"]], np.int32),
+        globals=None,
+    )
+    evals = {name: _zeros_of(own) for name, own in shapes["evals"].items()}
+    return FederatedData(_zeros_of(shapes["train"]), evals, graph)
+
+
+def _zeros_of(shapes):
+    def zeros(name):
+        shape, dtype = shapes[name]
+        return np.broadcast_to(np.zeros((), dtype), shape)
+
+    if "series" in shapes:
+        series = zeros("series")
+        count = np.zeros(len(series), np.int32)
+        return Windows(series, count, shapes["past"], shapes["future"])
+    x = zeros("x")
+    return Examples(x, zeros("y"), np.zeros(len(x), np.int32))
+
+
+def _digest(tensors: dict[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(tensors):
+        array = tensors[name]
+        digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
+        digest.update(np.ascontiguousarray(array))
+    return digest.hexdigest()

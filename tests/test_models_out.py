@@ -1,0 +1,251 @@
+"""Models out of a run: its files, loading, exporting and predicting, and `init_from`."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+import graphfl_jax
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.configs import changed
+from graphfl_jax.runs import models
+from graphfl_jax.runs.description import description_of
+from tests.entries import scripted
+from tests.federations import small_config
+
+NAMES = ["Bergen", "Oslo", "Bari", "Nice", "Faro"]
+
+
+def own_data(scale="standard", **changes):
+    """Five clients with a regression whose numbers are far from 0 and 1."""
+    rng = np.random.default_rng(0)
+    client = np.repeat(NAMES, 12)
+    x = rng.normal(size=(60, 3)) * (1, 10, 100) + (0, 50, 1000)
+    y = x @ rng.normal(size=(3, 2)) + 7
+    edges = [("Oslo", "Bergen"), ("Bari", "Nice")]
+    arrays = {"x": x, "y": y, "client": client, "edges": edges, "scale": scale} | changes
+    return graphfl_jax.from_arrays(**arrays)
+
+
+def config(method="ditto", **changes):
+    return small_config(method, rounds=2, eval_every=2, **changes)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The folder of a run with new clients, its federation and its results."""
+    federation = own_data(scale_by="client")
+    out = tmp_path_factory.mktemp("run") / "mine"
+    own = config(new_clients__fraction=0.2, new_clients__rounds=1, cohort_size=3)
+    return out, federation, graphfl_jax.run(own, federation, out=out).results
+
+
+def mean_squares(fleet, federation, at="P"):
+    """The mean squared errors of scaled predictions on the test examples of each client."""
+    found = {}
+    for i, client in enumerate(federation.clients):
+        test = federation.data.evals["test"]
+        real = slice(test.count[i])
+        error = fleet.outputs(client, test.x[i, real], at) - test.y[i, real]
+        found[client] = np.square(error).mean()
+    return found
+
+
+def test_models_have_the_scores_of_the_run_also_those_of_new_clients(made):
+    out, federation, results = made
+    fleet = graphfl_jax.load(out)
+    assert set(fleet.clients) == set(NAMES)
+    new = results["new_clients"]
+    for at in ("G", "P"):
+        expected = dict(
+            zip(fleet.clients, results["scores"]["final"][at]["per_client"], strict=False)
+        )
+        expected |= dict(zip(new["clients"], new["curve"][-1][at]["per_client"], strict=True))
+        found = mean_squares(fleet, federation, at)
+        assert found == pytest.approx(expected, rel=1e-5)
+
+
+def test_predictions_are_in_the_units_of_the_data(made):
+    out, federation, _ = made
+    fleet, row = graphfl_jax.load(out), sorted(NAMES).index("Oslo")
+    raw = np.array([[0.3, 52.0, 1010.0], [-1.0, 49.0, 950.0]])
+    inputs, targets = (
+        [part[row] for part in own]
+        for own in (federation.scaling.inputs, federation.scaling.targets)
+    )
+    scaled = ((raw - inputs[0]) / inputs[1]).astype(np.float32)
+    expected = fleet.outputs("Oslo", scaled) * targets[1] + targets[0]
+    np.testing.assert_array_equal(fleet.predict("Oslo", raw)["y"], expected)
+
+
+def test_the_description_needs_no_data(made):
+    out, federation, _ = made
+    found = json.loads((out / "federation.json").read_text())
+    names = [client["name"] for client in found["clients"]]
+    edges = {(names[i], names[j], weight) for i, j, weight in found["relations"]}
+    assert {("Oslo", "Bergen", 1.0), ("Bergen", "Oslo", 1.0)} <= edges
+    assert [client["new"] for client in found["clients"]] == [False] * 4 + [True]
+    assert {sum(client["examples"].values()) for client in found["clients"]} == {12}
+    assert all(client["position"] is None for client in found["clients"])
+
+
+def test_the_description_has_labels_positions_and_attackers():
+    own = graphfl_jax.configs.fl60.get_config("local")
+    own = changed(own, {"attack.name": "label_flip", "attack.clients": ("domain 3",)})
+    found = description_of(build_experiment(own, load_federation(own)))
+    client = found["clients"][3]
+    assert found["axes"] == ["x", "y"] and 1 <= np.hypot(*client["position"]) <= 8
+    assert sum(client["labels"]["train"]) == client["examples"]["train"]
+    assert [c["name"] for c in found["clients"] if c["malicious"]] == ["domain 3"]
+
+
+def test_one_client_is_exported_and_loaded(made, tmp_path):
+    fleet = graphfl_jax.load(made[0])
+    x = np.random.default_rng(1).normal(size=(4, 3)) + (0, 50, 1000)
+    for at in ("G", "P"):
+        path = tmp_path / f"{at}.safetensors"
+        fleet.export("Oslo", path, at=at)
+        alone = graphfl_jax.load(path)
+        assert alone.clients == ("Oslo",)
+        for point in ("G", "P"):
+            found = alone.predict("Oslo", x, at=point)["y"]
+            np.testing.assert_array_equal(found, fleet.predict("Oslo", x, at=at)["y"])
+        names = {name.split("/")[0] for name in load_file(path)}
+        assert names == {at}
+    kernel = fleet.params("Oslo")["body"]["Dense_0"]["kernel"]
+    np.testing.assert_array_equal(load_file(path)["P/params/body/Dense_0/kernel"][0], kernel)
+
+
+def test_large_models_are_written_only_if_asked_for(tmp_path, monkeypatch, shared_programs):
+    monkeypatch.setattr(models, "LARGEST", 500)
+    federation, out = own_data(), tmp_path / "run"
+    result = graphfl_jax.run(config("fedavg"), federation, out=out)
+    assert result.unsaved == 5 * 4 * (3 * 5 + 5 + 5 * 2 + 2)
+    with pytest.raises(ValueError, match="has no models.safetensors; .*--save_models"):
+        graphfl_jax.load(out)
+    again = {"out": out, "resume": True, "save_models": True}
+    assert graphfl_jax.run(config("fedavg"), federation, **again).unsaved == 0
+    assert graphfl_jax.load(out).clients == tuple(sorted(NAMES))
+
+
+# ------------------------------------------------------------------------------------ bad input
+
+
+def test_bad_inputs_of_predictions_are_refused(made, tmp_path):
+    fleet = graphfl_jax.load(made[0])
+    x = np.zeros((2, 3))
+    for words, message in (
+        (("Osla", x), "client=Osla is none of the 5 clients of .*; perhaps Oslo"),
+        (("Oslo", x, "L"), "at='L' is unknown; choose from G, P"),
+        (("Oslo", x[0]), r"x has shape \(3,\), and the models take \[n, 3\]"),
+        (("Oslo", x[:0]), r"x has shape \(0, 3\)"),
+        (("Oslo", x.astype(str)), "x has type <U32; give numbers"),
+        (("Oslo", x + [0, np.nan, 0]), "client 'Oslo' has a NaN .* in x of example 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fleet.predict(*words)
+
+
+def test_files_of_something_else_and_damaged_ones_are_refused(made, tmp_path):
+    whole = (made[0] / models.FILE).read_bytes()
+    flipped = bytearray(whole)
+    flipped[-5] ^= 1
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "cut").write_bytes(whole[:-100])
+    (tmp_path / "flipped").write_bytes(flipped)
+    save_file({"w": np.zeros(3)}, tmp_path / "foreign")
+    for name, message in {
+        "absent": "does not exist; give the folder of a run",
+        "empty": "holds no run",
+        "cut": r"is damaged \(.*\); write it again",
+        "flipped": "its digest differs",
+        "foreign": "holds no models of this package",
+    }.items():
+        with pytest.raises((ValueError, OSError), match=message):
+            graphfl_jax.load(tmp_path / name)
+
+
+# ------------------------------------------------------------------------- beginning elsewhere
+
+
+def test_a_run_begins_from_the_server_of_another(made, tmp_path, shared_programs):
+    federation = own_data()
+    first = graphfl_jax.run(config("fedavg"), federation, out=tmp_path / "first")
+    own = config("fedavg", init_from=str(tmp_path / "first"), hparams__client_lr=0.0)
+    second = graphfl_jax.run(own, federation, out=tmp_path / "second")
+    score = [run.results["scores"]["final"]["G"] for run in (first, second)]
+    assert score[0] == score[1]  # nothing is learned at a rate of 0
+    identity = json.loads((tmp_path / "second" / "identity.json").read_text())["identity"]
+    assert len(identity["init"]) == 64
+    with pytest.raises(ValueError, match="init_from='' differs from '.*first' in the run of"):
+        graphfl_jax.run(
+            changed(own, {"init_from": ""}), federation, out=tmp_path / "second", resume=True
+        )
+    # The other run goes on, and this one is still resumed from its own checkpoint.
+    longer = changed(config("fedavg"), {"rounds": 4})
+    graphfl_jax.run(longer, federation, out=tmp_path / "first", resume=True)
+    again = graphfl_jax.run(own, federation, out=tmp_path / "second", resume=True)
+    assert again.results["scores"] == second.results["scores"]
+    for path in (tmp_path / "second" / "checkpoints").glob("*.json"):
+        path.unlink()
+    with pytest.raises(ValueError, match="has another state than when this run began"):
+        graphfl_jax.run(own, federation, out=tmp_path / "second", resume=True)
+
+
+def test_the_server_of_another_method_is_refused(made, tmp_path):
+    message = "init_from=.* has another state of the server: .* is .* there and .* here; choose"
+    own = config("fedavg", init_from=str(made[0]), model__hidden=(4,))
+    with pytest.raises(ValueError, match=message):
+        graphfl_jax.run(own, own_data(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ValueError, match="has no valid checkpoint; give the folder of a run"):
+        graphfl_jax.run(changed(own, {"init_from": str(tmp_path)}), own_data())
+
+
+# ------------------------------------------------------------------------------- the commands
+
+
+COMMANDS = """
+import runpy, sys
+sys.argv[0] = "graphfl_jax"
+runpy.run_module("graphfl_jax", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_commands_export_and_predict(made, tmp_path):
+    np.savez(tmp_path / "new.npz", x=np.array([[0.0, 50.0, 1000.0]]))
+    np.savez(tmp_path / "old.npz", y=np.zeros(2))
+
+    def graphfl(*words):
+        return scripted(COMMANDS, *words, cwd=tmp_path)
+
+    to = ["--client=Oslo", "--to=oslo.safetensors"]
+    ended = graphfl("export", made[0], *to)
+    assert (ended.status, ended.stderr) == (0, "")
+    data = ["--data=new.npz", "--to=out.npz"]
+    ended = graphfl("predict", "oslo.safetensors", "--client=Oslo", *data)
+    assert (ended.status, ended.stderr) == (0, "")
+    expected = graphfl_jax.load(made[0]).predict("Oslo", [[0.0, 50.0, 1000.0]])
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["y"], expected["y"])
+    before = sorted(tmp_path.iterdir())
+    for words, message in (
+        (["export", made[0], *to], "to=oslo.safetensors exists; remove it"),
+        (["export", made[0], "--client=Oslo"], "to is not set; add --to=oslo.safetensors"),
+        (["export", *to], "run is not set; name the folder of a run"),
+        (
+            ["export", made[0], "--client=O", "--to=no/o"],
+            "to=no/o cannot be written .*/no is no",
+        ),
+        (["predict", made[0], "--client=O", "--to=o"], "data is not set; add --data=new.npz"),
+        (
+            ["predict", made[0], "--client=Oslo", "--to=o", "--data=old.npz"],
+            "data=old.npz has no array x",
+        ),
+    ):
+        ended = graphfl(*words)
+        assert ended.status == 2
+
+        assert re.fullmatch(f"error: {message}.*\n", ended.stderr), ended.stderr
+    assert sorted(tmp_path.iterdir()) == before
