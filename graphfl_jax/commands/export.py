@@ -1,4 +1,6 @@
-"""Writes the model of one client: ``graphfl export runs/mine --client=Oslo --to=FILE``.
+"""Writes the model of one client of a run into a file.
+
+    graphfl export runs/mine --client=Oslo --to=oslo.safetensors
 
 The file is in the format safetensors. `graphfl_jax.load` and ``graphfl predict`` read it.
 """

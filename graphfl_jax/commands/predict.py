@@ -1,4 +1,6 @@
-"""Predicts: ``graphfl predict runs/mine --client=Oslo --data=new.npz --to=predicted.npz``.
+"""Predicts with the model of one client of a run.
+
+    graphfl predict runs/mine --client=Oslo --data=new.npz --to=predicted.npz
 
 The file of --data is written by ``np.savez`` and has an array ``x`` with one row per example,
 in the numbers of the data before they were scaled. The arrays of --to are those that
