@@ -17,7 +17,9 @@ LAYERS = [
     {"evaluation", "hypernets", "robustness"},
     {"program", "algorithms"},
     {"configs"},
+    {"fit"},
     {"build"},
+    {"register"},
     {"runs"},
     {"commands"},
 ]

@@ -81,6 +81,11 @@ def output_layer(
             generated = jax.tree.map(jnp.add, weights["factors"], generated)
         return jax.tree.map(_add_to_base, weights["base"], generated)
 
+    if not sum(sizes):
+        raise ValueError(
+            "algorithm.output='head' needs client models with a head, and this one has none; "
+            "choose another output, or give the model a head"
+        )
     return Output(sum(sizes), init, decode)
 
 

@@ -34,6 +34,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.configs.values import as_text, flat
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
@@ -41,7 +42,10 @@ from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES
 
 # Registries of what enters a compiled program, and of data.
-PROGRAMS = (ALGORITHMS, MODELS, ARCHITECTURES, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES)
+PROGRAMS = (
+    *(ALGORITHMS, MODELS, ARCHITECTURES, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES),
+    METRICS,
+)
 REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
 # Fields that may differ on resume: they change where and how long a run is, not its results.
 PATHS = {"data.path", "data.root", "data.download"}

@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from graphfl_jax.commands.common.interrupts import ended, how_to_continue
-from graphfl_jax.commands.common.python_files import call_in_file
+from graphfl_jax.commands.common.python_files import call_in_file, contents_of
 from graphfl_jax.configs import PRESETS
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import changed, checked, parsed, values_of
@@ -139,6 +139,16 @@ def configuration_file() -> Path | None:
     return None if path in ("", *PRESETS) else Path(path)
 
 
+def execute_configuration_file() -> None:
+    """Executes the configuration file, if there is one, so that what it registers is known.
+
+    Raises:
+      ValueError: there is no such file, or it raises.
+    """
+    if configuration_file() is not None:
+        contents_of("config", str(configuration_file()))
+
+
 def file_configuration(method: str = "") -> ConfigDict:
     """The configuration that --config names, without ``--config.FIELD=VALUE``.
 
@@ -157,11 +167,24 @@ def file_configuration(method: str = "") -> ConfigDict:
     words = [word for word in (method or named,) if word]
     if path in PRESETS:
         return checked(PRESETS[path](*words))
-    config = call_in_file("config", path, "get_config", *words)
+    return configuration_in_file("config", path, *words)
+
+
+def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
+    """The configuration that get_config() of a Python file returns.
+
+    Args:
+      flag: that names the file, for error messages.
+      path: of the file.
+      *words: the method, if one is chosen.
+
+    Raises:
+      ValueError: there is no such file or function, or what it returns does not fit.
+    """
+    config = call_in_file(flag, path, "get_config", *words)
     if not isinstance(config, ConfigDict):
         raise ValueError(
-            f"config={path}: get_config() returns a {type(config).__name__}; return a "
-            f"ConfigDict"
+            f"{flag}={path}: get_config() returns a {type(config).__name__}; return a ConfigDict"
         )
     return checked(config)
 
