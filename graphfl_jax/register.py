@@ -15,9 +15,12 @@ from collections.abc import Callable, Collection, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from ml_collections import ConfigDict
+
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import OF_ALGORITHMS, OF_DATASETS, OF_MODELS
 from graphfl_jax.configs.base import VARIANTS
+from graphfl_jax.configs.values import changed
 from graphfl_jax.data import DATASETS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
@@ -101,6 +104,27 @@ def metric(name: str, function: Callable) -> None:
     except TypeError as error:
         raise _misfit("metric", name, f"it does not take three arguments ({error})") from None
     _keep("metric", name, function, where)
+
+
+def chosen(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
+    """A configuration with other parts.
+
+    Args:
+      config: remains as it is.
+      **parts: a model or an algorithm, by kind: a name; or a function, which is registered
+        under its own name; or None for that of the configuration.
+
+    Raises:
+      ValueError: a name is unknown, or a function does not fit; one line.
+    """
+    changes = {}
+    for kind, part in parts.items():
+        if callable(part):
+            {"model": model, "algorithm": algorithm}[kind](part.__name__, part)
+            part = part.__name__
+        if part is not None:
+            changes[f"{kind}.name"] = part
+    return changed(config, changes) if changes else config
 
 
 def _register(kind, name, factory, supplied, one_of=()):

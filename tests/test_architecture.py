@@ -21,7 +21,7 @@ LAYERS = [
     {"build"},
     {"register"},
     {"runs"},
-    {"commands"},
+    {"commands", "testing"},
 ]
 # The program knows neither methods nor data sets.
 COMPUTATION = {

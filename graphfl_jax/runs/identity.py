@@ -59,13 +59,13 @@ Identity = dict[str, Any]
 def _source_code() -> bytes:
     """The names and contents of the source files of this package that decide results.
 
-    Those of the commands start runs, and show what came of them.
+    Those of the commands and of the checks start runs, and show what came of them.
     """
     sources = {path.relative_to(PACKAGE): path for path in PACKAGE.rglob("*.py")}
     return b"".join(
         str(name).encode() + sources[name].read_bytes()
         for name in sorted(sources)
-        if name.parts[0] not in ("commands", "__main__.py")
+        if name.parts[0] not in ("commands", "testing", "__main__.py")
     )
 
 

@@ -184,7 +184,8 @@ def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
     config = call_in_file(flag, path, "get_config", *words)
     if not isinstance(config, ConfigDict):
         raise ValueError(
-            f"{flag}={path}: get_config() returns a {type(config).__name__}; return a ConfigDict"
+            f"{flag}={path}: get_config() returns a {type(config).__name__}; return a "
+            f"ConfigDict"
         )
     return checked(config)
 
