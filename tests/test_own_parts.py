@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Annotated
@@ -32,6 +33,12 @@ def nothing_stays(monkeypatch):
     for kind, registry in register.REGISTRIES.items():
         registry.clear()
         registry.update(kept[kind])
+
+
+def command_of_page(begin):
+    """The words after "graphfl NAME" of the only command of the page that begins so."""
+    (line,) = re.findall(rf"^graphfl {begin}.*$", PAGE.read_text(), re.MULTILINE)
+    return shlex.split(line)[2:]
 
 
 @pytest.fixture
@@ -152,7 +159,7 @@ def test_run_takes_parts_by_name_and_as_functions(shared_programs):
 
 
 def test_the_file_of_the_page_runs(folder):
-    words = ["my.py:fedavg", "--config.model.name=nnx_net", "--config.data.shops=4", *SIZES]
+    words = [*command_of_page("run my.py:fedavg"), "--config.data.shops=4", *SIZES]
     ended = launched("run", *words, "--out=here", cwd=folder)
     assert ended.status == 0, ended.stderr
     results = json.loads((folder / "here/results.json").read_text())
@@ -162,18 +169,20 @@ def test_the_file_of_the_page_runs(folder):
     assert "certainty" in ended.stdout and "balanced_accuracy" in ended.stdout
 
 
+def test_help_lists_the_settings_of_the_file_of_the_page(folder):
+    ended = launched("run", *command_of_page("run my.py --config"), cwd=folder)
+    assert ended.status == 0, ended.stderr
+    for field, value in (("hparams.myprox_mu", "0.5"), ("data.shops", "12")):
+        assert re.search(rf"^ *{field} +. {value} ", ended.stdout, re.MULTILINE), field
+
+
 def test_the_file_of_the_page_is_swept(folder):
-    words = [
-        "my.py",
-        *SIZES,
-        "--grid.algorithm=myprox,fedavg",
-        "--grid.hparams.myprox_mu=0.1,1",
-    ]
-    ended = launched("sweep", *words, "--out=here", cwd=folder)
+    words = [*command_of_page("sweep my.py --grid.algorithm"), *SIZES, "--out=here"]
+    ended = launched("sweep", *words, cwd=folder)
     assert ended.status == 0, ended.stderr
     (board,) = json.loads((folder / "here/leaderboard.json").read_text())
     lines = (folder / "here/trials.jsonl").read_text().splitlines()
-    assert board["data"] == "shops" and len(lines) == 3
+    assert board["data"] == "shops" and len(lines) == 8
 
 
 def test_the_file_of_the_page_makes_a_table(folder):
@@ -206,8 +215,8 @@ def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
-        words = ["my.py", *SIZES, "--grid.algorithm=myprox,fedavg", "--out=here"]
-        words += ["--launcher=ray", f"--ray_address={nodes.address}"]
+        words = [*command_of_page("sweep my.py --grid.hparams"), *SIZES, "--out=here"]
+        words += [f"--ray_address={nodes.address}"]
         ended = subprocess.run(
             command("sweep", *words), env=ENVIRONMENT, cwd=folder, capture_output=True
         )
@@ -216,7 +225,8 @@ def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
     assert ended.returncode == 0, ended.stderr
     lines = (folder / "here/trials.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
-    assert {line["results"]["algorithm"] for line in found} == {"myprox", "fedavg"}
+    assert len(found) == 3 and {line["results"]["algorithm"] for line in found} == {"myprox"}
+    assert all("my.py" in line["results"]["identity"]["callables"] for line in found)
 
 
 # ----------------------------------------------------------------------------- check_algorithm
