@@ -215,14 +215,14 @@ def _by_label(labels, extras):
 def balanced_accuracy(outputs, y, real):
     """The mean of the recalls of those classes that the client has examples of."""
     there, _, hits = _by_class(outputs, y, real)
-    return jnp.sum(hits / jnp.maximum(there, 1.0)) / jnp.sum(there > 0)
+    return jnp.sum(hits / jnp.maximum(there, 1.0)) / _number(there > 0)
 
 
 def macro_f1(outputs, y, real):
     """The mean F1 over the classes that occur among the labels or the predictions."""
     there, predicted, hits = _by_class(outputs, y, real)
     either = there + predicted
-    return jnp.sum(2.0 * hits / jnp.maximum(either, 1.0)) / jnp.sum(either > 0)
+    return jnp.sum(2.0 * hits / jnp.maximum(either, 1.0)) / _number(either > 0)
 
 
 def auc(outputs, y, real):
@@ -252,7 +252,7 @@ def r2(outputs, y, real):
     rows = real[:, None]
     low = jnp.min(jnp.where(rows, y, jnp.inf), axis=0)
     high = jnp.max(jnp.where(rows, y, -jnp.inf), axis=0)
-    centre = jnp.sum(jnp.where(rows, y, 0.0), axis=0) / jnp.sum(real).astype(y.dtype)
+    centre = jnp.sum(jnp.where(rows, y, 0.0), axis=0, keepdims=True) / _number(real)
     total = jnp.sum(jnp.where(rows, jnp.square(y - centre), 0.0), axis=0)
     errors = jnp.sum(jnp.where(rows, jnp.square(y - outputs), 0.0), axis=0)
     # Of equal targets, the mean may differ from them in the last bit.
@@ -261,14 +261,19 @@ def r2(outputs, y, real):
 
 def _mean(values, real):
     """The mean over the real examples; NaN without any."""
-    return jnp.sum(jnp.where(real, values, 0.0)) / jnp.sum(real).astype(values.dtype)
+    return jnp.sum(jnp.where(real, values, 0.0)) / _number(real)
+
+
+def _number(conditions):
+    """How many conditions hold, as a float32."""
+    return jnp.sum(conditions).astype(jnp.float32)
 
 
 def _by_class(outputs, y, real):
     """The numbers of examples, predictions and correct predictions of each class [O]."""
-    classes = outputs.shape[-1]
-    labels = jax.nn.one_hot(y, classes) * real[:, None]
-    predicted = jax.nn.one_hot(jnp.argmax(outputs, axis=-1), classes) * real[:, None]
+    classes, rows = outputs.shape[-1], real[:, None].astype(jnp.float32)
+    labels = jax.nn.one_hot(y, classes) * rows
+    predicted = jax.nn.one_hot(jnp.argmax(outputs, axis=-1), classes) * rows
     return labels.sum(axis=0), predicted.sum(axis=0), (labels * predicted).sum(axis=0)
 
 
@@ -277,6 +282,8 @@ def _log_odds(outputs):
 
     Unlike p, it differs between examples whose p rounds to 1.
     """
+    if outputs.shape[-1] == 2:
+        return outputs - outputs[:, ::-1]  # without rounding, which would break ties
     largest = jax.nn.one_hot(jnp.argmax(outputs, axis=-1), outputs.shape[-1]) > 0
     rest = jax.nn.logsumexp(jnp.where(largest, -jnp.inf, outputs), axis=-1, keepdims=True)
     total = jax.nn.logsumexp(outputs, axis=-1, keepdims=True)

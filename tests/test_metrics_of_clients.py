@@ -23,7 +23,7 @@ def by_pairs(score, positive):
 def classes_case(classes, padding=4, seed=0):
     """Outputs with equal and extreme ones, labels without the last class, and the real rows."""
     rng = np.random.default_rng(seed)
-    outputs = np.round(rng.normal(size=(30, classes)), 1)
+    outputs = np.round(8 * rng.normal(size=(30, classes))) / 8
     outputs[0] *= 100.0  # its probability rounds to 1
     y = rng.integers(0, classes - (classes > 2), size=30)
     outputs = np.concatenate([outputs, np.full((padding, classes), 7.0)])
