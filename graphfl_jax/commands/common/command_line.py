@@ -287,12 +287,12 @@ def _parse(argv):
         OVERRIDES.clear()
         OVERRIDES.update(overrides)
         rest = FLAGS(argv)
+        if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
+            FLAGS.config = rest.pop()
         if asked:
             _show_help()
     except (flags.Error, ValueError) as error:
         refuse(str(error))
-    if len(rest) == 2 and FLAGS.config is None:  # as in `graphfl run tpt48`
-        FLAGS.config = rest.pop()
     if len(rest) > 1:
         refuse(f"{rest[1]!r} is not a flag; flags begin with --")
     return rest
