@@ -222,8 +222,8 @@ def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
     assert ended.returncode == 0, ended.stderr
     lines = (folder / "here/trials.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
-    assert len(found) == 3 and {line["results"]["algorithm"] for line in found} == {"myprox"}
-    assert all("my.py" in line["results"]["identity"]["callables"] for line in found)
+    assert len(found) == 3 and {line["algorithm"] for line in found} == {"myprox"}
+    assert all("my.py" in line["identity"]["callables"] for line in found)
 
 
 # ----------------------------------------------------------------------------- check_algorithm
