@@ -4,18 +4,30 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphfl_jax import configs
+    from graphfl_jax import configs, register
     from graphfl_jax.data import from_arrays
+    from graphfl_jax.models.flax_modules import client_model
     from graphfl_jax.runs.fleet import Fleet, load
     from graphfl_jax.runs.single import Result, run
     from graphfl_jax.runs.sweep import sweep
 
-__all__ = ["Fleet", "Result", "configs", "from_arrays", "load", "run", "sweep"]
+__all__ = [
+    "Fleet",
+    "Result",
+    "client_model",
+    "configs",
+    "from_arrays",
+    "load",
+    "register",
+    "run",
+    "sweep",
+]
 __version__ = "0.1.0"
 
 _MODULES = {
     "Fleet": "graphfl_jax.runs.fleet",
     "Result": "graphfl_jax.runs.single",
+    "client_model": "graphfl_jax.models.flax_modules",
     "from_arrays": "graphfl_jax.data",
     "load": "graphfl_jax.runs.fleet",
     "run": "graphfl_jax.runs.single",
@@ -25,8 +37,8 @@ _MODULES = {
 
 def __getattr__(name):
     """Imports a public name when it is first used: JAX and its libraries take seconds."""
-    if name == "configs":
-        return importlib.import_module("graphfl_jax.configs")
+    if name in ("configs", "register"):
+        return importlib.import_module(f"graphfl_jax.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'graphfl_jax' has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(_MODULES[name]), name)

@@ -1,7 +1,6 @@
 """Builds the parts of a federation from a configuration; below, only `factories` reads one."""
 
 import functools
-import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -20,13 +19,21 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.factories import arguments, made
-from graphfl_jax.metrics import task_of
+from graphfl_jax.fit import check_method, check_needs, check_outputs, check_splits
+from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import dealt_out
 from graphfl_jax.models.precision import trained_in
 from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison, grouped
-from graphfl_jax.settings import parameters
+
+# What a factory gets by name, if it has a parameter of this name without a declaration.
+OF_MODELS = ("inputs", "outputs", "task", "played")
+OF_ALGORITHMS = (
+    *("model", "models", "unseen", *OF_MODELS, "model_name", "local_steps", "batch_size"),
+    *("num_clients", "train_data", "classes"),
+)
+OF_DATASETS = ("root", "seed")
 
 
 class Experiment(NamedTuple):
@@ -98,8 +105,8 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = experiment.build(experiment.hparams, 0)
     experiment.poison(experiment.hparams)
-    _check_needs(algorithm, config, federation, num_clients)
-    _check_splits(config, federation)
+    check_needs(algorithm, config, federation, num_clients)
+    check_splits(config, federation)
     if config.defence.name:
         defences.check_defence(
             *(algorithm, config.defence.name, federation.data.graph),
@@ -134,7 +141,11 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     supplied = {
         "inputs": first.x.shape[1:],
         "outputs": federation.outputs,
-        "task": task_of(federation.task, federation.units, federation.labels),
+        "task": with_metrics(
+            *(task_of(federation.task, federation.units, federation.labels), config.metrics),
+            of=federation.task,
+            data=federation.name,
+        ),
         "model_name": config.model.name,
         "local_steps": config.local_steps,
         "batch_size": config.batch_size,
@@ -191,8 +202,10 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     names = _named(dealt, num_clients, federation.new_clients)
     trained = tuple(dict.fromkeys(names[:num_clients]))
     others = tuple(name for name in dict.fromkeys(names) if name not in trained)
-    _check_method(config, trained, others)
+    check_method(config, trained, others)
     models = [_by_name(dealt)[name] for name in trained + others]
+    for model in models:
+        check_outputs(model, config.model.name, federation)
     groups, joined = (
         _at_once(config, models, own) for own in grouped(names, num_clients, config.cohort_size)
     )
@@ -246,90 +259,6 @@ def _at_once(config, models, groups):
         group._replace(at_once=config.client_chunk or on_cpu * model.at_once)
         for group, model in zip(groups, models, strict=False)  # of `joined`, all
     )
-
-
-def _check_method(config, trained, others):
-    """Checks that the method can have clients of the architectures of these names.
-
-    Args:
-      trained: those that clients train with.
-      others: those that only new clients have.
-    """
-    method, named = f"algorithm.name={config.algorithm.name!r}", "model.architectures"
-    able = _methods_with("models")
-    if len(trained) > 1 and config.algorithm.name not in able:
-        raise ValueError(
-            f"{method} needs clients of one architecture, and "
-            f"{named}={','.join(config.model.architectures)} has several; choose one "
-            f"architecture, or a method that can have several: {', '.join(able)}"
-        )
-    able = _methods_with("unseen")
-    if others and config.algorithm.name not in able:
-        if config.new_clients.architectures:
-            named = "new_clients.architectures"
-        raise ValueError(
-            f"{method} has no model for an architecture that only new clients have, and "
-            f"{named} gives them {','.join(others)}; set --config.new_clients.architectures "
-            f"to one of {', '.join(trained)}, or choose a method that can: {', '.join(able)}"
-        )
-
-
-def _methods_with(name):
-    """The algorithms that take a parameter."""
-    return [
-        method
-        for method, factory in ALGORITHMS.items()
-        if any(own == name for own, *_ in parameters(factory))
-    ]
-
-
-def _check_needs(algorithm, config, federation, num_clients):
-    method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
-    if needs.relations and not len(federation.data.graph.senders):
-        raise ValueError(
-            f"{method} needs relations between clients, and {federation.name} has none; add "
-            f"edges to the file, or set --config.data.graph=knn"
-        )
-    if needs.held_out == "val" and "val" not in federation.data.evals:
-        raise ValueError(
-            f"{method} needs a validation split, and {federation.name} has none; set "
-            f"--config.data.val_fraction=0.1"
-        )
-    if needs.held_out == "test":
-        warnings.warn(
-            f"{method} trains on test examples with algorithm.paper_mode, so its test scores "
-            f"are too high",
-            stacklevel=3,
-        )
-    if needs.parts and (config.precision != "float32" or config.model.get("augment")):
-        raise ValueError(
-            f"{method} trains the parts of a model by itself, without precision and "
-            f"model.augment; leave these two out"
-        )
-    if needs.everyone and config.cohort_size < num_clients:
-        raise ValueError(
-            f"{method} needs all clients in every round, and cohort_size={config.cohort_size}; "
-            f"set --config.cohort_size={num_clients}"
-        )
-    if needs.labels and federation.task != "classification":
-        raise ValueError(
-            f"{method} needs labels"
-            + ", one per example" * (federation.task == "multi-label classification")
-            + f", and {federation.name} is a {federation.task}; choose another method"
-        )
-
-
-def _check_splits(config, federation):
-    splits = [*federation.data.evals, *federation.data.shared]
-    splits += ["triggered"] * (config.attack.name == "backdoor")
-    for name in config.eval.splits:
-        if name not in splits:
-            raise ValueError(
-                f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
-                f"{name!r} with this configuration; choose from {', '.join(splits)}"
-                + ", or set --config.data.val_fraction=0.1" * (name == "val")
-                + f", or set --config.data.{name}_test" * (name in ("balanced", "pooled"))
-            )
 
 
 def variant_of(config: ConfigDict) -> str:

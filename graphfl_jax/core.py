@@ -49,6 +49,8 @@ class Task(NamedTuple):
     # examples of a client, and which are real: (outputs [S, O], y [S, ...], real [S]), and
     # return the client's values without the axis of examples.
     of_all_examples: bool = False
+    # Those of `config.metrics`: by name, a score of all examples; NaN if it is undefined
+    metrics: tuple[tuple[str, Callable[[Array, Array, Array], Array]], ...] = ()
 
 
 class Predictor(NamedTuple):
@@ -150,10 +152,7 @@ class Aggregate(Protocol):
 
 class Allocation(Protocol):
     def __call__(self, server: Any) -> Array:
-        """[N, N]: at [i, j], the share of client j's last model in the message to client i.
-
-        () if it is not held.
-        """
+        """[N, N]: at [i, j], client j's share in the message to client i; () if not held."""
 
 
 class Rejected(Protocol):
@@ -310,6 +309,7 @@ class Needs(NamedTuple):
     # Whether clients train on outputs of the model's body and head, not on its `objective`, so
     # that what the model changes in training has no effect
     parts: bool = False
+    head: bool = False  # parameters of the head apart from those of the body
 
 
 @dataclasses.dataclass(frozen=True)

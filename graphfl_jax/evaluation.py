@@ -32,6 +32,9 @@ class Evaluated(NamedTuple):
 
     scores: dict  # {split: {point: [N]}}
     extras: dict  # {point: {name: [N, ...]}}: the task's extra metrics on the test split
+    # {point: {name: ([N], [N])}}: of `Task.metrics` on the test split, the value, 0 where it is
+    # undefined, and whether it is defined
+    metrics: dict
     # `core.Allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
     # [N] of `core.Rejected`; () where the server rejects no client
@@ -160,7 +163,7 @@ def known_of(algorithm: Algorithm, state: State) -> tuple[Array | tuple, Array |
 
 
 def split_results(results, points):
-    """Scores and extra metrics from `score_points` of all clients; P is G if it is missing."""
+    """Scores, extra metrics and metrics from `score_points`; P is G if it is missing."""
 
     def at(own, point):
         return own[point] if point in own else own["G"]
@@ -168,12 +171,15 @@ def split_results(results, points):
     scores = {
         split: {point: at(own, point)[0] for point in points} for split, own in results.items()
     }
-    extras = {point: at(results["test"], point)[1] for point in points if "test" in results}
-    return scores, extras
+    extras, metrics = (
+        {point: at(results["test"], point)[k] for point in points if "test" in results}
+        for k in (1, 2)
+    )
+    return scores, extras, metrics
 
 
 def score_points(algorithm, group, batch_size, points, shared, i, rows):
-    """Scores and extra metrics of one client by split and point; without P if P is G.
+    """Scores, extra metrics and metrics of one client by split and point; without P if P is G.
 
     Args:
       algorithm: the method.
@@ -194,13 +200,27 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
         with_extras = task.extra_metrics and split == "test"
         return task.score(*predicted), task.extra_metrics(*predicted) if with_extras else {}
 
+    def measure_on(split, predict, examples):
+        if not task.metrics or split != "test":
+            return {}
+        functions = dict(task.metrics)
+
+        def measure(*predicted):
+            values = {name: measured(*predicted) for name, measured in functions.items()}
+            return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values)
+
+        values = score_all_examples(predict, measure, examples, batch_size)
+        return jax.tree.map(_defined, values)
+
     def score_splits(predictor):
         predictor = recalibrated(model, predictor, own)
+        predicted = functools.partial(predict, predictor)
         return {
-            split: score_examples(
-                functools.partial(predict, predictor),
-                functools.partial(score_on, split),
-                *(examples, batch_size),
+            split: (
+                *score_examples(
+                    *(predicted, functools.partial(score_on, split), examples, batch_size)
+                ),
+                measure_on(split, predicted, examples),
             )
             for split, examples in (evals | same).items()
         }
@@ -275,6 +295,12 @@ def predictors_of_clients(
         )
         for g, group in enumerate(groups)
     )
+
+
+def _defined(value):
+    """A value, 0 where it is not finite, and whether it is finite."""
+    finite = jnp.isfinite(value)
+    return jnp.where(finite, value, 0.0), finite
 
 
 def _form(values):

@@ -1,6 +1,7 @@
-"""Losses and scores of predictions, and summaries of scores over clients."""
+"""Losses, scores and further metrics of predictions, and their summaries over clients."""
 
 import functools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import jax
@@ -205,6 +206,147 @@ def _by_label(labels, extras):
     return {
         label: {"auc": float(total / count) if count else None, "clients": int(count)}
         for label, total, count in zip(labels, area.sum(axis=0), clients, strict=True)
+    }
+
+
+# ------------------------------------------------------------- metrics beside the task's own
+
+
+def balanced_accuracy(outputs, y, real):
+    """The mean of the recalls of those classes that the client has examples of."""
+    there, _, hits = _by_class(outputs, y, real)
+    return jnp.sum(hits / jnp.maximum(there, 1.0)) / _number(there > 0)
+
+
+def macro_f1(outputs, y, real):
+    """The mean F1 over the classes that occur among the labels or the predictions."""
+    there, predicted, hits = _by_class(outputs, y, real)
+    either = there + predicted
+    return jnp.sum(2.0 * hits / jnp.maximum(either, 1.0)) / _number(either > 0)
+
+
+def auc(outputs, y, real):
+    """The mean AUC of each class against the others; NaN if the client has one class only.
+
+    It is over the classes of the client. Examples are ranked by the class's probability; with
+    two classes, this is the usual AUC. See `areas`.
+    """
+    return _mean_area(_log_odds(outputs), jax.nn.one_hot(y, outputs.shape[-1]), real)
+
+
+def rmse(outputs, y, real):
+    """The root of the mean squared error over examples and targets."""
+    return jnp.sqrt(_mean(jnp.mean(jnp.square(outputs - y), axis=-1), real))
+
+
+def mae(outputs, y, real):
+    """The mean absolute error over examples and targets."""
+    return _mean(jnp.mean(jnp.abs(outputs - y), axis=-1), real)
+
+
+def r2(outputs, y, real):
+    """The mean over targets of 1 - sum (y - f)^2 / sum (y - mean y)^2.
+
+    NaN if one of the targets is constant.
+    """
+    rows = real[:, None]
+    low = jnp.min(jnp.where(rows, y, jnp.inf), axis=0)
+    high = jnp.max(jnp.where(rows, y, -jnp.inf), axis=0)
+    centre = jnp.sum(jnp.where(rows, y, 0.0), axis=0, keepdims=True) / _number(real)
+    total = jnp.sum(jnp.where(rows, jnp.square(y - centre), 0.0), axis=0)
+    errors = jnp.sum(jnp.where(rows, jnp.square(y - outputs), 0.0), axis=0)
+    # Of equal targets, the mean may differ from them in the last bit.
+    return jnp.where((high > low).all(), jnp.mean(1.0 - errors / total), jnp.nan)
+
+
+def _mean(values, real):
+    """The mean over the real examples; NaN without any."""
+    return jnp.sum(jnp.where(real, values, 0.0)) / _number(real)
+
+
+def _number(conditions):
+    """How many conditions hold, as a float32."""
+    return jnp.sum(conditions).astype(jnp.float32)
+
+
+def _by_class(outputs, y, real):
+    """The numbers of examples, predictions and correct predictions of each class [O]."""
+    classes, rows = outputs.shape[-1], real[:, None].astype(jnp.float32)
+    labels = jax.nn.one_hot(y, classes) * rows
+    predicted = jax.nn.one_hot(jnp.argmax(outputs, axis=-1), classes) * rows
+    return labels.sum(axis=0), predicted.sum(axis=0), (labels * predicted).sum(axis=0)
+
+
+def _log_odds(outputs):
+    """log p - log (1 - p) for the probability p of each class; it orders them as p does.
+
+    Unlike p, it differs between examples whose p rounds to 1.
+    """
+    if outputs.shape[-1] == 2:
+        return outputs - outputs[:, ::-1]  # without rounding, which would break ties
+    largest = jax.nn.one_hot(jnp.argmax(outputs, axis=-1), outputs.shape[-1]) > 0
+    rest = jax.nn.logsumexp(jnp.where(largest, -jnp.inf, outputs), axis=-1, keepdims=True)
+    total = jax.nn.logsumexp(outputs, axis=-1, keepdims=True)
+    small = jnp.where(largest, -jnp.inf, outputs - total)  # p of at most 1/2
+    return outputs - jnp.where(largest, rest, total + jnp.log1p(-jnp.exp(small)))
+
+
+# Of `config.metrics`. Each takes outputs [S, O], targets y [S, ...] and which rows are real [S]
+# of all examples of one client, and returns a scalar, NaN if it is undefined.
+METRICS = {
+    "balanced_accuracy": balanced_accuracy,
+    "macro_f1": macro_f1,
+    "auc": auc,
+    "rmse": rmse,
+    "mae": mae,
+    "r2": r2,
+}
+# Those of this package, by the task that they are for. All others are for any task.
+METRICS_OF = {
+    "classification": ("balanced_accuracy", "macro_f1", "auc"),
+    "regression": ("rmse", "mae", "r2"),
+    "multi-label classification": (),
+}
+
+
+def with_metrics(task: Task, names: Iterable[str], *, of: str, data: str) -> Task:
+    """A task with further metrics.
+
+    Args:
+      task: of a federation.
+      names: of the metrics, keys of `METRICS`.
+      of: the task's name.
+      data: name of the federation, for the error.
+
+    Raises:
+      ValueError: a metric is for another task.
+    """
+    others = {name for own in METRICS_OF.values() for name in own} - {*METRICS_OF[of]}
+    for name in names:
+        if name in others:
+            fitting = ", ".join(one for one in METRICS if one not in others)
+            raise ValueError(
+                f"metrics={name} does not fit {data}, which is a {of}; "
+                + (f"choose from {fitting}" if fitting else "leave --config.metrics out")
+            )
+    return task._replace(metrics=tuple((name, METRICS[name]) for name in dict.fromkeys(names)))
+
+
+def metric_summary(values: np.ndarray, defined: np.ndarray) -> dict:
+    """Summary of one further metric over N clients, equally weighted.
+
+    Returns:
+      ``mean`` over the clients for which it is defined, None without any; ``clients``, their
+      number; ``per_client``, the N values, None where it is undefined.
+    """
+    own = np.asarray(values, np.float64)[defined]
+    return {
+        "mean": float(own.mean()) if len(own) else None,
+        "clients": len(own),
+        "per_client": [
+            float(value) if known else None
+            for value, known in zip(values, defined, strict=True)
+        ],
     }
 
 

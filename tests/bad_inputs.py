@@ -20,6 +20,7 @@ FL60, TPT48, CUSTOM, PEMS, CARS, CIFAR, RAYS = (
     for name in ("fl60", "tpt48", "custom", "pems_bay", "compcars", "cifar10", "chest_xray")
 )
 SIMULATED = "--config.data.source=simulated"
+SIMULATED_FIELD = {"data.source": "simulated"}
 ROADS = [PEMS, SIMULATED, "--config.data.sensors=6", "--config.data.steps=100"]
 FLIP = [FL60, "--config.attack.name=label_flip"]
 VALIDATED = [FL60, "--config.data.val_fraction=0.2"]
@@ -68,6 +69,24 @@ def config_file(values):
     return f"{imported}\ndef get_config(): return ConfigDict({values})\n"
 
 
+def registering(statement, values="{}"):
+    """A configuration file with client models without a head, which registers one thing."""
+    return f"""
+import flax.linen as nn
+import graphfl_jax as g
+def net(*, inputs, outputs, task):
+    return g.client_model(body=nn.Dense(outputs), inputs=inputs, task=task)
+def wide(*, inputs, task):
+    return g.client_model(body=nn.Dense(9), inputs=inputs, task=task)
+def kept(*, inputs, task):
+    return g.client_model(body=nn.BatchNorm(False), inputs=inputs, task=task)
+{statement}
+def get_config():
+    values = {values}
+    return g.configs.configuration({{"data.name": "fl60", "algorithm.name": "fedavg"}} | values)
+"""
+
+
 # The files in the working folder of every refusal.
 FILES = {
     "good.npz": npz(),
@@ -83,6 +102,15 @@ FILES = {
     "itself.npz": npz(client=np.repeat(list("abcdef"), 5), edges=[("b", "b")]),
     "file": "",
     "run/config.json": "{}",
+    "unnamed.py": registering("g.register.model('my-net', net)"),
+    "taken.py": registering("g.register.algorithm('fedavg', net)"),
+    "unread.py": registering("g.register.algorithm('own', lambda model, *, mu: model)"),
+    "narrow.py": registering("g.register.metric('own', lambda outputs, y: 0.0)"),
+    "lean.py": registering(
+        "g.register.model('net', net)", "{'model.name': 'net', 'algorithm.name': 'fedper'}"
+    ),
+    "wide.py": registering("g.register.model('wide', wide)", "{'model.name': 'wide'}"),
+    "kept.py": registering("g.register.model('kept', kept)", "{'model.name': 'kept'}"),
     "text.pkl": "no pickle\n",
     "no.safetensors": "no tensors\n",
     "torn.pkl": "\x80\x04\x95\x00\x00",
@@ -306,6 +334,13 @@ FIELDS = [
     ("fl60", {"model.hidden": "(3.5,)"}, r"^model.hidden=\(3.5,\) has the item 3.5"),
     ("fl60", {"model.hidden": "((3,),)"}, r"^model.hidden=\(\(3,\),\) has the item \(3,\)"),
     ("fl60", {"eval.points": "3"}, "^eval.points=3: 3 is unknown; choose from G, L, P$"),
+    ("fl60", {"metrics": "f2"}, "^metrics=f2: 'f2' is unknown; choose from balanced_accuracy"),
+    ("fl60", {"metrics": "rmse"}, "^metrics=rmse does not fit fl60, which is a classification"),
+    (
+        "tpt48",
+        {"metrics": "auc"} | SIMULATED_FIELD,
+        "^metrics=auc does not fit tpt48, which is",
+    ),
     ("fl60", {"precision": "float8"}, "^precision='float8' is unknown; perhaps float32"),
     ("fl60", {"client_schedule": "linear"}, "^client_schedule='linear' is unknown; .*cosine"),
 ]
@@ -323,6 +358,14 @@ FLAGS = [
         ["--config=number.py"],
         "config=number.py: get_config.. returns a int; return a ConfigDict",
     ),
+    # own parts
+    (["--config=unnamed.py"], "^register.model=my-net is not an identifier; choose a name"),
+    (["--config=taken.py"], "^register.algorithm=fedavg is a name of graphfl_jax; choose anot"),
+    (["--config=unread.py"], "^register.algorithm=own: 'mu' is neither declared nor .*; give"),
+    (["--config=narrow.py"], "^register.metric=own: it does not take three arguments .*; give"),
+    (["--config=lean.py"], "^algorithm.name='fedper' needs client models with a head, and .*;"),
+    (["--config=wide.py"], r"^model.name='wide' maps .* of shape .9,., and fl60 needs .2,.; m"),
+    (["--config=kept.py"], "^body=BatchNorm has the collection batch_stats beside .*; remove"),
     ([f"{FL60}:fedsgd"], "method='fedsgd' is unknown; perhaps fed.*; choose from panacea, "),
     ([FL60, "stray"], "'stray' is not a flag; flags begin with --"),
     ([FL60, "--nosuchflag=1"], "^--nosuchflag is not a flag of run; --help lists the flags"),
@@ -576,6 +619,32 @@ FLAGS = [
 ]
 # Entries other than experiments.run, their flags, and what the line must say.
 OTHERS = [
+    (
+        "tables",
+        ["--configs=nowhere.py", "--methods=fedavg"],
+        "configs=nowhere.py is not a file",
+    ),
+    ("tables", ["--configs=number.py"], "methods is empty; add --methods=fedavg"),
+    (
+        "tables",
+        ["--configs=lean.py,lean.py"],
+        "configs=lean.py,lean.py is empty, or has .* rep",
+    ),
+    (
+        "tables",
+        ["--configs=lean.py", "--methods=fedsgd"],
+        "methods='fedsgd' is unknown; choose",
+    ),
+    (
+        "tables",
+        ["--configs=lean.py", "--table=panacea_3", "--methods=fedavg"],
+        "table=panacea_3 is not read with --configs; leave --table out",
+    ),
+    (
+        "sweep",
+        ["--config=taken.py", "--grid.hparams.client_lr=1"],
+        "^register.algorithm=fedavg",
+    ),
     ("robustness", [FL60, "--attacks=gas"], "attacks='gas' is unknown; choose from label_flip"),
     ("robustness", [FL60, "--attacks="], "attacks= is empty, or has an empty or a repeated e"),
     ("robustness", [FL60, "--attacks=,poisoning"], "attacks=,poisoning is empty, or has an em"),

@@ -18,9 +18,11 @@ LAYERS = [
     {"program", "algorithms"},
     {"configs"},
     {"factories"},
+    {"fit"},
     {"build"},
+    {"register"},
     {"runs"},
-    {"commands"},
+    {"commands", "testing"},
 ]
 # The program knows neither methods nor data sets.
 COMPUTATION = {

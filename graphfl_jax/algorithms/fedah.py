@@ -34,7 +34,7 @@ import optax
 
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.algorithms.fedrep import head_steps_of, train_parts
-from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Params, Predictor
+from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Params, Predictor
 from graphfl_jax.settings import Integer, Optimizer, Real
 from graphfl_jax.trainers import sgd_trainer
 
@@ -130,7 +130,8 @@ def fedah(
         untrained=untrained,
         personalize=personalize,
     )
-    return Algorithm(averaging_server(model), (client,), averages=True)
+    needs = Needs(head=True)
+    return Algorithm(averaging_server(model), (client,), needs=needs, averages=True)
 
 
 def mixed(head: Params, own: OwnHead) -> Params:

@@ -128,4 +128,4 @@ def fedgh(
         )
 
     server = Server(init, download=lambda server, i: server.head, aggregate=aggregate)
-    return Algorithm(server, tuple(map(client, every)), needs=Needs(labels=True))
+    return Algorithm(server, tuple(map(client, every)), needs=Needs(labels=True, head=True))

@@ -14,7 +14,7 @@ trains, in the paper all of them. A client that was never sampled is scored with
 """
 
 from graphfl_jax.algorithms.fedavg import averaging_server
-from graphfl_jax.core import Algorithm, Client, ClientModel, Local, Predictor
+from graphfl_jax.core import Algorithm, Client, ClientModel, Local, Needs, Predictor
 from graphfl_jax.trainers import Train
 
 
@@ -43,5 +43,5 @@ def shared_body(model: ClientModel, local: Local) -> Algorithm:
         deploy=lambda body, head: Predictor({"body": body, "head": head}),
     )
     return Algorithm(averaging_server(model), (client,), averages=True).replacing(
-        init=lambda key, graph: model.init(key)["body"]
+        init=lambda key, graph: model.init(key)["body"], needs=Needs(head=True)
     )

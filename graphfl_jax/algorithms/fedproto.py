@@ -138,7 +138,7 @@ def fedproto(
         ),
     )
     clients = tuple(map(client, (*models, *unseen)))
-    return Algorithm(server, clients, needs=Needs(labels=True, parts=True))
+    return Algorithm(server, clients, needs=Needs(labels=True, parts=True, head=True))
 
 
 def empty(classes: int, size: int) -> ClassMeans:

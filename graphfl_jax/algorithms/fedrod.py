@@ -135,7 +135,7 @@ def fedrod(
         enroll=enroll,
         deploy=generic,
         personalize=personalize,
-        needs=Needs(labels=True, parts=True),
+        needs=Needs(labels=True, parts=True, head=True),
     )
 
 

@@ -130,7 +130,7 @@ def with_neighbours(algorithm: Algorithm, neighbours: Neighbours) -> Algorithm:
         predict=predict,
         personalize=personalize,
         needs=needs._replace(
-            labels=True, held_out="val" if neighbours.choices else needs.held_out
+            labels=True, head=True, held_out="val" if neighbours.choices else needs.held_out
         ),
     )
 

@@ -109,6 +109,8 @@ def run_and_print(config: ConfigDict) -> int:
     console.print(score_table(result.results, published(config, variant, dataset)))
     if result.results["architectures"]:
         console.print(architecture_table(result.results))
+    if result.results["metrics"]:
+        console.print(metric_table(result.results["metrics"]))
     if result.results["errors"]:
         scaled = result.results["errors"]["units"] == OWN
         table = own_error_table if scaled else error_table
@@ -171,6 +173,22 @@ def score_table(results: dict, paper: Score | None) -> Table:
         numbers = [scores[name] for name in names]
         numbers += [results["scores"][split][point]["mean"] for split in shared]
         table.add_row(meaning, *(f"{number:.4g}" for number in numbers))
+    return table
+
+
+def metric_table(metrics: dict) -> Table:
+    """Means of the further metrics at G, L and P, and how many clients have one."""
+    table = Table(
+        title="further metrics",
+        caption="test; means over the clients for which the metric is defined",
+    )
+    table.add_column("metric")
+    for column in (*POINTS, "clients"):
+        table.add_column(column, justify="right")
+    for name in metrics["P"]:
+        means = [metrics[point][name]["mean"] for point in POINTS]
+        cells = ["none" if mean is None else f"{mean:.4g}" for mean in means]
+        table.add_row(name, *cells, str(metrics["P"][name]["clients"]))
     return table
 
 

@@ -34,6 +34,7 @@ from graphfl_jax.commands.common.command_line import (
     FLAGS,
     compiled_folder,
     configuration_file,
+    execute_configuration_file,
     fresh_folder,
     launch,
     progress_bar,
@@ -89,6 +90,7 @@ def main() -> int:
         raise ValueError(
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
         )
+    execute_configuration_file()  # before its fields are read
     points = points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
     most = len(points) if FLAGS.yes else MOST_GROUPS
     groups = groups_of(points, list(range(FLAGS.seeds)), configured, most=most)
@@ -140,7 +142,8 @@ def main() -> int:
 def outcomes(groups, report):
     """Yields the group, the index in its ``planned`` and the outcome of each run that ends."""
     if FLAGS.launcher == "ray":
-        for ended in ray_backend.run_groups(groups, at_once=FLAGS.at_once):
+        file = configuration_file()
+        for ended in ray_backend.run_groups(groups, at_once=FLAGS.at_once, file=file):
             report(1)
             yield ended
         return

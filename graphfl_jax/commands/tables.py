@@ -21,6 +21,10 @@ test scores of each architecture and the floats that a client receives and sends
 --profile is their size; the small one has CIFAR-10 with 4 and 16 clients, unless --datasets and
 --clients name others.
 
+    python -m experiments.tables --configs=my.py --methods=myprox,panacea
+
+compares methods on configurations of your own. Its files have the name of the configuration.
+
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.
 """
@@ -38,17 +42,28 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
-from graphfl_jax.commands.common.flag_values import check_names
+from graphfl_jax.commands.common.flag_values import check_list, check_names
 from graphfl_jax.commands.common.provenance import provenance
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
 from graphfl_jax.commands.paper.configurations import Cell, paper_config
 from graphfl_jax.commands.paper.forecast_baselines import forecast_rows
+from graphfl_jax.commands.paper.own_configurations import (
+    execute,
+    name_of,
+    own_config,
+    own_table,
+)
 from graphfl_jax.commands.paper.pfedgat import SIZES
 from graphfl_jax.commands.paper.table_text import error_markdown, error_table, forecast_row
 from graphfl_jax.commands.paper.tables import TABLES, Table
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
+flags.DEFINE_list(
+    "configs",
+    [],
+    "Configuration files of your own, such as my.py, in place of --table; needs --methods.",
+)
 flags.DEFINE_list(
     "datasets", [], "Data sets, such as cifar10; empty is those of the table and its size."
 )
@@ -115,14 +130,13 @@ def main() -> int:
         if forecasts:
             console.print(error_table(forecasts))
             parts.append(error_markdown(forecasts))
-    write_json(out / f"{FLAGS.table}.json", rows + baselines)
+    name = name_of(FLAGS.configs) or FLAGS.table
+    write_json(out / f"{name}.json", rows + baselines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     page = "\n".join([f"{made} {counts}.\n", *parts])
-    write_text(out / f"{FLAGS.table}.md", page)
+    write_text(out / f"{name}.md", page)
     pages.publish(page)
-    console.print(
-        f"{counts}; {out}/{FLAGS.table}.md and .json", highlight=False, soft_wrap=True
-    )
+    console.print(f"{counts}; {out}/{name}.md and .json", highlight=False, soft_wrap=True)
     return 0
 
 
@@ -133,6 +147,8 @@ def planned() -> tuple[Table, list[Cell], list[str]]:
       ValueError: the table has no sizes, or not this data set or number of clients, or a method
         is unknown.
     """
+    if FLAGS.configs:
+        return of_own_files()
     table = TABLES[FLAGS.table]
     if FLAGS.profile and FLAGS.profile not in table.cells:
         raise ValueError(
@@ -164,6 +180,27 @@ def planned() -> tuple[Table, list[Cell], list[str]]:
     return table, chosen, methods
 
 
+def of_own_files() -> tuple[Table, list[Cell], list[str]]:
+    """The table, its cells and its methods, with --configs.
+
+    Raises:
+      ValueError: a flag of the papers' tables is set, a file does not fit, or a method is
+        missing or unknown.
+    """
+    check_list("configs", FLAGS.configs)
+    for flag in ("table", "datasets", "clients", "profile", "source"):
+        if FLAGS[flag].present:
+            raise ValueError(
+                f"{flag}={FLAGS[flag].value} is not read with --configs; leave --{flag} out"
+            )
+    execute(FLAGS.configs)
+    if not FLAGS.methods:
+        raise ValueError("methods is empty; add --methods=fedavg,panacea or others")
+    check_names("methods", FLAGS.methods, configs.methods())
+    table = own_table(FLAGS.configs, FLAGS.methods)
+    return table, list(table.cells[""]), list(table.methods)
+
+
 def number_of_clients(cell: Cell) -> str:
     """The number of clients that a cell sets, as text; empty if it is the data set's."""
     return str(cell.changes.get("data.clients", ""))
@@ -187,6 +224,8 @@ def baseline_rows(cells: list[Cell], method: str) -> list[dict]:
 
 def table_config(cell: Cell, method: str):
     """The configuration of a row of the table."""
+    if FLAGS.configs:
+        return own_config(cell.base, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
     return paper_config(
         cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
     )

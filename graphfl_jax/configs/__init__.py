@@ -13,7 +13,7 @@ from graphfl_jax.configs import (
     pems_bay,
     tpt48,
 )
-from graphfl_jax.configs.base import for_any_task, methods
+from graphfl_jax.configs.base import configured, for_any_task, methods
 from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
 # The functions that make the configurations of the data sets, by name.
@@ -40,6 +40,7 @@ __all__ = [
     "cifar100",
     "compcars",
     "configuration",
+    "configured",
     "custom",
     "fashion_mnist",
     "fl60",

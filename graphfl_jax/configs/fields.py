@@ -19,6 +19,7 @@ from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.precision import PRECISIONS
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
@@ -102,6 +103,11 @@ BASE = {
         (
             "eval.splits",
             Items("Splits of the evaluations before the last round; empty is all.", SPLITS),
+            (),
+        ),
+        (
+            "metrics",
+            Items("Further test metrics beside the task's own, which ranks.", METRICS),
             (),
         ),
         ("data.name", Choice("Data set.", DATASETS), "tpt48"),

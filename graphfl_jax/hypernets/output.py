@@ -50,8 +50,17 @@ def output_layer(
     ] = "direct",
     rank: Annotated[int, Integer("Rank of the generated kernel updates with output=lora.")] = 4,
 ) -> Output:
-    """Builds the layer that generates the parameters of `model`."""
+    """Builds the layer that generates the parameters of `model`.
+
+    Raises:
+      ValueError: only the head is generated, and the model has none.
+    """
     shapes = jax.eval_shape(model.init, jax.random.key(0))
+    if output == "head" and not jax.tree.leaves(shapes["head"]):
+        raise ValueError(
+            "algorithm.output='head' needs client models with a head, and this one has none; "
+            "choose another output, or give the model a head"
+        )
     parts = jax.tree_util.tree_map_with_path(_generated_shapes(output, rank), shapes)
     tensors, structure = jax.tree.flatten(parts)
     sizes = [tensor.size for tensor in tensors]

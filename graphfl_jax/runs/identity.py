@@ -36,6 +36,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.configs.values import as_text, flat
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
@@ -43,7 +44,10 @@ from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES
 
 # Registries of what enters a compiled program, and of data.
-PROGRAMS = (ALGORITHMS, MODELS, ARCHITECTURES, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES)
+PROGRAMS = (
+    *(ALGORITHMS, MODELS, ARCHITECTURES, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES),
+    METRICS,
+)
 REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
 # Fields that may differ on resume: they change where and how long a run is, not its results.
 PATHS = {"data.path", "data.root", "data.download"}
@@ -57,13 +61,13 @@ Identity = dict[str, Any]
 def _source_code() -> bytes:
     """The names and contents of the source files of this package that decide results.
 
-    Those of the commands start runs, and show what came of them.
+    Those of the commands and of the checks start runs, and show what came of them.
     """
     sources = {path.relative_to(PACKAGE): path for path in PACKAGE.rglob("*.py")}
     return b"".join(
         str(name).encode() + sources[name].read_bytes()
         for name in sorted(sources)
-        if name.parts[0] not in ("commands", "__main__.py")
+        if name.parts[0] not in ("commands", "testing", "__main__.py")
     )
 
 

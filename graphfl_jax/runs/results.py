@@ -18,7 +18,7 @@ from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated
-from graphfl_jax.metrics import OwnUnits, summary
+from graphfl_jax.metrics import OwnUnits, metric_summary, summary
 from graphfl_jax.program import Log
 from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group
@@ -64,6 +64,7 @@ def results_of(
     """
     federation, task = experiment.federation, experiment.model.task
     scores = errors = labels = attack = allocation = rejected = architectures = None
+    metrics = None
     if config.attack.name:
         attack = attack_summary(config, experiment, None if diverged else final.scores)
     if not diverged:
@@ -82,6 +83,13 @@ def results_of(
                 errors = {"units": federation.units.name, **details}
             else:
                 labels = details
+        if task.metrics:
+            metrics = {
+                point: {
+                    name: metric_summary(*own) for name, own in final.metrics[point].items()
+                }
+                for point in POINTS
+            }
         if len(experiment.groups) > 1:
             architectures = architecture_scores(experiment, final.scores, traffic)
     sizes = [group.cohort_size for group in experiment.groups]
@@ -103,6 +111,7 @@ def results_of(
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         "scores": scores,
+        "metrics": metrics,
         "errors": errors,
         "labels": labels,
         "scaling": federation.scaling and federation.scaling.recorded(),

@@ -17,6 +17,7 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
+from graphfl_jax.register import chosen
 from graphfl_jax.runs import checkpoint, models
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.description import description_of
@@ -68,6 +69,8 @@ def run(
     config: ConfigDict,
     federation: Federation | None = None,
     *,
+    model: str | Callable | None = None,
+    algorithm: str | Callable | None = None,
     out: str | os.PathLike | None = None,
     resume: bool = False,
     accept_changes: bool = False,
@@ -86,6 +89,9 @@ def run(
     Args:
       config: a configuration, see `graphfl_jax.configs`.
       federation: from `data.from_arrays`, in place of the one that ``config.data`` names.
+      model: a client model in place of ``config.model.name``: a name, or a function that is
+        registered under its own name, see `register.model`.
+      algorithm: a method in place of ``config.algorithm.name``, as `model`.
       out: folder for config.json, identity.json, federation.json, metrics.jsonl, checkpoints,
         models.safetensors and results.json; None writes nothing.
       resume: continues the run in `out` from its newest valid checkpoint, bit for bit on the
@@ -107,7 +113,7 @@ def run(
     """
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
-    config = checked(config)
+    config = chosen(checked(config), model=model, algorithm=algorithm)
 
     def prepare():
         folder = None

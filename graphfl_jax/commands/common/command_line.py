@@ -19,7 +19,7 @@ from rich.text import Text
 
 from graphfl_jax.commands.common.help_text import flags_of, show_help
 from graphfl_jax.commands.common.interrupts import ended, how_to_continue
-from graphfl_jax.commands.common.python_files import call_in_file
+from graphfl_jax.commands.common.python_files import call_in_file, contents_of
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.configs import PRESETS
 from graphfl_jax.configs.fields import all_fields
@@ -140,6 +140,16 @@ def configuration_file() -> Path | None:
     return None if path in ("", *PRESETS) else Path(path)
 
 
+def execute_configuration_file() -> None:
+    """Executes the configuration file, if there is one, so that what it registers is known.
+
+    Raises:
+      ValueError: there is no such file, or it raises.
+    """
+    if configuration_file() is not None:
+        contents_of("config", str(configuration_file()))
+
+
 def file_configuration(method: str = "") -> ConfigDict:
     """The configuration that --config names, without ``--config.FIELD=VALUE``.
 
@@ -164,10 +174,24 @@ def file_configuration(method: str = "") -> ConfigDict:
             f"{perhaps(Path(path).stem, PRESETS)}; choose from {', '.join(PRESETS)}, or a "
             f"Python file, such as mine.py"
         )
-    config = call_in_file("config", path, "get_config", *words)
+    return configuration_in_file("config", path, *words)
+
+
+def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
+    """The configuration that get_config() of a Python file returns.
+
+    Args:
+      flag: that names the file, for error messages.
+      path: of the file.
+      *words: the method, if one is chosen.
+
+    Raises:
+      ValueError: there is no such file or function, or what it returns does not fit.
+    """
+    config = call_in_file(flag, path, "get_config", *words)
     if not isinstance(config, ConfigDict):
         raise ValueError(
-            f"config={path}: get_config() returns a {type(config).__name__}; return a "
+            f"{flag}={path}: get_config() returns a {type(config).__name__}; return a "
             f"ConfigDict"
         )
     return checked(config)

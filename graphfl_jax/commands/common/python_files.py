@@ -23,7 +23,7 @@ def call_in_file(flag: str, path: str, function: str, *words: str) -> Any:
       ValueError: there is no such file or function, or the file raises. One line with the
         file, the line and the exception; an error of this package remains as it is.
     """
-    contents = _contents_of(flag, path)
+    contents = contents_of(flag, path)
     if not callable(contents.get(function)):
         raise ValueError(f"{flag}={path} has no {function}(); define it in the file")
     with _errors_of(flag, path):
@@ -31,8 +31,16 @@ def call_in_file(flag: str, path: str, function: str, *words: str) -> Any:
 
 
 @functools.cache
-def _contents_of(flag: str, path: str) -> dict[str, Any]:
-    """The names that a Python file defines."""
+def contents_of(flag: str, path: str) -> dict[str, Any]:
+    """The names that a Python file defines. It is executed once, and may register own parts.
+
+    Args:
+      flag: that names the file, for error messages.
+      path: of the file.
+
+    Raises:
+      ValueError: as `call_in_file`.
+    """
     if not Path(path).is_file():
         raise ValueError(f"{flag}={path} is not a file; choose a Python file, such as mine.py")
     with _errors_of(flag, path):

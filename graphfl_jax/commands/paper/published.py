@@ -210,7 +210,7 @@ def published(
       variant: `build.variant_of` the configuration.
       dataset: ``source`` and ``extent``, as in results.json. Runs on simulated data or on a
         part of a data set are not comparable.
-      table: a key of `PUBLISHED`.
+      table: a key of `PUBLISHED`, or the name of another table.
     """
     expected = dict(PROTOCOL)
     if config.algorithm.name == "pfedhn":
@@ -221,7 +221,9 @@ def published(
         and config.new_clients.fraction == (0.2 if table == "panacea_3" else 0.0)
         and all(_value(config, field, value) == value for field, value in expected.items())
     )
-    return PUBLISHED[table].get(variant, {}).get(config.data.name) if comparable else None
+    return (
+        PUBLISHED.get(table, {}).get(variant, {}).get(config.data.name) if comparable else None
+    )
 
 
 def _value(config, field, default):

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.interrupts import watch_again
+from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
@@ -50,7 +51,7 @@ def connect(address: str) -> None:
 
 
 def run_groups(
-    groups: list[TrialGroup], *, at_once: int
+    groups: list[TrialGroup], *, at_once: int, file: Path | None = None
 ) -> Iterator[tuple[TrialGroup, int, Outcome]]:
     """Runs groups of trials as tasks on the cluster, each on one accelerator or one CPU core.
 
@@ -60,6 +61,7 @@ def run_groups(
       groups: of the sweep.
       at_once: runs of a task, all in one program. With 0 a task has at most `TASK_RUNS` runs,
         and the node chooses how many of them are in one program.
+      file: the configuration file, which the nodes execute too, since it may register parts.
 
     Yields:
       The group, the index in its ``planned``, and the outcome of a run, as tasks end.
@@ -70,13 +72,14 @@ def run_groups(
     needs = {"num_gpus": 1} if accelerators else {"num_cpus": 1}
     task = ray.remote(max_retries=RETRIES, **needs)(_run_part)
     size = at_once or TASK_RUNS
+    path = None if file is None else str(file.resolve())
     pending = {}
     for group in groups:
         root = group.config.data.root or str(default_root())
         config = changed(group.config, {"data.root": root})
         for begin in range(0, len(group.planned), size):
             trials = [planned.trial for planned in group.planned[begin : begin + size]]
-            pending[task.remote(config, trials, at_once)] = (group, begin)
+            pending[task.remote(config, trials, at_once, path)] = (group, begin)
     while pending:
         (ended,), _ = ray.wait(list(pending), num_returns=1)
         group, begin = pending.pop(ended)
@@ -90,7 +93,9 @@ def _import_path():
     return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
 
 
-def _run_part(config: ConfigDict, trials: list[Trial], at_once: int):
+def _run_part(config: ConfigDict, trials: list[Trial], at_once: int, file: str | None):
+    if file is not None:
+        contents_of("config", file)
     seeds = {trial.seed for trial in trials}
     federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
     return list(run_trials(config, federations, trials, at_once=at_once))

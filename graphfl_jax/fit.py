@@ -1,0 +1,149 @@
+"""Checks that a method, its client models and a federation fit together."""
+
+import warnings
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from graphfl_jax import tree
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.core import Algorithm, ClientModel
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.settings import parameters
+
+
+def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str, ...]) -> None:
+    """Checks that the method can have clients of the architectures of these names.
+
+    Args:
+      config: of the run.
+      trained: those that clients train with.
+      others: those that only new clients have.
+
+    Raises:
+      ValueError: it cannot; one line.
+    """
+    method, named = f"algorithm.name={config.algorithm.name!r}", "model.architectures"
+    able = _methods_with("models")
+    if len(trained) > 1 and config.algorithm.name not in able:
+        raise ValueError(
+            f"{method} needs clients of one architecture, and "
+            f"{named}={','.join(config.model.architectures)} has several; choose one "
+            f"architecture, or a method that can have several: {', '.join(able)}"
+        )
+    able = _methods_with("unseen")
+    if others and config.algorithm.name not in able:
+        if config.new_clients.architectures:
+            named = "new_clients.architectures"
+        raise ValueError(
+            f"{method} has no model for an architecture that only new clients have, and "
+            f"{named} gives them {','.join(others)}; set --config.new_clients.architectures "
+            f"to one of {', '.join(trained)}, or choose a method that can: {', '.join(able)}"
+        )
+
+
+def _methods_with(name):
+    """The algorithms that take a parameter."""
+    return [
+        method
+        for method, factory in ALGORITHMS.items()
+        if any(own == name for own, *_ in parameters(factory))
+    ]
+
+
+def check_needs(
+    algorithm: Algorithm, config: ConfigDict, federation: Federation, num_clients: int
+) -> None:
+    """Checks that a federation and its client models have what a method needs.
+
+    Raises:
+      ValueError: they do not; one line.
+    """
+    method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
+    if needs.relations and not len(federation.data.graph.senders):
+        raise ValueError(
+            f"{method} needs relations between clients, and {federation.name} has none; add "
+            f"edges to the file, or set --config.data.graph=knn"
+        )
+    if needs.held_out == "val" and "val" not in federation.data.evals:
+        raise ValueError(
+            f"{method} needs a validation split, and {federation.name} has none; set "
+            f"--config.data.val_fraction=0.1"
+        )
+    if needs.held_out == "test":
+        warnings.warn(
+            f"{method} trains on test examples with algorithm.paper_mode, so its test scores "
+            f"are too high",
+            stacklevel=3,
+        )
+    if needs.parts and (config.precision != "float32" or config.model.get("augment")):
+        raise ValueError(
+            f"{method} trains the parts of a model by itself, without precision and "
+            f"model.augment; leave these two out"
+        )
+    apart = method if needs.head else ""
+    if config.tuning.part in ("head", "new_head"):
+        apart = f"tuning.part={config.tuning.part!r}"
+    if apart and not all(_has_head(client.model) for client in algorithm.clients):
+        raise ValueError(
+            f"{apart} needs client models with a head, and model.name={config.model.name!r} "
+            f"has none; choose another, or give the model a head"
+        )
+    if needs.everyone and config.cohort_size < num_clients:
+        raise ValueError(
+            f"{method} needs all clients in every round, and cohort_size={config.cohort_size}; "
+            f"set --config.cohort_size={num_clients}"
+        )
+    if needs.labels and federation.task != "classification":
+        raise ValueError(
+            f"{method} needs labels"
+            + ", one per example" * (federation.task == "multi-label classification")
+            + f", and {federation.name} is a {federation.task}; choose another method"
+        )
+
+
+def check_splits(config: ConfigDict, federation: Federation) -> None:
+    """Checks that a federation has the splits that a configuration evaluates.
+
+    Raises:
+      ValueError: it does not; one line.
+    """
+    splits = [*federation.data.evals, *federation.data.shared]
+    splits += ["triggered"] * (config.attack.name == "backdoor")
+    for name in config.eval.splits:
+        if name not in splits:
+            raise ValueError(
+                f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
+                f"{name!r} with this configuration; choose from {', '.join(splits)}"
+                + ", or set --config.data.val_fraction=0.1" * (name == "val")
+                + f", or set --config.data.{name}_test" * (name in ("balanced", "pooled"))
+            )
+
+
+def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:
+    """Checks that a client model without a described architecture has a federation's outputs.
+
+    Args:
+      model: of the clients.
+      name: of the model, for the error.
+      federation: its data.
+
+    Raises:
+      ValueError: it does not; one line.
+    """
+    if model.architecture is not None:
+        return
+    first = tree.take(federation.data.train, 0).rows(np.arange(1))
+    given = jax.eval_shape(lambda key: model.apply(model.init(key), first.x), jax.random.key(0))
+    if given.shape != (1, federation.outputs):
+        raise ValueError(
+            f"model.name={name!r} maps an example of shape {first.x.shape[1:]} to outputs of "
+            f"shape {given.shape[1:]}, and {federation.name} needs ({federation.outputs},); "
+            f"make the model with these outputs"
+        )
+
+
+def _has_head(model):
+    """Whether a model has parameters in its head."""
+    return bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))["head"]))

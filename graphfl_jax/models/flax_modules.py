@@ -1,0 +1,174 @@
+"""Client models from Flax modules: Linen and NNX, as pure functions over their parameters."""
+
+import functools
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import nnx, traverse_util
+from flax.errors import InvalidRngError
+
+from graphfl_jax.core import Array, ClientModel, Task
+from graphfl_jax.models.layers import scaled
+
+
+class Pure(NamedTuple):
+    """A module as pure functions."""
+
+    init: Callable[[Array], Any]  # key -> params
+    apply: Callable[[Any, Array], Array]  # (params, x [B, ...]) -> [B, ...]
+    outputs: tuple[int, ...]  # shape of an output, without the batch
+
+
+def client_model(
+    *, body: Any, head: Any = None, inputs: tuple[int, ...], task: Task
+) -> ClientModel:
+    """A client model from Flax modules, which are called with a batch and nothing else.
+
+    A module of Flax Linen is given as it is. A module of Flax NNX is given by the function that
+    makes it, such as ``lambda rngs: Net(rngs=rngs)``: then the weights of a client model depend
+    on the seed. An NNX module that is already made keeps its weights in all seeds, with a
+    warning. Modules have parameters only: batch statistics, caches and dropout are refused.
+
+    Args:
+      body: maps examples [B, *inputs] to features; without a head, to the outputs [B, O].
+        Bytes are scaled to -1 to 1 before.
+      head: maps features to outputs [B, O]. Without one, methods that treat the head apart
+        refuse the model.
+      inputs: shape of an example.
+      task: of the federation.
+
+    Raises:
+      ValueError: a module is no Flax module, has more than parameters, or cannot be applied.
+    """
+    whole = _pure("body", body, inputs)
+    last = Pure(lambda key: {}, lambda params, features: features, whole.outputs)
+    if head is not None:
+        last = _pure("head", head, whole.outputs)
+
+    def init(key):
+        key_body, key_head = jax.random.split(key)
+        return {"body": whole.init(key_body), "head": last.init(key_head)}
+
+    return ClientModel(
+        init=init,
+        body=lambda params, x: whole.apply(params, scaled(x)),
+        head=last.apply,
+        task=task,
+    )
+
+
+def _pure(part, module, inputs):
+    """A module, checked, as pure functions.
+
+    Args:
+      part: "body" or "head", for errors.
+      module: as `client_model` gets it.
+      inputs: shape of an input, without the batch.
+    """
+    name, examples = _name(module), jnp.zeros((1, *inputs))
+    if isinstance(module, nn.Module):
+        make = functools.partial(_linen, part, module, examples)
+    elif isinstance(module, nnx.Module):
+        _warn_of_weights(part, name)
+        make = functools.partial(_nnx, part, lambda rngs: module)
+    elif callable(module):
+        make = functools.partial(_nnx, part, module)
+    else:
+        raise _not_a_module(part, module)
+    try:
+        init, apply = make()
+        outputs = jax.eval_shape(lambda key: apply(init(key), examples), jax.random.key(0))
+    except _Refused as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # whatever the user's module raises
+        shown = " ".join(str(error).split())
+        raise ValueError(
+            f"{part}={name} cannot be applied to inputs of shape {examples.shape} "
+            f"({type(error).__name__}: {shown}); correct the module"
+        ) from error
+    return Pure(init, apply, outputs.shape[1:])
+
+
+@functools.cache  # a program is built several times
+def _warn_of_weights(part, name):
+    warnings.warn(
+        f"{part}={name} is an NNX module that has its weights, so all seeds begin with them; "
+        f"for new ones, give the function that makes it, such as lambda rngs: "
+        f"{name}(rngs=rngs)",
+        stacklevel=4,
+    )
+
+
+class _Refused(ValueError):
+    """A module that is not refused for an error in it."""
+
+
+def _name(module):
+    """A name for errors: of the module's class, or of the function."""
+    return getattr(module, "__name__", type(module).__name__)
+
+
+def _not_a_module(part, value):
+    return _Refused(
+        f"{part}={_name(value)} is no Flax module; give a Linen module, or a function that "
+        f"makes an NNX module, such as lambda rngs: Net(rngs=rngs)"
+    )
+
+
+def _stateful(part, name, what):
+    return _Refused(
+        f"{part}={name} has {what} beside its parameters, which clients cannot keep; remove "
+        f"it, for example by LayerNorm in place of BatchNorm, and no dropout"
+    )
+
+
+def _linen(part, module, examples):
+    """`init` and `apply` of a Linen module that has parameters only."""
+    variables = jax.eval_shape(module.init, jax.random.key(0), examples)
+    others = sorted(variables.keys() - {"params"})
+    if others:
+        raise _stateful(part, _name(module), f"the collection {', '.join(others)}")
+
+    def init(key):
+        return module.init(key, examples).get("params", {})
+
+    def apply(params, x):
+        return module.apply({"params": params}, x)
+
+    try:
+        jax.eval_shape(apply, variables.get("params", {}), examples)
+    except InvalidRngError:
+        raise _stateful(part, _name(module), "random draws") from None
+    return init, apply
+
+
+def _nnx(part, make):
+    """`init` and `apply` of an NNX module that has parameters only."""
+
+    def split(key):
+        module = make(nnx.Rngs(key))
+        if not isinstance(module, nnx.Module):
+            raise _not_a_module(part, module)
+        return nnx.split(module, nnx.Param, ...)
+
+    definition, like, others = jax.eval_shape(split, jax.random.key(0))
+    names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
+    if names:
+        raise _stateful(part, _name(make), f"the state {', '.join(names)}")
+    paths = [path for path, _ in nnx.to_flat_state(like)]
+
+    def init(key):
+        params = nnx.to_flat_state(split(key)[1])
+        named = {tuple(map(str, path)): param[...] for path, param in params}
+        return traverse_util.unflatten_dict(named)
+
+    def apply(params, x):
+        named = traverse_util.flatten_dict(params)
+        own = [(path, nnx.Param(named[tuple(map(str, path))])) for path in paths]
+        return nnx.merge(definition, nnx.from_flat_state(own))(x)
+
+    return init, apply

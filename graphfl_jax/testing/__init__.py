@@ -1,0 +1,105 @@
+"""The checks that every method must pass, for methods of the user's own.
+
+from graphfl_jax.testing import check_algorithm
+
+check_algorithm("myprox")
+"""
+
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from graphfl_jax.configs.base import methods
+from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.settings import Choice
+from graphfl_jax.testing import combinations, rounds
+from graphfl_jax.testing.subject import LeftOut, Subject
+
+__all__ = ["CHECKS", "check_algorithm"]
+
+CHECKS = (
+    rounds.a_round_keeps_the_shape_of_the_state,
+    rounds.all_floats_are_read,
+    rounds.message_sizes_are_those_of_the_messages,
+    rounds.a_client_computes_the_same_compiled_and_not,
+    rounds.neither_rounds_nor_floats_recompile,
+    rounds.a_run_in_pieces_is_the_whole_run_bit_for_bit,
+    rounds.values_of_padding_change_nothing,
+    rounds.renaming_clients_renames_the_results,
+    rounds.relations_have_an_effect_exactly_where_they_are_needed,
+    rounds.it_learns_what_only_personal_models_can,
+    rounds.divergence_is_reported_with_its_round,
+    rounds.an_untrained_client_uploads_what_the_method_says,
+    rounds.rows_of_padding_change_nothing,
+    rounds.a_cohort_of_one_client_plays_rounds,
+    rounds.vmapped_runs_are_the_looped_ones,
+    rounds.a_sharded_round_is_the_unsharded_one,
+    rounds.a_sharded_evaluation_is_the_unsharded_one,
+    combinations.new_clients_join_and_train,
+    combinations.a_round_without_attackers_is_an_honest_one_bit_for_bit,
+    combinations.poison_of_lambda_minus_one_is_honest_bit_for_bit,
+    combinations.a_defence_keeps_the_shape_of_the_state,
+)
+# These also get a folder.
+WITH_FOLDER = (
+    combinations.a_checkpoint_restores_the_state,
+    combinations.a_resumed_run_ends_like_an_uncut_one,
+)
+
+
+def check_algorithm(
+    name: str,
+    *,
+    settings: Mapping[str, Any] = NOTHING,
+    report: Callable[[str], None] = print,
+) -> None:
+    """Checks that a method keeps what every method promises, on small federations.
+
+    Args:
+      name: of the method, as after the colon of --config.
+      settings: other fields of its configuration.
+      report: called with a line for every check: passed, left out or failed.
+
+    Raises:
+      ValueError: the method is unknown, or a field does not fit.
+      AssertionError: checks failed, which are named.
+    """
+    name = name.replace("_", "-")
+    Choice("name", tuple(methods())).check("name", name)
+    subject = Subject(name, settings)
+    subject.config()
+    failed = []
+    with tempfile.TemporaryDirectory() as folder:
+        checks = [(check, ()) for check in CHECKS]
+        for check in WITH_FOLDER:
+            own = Path(folder, check.__name__)
+            own.mkdir()
+            checks.append((check, (own,)))
+        for check, rest in checks:
+            if not _passes(check, subject, *rest, report=report):
+                failed.append(check.__name__)
+    if failed:
+        raise AssertionError(
+            f"{name} fails {len(failed)} of {len(checks)} checks: {', '.join(failed)}"
+        )
+
+
+def _passes(check, *arguments, report) -> bool:
+    """Whether a check does not fail; it may be left out."""
+    began, shown = time.perf_counter(), check.__name__.replace("_", " ")
+    try:
+        check(*arguments)
+    except LeftOut as why:
+        report(f"left out  {shown}: {why}")
+    except Exception as error:  # whatever the user's method raises
+        report(f"failed    {shown}: {type(error).__name__}: {_first_line(error)}")
+        return False
+    else:
+        report(f"passed    {shown} ({time.perf_counter() - began:.1f} s)")
+    return True
+
+
+def _first_line(error):
+    return next((line for line in str(error).splitlines() if line.strip()), "")

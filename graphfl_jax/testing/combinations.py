@@ -1,0 +1,150 @@
+"""Checks of what a method is combined with: checkpoints, new clients, attacks, defences."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphfl_jax.build import build_experiment
+from graphfl_jax.core import Cohort
+from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.program import make_program
+from graphfl_jax.runs import checkpoint, single
+from graphfl_jax.runs.session import program_of
+from graphfl_jax.testing.subject import (
+    KEY,
+    STEPS,
+    LeftOut,
+    Subject,
+    assert_equal,
+    federation,
+    floats,
+)
+
+NEW = 0.3  # of the clients: two of seven
+COUNTING = ("trimmed_mean", "krum", "multi_krum")  # defences that need a number of attackers
+
+
+def a_checkpoint_restores_the_state(subject: Subject, folder: Path) -> None:
+    state, _, _ = subject.play(1)
+    checkpoint.save(folder, checkpoint.Checkpoint(state, {"round": np.array([1])}, {}))
+    assert_equal(checkpoint.latest(folder, state).state, jax.device_get(state))
+
+
+def a_resumed_run_ends_like_an_uncut_one(subject: Subject, folder: Path) -> None:
+    """Two rounds in one run, and a round in each of two, leave the same bits."""
+
+    def run(rounds, **own):
+        every = {"eval_every": 1, "checkpoint_every": 1}
+        config = subject.config(rounds=rounds, local_steps=STEPS, **every)
+        return single.run(config, federation(), **own)
+
+    whole = run(2)
+    assert int(run(1, out=folder).state.round) == 1
+    resumed = run(2, out=folder, resume=True)
+    assert_equal(jax.device_get(resumed.state), jax.device_get(whole.state))
+    assert_equal(resumed.rows, whole.rows)
+    assert resumed.results["scores"] == whole.results["scores"]
+
+
+def new_clients_join_and_train(
+    subject: Subject, graph: str = "inductive", rounds: int = 1
+) -> None:
+    """Two of seven: the others' memories stay, and a round of local training suffices.
+
+    Args:
+      subject: the method.
+      graph: of `data.new_clients.hold_out`.
+      rounds: that are played before they join.
+    """
+    held_out = hold_out(federation(), fraction=NEW, graph=graph, seed=0)
+    config = subject.config(local_steps=STEPS, new_clients__fraction=NEW)
+    experiment = build_experiment(config, held_out)
+    program = program_of(experiment, config)
+    given = (KEY, floats(experiment.hparams, client_lr=subject.fast))
+    state = program.start(*given, held_out.data)
+    if rounds:
+        state, _ = program.advance(state, *given, held_out.data, np.int32(rounds))
+    known = jax.device_get(state.clients)
+    joined = program.admit(state, *given, held_out.everyone)
+    after = program.adapt(joined, *given, held_out.everyone)
+    assert jax.eval_shape(lambda: after) == jax.eval_shape(lambda: joined)
+    for now in map(jax.device_get, (joined, after)):
+        assert_equal(jax.tree.map(lambda leaf: leaf[:5], now.clients), known)
+        assert all(len(leaf) == 7 for leaf in jax.tree.leaves(now.clients))
+    scores = subject.program.evaluate(after, *given, held_out.everyone)[0]["test"]
+    assert float(scores["L"][5:].min()) > 0.9
+    assert all(np.isfinite(points).all() for points in scores.values())
+
+
+def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
+    """The state after the first round of a method with an attack."""
+    experiment, data = subject.attacked(**fields)
+    size = subject.config().cohort_size
+    program = make_program(
+        experiment.build, cohort_size=size, mesh=mesh, poison=experiment.poison
+    )
+    hparams = floats(experiment.hparams, attack_ratio=ratio)
+    return program.advance(subject.first_state, KEY, hparams, data, np.int32(1))[0]
+
+
+def a_round_without_attackers_is_an_honest_one_bit_for_bit(
+    subject: Subject, attack: str = "poisoning"
+) -> None:
+    honest = after_a_round(subject, attack__name=attack)
+    assert_equal(honest, after_a_round(subject))
+
+
+def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
+    """With another lambda it is not, unless nothing is sent."""
+    experiment, data = subject.attacked(attack__name="poisoning")
+    cohort, rank = Cohort(jnp.arange(7), jnp.ones(7)), jnp.asarray(data.attack_rank)
+    algorithm = experiment.build(experiment.hparams, 0)
+
+    @jax.jit
+    def untrained():
+        server = algorithm.server.init(KEY, data.graph)
+        return jax.vmap(lambda i: _untrained_upload(algorithm, server, i))(cohort.ids)
+
+    before, rng = untrained(), np.random.default_rng(0)
+    uploads = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(x.dtype), before)
+
+    @jax.jit
+    def poison(hparams, before, uploads):
+        change = experiment.poison(hparams).uploads
+        return change((cohort,), (before,), (uploads,), rank, 0, KEY)[0]
+
+    honest, recovered, poisoned = (
+        poison(floats(experiment.hparams, **own), before, uploads)
+        for own in ({}, {"attack_ratio": 0.5, "attack_lambda": -1.0}, {"attack_ratio": 0.5})
+    )
+    assert_equal(honest, uploads)
+    assert_equal(recovered, uploads)
+    leaves = zip(*map(jax.tree.leaves, (poisoned, uploads)), strict=True)
+    assert all(np.array_equal(a, b) for a, b in leaves) == (not jax.tree.leaves(uploads))
+
+
+def _untrained_upload(method, server, i):
+    """The upload of a client that has just joined."""
+    message = method.download(server, 0, i)
+    return method.client.untrained(message, method.client.enroll(message, KEY))
+
+
+def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "clip") -> None:
+    """Raises `LeftOut` if the method refuses the defence."""
+    fields = {"defence__name": defence, "attack__name": "sign_flip"}
+    if defence in COUNTING:
+        fields["defence__attackers"] = 0
+    try:
+        experiment, data = subject.attacked(**fields)
+    except ValueError as error:
+        if not str(error).startswith(f"defence.name={defence!r} "):
+            raise
+        raise LeftOut(str(error)) from error
+    size = subject.config().cohort_size
+    program = make_program(experiment.build, cohort_size=size, poison=experiment.poison)
+    hparams = floats(experiment.hparams)
+    before = jax.eval_shape(program.start, KEY, hparams, data)
+    after, _ = jax.eval_shape(program.advance, before, KEY, hparams, data, jnp.int32(1))
+    assert before == after

@@ -1,0 +1,259 @@
+"""Checks of rounds, runs and evaluations. Each takes a `Subject`, and fails by an assertion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from graphfl_jax import tree
+from graphfl_jax.build import build_experiment
+from graphfl_jax.core import ClientData
+from graphfl_jax.data import relations
+from graphfl_jax.examples import Examples
+from graphfl_jax.rounds import draw_cohort, message_bytes
+from graphfl_jax.runs.session import program_of
+from graphfl_jax.testing.federations import renamed
+from graphfl_jax.testing.subject import (
+    KEY,
+    RATES,
+    Subject,
+    assert_equal,
+    federation,
+    floats,
+    stack,
+)
+
+
+def a_round_keeps_the_shape_of_the_state(subject: Subject) -> None:
+    program, given = subject.program, (KEY, subject.hparams, subject.data)
+    before = jax.eval_shape(program.start, *given)
+    after, _ = jax.eval_shape(program.advance, before, *given, jnp.int32(1))
+    assert before == after
+
+
+def all_floats_are_read(subject: Subject) -> None:
+    """Without one of them, the method cannot be built."""
+    hparams, ignored = subject.hparams, []
+    for missing in hparams:
+        try:
+            subject.experiment.build({k: v for k, v in hparams.items() if k != missing}, 0)
+        except KeyError:
+            continue
+        ignored.append(missing)
+    assert not ignored, f"{', '.join(ignored)} is not read"
+
+
+def a_client_computes_the_same_compiled_and_not(subject: Subject) -> None:
+    experiment = build_experiment(subject.config(local_steps=2), federation())
+    algorithm = experiment.build(floats(experiment.hparams), 0)
+    client, data = algorithm.client, experiment.federation.data
+    message = algorithm.download(algorithm.server.init(KEY, data.graph), 0, 1)
+    memory = client.enroll(message, KEY)
+    examples = (data.train, data.evals["val"])
+    own = ClientData(*(Examples(*map(jnp.asarray, tree.take(one, 1))) for one in examples))
+
+    def one_client(message, memory):
+        memory, upload, metrics = client.local(message, memory, own, KEY)
+        if client.personalize is None:
+            return memory, upload, metrics
+        return memory, upload, metrics, client.personalize(message, memory, own, KEY)
+
+    compiled = jax.jit(one_client)(message, memory)
+    with jax.disable_jit():
+        assert_equal(one_client(message, memory), compiled, rtol=2e-4, atol=1e-5)
+
+
+def neither_rounds_nor_floats_recompile(subject: Subject) -> None:
+    """The checks of a subject share the program, and so count its compilations together."""
+    for scale, rounds in ((1.0, 1), (0.5, 2), (0.25, 3)):
+        subject.play(rounds, **{k: v * scale for k, v in subject.hparams.items()})
+    assert subject.program.advance._cache_size() == 1
+
+
+def a_run_in_pieces_is_the_whole_run_bit_for_bit(subject: Subject) -> None:
+    program, given = subject.program, (KEY, subject.hparams, subject.data)
+    whole, _, scores = subject.play(5)
+    state = program.start(*given)
+    for rounds in (2, 1, 2):
+        state, _ = program.advance(state, *given, np.int32(rounds))
+        program.evaluate(state, *given)
+    assert_equal(state, whole)
+    assert_equal(program.evaluate(state, *given)[0], scores)
+
+
+def a_cohort_of_one_client_plays_rounds(subject: Subject) -> None:
+    if subject.experiment.build(subject.hparams, 0).needs.everyone:
+        return
+    config = subject.config(cohort_size=1, local_steps=2)
+    experiment = build_experiment(config, federation())
+    program, given = program_of(experiment, config), (KEY, subject.hparams, subject.data)
+    before = program.start(*given)
+    shapes = jax.eval_shape(lambda: before)
+    after, log = program.advance(before, *given, np.int32(2))
+    assert jax.eval_shape(lambda: after) == shapes
+    assert int(log.diverged_at) == -1 and int(after.round) == 2
+
+
+def a_sharded_round_is_the_unsharded_one(subject: Subject) -> None:
+    """With small steps: at larger ones a ReLU that flips turns 1e-7 into 1e-3."""
+    rates = floats(subject.hparams, client_lr=0.01)
+    start = jax.device_get(subject.program.start(KEY, rates, subject.data))
+    state, log = subject.sharded.advance(start, KEY, rates, subject.data, np.int32(1))
+    for ours, alone in zip((state, log), subject.play(1, client_lr=0.01), strict=False):
+        assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)
+
+
+def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
+    """Seven clients, evaluated as many at once as there are devices."""
+    rates = floats(subject.hparams, client_lr=0.01)
+    state, _, alone = subject.play(1, client_lr=0.01)
+    given = (jax.device_get(state), KEY, rates, subject.data)
+    scores, *_ = subject.sharded.evaluate(*given)
+    assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
+
+
+def vmapped_rounds_are_the_looped_ones(subject: Subject) -> None:
+    """The rounds of `vmapped_runs_are_the_looped_ones` alone, which compile faster."""
+    program, data = subject.program, subject.data
+    keys, rates = _two_runs(subject)
+    starts = [
+        jax.device_get(program.start(key, own, data))
+        for key, own in zip(keys, rates, strict=True)
+    ]
+    stacked = stack(starts), keys, stack(rates)
+    rounds = jax.jit(jax.vmap(lambda *run: program.advance(*run, data, np.int32(2))))
+    vmapped = jax.device_get(rounds(*stacked))
+    for i in range(2):
+        alone = program.advance(starts[i], keys[i], rates[i], data, np.int32(2))
+        assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, rtol=1e-4, atol=1e-5)  # noqa: B023
+
+
+def vmapped_runs_are_the_looped_ones(subject: Subject) -> None:
+    """A batch of runs has the scores of single runs."""
+    program, data = subject.program, subject.data
+    keys, rates = _two_runs(subject)
+
+    def run(key, hparams):
+        state = program.start(key, hparams, data)
+        state, _ = program.advance(state, key, hparams, data, np.int32(2))
+        return program.evaluate(state, key, hparams, data)[0]
+
+    vmapped = jax.device_get(jax.jit(jax.vmap(run))(keys, stack(rates)))
+    for i in range(2):
+        alone = run(keys[i], rates[i])
+        assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, atol=1e-5)  # noqa: B023
+
+
+def _two_runs(subject):
+    """Keys and floats of two runs."""
+    rates = [floats(subject.hparams, client_lr=rate) for rate in (0.02, 0.01)]
+    return jax.random.split(jax.random.key(5), 2), rates
+
+
+def values_of_padding_change_nothing(subject: Subject) -> None:
+    filled = federation(filler=1e9).data
+    both = subject.play(2, data=filled), subject.play(2)
+    for with_filler, without in zip(*both, strict=True):
+        assert_equal(with_filler, without)
+
+
+def rows_of_padding_change_nothing(subject: Subject) -> None:
+    data = federation(padding=0).data
+    for with_rows, without in zip(subject.play(2), subject.play(2, data=data), strict=True):
+        assert_equal(with_rows, without)
+    subject.program.advance.clear_cache()  # the other shape must not count as a compilation
+
+
+def renaming_clients_renames_the_results(subject: Subject) -> None:
+    """Clients of the cohort change names among themselves, and so do the others.
+
+    All of a client's examples are equal, so that the draw of batches has no effect.
+    """
+    whole, program = federation(), subject.program
+    train = whole.data.train
+    equal = [np.repeat(leaf[:, :1], leaf.shape[1], axis=1) for leaf in (train.x, train.y)]
+    data = whole.data._replace(train=Examples(*equal, train.count))
+    rates = floats(subject.hparams, client_lr=0.02)
+    if "embedding_dropout" in rates:  # its draw depends on the number of a client
+        rates["embedding_dropout"] = np.float32(0.0)
+    cohort = _first_cohort(data, subject.config().cohort_size)
+    others = np.setdiff1d(np.arange(7), cohort)
+    order = np.arange(7)
+    order[cohort], order[others] = np.roll(cohort, 1), np.roll(others, 1)
+
+    def permute(values):
+        """Every axis of size seven is an axis of clients."""
+
+        def one(leaf):
+            leaf = np.asarray(leaf)
+            for axis, size in enumerate(leaf.shape):
+                leaf = np.take(leaf, order, axis) if size == 7 else leaf
+            return leaf
+
+        return jax.tree.map(one, values)
+
+    start = jax.device_get(program.start(KEY, rates, data))
+    other_data = renamed(data, order)
+    state, _ = program.advance(start, KEY, rates, data, np.int32(1))
+    other, _ = program.advance(permute(start), KEY, rates, other_data, np.int32(1))
+    assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
+    scores, *_ = program.evaluate(state, KEY, rates, data)
+    other_scores, *_ = program.evaluate(other, KEY, rates, other_data)
+    assert_equal(permute(scores), other_scores, atol=1e-5)
+
+
+def _first_cohort(data, size):
+    """The ids of the clients that the program draws for the first round."""
+    key_rounds = jax.random.split(KEY, 5)[1]
+    key_cohort = jax.random.split(jax.random.fold_in(key_rounds, 0), 4)[0]
+    return np.asarray(draw_cohort(key_cohort, data.train.count, size).ids)
+
+
+def relations_have_an_effect_exactly_where_they_are_needed(subject: Subject) -> None:
+    """With other relations, as many of them, the loss is the same bit for bit, or another."""
+    pairs = [(i, (i + 1) % 7) for i in range(7)] + [(0, 3), (2, 5)]
+    other = subject.data._replace(graph=relations.from_edges(7, pairs))
+    _, first, _ = subject.play(2)
+    _, second, _ = subject.play(2, data=other)
+    changed = float(first.metrics["loss"]) != float(second.metrics["loss"])
+    assert changed == subject.experiment.build(subject.hparams, 0).needs.relations
+
+
+def it_learns_what_only_personal_models_can(subject: Subject) -> None:
+    """A shared model is right half of the time; a round of local training must suffice."""
+    _, log, scores = subject.play(60, client_lr=subject.fast)
+    assert int(log.diverged_at) == -1
+    assert float(scores["test"]["L"].mean()) > 0.95
+
+
+def divergence_is_reported_with_its_round(subject: Subject) -> None:
+    """At 1e38, heads that train alone separate the examples, and then all gradients are 0."""
+    _, log, _ = subject.play(5, client_lr=np.inf)
+    assert 1 <= int(log.diverged_at) <= 5
+
+
+def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]:
+    """Returns the bytes of a message and of an upload."""
+    algorithm = subject.experiment.build(subject.hparams, 0)
+    state = jax.eval_shape(subject.program.start, KEY, subject.hparams, subject.data)
+    down, up = message_bytes(algorithm, state, subject.data)
+    sent = jax.eval_shape(lambda server: algorithm.download(server, 0, 0), state.server)
+    assert down == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
+    return down, up
+
+
+def an_untrained_client_uploads_what_the_method_says(subject: Subject) -> None:
+    """Without examples and with rates of 0, where rates end in `RATES`."""
+    rates = {name: 0.0 for name in subject.hparams if name.endswith(RATES)}
+    method = subject.experiment.build(floats(subject.hparams, **rates), 0)
+
+    @jax.jit
+    def both(state, data):
+        message = method.download(state.server, 0, 1)
+        memory, train = tree.take((state.clients[0], data.train), 1)
+        none = train._replace(count=jnp.zeros_like(train.count))
+        return (
+            method.client.local(message, memory, ClientData(none, none), KEY)[1],
+            method.client.untrained(message, memory),
+        )
+
+    assert_equal(*both(subject.play(2)[0], subject.data))

@@ -1,0 +1,123 @@
+"""What the checks play: a method with a small federation, compiled once."""
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from graphfl_jax.build import Experiment, build_experiment
+from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.configs.values import changed
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.devices import client_mesh
+from graphfl_jax.program import Program, make_program
+from graphfl_jax.robustness.attacks import with_attack_order
+from graphfl_jax.runs.session import program_of
+from graphfl_jax.testing.federations import small_config, two_clusters
+
+KEY = jax.random.key(3)
+STEPS = 40  # local steps in which every method learns; rates are traced and set by the checks
+DEVICES = 4
+RATES = ("_lr", "_eta")  # ends of the names of floats that are rates
+
+
+class LeftOut(Exception):
+    """Why a check does not apply, or cannot be made here."""
+
+
+class Subject:
+    """A method at small sizes, as the checks get it.
+
+    They differ in the values of data, rates and keys, not in shapes, so they share a program.
+    """
+
+    def __init__(self, method: str, settings: Mapping[str, Any] = NOTHING):
+        """Builds nothing yet.
+
+        Args:
+          method: one of `configs.methods`.
+          settings: other fields of its configuration.
+        """
+        self.method, self.settings = method, dict(settings)
+
+    def config(self, **fields: Any) -> ConfigDict:
+        """The configuration with other fields, with __ for the dots of their names."""
+        other = {name.replace("__", "."): value for name, value in fields.items()}
+        return changed(small_config(self.method), self.settings | other)
+
+    @functools.cached_property
+    def experiment(self) -> Experiment:
+        return build_experiment(self.config(local_steps=STEPS), federation())
+
+    @functools.cached_property
+    def program(self) -> Program:
+        return program_of(self.experiment, self.config(local_steps=STEPS))
+
+    @functools.cached_property
+    def sharded(self) -> Program:
+        """The same on several devices. Raises `LeftOut` if there are none."""
+        mesh = client_mesh(DEVICES)
+        if mesh is None:
+            raise LeftOut(
+                f"there is one device; set XLA_FLAGS=--xla_force_host_platform_device_count="
+                f"{DEVICES}"
+            )
+        cohort_size = self.config().cohort_size
+        build = self.experiment.build
+        return make_program(build, cohort_size=cohort_size, mesh=mesh, clients_per_eval=3)
+
+    @property
+    def hparams(self) -> dict[str, np.float32]:
+        return floats(self.experiment.hparams)
+
+    @property
+    def data(self):
+        return self.experiment.federation.data
+
+    @property
+    def fast(self) -> float:
+        """A learning rate with which every method learns; momentum multiplies it."""
+        return 0.3 * (1 - self.experiment.hparams.get("client_momentum", 0.0))
+
+    @functools.cached_property
+    def first_state(self):
+        return jax.device_get(self.program.start(KEY, self.hparams, self.data))
+
+    def play(self, rounds: int, key=KEY, data=None, **rates: float):
+        """State, log and scores after some rounds."""
+        data, hparams = data or self.data, floats(self.hparams, **rates)
+        state = self.program.start(key, hparams, data)
+        state, log = self.program.advance(state, key, hparams, data, np.int32(rounds))
+        return state, log, self.program.evaluate(state, key, hparams, data)[0]
+
+    def attacked(self, whole: Federation | None = None, **fields: Any):
+        """Experiment and data of a federation with its attackers."""
+        whole = with_attack_order(whole or federation(), clients=(), seed=0)
+        return build_experiment(self.config(**fields), whole), whole.data
+
+
+def federation(padding: int = 5, filler: float = 0.0) -> Federation:
+    return two_clusters(padding=padding, filler=filler)
+
+
+def floats(hparams: Mapping[str, float], **other: float) -> dict[str, np.float32]:
+    """Traced floats, some of them with other values."""
+    return {name: np.float32(other.get(name, value)) for name, value in hparams.items()}
+
+
+def assert_equal(a: Any, b: Any, **tolerance: float) -> None:
+    """Two trees are the same: bit for bit, or within the tolerance."""
+    assert jax.tree.structure(a) == jax.tree.structure(b), "the structures differ"
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        if tolerance:
+            np.testing.assert_allclose(x, y, **tolerance)
+        else:
+            np.testing.assert_array_equal(x, y)
+
+
+def stack(trees: list) -> Any:
+    """Trees as one, with a leading axis."""
+    return jax.tree.map(lambda *leaves: np.stack(leaves), *trees)
