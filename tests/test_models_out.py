@@ -3,6 +3,7 @@
 import json
 import re
 
+import jax
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -10,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import changed
+from graphfl_jax.metrics import METRICS
 from graphfl_jax.runs import models
 from graphfl_jax.runs.description import description_of
 from tests.entries import scripted
@@ -249,3 +251,17 @@ def test_commands_export_and_predict(made, tmp_path):
 
         assert re.fullmatch(f"error: {message}.*\n", ended.stderr), ended.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_models_are_loaded_without_the_metrics_of_their_run(made, tmp_path, monkeypatch):
+    """An own metric is a function of the user's module, which predictions do not need."""
+    loaded = graphfl_jax.load(made[0])
+    monkeypatch.setitem(METRICS, "mine", METRICS["rmse"])
+    own = changed(config(), {"metrics": ("mine",)})
+    facts = models.facts_of(build_experiment(own, own_data()), own, 1)
+    models.write(tmp_path / "other.safetensors", loaded.groups, facts)
+    monkeypatch.undo()
+    other = graphfl_jax.load(tmp_path / "other.safetensors")
+    assert facts["config"]["metrics"] == ("mine",) and "mine" not in METRICS
+    expected = loaded.params("Oslo")
+    jax.tree.map(np.testing.assert_array_equal, other.params("Oslo"), expected)

@@ -1,6 +1,5 @@
 """The models of a run, loaded to predict: without the run's data and its compiled program."""
 
-import difflib
 import functools
 import os
 from pathlib import Path
@@ -19,6 +18,7 @@ from graphfl_jax.devices import filled
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import models
 from graphfl_jax.runs.models import GroupOfModels
+from graphfl_jax.settings import perhaps
 
 # Parts of a configuration that predictions do not need.
 UNUSED = {"attack.name": "", "defence.name": "", "eval.points": (), "eval.splits": ()}
@@ -63,7 +63,8 @@ class Fleet:
         self.path = path
         self.facts, tensors = models.read(path)
         try:
-            config = configuration(recorded(self.facts["config"]))
+            # Own metrics may be functions that are not here.
+            config = configuration(recorded(self.facts["config"] | {"metrics": ()}))
             own = UNUSED | {"model.weights": ""} if "weights" in config.model else UNUSED
             config = changed(config, own)
             self.experiment = assemble(config, models.placeholder(self.facts))
@@ -173,11 +174,10 @@ class Fleet:
         for group in self.groups:
             if client in group.clients:
                 return group, group.clients.index(client)
-        near = difflib.get_close_matches(str(client), self.clients, n=3)
-        first = ", ".join(near or self.clients[:3])
         raise ValueError(
-            f"client={client} is none of the {len(self.clients)} clients of {self.path}; "
-            f"{'perhaps' if near else 'they begin with'} {first}"
+            f"client={client} is none of the {len(self.clients)} clients of {self.path}"
+            f"{perhaps(str(client), self.clients)}; they begin with "
+            f"{', '.join(self.clients[:3])}"
         )
 
     @staticmethod
