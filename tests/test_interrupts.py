@@ -267,3 +267,17 @@ os.kill(os.getpid(), 15)
         text=True,
     )
     assert (done.returncode, done.stdout) == (143, "[]\n")
+
+
+def test_a_reader_that_stops_reading_ends_a_command_without_an_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    ended = subprocess.run(
+        command("run", "--help"),
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+    )
+    os.close(writer)
+    assert (ended.returncode, ended.stderr) == (141, b"")

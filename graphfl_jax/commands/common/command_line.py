@@ -55,6 +55,7 @@ flags.DEFINE_bool(
     "Show the traceback of an error. With run, play client by client without jit.",
 )
 FLAGS = flags.FLAGS
+BROKEN_PIPE = 128 + 13  # the exit status of a program that SIGPIPE ends
 OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
 
 
@@ -78,6 +79,8 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
                 _keep_compiled(FLAGS.compilation_cache)
             _make_cores_devices(FLAGS.cores)
             sys.exit(main())
+        except BrokenPipeError:
+            raise
         except (OSError, ValueError) as error:
             if FLAGS.debug:
                 traceback.print_exc()
@@ -93,6 +96,9 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
 
     try:
         app.run(guarded, flags_parser=functools.partial(parse, main.__module__))
+    except BrokenPipeError:  # as in `graphfl list fields | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(BROKEN_PIPE)
     except SystemExit as left:
         ended(left.code or 0)
         raise
