@@ -633,7 +633,7 @@ OTHERS = [
     (
         "tables",
         ["--configs=lean.py", "--methods=fedsgd"],
-        "methods='fedsgd' is unknown; choose",
+        "methods='fedsgd' is unknown; perhaps",
     ),
     (
         "tables",
