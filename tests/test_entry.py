@@ -120,7 +120,15 @@ def test_results_have_their_fields_and_no_others(good):
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
         *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
-        *("labels", "allocation", "rejected", "architectures", "communication", "scaling"),
+        *(
+            "labels",
+            "metrics",
+            "allocation",
+            "rejected",
+            "architectures",
+            "communication",
+            "scaling",
+        ),
         *("device", "versions", "git_commit", "identity", "accepted_changes"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}
@@ -131,7 +139,7 @@ def test_results_have_their_fields_and_no_others(good):
     assert results["diverged"] is False
     assert results["rounds"] == read(good[2], "config.json")["rounds"]
     absents = ("labels", "new_clients", "attack", "defence", "allocation")
-    absents += ("rejected", "architectures", "scaling")
+    absents += ("metrics", "rejected", "architectures", "scaling")
     for absent in absents:
         assert results[absent] is None
     assert set(results["scores"]) == {"final", "validation", "best_val"}
