@@ -28,10 +28,10 @@ COMPUTATION = {
     *("rounds", "evaluation", "program"),
 }
 ENTRIES = {
-    *("run", "export", "predict"),
+    *("run", "report", "export", "predict"),
     *("sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
 }
-ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
+ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory", "reporting"}
 LONGEST = 400  # lines
 
 

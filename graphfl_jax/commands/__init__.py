@@ -5,6 +5,6 @@ imports one command.
 """
 
 COMMANDS = (
-    *("run", "export", "predict"),
+    *("run", "report", "export", "predict"),
     *("sweep", "tables", "figures", "robustness", "theory", "bench", "soak"),
 )
