@@ -127,7 +127,9 @@ def _paired(first, second):
         return "their data differ"
     if len({str(_tested(run)) for run in (*a, *b)}) > 1:
         return "their clients or the test examples of these differ"
-    scores = np.array([[np.take(r["scores"]["P"], _training(r)) for r in own] for own in (a, b)])
+    scores = np.array(
+        [[np.take(r["scores"]["P"], _training(r)) for r in own] for own in (a, b)]
+    )
     difference = np.float64(scores[0] - scores[1]).mean(axis=0)
     units = {key: a[0][key] for key in ("higher", "factor", "unit")}
     return {"seeds": seeds} | summary_of(difference) | units

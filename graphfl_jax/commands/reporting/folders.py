@@ -15,6 +15,7 @@ from graphfl_jax.runs import description
 from graphfl_jax.runs.folder import RUN, held
 from graphfl_jax.runs.identity import PATHS
 
+PRINTED = {"1e-3": "× 10⁻³"}  # units as a page shows them
 # Why a report of an older run has no map.
 NO_DESCRIPTION = (
     f"There is no map: {description.FILE}, which names the clients and their relations, is not "
@@ -60,6 +61,7 @@ def read_run(path: Path, published: Callable) -> dict[str, Any]:
 def _collected(path, config, rows, results, described, published):
     metric = results["metric"]
     factor, unit = UNITS.get(metric, (1, ""))
+    unit = PRINTED.get(unit, unit)
     clients = _clients(results, described)
     dataset, timing = results["dataset"], results["timing"]
     values = recorded(flat(config))

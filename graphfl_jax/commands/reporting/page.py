@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from graphfl_jax import __version__
+import graphfl_jax
 from graphfl_jax.commands.reporting.comparison import compared
 from graphfl_jax.commands.reporting.folders import read_run
 from graphfl_jax.runs.checkpoint import write_text
@@ -56,7 +56,7 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         runs=runs,
         comparison=comparison,
         not_real=NOT_REAL,
-        version=__version__,
+        version=graphfl_jax.__version__,
         style=texts["report.css"],
         script=texts["report.js"],
         data=script_text({"runs": data, "groups": curves}),
@@ -71,6 +71,6 @@ def script_text(content: Any) -> str:
     return text
 
 
-def number(value: float, factor: float = 1) -> str:
-    """A number with four significant digits."""
-    return f"{value * factor:.4g}"
+def number(value: float, factor: float = 1, digits: int = 4) -> str:
+    """A number with some significant digits."""
+    return f"{value * factor:.{digits}g}".replace("-", "−")

@@ -1,5 +1,6 @@
 """Where the clients of a federation lie on a map, and the lines between them."""
 
+import math
 from typing import Any
 
 import networkx as nx
@@ -7,6 +8,7 @@ import numpy as np
 
 DEGREES = ["longitude", "latitude"]
 SEED = 0  # of the positions where the data have none
+WIDE = 1.3  # width of a map without positions, relative to a square of its area
 
 
 def map_of(described: dict[str, Any], allocation: list | None) -> dict[str, Any]:
@@ -60,13 +62,26 @@ def _projected(positions, axes):
 
 
 def _spring(count, edges):
-    """Positions that draw related clients together (Fruchterman, Reingold)."""
+    """Positions that draw related clients together (Fruchterman, Reingold).
+
+    Parts of the graph without a relation to each other are placed side by side, in rows.
+    """
     graph = nx.Graph()
     graph.add_nodes_from(range(count))
-    if not edges:
-        places = nx.circular_layout(graph)
-    else:
-        graph.add_weighted_edges_from(edges)
-        # Weights only up to their rank: a few large ones would draw all clients into one point.
-        places = nx.spring_layout(graph, seed=SEED, weight=None, iterations=100)
-    return [np.round(places[i], 5).tolist() for i in range(count)]
+    graph.add_edges_from(edge[:2] for edge in edges)
+    parts = sorted(nx.connected_components(graph), key=lambda part: (-len(part), min(part)))
+    radii = [math.sqrt(len(part)) for part in parts]
+    longest = WIDE * math.sqrt(sum((2 * radius + 1) ** 2 for radius in radii))
+    places, left, top, tall = np.zeros((count, 2)), 0.0, 0.0, 0.0
+    for part, radius in zip(parts, radii, strict=True):
+        if left and left + 2 * radius > longest:
+            left, top, tall = 0.0, top - tall, 0.0
+        centre = (left + radius, top - radius)
+        own = graph.subgraph(sorted(part))
+        found = nx.spring_layout(
+            own, seed=SEED, scale=radius, center=centre, iterations=100, method="force"
+        )
+        for i, place in found.items():
+            places[i] = place
+        left, tall = left + 2 * radius + 1, max(tall, 2 * radius + 1)
+    return places.round(5).tolist()

@@ -52,7 +52,8 @@ function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
   const size = Math.abs(value);
-  return size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  const text = size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return text.replace(/-/g, "−");
 }
 
 function bytes(count) {
@@ -82,6 +83,13 @@ function meaning(run) {
 function range(values) {
   const known = values.filter((value) => value !== null);
   return known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
+}
+
+/** The range of colours: without the outer twentieths of many values, so that a few do not flatten the rest. */
+function scaleRange(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  if (sorted.length < 20) return range(sorted);
+  return [0.05, 0.95].map((q) => sorted[Math.round(q * (sorted.length - 1))]);
 }
 
 function share(value, [low, high]) {
@@ -156,9 +164,11 @@ function showMap(run) {
   const H = (y1 - y0) * scale + 2 * pad, left = (W - (x1 - x0) * scale) / 2;
   const place = (i) => [left + (xs[i] - x0) * scale, pad + (y1 - ys[i]) * scale];
   const heaviest = Math.max(...run.map.edges.map(([, , weight]) => Math.abs(weight)), 0) || 1;
+  const lightest = Math.min(...run.map.edges.map(([, , weight]) => Math.abs(weight)), heaviest);
+  const thin = run.map.edges.length > 200 ? 0.35 : 1;
   const lines = run.map.edges.map(([a, b, weight]) => {
     const [[ax, ay], [bx, by]] = [place(a), place(b)];
-    const thick = 0.5 + 2 * Math.abs(weight) / heaviest;
+    const thick = thin * (lightest < heaviest ? 0.5 + 3 * Math.abs(weight) / heaviest : 1.5);
     return draw("line", { class: "edge", x1: ax, y1: ay, x2: bx, y2: by, "stroke-width": thick.toFixed(2) });
   });
   nodes = run.clients.map((client, i) => draw("path", {
@@ -179,10 +189,10 @@ function showMap(run) {
 }
 
 function mapText(run) {
-  const lines = run.map.edges.length;
+  const lines = run.map.edges.length, same = new Set(run.map.edges.map(([, , weight]) => weight)).size < 2;
   const kind = run.map.learned ? "learned shares above 1/clients" : "relations";
   const where = run.map.axes ? `Positions are ${run.map.axes}.` : lines ? "Positions have no meaning: related clients are drawn near each other." : "There are no relations, and positions have no meaning.";
-  const edges = lines ? `${lines} lines show ${run.map.relations} ${kind}, where the two directions are one line; thicker lines have larger weights. ` : "";
+  const edges = lines ? `${lines} lines show ${run.map.relations} ${kind}, where the two directions are one line${same ? "" : "; thicker lines have larger weights"}. ` : "";
   return `${edges}${where} With the Tab key, enter the map, and move by the arrow keys.`;
 }
 
@@ -190,16 +200,17 @@ function mapText(run) {
 function paintMap(run) {
   if (!run.map) return;
   const place = document.querySelector("#map svg").place;
-  const values = run.clients.map((_, i) => shown(run, i)), between = range(values);
+  const values = run.clients.map((_, i) => shown(run, i)), between = scaleRange(values), [least, most] = range(values);
   nodes.forEach((node, i) => {
-    const t = values[i] === null ? 0.5 : share(values[i], between);
+    const t = values[i] === null ? 0.5 : Math.min(Math.max(share(values[i], between), 0), 1);
     node.setAttribute("d", shape(run.clients[i], ...place(i), radius(run, t)));
     node.setAttribute("fill", values[i] === null ? "var(--paper)" : colour(t));
   });
   const items = [make("span", {}, meaning(run))];
   for (const t of run.scores ? [0, 0.5, 1] : []) {
     const value = between[0] + t * (between[1] - between[0]);
-    items.push(make("span", {}, sample({}, t), short(value * run.factor)));
+    const beyond = t === 0 && least < between[0] ? "≤ " : t === 1 && most > between[1] ? "≥ " : "";
+    items.push(make("span", {}, sample({}, t), beyond + short(value * run.factor)));
   }
   if (run.clients.some((client) => client.new)) items.push(make("span", {}, sample({ new: true }, 0.5), "new client"));
   if (run.clients.some((client) => client.malicious)) items.push(make("span", {}, sample({ malicious: true }, 0.5), "malicious client"));
@@ -243,6 +254,10 @@ function focusOn(elements, from, to) {
 
 // ------------------------------------------------------------------------------------- clients
 
+function kind(client) {
+  return [client.new && "new", client.malicious && "malicious"].filter(Boolean).join(", ");
+}
+
 function columns(run) {
   const found = [{ key: "name", name: "client", of: (i) => run.clients[i].name }];
   for (const point of run.scores ? POINTS : []) found.push({ key: point, name: point, number: true, of: (i) => run.scores[point][i], factor: run.factor });
@@ -253,14 +268,14 @@ function columns(run) {
   for (const split of Object.keys(run.clients[0]?.examples || {})) found.push({ key: `n ${split}`, name: split, number: true, wide: true, of: (i) => run.clients[i].examples[split] });
   if (run.map) found.push({ key: "degree", name: "neighbours", number: true, wide: true, of: (i) => degree(run, i) });
   if (run.clients.some((client) => client.new || client.malicious)) {
-    found.push({ key: "kind", name: "kind", of: (i) => [run.clients[i].new && "new", run.clients[i].malicious && "malicious"].filter(Boolean).join(", ") });
+    found.push({ key: "kind", name: "kind", wide: true, of: (i) => kind(run.clients[i]) });
   }
   return found;
 }
 
 function showClients(run) {
   const list = columns(run);
-  const style = (column) => (column.wide ? { class: "wide" } : {});
+  const style = (column) => ({ class: `${column.number ? "right" : ""} ${column.wide ? "wide" : ""}` });
   rows = run.clients.map((_, i) => {
     const cells = list.map((column, c) => {
       const value = column.of(i), text = column.number ? short(value === null ? null : value * (column.factor || 1)) : value;
@@ -327,8 +342,8 @@ function search() {
   const text = document.getElementById("search").value.trim().toLowerCase();
   let count = 0;
   DATA.runs[state.run].clients.forEach((client, i) => {
-    const found = client.name.toLowerCase().includes(text);
-    count += found;
+    const found = client.name.toLowerCase().includes(text) || (text && kind(client).includes(text));
+    count += Boolean(found);
     if (rows[i]) rows[i].hidden = !found;
     if (nodes[i]) nodes[i].classList.toggle("dim", !found);
   });
@@ -459,25 +474,31 @@ function showHistogram(run) {
 /** A matrix of cells, dark to light, that is read by pointer or by arrow keys. */
 function matrix(values, rowNames, columnNames, text, caption) {
   const count = columnNames.length, most = Math.max(...values.flat());
-  const step = Math.max(3, Math.min(26, Math.floor(Math.min(width() / count, 900 / values.length))));
-  const whole = draw("svg", { width: count * step, height: values.length * step, viewBox: `0 0 ${count * step} ${values.length * step}`, tabindex: 0, role: "application", "aria-label": caption });
-  whole.append(draw("rect", { width: count * step, height: values.length * step, fill: colour(0) }));
+  const left = values.length <= 60 && width() > 600 ? 130 : 0, top = columnNames.every((name) => name.length < 4) ? 18 : 0;
+  const step = Math.max(3, Math.min(26, Math.floor(Math.min((width() - left) / count, 900 / values.length))));
+  const [W, H] = [left + count * step, top + values.length * step];
+  const whole = draw("svg", { width: W, height: H, viewBox: `0 0 ${W} ${H}`, tabindex: 0, role: "application", "aria-label": caption });
+  const cell = (i, j) => ({ x: left + j * step, y: top + i * step });
+  whole.append(draw("rect", { ...cell(0, 0), width: count * step, height: values.length * step, fill: colour(0) }));
   values.forEach((row, i) => row.forEach((value, j) => {
-    if (value) whole.append(draw("rect", { x: j * step, y: i * step, width: step, height: step, fill: colour(value / most) }));
+    if (value) whole.append(draw("rect", { ...cell(i, j), width: step, height: step, fill: colour(value / most) }));
   }));
+  if (left && step > 10) rowNames.forEach((name, i) => whole.append(draw("text", { x: left - 6, y: top + (i + 0.5) * step + 4, "text-anchor": "end" }, name.length > 17 ? `${name.slice(0, 16)}…` : name)));
+  if (top && step > 10) columnNames.forEach((name, j) => whole.append(draw("text", { x: left + (j + 0.5) * step, y: 12, "text-anchor": "middle" }, name)));
   const cursor = draw("rect", { class: "cursor", width: step, height: step, visibility: "hidden" });
-  const reading = make("p", { class: "reading", "aria-live": "polite" });
+  const reading = make("p", { class: "reading", "aria-live": "polite" }, "Point at a cell, or move by the arrow keys, to read it.");
   whole.append(cursor);
   const at = { i: 0, j: 0 };
   const read = (i, j) => {
     at.i = Math.min(Math.max(i, 0), values.length - 1);
     at.j = Math.min(Math.max(j, 0), count - 1);
-    filled(cursor, { x: at.j * step, y: at.i * step, visibility: "visible" }, []);
+    filled(cursor, { ...cell(at.i, at.j), visibility: "visible" }, []);
     reading.textContent = text(rowNames[at.i], columnNames[at.j], values[at.i][at.j]);
   };
   whole.addEventListener("mousemove", (event) => {
     const box = whole.getBoundingClientRect();
-    read(Math.floor(((event.clientY - box.top) / box.height) * values.length), Math.floor(((event.clientX - box.left) / box.width) * count));
+    const size = W / box.width;  // it is shrunk if it is too wide
+    read(Math.floor(((event.clientY - box.top) * size - top) / step), Math.floor(((event.clientX - box.left) * size - left) / step));
   });
   whole.addEventListener("focus", () => read(at.i, at.j));
   whole.addEventListener("keydown", (event) => {
@@ -494,9 +515,15 @@ function showMatrices(run) {
   const names = run.clients.map((client) => client.name);
   const training = run.clients.filter((client) => !client.new).map((client) => client.name);
   const say = (client, label, count) => `${client}, label ${label}: ${count} training examples`;
-  put("labels", run.labels && matrix(run.labels.counts, names, run.labels.names, say, `Rows are clients, columns are labels ${run.labels.names[0]} to ${run.labels.names.at(-1)}. Point at a cell, or move by the arrow keys.`));
+  const found = run.labels, flat = found && 3 * found.names.length < names.length && 6 * names.length < width();
+  if (flat) {
+    const turned = found.names.map((_, label) => found.counts.map((counts) => counts[label]));
+    put("labels", matrix(turned, found.names, names, (label, client, count) => say(client, label, count), "Rows are labels, columns are clients in the order of the data."));
+  } else {
+    put("labels", found && matrix(found.counts, names, found.names, say, `Rows are clients, columns are the labels ${found.names[0]} to ${found.names.at(-1)}.`));
+  }
   const tell = (to, from, value) => `The model of ${to} has a share of ${short(value)} of that of ${from}`;
-  put("allocation", run.allocation && matrix(run.allocation, training, training, tell, "Row i, column j: the share of client j's last model in the model of client i, after the last round. Point at a cell, or move by the arrow keys."));
+  put("allocation", run.allocation && matrix(run.allocation, training, training, tell, "Row i, column j: the share of client j's last model in the model of client i, after the last round."));
 }
 
 function showNew(run) {
@@ -513,19 +540,20 @@ function showNew(run) {
 function showAttack(run) {
   const found = run.attack;
   if (!found) return put("attack", null);
+  const defended = Object.values(found.kinds).some((own) => own.rejected !== null);
   const body = Object.entries(found.kinds).map(([kind, own]) => [
     kind, String(own.clients), ...POINTS.map((point) => (own.scores ? short(own.scores[point] * run.factor) : "–")),
-    own.rejected === null || own.rejected === undefined ? "–" : `${short(100 * own.rejected)} %`,
+    ...(defended ? [own.rejected === null ? "–" : `${short(100 * own.rejected)} %`] : []),
   ]);
   const success = found.success ? ` The backdoor succeeds on ${POINTS.map((point) => `${short(100 * found.success[point])} % at ${point}`).join(", ")}.` : "";
   const text = `Attack: ${found.attack || "none"}; defence: ${found.defence || "none"}. Mean test ${withUnit(run)}.${success}`;
-  return put("attack", [make("p", {}, text), table(["clients", "number", ...POINTS, "rejected uploads"], body)]);
+  return put("attack", [make("p", {}, text), table(["clients", "number", ...POINTS, ...(defended ? ["rejected uploads"] : [])], body)]);
 }
 
 function showCost(run) {
-  const names = { compile_s: "compile", train_s: "train", evaluate_s: "evaluate", new_clients_s: "new clients" };
-  const times = Object.entries(names).filter(([key]) => key in run.timing).map(([key, name]) => [`time to ${name}`.replace("to new", "of new"), `${short(run.timing[key])} s`]);
-  put("cost", [table(["", ""], [
+  const names = { compile_s: "compilation", train_s: "training", evaluate_s: "evaluation", new_clients_s: "new clients" };
+  const times = Object.entries(names).filter(([key]) => run.timing[key]).map(([key, name]) => [`seconds of ${name}`, short(run.timing[key])]);
+  put("cost", [table(["what", "amount"], [
     ...times,
     ["local steps of clients", `${short(Math.round(run.timing.client_steps_per_s))} per second`],
     ["down, per client and round", bytes(run.traffic.down)],
