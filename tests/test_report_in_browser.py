@@ -56,7 +56,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, run):
-    """Files of pages: of the run, of three, and of one with 325 clients."""
+    """Files of pages: of the run, of three, of one without scores, and of one without a map."""
     root = tmp_path_factory.mktemp("pages")
     others = [copy.deepcopy(run) | {"seed": seed, "name": f"seed {seed}"} for seed in (1, 1)]
     others[1] |= {"method": "local", "name": "local"}
@@ -64,6 +64,12 @@ def pages(tmp_path_factory, run):
     others[1]["scores"]["P"] = [score + 0.1 for score in run["scores"]["P"]]
     three = [run, *others]
     texts = {"one": rendered([run], None), "three": rendered(three, compared(three))}
+    kinds = {
+        "diverged": {"diverged": True, "scores": None, "main": None},
+        "old": {"map": None, "why_no_map": "There is no map.", "labels": None},
+    }
+    for name, change in kinds.items():
+        texts[name] = rendered([run | change], None)
     for name, text in texts.items():
         (root / f"{name}.html").write_text(text)
     return root
@@ -113,7 +119,7 @@ def requests(browser):
     return [one["params"]["request"]["url"] for one in asked]
 
 
-@pytest.mark.parametrize("name", ["one", "three"])
+@pytest.mark.parametrize("name", ["one", "three", "diverged", "old"])
 def test_a_page_fits_asks_for_nothing_and_has_no_errors(name, browser, pages):
     for width in (1280, 360):
         path = pages / f"{name}.html"

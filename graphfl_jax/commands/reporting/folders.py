@@ -50,7 +50,7 @@ def read_run(path: Path, published: Callable) -> dict[str, Any]:
     if (path / description.FILE).exists():
         described = _read(path / description.FILE)
     try:
-        return _collected(path, config, rows, results, described, published)
+        return _collected(path, config, rows, _renamed(results), described, published)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"run={path} has files that do not fit together ({type(error).__name__}: {error}); "
@@ -64,8 +64,13 @@ def _collected(path, config, rows, results, described, published):
     unit = PRINTED.get(unit, unit)
     clients = _clients(results, described)
     dataset, timing = results["dataset"], results["timing"]
-    values = recorded(flat(config))
-    paper = published(configuration(values), results["variant"], dataset)
+    values, paper, settings, unknown = flat(config), None, [], ""
+    try:
+        values = recorded(values)
+        paper = published(configuration(values), results["variant"], dataset)
+        settings = settings_of(values, results["variant"])
+    except ValueError as error:
+        unknown = f"The defaults are not known here: {error}."
     return {
         "path": str(path),
         "name": path.absolute().name,
@@ -97,9 +102,17 @@ def _collected(path, config, rows, results, described, published):
         "device": results.get("device", ""),
         "versions": results.get("versions", {}),
         "commit": results.get("git_commit"),
-        "settings": settings_of(values, results["variant"]),
+        "settings": settings,
+        "unknown": unknown,
         "values": values,
     }
+
+
+def _renamed(results):
+    """Results with today's names of keys, which the last release wrote with others."""
+    found = {"new_clients": results.get("novel"), "attack": None} | results
+    timing = {name.replace("novel", "new_clients"): s for name, s in found["timing"].items()}
+    return found | {"timing": timing}
 
 
 def _clients(results, described):

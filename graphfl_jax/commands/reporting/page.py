@@ -12,7 +12,12 @@ from graphfl_jax.commands.reporting.folders import read_run
 from graphfl_jax.runs.checkpoint import write_text
 
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
-SHOWN = ("values", "versions", "settings")  # parts that the template shows, not the script
+SHOWN = (
+    "values",
+    "versions",
+    "settings",
+    "unknown",
+)  # parts that the template shows, not the script
 
 
 def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None:
