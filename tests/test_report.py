@@ -242,7 +242,7 @@ def test_the_same_run_twice_is_refused(folders, tmp_path):
 @pytest.mark.parametrize(
     "change, why",
     [
-        (lambda run: shutil.rmtree(run), r"run=\S+ holds no run; name the folder of a run"),
+        (lambda run: shutil.rmtree(run), r"folders=\S+ holds no run; name the folder of a run"),
         (
             lambda run: (run / "results.json").unlink(),
             r"has no results\.json, only 2 evaluations, the last after round 4 of 4; wait",
@@ -291,7 +291,7 @@ def test_the_command_writes_one_file_and_replaces_none(folders, tmp_path):
         ended = scripted(START, folders["ditto-0"], flag, cwd=tmp_path)
         assert ended.status == 2 and why in ended.stderr and ended.stderr.count("\n") == 1
     ended = scripted(START, cwd=tmp_path)
-    assert ended.status == 2 and "runs is not set; name the folder" in ended.stderr
+    assert ended.status == 2 and "folders is not set; name the folder" in ended.stderr
     assert (tmp_path / "made.html").read_text() == page
 
 

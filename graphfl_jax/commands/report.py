@@ -14,13 +14,13 @@ from graphfl_jax.commands.paper.published import published
 from graphfl_jax.commands.reporting.page import write_report
 from graphfl_jax.runs.disk import why_not_writable
 
-flags.DEFINE_multi_string("runs", [], "Folders of runs; the words without a flag.")
+flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
 flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")
 
 
 def main() -> int:
-    if not FLAGS.runs:
-        raise ValueError("runs is not set; name the folder of a run, such as runs/mine")
+    if not FLAGS.folders:
+        raise ValueError("folders is not set; name the folder of a run, such as runs/mine")
     to = Path(FLAGS.to)
     if to.exists():
         raise ValueError(f"to={to} exists; remove it, or choose another --to")
@@ -28,9 +28,9 @@ def main() -> int:
     why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
     if why:
         raise ValueError(f"to={to} cannot be written ({why}); choose another --to")
-    write_report([Path(run) for run in FLAGS.runs], to, published)
+    write_report([Path(run) for run in FLAGS.folders], to, published)
     Console().print(
-        f"{to}: a report of {len(FLAGS.runs)} run{'s' * (len(FLAGS.runs) > 1)}, "
+        f"{to}: a report of {len(FLAGS.folders)} run{'s' * (len(FLAGS.folders) > 1)}, "
         f"{to.stat().st_size / 1000:.0f} kB; open it in a browser",
         highlight=False,
         markup=False,

@@ -258,7 +258,7 @@ def _parse(argv):
     """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
 
     One word may stand alone: the value of --run, if the command has this flag, or of --config.
-    Any number of words may be values of --runs, if the command has this flag.
+    Any number of words may be values of --folders, if the command has this flag.
     """
     FLAGS.set_gnu_getopt(True)  # flags may follow that word
     asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
@@ -272,8 +272,8 @@ def _parse(argv):
             _show_help()
     except (flags.Error, ValueError) as error:
         refuse(str(error))
-    if "runs" in FLAGS:  # as in `graphfl report runs/mine runs/other`
-        FLAGS.runs = [*FLAGS.runs, *rest[1:]]
+    if "folders" in FLAGS:  # as in `graphfl report runs/mine runs/other`
+        FLAGS.folders = [*FLAGS.folders, *rest[1:]]
         del rest[1:]
     alone = "run" if "run" in FLAGS else "config"
     if len(rest) == 2 and FLAGS[alone].value is None:  # as in `graphfl run tpt48`

@@ -59,8 +59,8 @@ def _grouped(runs):
         before = seen.setdefault((text, run["seed"]), run)
         if before is not run:
             raise ValueError(
-                f"run={run['path']} has the settings and the seed of {before['path']}; name "
-                f"one of them"
+                f"folders={run['path']} has the settings and the seed of {before['path']}; "
+                f"name one of them"
             )
         groups.setdefault(text, []).append(i)
     named = [{"runs": members} for members in groups.values()]

@@ -35,13 +35,13 @@ def read_run(path: Path, published: Callable) -> dict[str, Any]:
     """
     if held(path) != RUN:
         what = f"holds {held(path)}" if held(path) else "holds no run"
-        raise ValueError(f"run={path} {what}; name the folder of a run, such as runs/mine")
+        raise ValueError(f"folders={path} {what}; name the folder of a run, such as runs/mine")
     config = _read(path / "config.json")
     rows = _read_lines(path / "metrics.jsonl")
     if not (path / "results.json").exists():
         last = f", the last after round {rows[-1]['round']}" if rows else ""
         raise ValueError(
-            f"run={path} has no results.json, only {len(rows)} evaluations{last} of "
+            f"folders={path} has no results.json, only {len(rows)} evaluations{last} of "
             f"{config.get('rounds', '?')}; wait until the run has ended, or continue it with "
             f"graphfl run --out={path} --resume"
         )
@@ -53,8 +53,8 @@ def read_run(path: Path, published: Callable) -> dict[str, Any]:
         return _collected(path, config, rows, _renamed(results), described, published)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
-            f"run={path} has files that do not fit together ({type(error).__name__}: {error}); "
-            f"run it again into another folder"
+            f"folders={path} has files that do not fit together ({type(error).__name__}: "
+            f"{error}); run it again into another folder"
         ) from error
 
 
@@ -252,8 +252,8 @@ def _read(path):
         return content
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(
-            f"run={path.parent}: {path.name} is missing or damaged; run it again into another "
-            f"folder"
+            f"folders={path.parent}: {path.name} is missing or damaged; run it again into "
+            f"another folder"
         ) from error
 
 
@@ -265,6 +265,6 @@ def _read_lines(path):
         return [json.loads(line) for line in path.read_text().splitlines()]
     except ValueError as error:
         raise ValueError(
-            f"run={path.parent}: {path.name} is damaged; continue the run with "
+            f"folders={path.parent}: {path.name} is damaged; continue the run with "
             f"graphfl run --out={path.parent} --resume, which writes it again"
         ) from error

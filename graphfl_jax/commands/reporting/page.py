@@ -78,4 +78,4 @@ def script_text(content: Any) -> str:
 
 def number(value: float, factor: float = 1, digits: int = 4) -> str:
     """A number with some significant digits."""
-    return f"{value * factor:.{digits}g}".replace("-", "−")
+    return f"{value * factor:#.{digits}g}".rstrip(".").replace("-", "−")

@@ -367,12 +367,12 @@ function lines(series, { x: xName, y: yName, factor }) {
   const X = (x) => left + share(x, [x0, x1]) * (W - left - right);
   const Y = (y) => H - bottom - ((bend(y * factor) - low) / (high - low)) * (H - top - bottom);
   const whole = draw("svg", { width: W, height: H, viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${yName} over ${xName}: ${series.map((one) => one.name).join(", ")}` });
-  const marks = log ? powers(y0, y1) : ticks(y0, y1, 5);
+  const marks = log ? powers(y0, y1) : ticks(y0, y1, 7);
   for (const y of marks) {
     whole.append(draw("line", { class: "axis", x1: left, x2: W - right, y1: Y(y / factor), y2: Y(y / factor) }));
     whole.append(draw("text", { x: left - 6, y: Y(y / factor) + 4, "text-anchor": "end" }, short(y)));
   }
-  for (const x of ticks(x0, x1, Math.max(2, Math.floor(W / 110))).filter(Number.isInteger)) {
+  for (const x of ticks(x0, x1, Math.max(2, Math.floor(W / 80))).filter(Number.isInteger)) {
     whole.append(draw("text", { x: X(x), y: H - bottom + 18, "text-anchor": "middle" }, String(x)));
   }
   whole.append(draw("text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle" }, xName));
