@@ -30,11 +30,11 @@ COMPUTATION = {
     *("rounds", "evaluation", "program"),
 }
 ENTRIES = {
-    *("run", "export", "predict"),
+    *("run", "report", "export", "predict"),
     *("sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
     *("list", "completion"),
 }
-ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
+ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory", "reporting"}
 LONGEST = 400  # lines
 
 

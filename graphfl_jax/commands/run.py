@@ -50,6 +50,7 @@ from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 
 COLUMNS = 6  # targets of a table
+REPORT = "report.html"
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_bool(
@@ -60,6 +61,7 @@ flags.DEFINE_bool(
     False,
     f"Write {models.FILE} also if it has more than {models.LARGEST // 10**6} MB.",
 )
+flags.DEFINE_bool("report", False, "Write report.html, a report of the run, into its folder.")
 
 
 def main() -> int:
@@ -94,6 +96,10 @@ def run_and_print(config: ConfigDict) -> int:
             save_models=FLAGS.save_models,
         )
     console = Console(quiet=not is_first())
+    if FLAGS.report and is_first():
+        from graphfl_jax.commands.reporting.page import write_report
+
+        write_report([out], out / REPORT, published)
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
         saved = any(out.glob("checkpoints/*.json"))
@@ -132,6 +138,8 @@ def run_and_print(config: ConfigDict) -> int:
             soft_wrap=True,
         )
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
+    if FLAGS.report:
+        console.print(f"{out}/{REPORT}", highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

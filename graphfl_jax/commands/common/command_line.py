@@ -284,6 +284,7 @@ def parse(command: str, argv: list[str]) -> list[str]:
     """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
 
     One word may stand alone: the value of --run, if the command has this flag, or of --config.
+    Any number of words may be values of --folders, if the command has this flag.
     Prints the help and exits, if it is asked for, and exits with status 2 if a flag does not
     fit.
 
@@ -302,6 +303,9 @@ def parse(command: str, argv: list[str]) -> list[str]:
         OVERRIDES.clear()
         OVERRIDES.update(overrides)
         rest = FLAGS(argv)
+        if "folders" in FLAGS:  # as in `graphfl report runs/mine runs/other`
+            FLAGS.folders = [*FLAGS.folders, *rest[1:]]
+            del rest[1:]
         alone = "run" if "run" in FLAGS else "config"
         if len(rest) == 2 and FLAGS[alone].value is None:  # as in `graphfl run tpt48`
             FLAGS[alone].value = rest.pop()

@@ -1,0 +1,44 @@
+"""Writes a report of runs: ``graphfl report runs/mine [runs/other ...] --to=report.html``.
+
+The report is one HTML file that needs no network: a map of the clients, scores over rounds, a
+table of the clients, and more. Of several runs, it also compares their methods.
+"""
+
+from pathlib import Path
+
+from absl import flags
+from rich.console import Console
+
+from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.paper.published import published
+from graphfl_jax.commands.reporting.page import write_report
+from graphfl_jax.runs.disk import why_not_writable
+
+flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
+flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")
+
+
+def main() -> int:
+    if not FLAGS.folders:
+        raise ValueError("folders is not set; name the folder of a run, such as runs/mine")
+    to = Path(FLAGS.to)
+    if to.exists():
+        raise ValueError(f"to={to} exists; remove it, or choose another --to")
+    folder = to.absolute().parent
+    why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
+    if why:
+        raise ValueError(f"to={to} cannot be written ({why}); choose another --to")
+    write_report([Path(run) for run in FLAGS.folders], to, published)
+    Console().print(
+        f"{to}: a report of {len(FLAGS.folders)} run{'s' * (len(FLAGS.folders) > 1)}, "
+        f"{to.stat().st_size / 1000:.0f} kB; open it in a browser",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def start() -> None:
+    """Reads the flags, and runs the command."""
+    launch(main, keep_compiled=False)

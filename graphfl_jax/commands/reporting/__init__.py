@@ -1,0 +1,1 @@
+"""Reports: one HTML file, without a network, about one run or several."""

@@ -1,0 +1,270 @@
+"""What the files of a run's folder state, as a plain dictionary for a report."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.reporting.places import map_of
+from graphfl_jax.configs import PRESETS, methods
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import configuration, flat, recorded, values_of
+from graphfl_jax.evaluation import POINTS
+from graphfl_jax.runs import description
+from graphfl_jax.runs.folder import RUN, held
+from graphfl_jax.runs.identity import PATHS
+
+PRINTED = {"1e-3": "× 10⁻³"}  # units as a page shows them
+# Why a report of an older run has no map.
+NO_DESCRIPTION = (
+    f"There is no map: {description.FILE}, which names the clients and their relations, is not "
+    f"in the folder. Runs of older releases do not write it."
+)
+
+
+def read_run(path: Path, published: Callable) -> dict[str, Any]:
+    """What a report states of the run in a folder. Scores are those of the files, unchanged.
+
+    Args:
+      path: of the folder.
+      published: `paper.published.published`.
+
+    Raises:
+      ValueError: the folder holds no run, or a run without results; or a file is damaged.
+    """
+    if held(path) != RUN:
+        what = f"holds {held(path)}" if held(path) else "holds no run"
+        raise ValueError(f"folders={path} {what}; name the folder of a run, such as runs/mine")
+    config = _read(path / "config.json")
+    rows = _read_lines(path / "metrics.jsonl")
+    if not (path / "results.json").exists():
+        last = f", the last after round {rows[-1]['round']}" if rows else ""
+        raise ValueError(
+            f"folders={path} has no results.json, only {len(rows)} evaluations{last} of "
+            f"{config.get('rounds', '?')}; wait until the run has ended, or continue it with "
+            f"graphfl run --out={path} --resume"
+        )
+    results = _read(path / "results.json")
+    described = None
+    if (path / description.FILE).exists():
+        described = _read(path / description.FILE)
+    try:
+        return _collected(path, config, rows, _renamed(results), described, published)
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"folders={path} has files that do not fit together ({type(error).__name__}: "
+            f"{error}); run it again into another folder"
+        ) from error
+
+
+def _collected(path, config, rows, results, described, published):
+    metric = results["metric"]
+    factor, unit = UNITS.get(metric, (1, ""))
+    unit = PRINTED.get(unit, unit)
+    clients = _clients(results, described)
+    dataset, timing = results["dataset"], results["timing"]
+    values, paper, settings, unknown = flat(config), None, [], ""
+    try:
+        values = recorded(values)
+        paper = published(configuration(values), results["variant"], dataset)
+        settings = settings_of(values, results["variant"])
+    except ValueError as error:
+        unknown = f"The defaults are not known here: {error}."
+    return {
+        "path": str(path),
+        "name": path.absolute().name,
+        "method": results["variant"],
+        "data": dataset["name"],
+        "source": dataset["source"],
+        "extent": dataset["extent"],
+        "sha256": dataset["sha256"],
+        "seed": results["seed"],
+        "rounds": results["rounds"],
+        "metric": metric,
+        "factor": factor,
+        "unit": unit,
+        "higher": results["higher_is_better"],
+        "diverged": results["diverged"],
+        "published": paper and {"mean": paper.mean, "spread": paper.spread},
+        "main": results["scores"] and _summary(results["scores"]["final"]["P"]),
+        "clients": clients,
+        "scores": _scores(results),
+        "map": described and map_of(described, results.get("allocation")),
+        "why_no_map": "" if described else NO_DESCRIPTION,
+        "curve": _curve(rows),
+        "labels": _labels(described),
+        "allocation": results.get("allocation"),
+        "new_clients": _new_clients(results),
+        "attack": _attack(results, clients),
+        "timing": timing,
+        "traffic": _traffic(results, values),
+        "device": results.get("device", ""),
+        "versions": results.get("versions", {}),
+        "commit": results.get("git_commit"),
+        "settings": settings,
+        "unknown": unknown,
+        "values": values,
+    }
+
+
+def _renamed(results):
+    """Results with today's names of keys, which the last release wrote with others."""
+    found = {"new_clients": results.get("novel"), "attack": None} | results
+    timing = {name.replace("novel", "new_clients"): s for name, s in found["timing"].items()}
+    return found | {"timing": timing}
+
+
+def _clients(results, described):
+    """Name, kind and sizes of each client, those that joined later last."""
+    if described is not None:
+        kept = ("name", "new", "malicious", "examples")
+        return [{key: client[key] for key in kept} for client in described["clients"]]
+    scores, new = results["scores"], results["new_clients"] or {"clients": []}
+    attack = results["attack"] or {}
+    training = len(scores["final"]["P"]["per_client"]) if scores else 0
+    malicious = set(attack.get("ids", ()))
+    names = [f"client {i}" for i in range(training)] + new["clients"]
+    return [
+        {"name": name, "new": i >= training, "malicious": i in malicious, "examples": {}}
+        for i, name in enumerate(names)
+    ]
+
+
+def _scores(results):
+    """Test scores of all clients at each point after the last round; None if it diverged.
+
+    Those of new clients are the ones after their last round, None if they diverged.
+    """
+    if results["scores"] is None:
+        return None
+    new = results["new_clients"] or {"clients": [], "curve": [], "diverged_at": -1}
+    joined = new["curve"][-1] if new["curve"] and new["diverged_at"] < 0 else None
+    return {
+        point: results["scores"]["final"][point]["per_client"]
+        + (joined[point]["per_client"] if joined else [None] * len(new["clients"]))
+        for point in POINTS
+    }
+
+
+def _summary(scores):
+    return {key: scores[key] for key in ("mean", "std_clients", "worst_decile")}
+
+
+def _points(scores):
+    """Mean and worst decile at each point that was evaluated."""
+    return {
+        point: [scores[point]["mean"], scores[point]["worst_decile"]]
+        for point in POINTS
+        if point in scores
+    }
+
+
+def _curve(rows):
+    """The evaluations on the test split, or on validation where the test was not evaluated."""
+    split = "test" if any("test" in row for row in rows) else "val"
+    own = [{"x": row["round"], **_points(row[split])} for row in rows if split in row]
+    return {"split": {"test": "test", "val": "validation"}[split], "rows": own}
+
+
+def _new_clients(results):
+    new = results["new_clients"]
+    if not new:
+        return None
+    rows = [{"x": row["rounds"], **_points(row)} for row in new["curve"]]
+    return {"rows": rows, "diverged_at": new["diverged_at"], "count": len(new["clients"])}
+
+
+def _labels(described):
+    """The number of training examples of each client with each label."""
+    if described is None or any(not one["labels"] for one in described["clients"]):
+        return None
+    names = described["labels"] or [str(label) for label in range(described["outputs"])]
+    return {"names": names, "counts": [one["labels"]["train"] for one in described["clients"]]}
+
+
+def _attack(results, clients):
+    """Mean scores of honest and of malicious clients, and the rejected uploads."""
+    attack, scores = results["attack"], _scores(results)
+    rejected, defence = results.get("rejected"), results.get("defence")
+    if not attack and not defence:
+        return None
+    kinds = {}
+    for kind, malicious in (("honest", False), ("malicious", True)):
+        rows = [
+            i for i, c in enumerate(clients) if c["malicious"] == malicious and not c["new"]
+        ]
+        kinds[kind] = {
+            "clients": len(rows),
+            "scores": scores
+            and rows
+            and {point: sum(scores[point][i] for i in rows) / len(rows) for point in POINTS},
+            "rejected": rejected and rejected[kind],
+        }
+    success = attack and attack.get("success")
+    return {
+        "attack": attack and attack["name"],
+        "defence": defence,
+        "kinds": kinds,
+        "success": success,
+    }
+
+
+def _traffic(results, values):
+    """Bytes per client and round, and of all clients in all rounds."""
+    sent = results["communication"]
+    clients = results["rounds"] * values["cohort_size"]
+    return {
+        "up": sent["up_bytes"],
+        "down": sent["down_bytes"],
+        "total": clients * (sent["up_bytes"] + sent["down_bytes"]),
+    }
+
+
+def settings_of(values: dict[str, Any], variant: str) -> list[dict[str, Any]]:
+    """The fields in which a run differs from the configuration of its data set and method.
+
+    Args:
+      values: of the fields of the run.
+      variant: the name of its method.
+
+    Returns:
+      For each its ``name``, ``value`` and ``default``.
+    """
+    fields = fields_of(values)
+    defaults = {name: field.default for name, field in fields.items()}
+    if values["data.name"] in PRESETS:
+        known = values["algorithm.name"].replace("_", "-")
+        method = variant if variant in methods() else known
+        defaults |= values_of(PRESETS[values["data.name"]](method))[0]
+    return [
+        {"name": name, "value": value, "default": defaults[name]}
+        for name, value in sorted(values.items())
+        if value != defaults[name] and name not in PATHS | {"seed"}
+    ]
+
+
+def _read(path):
+    try:
+        content = json.loads(path.read_text())
+        if not isinstance(content, dict):
+            raise ValueError("no keys")
+        return content
+    except (FileNotFoundError, ValueError) as error:
+        raise ValueError(
+            f"folders={path.parent}: {path.name} is missing or damaged; run it again into "
+            f"another folder"
+        ) from error
+
+
+def _read_lines(path):
+    """The evaluations in metrics.jsonl; a run that diverged at once has none."""
+    if not path.exists():
+        return []
+    try:
+        return [json.loads(line) for line in path.read_text().splitlines()]
+    except ValueError as error:
+        raise ValueError(
+            f"folders={path.parent}: {path.name} is damaged; continue the run with "
+            f"graphfl run --out={path.parent} --resume, which writes it again"
+        ) from error

@@ -1,0 +1,81 @@
+"""The page of a report: collects, renders and writes it."""
+
+import json
+from collections.abc import Callable, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import graphfl_jax
+from graphfl_jax.commands.reporting.comparison import compared
+from graphfl_jax.commands.reporting.folders import read_run
+from graphfl_jax.runs.checkpoint import write_text
+
+NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
+SHOWN = (
+    "values",
+    "versions",
+    "settings",
+    "unknown",
+)  # parts that the template shows, not the script
+
+
+def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None:
+    """Writes a report of the runs in folders into one file, which it replaces.
+
+    Args:
+      folders: of the runs.
+      to: the file.
+      published: `paper.published.published`.
+
+    Raises:
+      ValueError: a folder holds no finished run, or two hold the same run.
+      OSError: the file cannot be written.
+    """
+    runs = [read_run(folder, published) for folder in folders]
+    write_text(to, rendered(runs, compared(runs) if len(runs) > 1 else None))
+
+
+def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str:
+    """The text of a page.
+
+    Args:
+      runs: from `folders.read_run`.
+      comparison: of several runs, from `comparison.compared`.
+    """
+    import jinja2
+
+    room = files("graphfl_jax.commands.reporting")
+    texts = {name: (room / name).read_text("utf-8") for name in ("report.css", "report.js")}
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["number"] = number
+    template = environment.from_string((room / "report.html.j2").read_text("utf-8"))
+    data = [{key: run[key] for key in run.keys() - set(SHOWN)} for run in runs]
+    curves = comparison and [
+        {key: group[key] for key in ("name", "data", "metric", "factor", "unit", "curve")}
+        for group in comparison["groups"]
+    ]
+    return template.render(
+        runs=runs,
+        comparison=comparison,
+        not_real=NOT_REAL,
+        version=graphfl_jax.__version__,
+        style=texts["report.css"],
+        script=texts["report.js"],
+        data=script_text({"runs": data, "groups": curves}),
+    )
+
+
+def script_text(content: Any) -> str:
+    """JSON that cannot end the script element that holds it."""
+    text = json.dumps(content, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def number(value: float, factor: float = 1, digits: int = 4) -> str:
+    """A number with some significant digits."""
+    return f"{value * factor:#.{digits}g}".rstrip(".").replace("-", "−")

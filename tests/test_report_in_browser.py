@@ -1,0 +1,239 @@
+"""Reports in a browser: Chromium without a window, driven by Selenium."""
+
+import copy
+import importlib.util
+import json
+import shutil
+import time
+
+import numpy as np
+import pytest
+
+import graphfl_jax
+from graphfl_jax.commands.reporting.comparison import compared
+from graphfl_jax.commands.reporting.folders import read_run
+from graphfl_jax.commands.reporting.page import rendered
+from tests.federations import small_config, two_clusters
+
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    not (DRIVER and shutil.which("chromium") and importlib.util.find_spec("selenium")),
+    reason="chromium, chromedriver and selenium are not installed",
+)
+FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
+    *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
+)
+SCRIPT = "<script>alert(1)</script>"
+ENOUGH = 2.0  # seconds to make, and to load, a page with 325 clients
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('browser')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """What a report states of a small run, with a client whose name is a script."""
+    out = tmp_path_factory.mktemp("run") / "mine"
+    graphfl_jax.run(small_config("ditto", rounds=4, eval_every=2), two_clusters(), out=out)
+    path = out / "federation.json"
+    described = json.loads(path.read_text())
+    described["clients"][3] |= {"name": SCRIPT, "new": False, "malicious": True}
+    path.write_text(json.dumps(described))
+    return read_run(out, lambda *facts: None)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, run):
+    """Files of pages: of the run, of three, of one without scores, and of one without a map."""
+    root = tmp_path_factory.mktemp("pages")
+    others = [copy.deepcopy(run) | {"seed": seed, "name": f"seed {seed}"} for seed in (1, 1)]
+    others[1] |= {"method": "local", "name": "local"}
+    others[1]["values"] |= {"algorithm.name": "local"}
+    others[1]["scores"]["P"] = [score + 0.1 for score in run["scores"]["P"]]
+    three = [run, *others]
+    texts = {"one": rendered([run], None), "three": rendered(three, compared(three))}
+    kinds = {
+        "diverged": {"diverged": True, "scores": None, "main": None},
+        "old": {"map": None, "why_no_map": "There is no map.", "labels": None},
+    }
+    for name, change in kinds.items():
+        texts[name] = rendered([run | change], None)
+    for name, text in texts.items():
+        (root / f"{name}.html").write_text(text)
+    return root
+
+
+def of_many(path, out, clients=325):
+    """A copy of a run's folder with many clients, as PEMS-BAY has."""
+    rng = np.random.default_rng(0)
+    shutil.copytree(path, out)
+    described = json.loads((out / "federation.json").read_text())
+    first = described["clients"][0]
+    described["clients"] = [first | {"name": f"sensor {i}"} for i in range(clients)]
+    described["relations"] = [[*map(int, rng.choice(clients, 2)), 0.5] for _ in range(2369)]
+    results = json.loads((out / "results.json").read_text())
+    for scores in results["scores"]["final"].values():
+        scores["per_client"] = rng.uniform(size=clients).tolist()
+    for name, content in {"federation.json": described, "results.json": results}.items():
+        (out / name).write_text(json.dumps(content))
+    return out
+
+
+def opened(browser, path, width=1280):
+    """Opens a page with an empty log."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    for log in ("browser", "performance"):
+        browser.get_log(log)
+    browser.get(path.as_uri())
+
+
+def found(browser, selector):
+    return browser.find_elements("css selector", selector)
+
+
+def names(browser):
+    """The names in the visible rows of the table of clients."""
+    cells = found(browser, "#clients tbody tr:not([hidden]) th")
+    return [cell.get_property("textContent") for cell in cells]
+
+
+def requests(browser):
+    """The addresses that a page has asked for since it was opened."""
+    messages = [
+        json.loads(entry["message"])["message"] for entry in browser.get_log("performance")
+    ]
+    asked = [one for one in messages if one["method"] == "Network.requestWillBeSent"]
+    return [one["params"]["request"]["url"] for one in asked]
+
+
+@pytest.mark.parametrize("name", ["one", "three", "diverged", "old"])
+def test_a_page_fits_asks_for_nothing_and_has_no_errors(name, browser, pages):
+    for width in (1280, 360):
+        path = pages / f"{name}.html"
+        opened(browser, path, width)
+        page = "document.documentElement"
+        assert browser.execute_script(f"return {page}.scrollWidth <= {page}.clientWidth")
+        assert {url for url in requests(browser) if not url.startswith("data:")} == {
+            path.as_uri()
+        }
+        assert browser.get_log("browser") == []
+
+
+def test_nodes_and_lines_are_those_of_the_federation(browser, pages, run):
+    opened(browser, pages / "one.html")
+    assert len(found(browser, "#map .node")) == len(run["clients"])
+    assert len(found(browser, "#map .edge")) == len(run["map"]["edges"])
+    malicious = found(browser, "#map .node")[3].get_attribute("d")
+    assert malicious.count("L") == 2  # a triangle
+    assert "malicious client" in found(browser, "#map .legend")[0].text
+
+
+def test_a_name_that_is_a_script_is_text(browser, pages):
+    opened(browser, pages / "one.html")  # an alert would make every further call fail
+    assert SCRIPT in names(browser)
+    assert SCRIPT in found(browser, "#map .node")[3].get_attribute("aria-label")
+    assert len(found(browser, "script")) == 2
+
+
+def test_pointing_marks_a_client_in_both_places(browser, pages, run):
+    from selenium.webdriver import ActionChains
+
+    opened(browser, pages / "one.html")
+    name = run["clients"][2]["name"]
+    for target in ("#map .node", "#clients tr"):
+        (element,) = found(browser, f'{target}[data-client="2"]')
+        browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+        ActionChains(browser).move_to_element(element).perform()
+        assert [e.get_attribute("data-client") for e in found(browser, ".marked")] == ["2", "2"]
+        reading = found(browser, "#reading")[0].text
+        assert reading.startswith(f"{name}: G ") and "examples" in reading
+        ActionChains(browser).move_to_element(found(browser, "h1")[0]).perform()
+        browser.execute_script(
+            "for (const e of document.querySelectorAll('.marked')) e.classList.remove('marked')"
+        )
+
+
+def test_the_table_is_sorted_and_searched_by_keyboard(browser, pages, run):
+    from selenium.webdriver.common.keys import Keys
+
+    opened(browser, pages / "one.html")
+    everyone = [client["name"] for client in run["clients"]]
+    order = sorted(range(len(everyone)), key=lambda i: run["scores"]["P"][i])
+    (button,) = found(browser, '#clients th[data-key="P"] button')
+    button.send_keys(Keys.ENTER)
+    scores = [run["scores"]["P"][everyone.index(name)] for name in names(browser)]
+    assert scores == [run["scores"]["P"][i] for i in order]
+    button.send_keys(Keys.ENTER)
+    assert [run["scores"]["P"][everyone.index(name)] for name in names(browser)] == scores[::-1]
+    heads = found(browser, '#clients th[aria-sort="descending"]')
+    assert [head.get_attribute("data-key") for head in heads] == ["P"]
+    found(browser, "#search")[0].send_keys("ALERT")
+    assert names(browser) == [SCRIPT] and len(found(browser, "#map .node.dim")) == 6
+    assert found(browser, "#found")[0].text == "1 of 7"
+
+
+def test_the_map_and_the_view_are_moved_by_keys(browser, pages, run):
+    from selenium.webdriver.common.keys import Keys
+
+    opened(browser, pages / "one.html")
+    nodes = found(browser, "#map .node")
+    assert [node.get_attribute("tabindex") for node in nodes].count("0") == 1
+    start = nodes[0]
+    for key in (Keys.ARROW_RIGHT, Keys.ARROW_LEFT, Keys.ARROW_DOWN, Keys.ARROW_UP):
+        start.send_keys(key)
+    focused = browser.switch_to.active_element
+    client = run["clients"][int(focused.get_attribute("data-client"))]
+    assert found(browser, "#reading")[0].text.startswith(client["name"])
+    before = [node.get_attribute("fill") for node in nodes]
+    found(browser, 'input[value="P"]')[0].send_keys(Keys.ARROW_RIGHT)  # to the gain
+    assert found(browser, 'input[value="gain"]')[0].is_selected()
+    assert [node.get_attribute("fill") for node in nodes] != before
+    assert found(browser, "#map .legend")[0].text.startswith("gain of P over L")
+    labels = found(browser, "#labels svg")[-1]
+    labels.send_keys(Keys.ARROW_RIGHT)
+    counts = run["labels"]["counts"][1]  # rows are labels, since there are few
+    expected = f"{run['clients'][1]['name']}, label 0: {counts[0]} training examples"
+    assert found(browser, "#labels .reading")[0].text == expected
+
+
+def test_of_several_runs_one_is_chosen(browser, pages, run):
+    from selenium.webdriver.support.ui import Select
+
+    opened(browser, pages / "three.html")
+    assert len(found(browser, "#overlaid svg polyline")) == 4  # two groups at P and at G
+    rows = [row.text for row in found(browser, "#means tbody tr")]
+    assert [row.split()[0] for row in rows] == ["ditto", "local"]
+    assert "seeds 0, 1" in rows[0] and "7" in found(browser, "#pairs")[0].text
+    name = run["clients"][0]["name"]
+    readings = []
+    for index in (0, 2):
+        Select(found(browser, "#run")[0]).select_by_index(index)
+        (row,) = found(browser, '#clients tr[data-client="0"]')
+        readings.append(row.text)
+    assert readings[0] != readings[1] and all(text.startswith(name) for text in readings)
+
+
+def test_325_clients_are_made_and_loaded_in_time(browser, run, tmp_path):
+    folder = of_many(run["path"], tmp_path / "many")
+    began = time.process_time()
+    page = tmp_path / "many.html"
+    page.write_text(rendered([read_run(folder, lambda *facts: None)], None))
+    assert time.process_time() - began < ENOUGH
+    opened(browser, page)
+    timing = "const t = performance.timing; return (t.loadEventEnd - t.navigationStart) / 1000"
+    assert 0 < browser.execute_script(timing) < ENOUGH
+    assert len(found(browser, "#map .node")) == 325
+    assert page.stat().st_size < 300_000
