@@ -1,4 +1,7 @@
-"""Writes a report of runs: ``graphfl report runs/mine [runs/other ...] --to=report.html``.
+"""Writes a page about a run, or about several.
+
+    graphfl report runs/mine --to=report.html
+    graphfl report runs/panacea-seed* runs/fedavg-seed* --to=comparison.html
 
 The report is one HTML file that needs no network: a map of the clients, scores over rounds, a
 table of the clients, and more. Of several runs, it also compares their methods.
