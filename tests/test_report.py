@@ -57,6 +57,13 @@ def as_other_run(path, other):
             scores["mean"] = float(np.mean(scores["per_client"]))
 
 
+def shorten(run):
+    """Makes a run look as if it were writing its second evaluation."""
+    (run / "results.json").unlink()
+    lines = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(lines[:-5])
+
+
 @contextlib.contextmanager
 def edited(path):
     """The content of a file of JSON, which is written back."""
@@ -244,8 +251,12 @@ def test_the_same_run_twice_is_refused(folders, tmp_path):
     [
         (lambda run: shutil.rmtree(run), r"folders=\S+ holds no run; name the folder of a run"),
         (
+            shorten,
+            r"has no results\.json, only evaluations: 1, the last after round 2 of 4; wait",
+        ),
+        (
             lambda run: (run / "results.json").unlink(),
-            r"has no results\.json, only 2 evaluations, the last after round 4 of 4; wait",
+            r"has no results\.json, only evaluations: 2, the last after round 4 of 4; wait",
         ),
         (
             lambda run: (run / "results.json").write_text('{"algorithm"'),

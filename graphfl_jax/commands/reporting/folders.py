@@ -37,11 +37,12 @@ def read_run(path: Path, published: Callable) -> dict[str, Any]:
         what = f"holds {held(path)}" if held(path) else "holds no run"
         raise ValueError(f"folders={path} {what}; name the folder of a run, such as runs/mine")
     config = _read(path / "config.json")
-    rows = _read_lines(path / "metrics.jsonl")
-    if not (path / "results.json").exists():
+    ended = (path / "results.json").exists()
+    rows = _read_lines(path / "metrics.jsonl", ended=ended)
+    if not ended:
         last = f", the last after round {rows[-1]['round']}" if rows else ""
         raise ValueError(
-            f"folders={path} has no results.json, only {len(rows)} evaluations{last} of "
+            f"folders={path} has no results.json, only evaluations: {len(rows)}{last} of "
             f"{config.get('rounds', '?')}; wait until the run has ended, or continue it with "
             f"graphfl run --out={path} --resume"
         )
@@ -257,12 +258,16 @@ def _read(path):
         ) from error
 
 
-def _read_lines(path):
-    """The evaluations in metrics.jsonl; a run that diverged at once has none."""
+def _read_lines(path, *, ended):
+    """The evaluations in metrics.jsonl; a run that diverged at once has none.
+
+    The last line of a run that has not ended can be incomplete. It is then left out.
+    """
     if not path.exists():
         return []
+    lines = path.read_text().splitlines(keepends=True)
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in lines if ended or line.endswith("\n")]
     except ValueError as error:
         raise ValueError(
             f"folders={path.parent}: {path.name} is damaged; continue the run with "
