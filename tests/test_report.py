@@ -10,8 +10,8 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.commands.reporting.comparison import compared, summary_of
-from graphfl_jax.commands.reporting.folders import read_run
-from graphfl_jax.commands.reporting.page import rendered, write_report
+from graphfl_jax.commands.reporting.folders import in_readable_units, read_run
+from graphfl_jax.commands.reporting.page import number, rendered, write_report
 from graphfl_jax.commands.reporting.places import map_of
 from tests.entries import launched, scripted
 from tests.federations import small_config, two_clusters
@@ -194,6 +194,16 @@ def test_a_method_that_is_not_registered_is_reported_without_defaults(folders, t
     page = rendered([found], None)
     assert found["scores"] == read(folders["fedavg-0"])["scores"]
     assert "The defaults are not known here: algorithm.name" in page
+
+
+def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
+    assert [number(v) for v in (2.1, 0.5, 18611.3)] == ["2.100", "0.5000", "18611"]
+    assert number(-0.04, 100, 2) == "−4.0"
+    runs = [read(folders[name]) | {"metric": "mse"} for name in ("fedavg-0", "ditto-0")]
+    for run, mean in zip(runs, (0.5, 1.5), strict=True):
+        run |= {"unit": "× 10⁻³", "factor": 1000, "main": {"mean": mean}}
+    assert {(run["factor"], run["unit"]) for run in in_readable_units(runs)} == {(1, "")}
+    assert in_readable_units(runs[:1]) == runs[:1]
 
 
 def test_simulated_data_are_stated(folders):

@@ -15,7 +15,8 @@ from graphfl_jax.runs import description
 from graphfl_jax.runs.folder import RUN, held
 from graphfl_jax.runs.identity import PATHS
 
-PRINTED = {"1e-3": "× 10⁻³"}  # units as a page shows them
+THOUSANDTHS = "× 10⁻³"
+PRINTED = {"1e-3": THOUSANDTHS}  # units as a page shows them
 # Why a report of an older run has no map.
 NO_DESCRIPTION = (
     f"There is no map: {description.FILE}, which names the clients and their relations, is not "
@@ -87,7 +88,7 @@ def _collected(path, config, rows, results, described, published):
         "unit": unit,
         "higher": results["higher_is_better"],
         "diverged": results["diverged"],
-        "published": paper and {"mean": paper.mean, "spread": paper.spread},
+        "published": paper and {"mean": paper.mean, "spread": paper.spread, "unit": unit},
         "main": results["scores"] and _summary(results["scores"]["final"]["P"]),
         "clients": clients,
         "scores": _scores(results),
@@ -107,6 +108,17 @@ def _collected(path, config, rows, results, described, published):
         "unknown": unknown,
         "values": values,
     }
+
+
+def in_readable_units(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs without the unit of thousandths where a run of the same data has a score above 1."""
+    large = {
+        (run["data"], run["metric"])
+        for run in runs
+        if run["main"] and run["unit"] == THOUSANDTHS and run["main"]["mean"] > 1
+    }
+    plain = {"factor": 1, "unit": ""}
+    return [run | plain if (run["data"], run["metric"]) in large else run for run in runs]
 
 
 def _renamed(results):

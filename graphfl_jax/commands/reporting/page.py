@@ -8,7 +8,7 @@ from typing import Any
 
 import graphfl_jax
 from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import read_run
+from graphfl_jax.commands.reporting.folders import in_readable_units, read_run
 from graphfl_jax.runs.checkpoint import write_text
 
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
@@ -32,7 +32,7 @@ def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None
       ValueError: a folder holds no finished run, or two hold the same run.
       OSError: the file cannot be written.
     """
-    runs = [read_run(folder, published) for folder in folders]
+    runs = in_readable_units([read_run(folder, published) for folder in folders])
     write_text(to, rendered(runs, compared(runs) if len(runs) > 1 else None))
 
 
@@ -78,4 +78,6 @@ def script_text(content: Any) -> str:
 
 def number(value: float, factor: float = 1, digits: int = 4) -> str:
     """A number with some significant digits."""
-    return f"{value * factor:#.{digits}g}".rstrip(".").replace("-", "−")
+    value *= factor
+    form = ".0f" if abs(value) >= 10**digits else f"#.{digits}g"
+    return f"{value:{form}}".rstrip(".").replace("-", "−")
