@@ -18,6 +18,8 @@ SHOWN = (
     "settings",
     "unknown",
 )  # parts that the template shows, not the script
+# The script of a page, in the order of its parts; the last one starts.
+SCRIPTS = ("elements", "map", "clients", "lines", "matrix", "report")
 
 
 def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None:
@@ -46,7 +48,7 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
     import jinja2
 
     room = files("graphfl_jax.commands.reporting")
-    texts = {name: (room / name).read_text("utf-8") for name in ("report.css", "report.js")}
+    scripts = [(room / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -62,8 +64,8 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         comparison=comparison,
         not_real=NOT_REAL,
         version=graphfl_jax.__version__,
-        style=texts["report.css"],
-        script=texts["report.js"],
+        style=(room / "report.css").read_text("utf-8"),
+        script="\n".join(scripts),
         data=script_text({"runs": data, "groups": curves}),
     )
 
