@@ -159,7 +159,9 @@ def test_parts_that_apply_are_shown_and_no_others(browser, pages):
         assert {part.get_attribute("id") for part in shown} == set(expected), name
         assert not found(browser, "section:not([hidden]) > .host:empty")
     opened(browser, pages / "rich.html")
-    assert len(found(browser, "#allocation rect")) == 7 + 2  # and the ground and the cursor
+    assert (
+        len(found(browser, "#allocation svg[tabindex] rect")) == 7 + 2
+    )  # and the ground and the cursor
     assert found(browser, "#attack")[0].text.count("25 %") == 2
     assert len(found(browser, "#new polyline")) == 1  # G, L and P are the same
 
