@@ -10,8 +10,8 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.commands.reporting.comparison import compared, summary_of
-from graphfl_jax.commands.reporting.folders import read_run
-from graphfl_jax.commands.reporting.page import rendered, write_report
+from graphfl_jax.commands.reporting.folders import in_readable_units, read_run
+from graphfl_jax.commands.reporting.page import number, rendered, write_report
 from graphfl_jax.commands.reporting.places import map_of
 from tests.entries import launched, scripted
 from tests.federations import small_config, two_clusters
@@ -55,6 +55,13 @@ def as_other_run(path, other):
         for scores in results["scores"]["final"].values():
             scores["per_client"] = rng.uniform(size=7).tolist()
             scores["mean"] = float(np.mean(scores["per_client"]))
+
+
+def shorten(run):
+    """Makes a run look as if it were writing its second evaluation."""
+    (run / "results.json").unlink()
+    lines = (run / "metrics.jsonl").read_text()
+    (run / "metrics.jsonl").write_text(lines[:-5])
 
 
 @contextlib.contextmanager
@@ -189,6 +196,16 @@ def test_a_method_that_is_not_registered_is_reported_without_defaults(folders, t
     assert "The defaults are not known here: algorithm.name" in page
 
 
+def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
+    assert [number(v) for v in (2.1, 0.5, 18611.3)] == ["2.100", "0.5000", "18611"]
+    assert number(-0.04, 100, 2) == "−4.0"
+    runs = [read(folders[name]) | {"metric": "mse"} for name in ("fedavg-0", "ditto-0")]
+    for run, mean in zip(runs, (0.5, 1.5), strict=True):
+        run |= {"unit": "× 10⁻³", "factor": 1000, "main": {"mean": mean}}
+    assert {(run["factor"], run["unit"]) for run in in_readable_units(runs)} == {(1, "")}
+    assert in_readable_units(runs[:1]) == runs[:1]
+
+
 def test_simulated_data_are_stated(folders):
     run = read(folders["fedavg-0"])
     page = rendered([run | {"source": "simulated"}], None)
@@ -244,8 +261,12 @@ def test_the_same_run_twice_is_refused(folders, tmp_path):
     [
         (lambda run: shutil.rmtree(run), r"folders=\S+ holds no run; name the folder of a run"),
         (
+            shorten,
+            r"has no results\.json, only evaluations: 1, the last after round 2 of 4; wait",
+        ),
+        (
             lambda run: (run / "results.json").unlink(),
-            r"has no results\.json, only 2 evaluations, the last after round 4 of 4; wait",
+            r"has no results\.json, only evaluations: 2, the last after round 4 of 4; wait",
         ),
         (
             lambda run: (run / "results.json").write_text('{"algorithm"'),

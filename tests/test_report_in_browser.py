@@ -64,7 +64,19 @@ def pages(tmp_path_factory, run):
     others[1]["scores"]["P"] = [score + 0.1 for score in run["scores"]["P"]]
     three = [run, *others]
     texts = {"one": rendered([run], None), "three": rendered(three, compared(three))}
+    curve = [{"x": x, **{point: [0.5, 0.4] for point in "GLP"}} for x in (0, 1)]
+    kind = {"clients": 3, "scores": dict.fromkeys("GLP", 0.5), "rejected": 0.25}
     kinds = {
+        "rich": {
+            "allocation": np.eye(7).tolist(),
+            "new_clients": {"rows": curve, "diverged_at": -1, "count": 2},
+            "attack": {
+                "attack": "label_flip",
+                "defence": "krum",
+                "kinds": {"honest": kind, "malicious": kind},
+                "success": None,
+            },
+        },
         "diverged": {"diverged": True, "scores": None, "main": None},
         "old": {"map": None, "why_no_map": "There is no map.", "labels": None},
     }
@@ -119,7 +131,7 @@ def requests(browser):
     return [one["params"]["request"]["url"] for one in asked]
 
 
-@pytest.mark.parametrize("name", ["one", "three", "diverged", "old"])
+@pytest.mark.parametrize("name", ["one", "three", "rich", "diverged", "old"])
 def test_a_page_fits_asks_for_nothing_and_has_no_errors(name, browser, pages):
     for width in (1280, 360):
         path = pages / f"{name}.html"
@@ -130,6 +142,28 @@ def test_a_page_fits_asks_for_nothing_and_has_no_errors(name, browser, pages):
             path.as_uri()
         }
         assert browser.get_log("browser") == []
+
+
+def test_parts_that_apply_are_shown_and_no_others(browser, pages):
+    always = ["map", "curve", "clients", "cost"]
+    scored = ["histogram", "labels"]
+    parts = {
+        "rich": [*always, *scored, "allocation", "new", "attack"],
+        "one": [*always, *scored],
+        "diverged": [*always, "labels"],
+        "old": [*always, "histogram"],
+    }
+    for name, expected in parts.items():
+        opened(browser, pages / f"{name}.html")
+        shown = found(browser, "section:has(> .host):not([hidden])")
+        assert {part.get_attribute("id") for part in shown} == set(expected), name
+        assert not found(browser, "section:not([hidden]) > .host:empty")
+    opened(browser, pages / "rich.html")
+    assert (
+        len(found(browser, "#allocation svg[tabindex] rect")) == 7 + 2
+    )  # and the ground and the cursor
+    assert found(browser, "#attack")[0].text.count("25 %") == 2
+    assert len(found(browser, "#new polyline")) == 1  # G, L and P are the same
 
 
 def test_nodes_and_lines_are_those_of_the_federation(browser, pages, run):

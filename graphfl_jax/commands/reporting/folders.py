@@ -15,7 +15,8 @@ from graphfl_jax.runs import description
 from graphfl_jax.runs.folder import RUN, held
 from graphfl_jax.runs.identity import PATHS
 
-PRINTED = {"1e-3": "× 10⁻³"}  # units as a page shows them
+THOUSANDTHS = "× 10⁻³"
+PRINTED = {"1e-3": THOUSANDTHS}  # units as a page shows them
 # Why a report of an older run has no map.
 NO_DESCRIPTION = (
     f"There is no map: {description.FILE}, which names the clients and their relations, is not "
@@ -37,11 +38,12 @@ def read_run(path: Path, published: Callable) -> dict[str, Any]:
         what = f"holds {held(path)}" if held(path) else "holds no run"
         raise ValueError(f"folders={path} {what}; name the folder of a run, such as runs/mine")
     config = _read(path / "config.json")
-    rows = _read_lines(path / "metrics.jsonl")
-    if not (path / "results.json").exists():
+    ended = (path / "results.json").exists()
+    rows = _read_lines(path / "metrics.jsonl", ended=ended)
+    if not ended:
         last = f", the last after round {rows[-1]['round']}" if rows else ""
         raise ValueError(
-            f"folders={path} has no results.json, only {len(rows)} evaluations{last} of "
+            f"folders={path} has no results.json, only evaluations: {len(rows)}{last} of "
             f"{config.get('rounds', '?')}; wait until the run has ended, or continue it with "
             f"graphfl run --out={path} --resume"
         )
@@ -86,7 +88,7 @@ def _collected(path, config, rows, results, described, published):
         "unit": unit,
         "higher": results["higher_is_better"],
         "diverged": results["diverged"],
-        "published": paper and {"mean": paper.mean, "spread": paper.spread},
+        "published": paper and {"mean": paper.mean, "spread": paper.spread, "unit": unit},
         "main": results["scores"] and _summary(results["scores"]["final"]["P"]),
         "clients": clients,
         "scores": _scores(results),
@@ -106,6 +108,17 @@ def _collected(path, config, rows, results, described, published):
         "unknown": unknown,
         "values": values,
     }
+
+
+def in_readable_units(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Runs without the unit of thousandths where a run of the same data has a score above 1."""
+    large = {
+        (run["data"], run["metric"])
+        for run in runs
+        if run["main"] and run["unit"] == THOUSANDTHS and run["main"]["mean"] > 1
+    }
+    plain = {"factor": 1, "unit": ""}
+    return [run | plain if (run["data"], run["metric"]) in large else run for run in runs]
 
 
 def _renamed(results):
@@ -257,12 +270,16 @@ def _read(path):
         ) from error
 
 
-def _read_lines(path):
-    """The evaluations in metrics.jsonl; a run that diverged at once has none."""
+def _read_lines(path, *, ended):
+    """The evaluations in metrics.jsonl; a run that diverged at once has none.
+
+    The last line of a run that has not ended can be incomplete. It is then left out.
+    """
     if not path.exists():
         return []
+    lines = path.read_text().splitlines(keepends=True)
     try:
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in lines if ended or line.endswith("\n")]
     except ValueError as error:
         raise ValueError(
             f"folders={path.parent}: {path.name} is damaged; continue the run with "

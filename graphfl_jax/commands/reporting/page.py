@@ -8,7 +8,7 @@ from typing import Any
 
 import graphfl_jax
 from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import read_run
+from graphfl_jax.commands.reporting.folders import in_readable_units, read_run
 from graphfl_jax.runs.checkpoint import write_text
 
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
@@ -18,6 +18,8 @@ SHOWN = (
     "settings",
     "unknown",
 )  # parts that the template shows, not the script
+# The script of a page, in the order of its parts; the last one starts.
+SCRIPTS = ("elements", "map", "clients", "lines", "matrix", "report")
 
 
 def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None:
@@ -32,7 +34,7 @@ def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None
       ValueError: a folder holds no finished run, or two hold the same run.
       OSError: the file cannot be written.
     """
-    runs = [read_run(folder, published) for folder in folders]
+    runs = in_readable_units([read_run(folder, published) for folder in folders])
     write_text(to, rendered(runs, compared(runs) if len(runs) > 1 else None))
 
 
@@ -46,7 +48,7 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
     import jinja2
 
     room = files("graphfl_jax.commands.reporting")
-    texts = {name: (room / name).read_text("utf-8") for name in ("report.css", "report.js")}
+    scripts = [(room / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -62,8 +64,8 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         comparison=comparison,
         not_real=NOT_REAL,
         version=graphfl_jax.__version__,
-        style=texts["report.css"],
-        script=texts["report.js"],
+        style=(room / "report.css").read_text("utf-8"),
+        script="\n".join(scripts),
         data=script_text({"runs": data, "groups": curves}),
     )
 
@@ -78,4 +80,6 @@ def script_text(content: Any) -> str:
 
 def number(value: float, factor: float = 1, digits: int = 4) -> str:
     """A number with some significant digits."""
-    return f"{value * factor:#.{digits}g}".rstrip(".").replace("-", "−")
+    value *= factor
+    form = ".0f" if abs(value) >= 10**digits else f"#.{digits}g"
+    return f"{value:{form}}".rstrip(".").replace("-", "−")

@@ -8,6 +8,7 @@ import numpy as np
 
 DEGREES = ["longitude", "latitude"]
 SEED = 0  # of the positions where the data have none
+STEPS = 50_000  # of single clients while positions are sought: more clients have fewer each
 WIDE = 1.3  # width of a map without positions, relative to a square of its area
 
 
@@ -78,8 +79,9 @@ def _spring(count, edges):
             left, top, tall = 0.0, top - tall, 0.0
         centre = (left + radius, top - radius)
         own = graph.subgraph(sorted(part))
+        rounds = max(10, min(100, STEPS // len(part)))
         found = nx.spring_layout(
-            own, seed=SEED, scale=radius, center=centre, iterations=100, method="force"
+            own, seed=SEED, scale=radius, center=centre, iterations=rounds, method="force"
         )
         for i, place in found.items():
             places[i] = place

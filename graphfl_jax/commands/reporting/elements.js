@@ -1,0 +1,144 @@
+// Data, state, elements and numbers, which the other scripts use.
+"use strict";
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+const POINTS = ["G", "L", "P"];
+// From dark to light in even steps of lightness, also for colour-blind readers and in grey.
+const SCALE = [
+  [0, 32, 77],
+  [65, 77, 107],
+  [124, 123, 120],
+  [188, 175, 111],
+  [255, 234, 70],
+];
+const LINES = [
+  ["var(--g)", ""],
+  ["var(--l)", "7 4"],
+  ["var(--p)", "2 3"],
+  ["var(--soft)", "10 3 2 3"],
+  ["var(--mark)", "14 4"],
+  ["var(--ink)", "4 2"],
+];
+const state = { run: 0, view: "P", node: 0, sort: { key: "name", up: true } };
+let rows = [],
+  nodes = [];
+
+function make(name, attributes = {}, ...children) {
+  return filled(document.createElement(name), attributes, children);
+}
+
+function draw(name, attributes = {}, ...children) {
+  return filled(
+    document.createElementNS("http://www.w3.org/2000/svg", name),
+    attributes,
+    children,
+  );
+}
+
+function filled(element, attributes, children) {
+  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+  element.append(...children); // text stays text
+  return element;
+}
+
+/** Shows a section with new content, or hides it if there is none. */
+function put(id, content) {
+  const section = document.getElementById(id);
+  section.hidden = !content;
+  section.querySelector(".host").replaceChildren(...(content || []));
+}
+
+function width() {
+  return (
+    document.querySelector("main").clientWidth -
+    2 * parseFloat(getComputedStyle(document.querySelector("main")).paddingLeft)
+  );
+}
+
+function table(head, body) {
+  const cells = (names) => names.map((name) => make("th", { scope: "col" }, name));
+  const lines = body.map(([first, ...rest]) =>
+    make(
+      "tr",
+      {},
+      make("th", { scope: "row" }, first),
+      ...rest.map((cell) => make("td", {}, cell)),
+    ),
+  );
+  const whole = make(
+    "table",
+    {},
+    make("thead", {}, make("tr", {}, ...cells(head))),
+    make("tbody", {}, ...lines),
+  );
+  return make("div", { class: "box" }, whole);
+}
+
+function short(value) {
+  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  const text =
+    size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+  return text.replace(/-/g, "−");
+}
+
+function bytes(count) {
+  const units = ["bytes", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  for (; count >= 1000 && unit < 4; unit += 1) count /= 1000;
+  return `${short(count)} ${units[unit]}`;
+}
+
+/** The score that the view shows, of a client; a gain is positive where P is better than L. */
+function shown(run, i) {
+  if (!run.scores) return null;
+  if (state.view !== "gain") return run.scores[state.view][i];
+  const [l, p] = [run.scores.L[i], run.scores.P[i]];
+  return l === null || p === null ? null : run.higher ? p - l : l - p;
+}
+
+function withUnit(run) {
+  return run.unit ? `${run.metric} (${run.unit})` : run.metric;
+}
+
+function meaning(run) {
+  if (state.view === "gain") return `gain of P over L, ${withUnit(run)}; above 0, P is better`;
+  return `test ${withUnit(run)} at ${state.view}; ${run.higher ? "higher" : "lower"} is better`;
+}
+
+function range(values) {
+  const known = values.filter((value) => value !== null);
+  return known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
+}
+
+/** The range of colours: without the outer twentieths of many values, so that a few do not flatten the rest. */
+function scaleRange(values) {
+  const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
+  if (sorted.length < 20) return range(sorted);
+  return [0.05, 0.95].map((q) => sorted[Math.round(q * (sorted.length - 1))]);
+}
+
+function share(value, [low, high]) {
+  return high > low ? (value - low) / (high - low) : 0.5;
+}
+
+function colour(t) {
+  const place = Math.min(Math.max(t, 0), 1) * (SCALE.length - 1);
+  const low = Math.min(Math.floor(place), SCALE.length - 2);
+  const mixed = SCALE[low].map((part, k) =>
+    Math.round(part + (place - low) * (SCALE[low + 1][k] - part)),
+  );
+  return `rgb(${mixed.join(",")})`;
+}
+
+/** Round numbers between two numbers. */
+function ticks(low, high, count) {
+  const raw = (high - low || Math.abs(high) || 1) / count;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
+  const found = [];
+  for (let k = Math.ceil(low / step); k * step <= high + step * 1e-9; k += 1)
+    found.push(Number((k * step).toPrecision(12)));
+  return found;
+}

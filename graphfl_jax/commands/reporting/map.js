@@ -1,0 +1,189 @@
+// The map of clients.
+
+function radius(run, t) {
+  const small = run.clients.length > 150 ? 4 : run.clients.length > 70 ? 6 : 8.5;
+  return (width() < 600 ? 0.65 : 1) * small * (0.65 + 0.75 * t);
+}
+
+function shape(client, x, y, r) {
+  if (client.malicious)
+    return `M${x} ${y - 1.3 * r}L${x + 1.25 * r} ${y + 0.9 * r}L${x - 1.25 * r} ${y + 0.9 * r}Z`;
+  if (client.new) return `M${x - r} ${y - r}h${2 * r}v${2 * r}h${-2 * r}Z`;
+  return `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
+}
+
+function sample(client, t) {
+  const run = DATA.runs[state.run];
+  const path = draw("path", {
+    d: shape(client, 14, 14, radius(run, t)),
+    class: "sample",
+    fill: colour(t),
+    stroke: "var(--ink)",
+  });
+  return draw("svg", { width: 28, height: 28, "aria-hidden": "true" }, path);
+}
+
+function describe(run, i) {
+  const client = run.clients[i];
+  const parts = [];
+  if (run.scores) {
+    const scores = POINTS.map(
+      (point) =>
+        `${point} ${short(run.scores[point][i] === null ? null : run.scores[point][i] * run.factor)}`,
+    );
+    parts.push(`${scores.join(", ")} ${run.unit ? `${run.unit} ` : ""}${run.metric}`);
+  }
+  const sizes = Object.entries(client.examples).map(([split, count]) => `${count} ${split}`);
+  if (sizes.length) parts.push(`examples: ${sizes.join(", ")}`);
+  if (run.map) parts.push(`${degree(run, i)} ${run.map.learned ? "learned " : ""}neighbours`);
+  if (client.new) parts.push("new client");
+  if (client.malicious) parts.push("malicious");
+  return `${client.name}: ${parts.join("; ")}`;
+}
+
+/** The number of lines of a client, counted once for all. */
+function degree(run, i) {
+  if (!run.map.degrees) {
+    run.map.degrees = run.clients.map(() => 0);
+    for (const pair of run.map.edges) {
+      for (const end of pair.slice(0, 2)) run.map.degrees[end] += 1;
+    }
+  }
+  return run.map.degrees[i];
+}
+
+function showMap(run) {
+  nodes = [];
+  if (!run.map) {
+    put("map", [make("p", { class: "note" }, run.why_no_map)]);
+    return;
+  }
+  const [W, pad] = [width(), 24];
+  const xs = run.map.positions.map(([x]) => x),
+    ys = run.map.positions.map(([, y]) => y);
+  const [x0, x1] = range(xs),
+    [y0, y1] = range(ys);
+  const scale = Math.min((W - 2 * pad) / (x1 - x0 || 1), (600 - 2 * pad) / (y1 - y0 || 1));
+  const H = (y1 - y0) * scale + 2 * pad,
+    left = (W - (x1 - x0) * scale) / 2;
+  const place = (i) => [left + (xs[i] - x0) * scale, pad + (y1 - ys[i]) * scale];
+  const heaviest = Math.max(...run.map.edges.map(([, , weight]) => Math.abs(weight)), 0) || 1;
+  const lightest = Math.min(...run.map.edges.map(([, , weight]) => Math.abs(weight)), heaviest);
+  const thin = run.map.edges.length > 200 ? 0.35 : 1;
+  const lines = run.map.edges.map(([a, b, weight]) => {
+    const [[ax, ay], [bx, by]] = [place(a), place(b)];
+    const thick = thin * (lightest < heaviest ? 0.5 + (3 * Math.abs(weight)) / heaviest : 1.5);
+    return draw("line", {
+      class: "edge",
+      x1: ax,
+      y1: ay,
+      x2: bx,
+      y2: by,
+      "stroke-width": thick.toFixed(2),
+    });
+  });
+  nodes = run.clients.map((client, i) =>
+    draw("path", {
+      class: "node",
+      role: "img",
+      "data-client": i,
+      tabindex: i === state.node ? 0 : -1,
+      "aria-label": describe(run, i),
+    }),
+  );
+  nodes.forEach((node, i) => {
+    node.addEventListener("mouseenter", () => mark(i));
+    node.addEventListener("focus", () => mark(i));
+    node.addEventListener("keydown", (event) => step(event, i, place));
+  });
+  const whole = draw("svg", {
+    width: W,
+    height: H,
+    viewBox: `0 0 ${W} ${H}`,
+    role: "group",
+    "aria-label": "Map of clients",
+  });
+  whole.append(...lines, ...nodes);
+  const legend = make("div", { class: "legend" });
+  put("map", [whole, legend, make("p", { class: "hint" }, mapText(run))]);
+  whole.place = place;
+  paintMap(run);
+  search();
+}
+
+function mapText(run) {
+  const lines = run.map.edges.length,
+    same = new Set(run.map.edges.map(([, , weight]) => weight)).size < 2;
+  const kind = run.map.learned ? "learned shares above 1/clients" : "relations";
+  const where = run.map.axes
+    ? `Positions are ${run.map.axes}.`
+    : lines
+      ? "Positions have no meaning: related clients are drawn near each other."
+      : "There are no relations, and positions have no meaning.";
+  const edges = lines
+    ? `${lines} lines show ${run.map.relations} ${kind}, where the two directions are one line${same ? "" : "; thicker lines have larger weights"}. `
+    : "";
+  return `${edges}${where} With the Tab key, enter the map, and move by the arrow keys.`;
+}
+
+/** Colours, sizes and legend of the view. */
+function paintMap(run) {
+  if (!run.map) return;
+  const place = document.querySelector("#map svg").place;
+  const values = run.clients.map((_, i) => shown(run, i)),
+    between = scaleRange(values),
+    [least, most] = range(values);
+  nodes.forEach((node, i) => {
+    const t = values[i] === null ? 0.5 : Math.min(Math.max(share(values[i], between), 0), 1);
+    node.setAttribute("d", shape(run.clients[i], ...place(i), radius(run, t)));
+    node.setAttribute("fill", values[i] === null ? "var(--paper)" : colour(t));
+  });
+  const items = [make("span", {}, meaning(run))];
+  for (const t of run.scores ? [0, 0.5, 1] : []) {
+    const value = between[0] + t * (between[1] - between[0]);
+    const beyond =
+      t === 0 && least < between[0] ? "≤ " : t === 1 && most > between[1] ? "≥ " : "";
+    items.push(make("span", {}, sample({}, t), beyond + short(value * run.factor)));
+  }
+  if (run.clients.some((client) => client.new))
+    items.push(make("span", {}, sample({ new: true }, 0.5), "new client"));
+  if (run.clients.some((client) => client.malicious))
+    items.push(make("span", {}, sample({ malicious: true }, 0.5), "malicious client"));
+  document.querySelector("#map .legend").replaceChildren(...items);
+}
+
+/** Marks a client in the map and in the table, and shows its numbers. */
+function mark(i, scroll = true) {
+  const run = DATA.runs[state.run];
+  for (const one of document.querySelectorAll(".marked")) one.classList.remove("marked");
+  if (nodes[i]) nodes[i].classList.add("marked");
+  rows[i].classList.add("marked");
+  document.getElementById("reading").textContent = describe(run, i);
+  const box = document.querySelector("#clients .box");
+  if (scroll) box.scrollTop = rows[i].offsetTop - box.clientHeight / 2;
+}
+
+/** Moves the focus to the nearest client in the direction of an arrow key. */
+function step(event, i, place) {
+  const ways = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+  const way = ways[event.key];
+  if (!way) return;
+  event.preventDefault();
+  const [x, y] = place(i);
+  let [best, least] = [i, Infinity];
+  nodes.forEach((_, j) => {
+    const [dx, dy] = [place(j)[0] - x, place(j)[1] - y];
+    const along = dx * way[0] + dy * way[1],
+      across = Math.abs(dx * way[1]) + Math.abs(dy * way[0]);
+    if (along > 0 && along + 2 * across < least) [best, least] = [j, along + 2 * across];
+  });
+  focusOn(nodes, i, best);
+  state.node = best;
+}
+
+/** Moves the one stop of the Tab key in a list of elements. */
+function focusOn(elements, from, to) {
+  elements[from].setAttribute("tabindex", -1);
+  elements[to].setAttribute("tabindex", 0);
+  elements[to].focus();
+}
