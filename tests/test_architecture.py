@@ -28,11 +28,11 @@ COMPUTATION = {
     *("rounds", "evaluation", "program"),
 }
 ENTRIES = {
-    *("run", "export", "predict"),
-    *("sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
+    *("run", "compare", "export", "predict"),
+    *("sweep", "leaderboard", "tables", "figures", "bench", "robustness", "theory", "soak"),
     *("list", "completion"),
 }
-ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory"}
+ROOMS = {"paper", "comparing", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 
 

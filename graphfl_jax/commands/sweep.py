@@ -19,8 +19,13 @@ ranked.
 In the folder of --out, trials.jsonl gets one line with the results of each run when the run
 ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,
 runs that are in trials.jsonl are not repeated; those of other code need --accept_changes.
+
+--shard=2/8 makes the second of eight parts of the runs, as one task of an array of jobs does.
+The parts can share a folder: each has its own log, such as trials-2-of-8.jsonl, and `graphfl
+leaderboard` ranks the points of all logs.
 """
 
+import re
 import sys
 import time
 from pathlib import Path
@@ -49,11 +54,11 @@ from graphfl_jax.commands.sweeping.grid import (
     points_of_file,
     take_axes,
 )
-from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, ranked_table
-from graphfl_jax.commands.sweeping.trial_log import NAME, TrialLog
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, print_boards
+from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.runs.batch import run_trials
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.sweep import groups_of
+from graphfl_jax.runs.sweep import groups_of, part_of
 
 MOST_GROUPS = 20  # programs to compile without --yes
 
@@ -72,6 +77,7 @@ flags.DEFINE_integer("top", 10, "Rows of the leaderboard that are printed.", low
 flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} programs to compile.")
 flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Continue the sweep in --out.")
+flags.DEFINE_string("shard", None, "Part of the runs to make, I/N, such as 2/8; with --out.")
 flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where the runs are made.")
 flags.DEFINE_string("ray_address", "auto", "Address of a running Ray cluster, HOST:PORT.")
 
@@ -81,6 +87,7 @@ def main() -> int:
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
     accept_changes = changes_accepted()
+    shard = shard_of(FLAGS.shard)
     if FLAGS.points and (AXES or FLAGS.samples):
         raise ValueError(
             f"points={FLAGS.points} cannot be combined with axes or --samples; leave one out"
@@ -93,18 +100,22 @@ def main() -> int:
     most = len(points) if FLAGS.yes else MOST_GROUPS
     groups = groups_of(points, list(range(FLAGS.seeds)), configured, most=most)
     groups = evaluated_as_ranked(groups)
+    if shard is not None:
+        groups = part_of(groups, *shard)
+        if not groups:
+            raise ValueError(f"shard={FLAGS.shard} has no runs; choose fewer parts")
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
-    resumable("--resume", f"--out={out}", marker=out / NAME)
-
     began = time.perf_counter()
     log = TrialLog(
         *(out, groups),
         resume=FLAGS.resume,
         accept_changes=accept_changes,
         config_file=configuration_file(),
+        shard=shard,
     )
+    resumable("--resume", f"--out={out}", marker=log.path)
     with log, progress_bar("runs") as bar:
         total, found = len(log.planned), len(log.found)
         task = bar.add_task("sweep", total=total, completed=found)
@@ -117,24 +128,42 @@ def main() -> int:
 
     console = Console()
     boards = leaderboards(lines)
-    write_json(out / "leaderboard.json", boards)
-    write_text(
-        out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
-    )
-    for board in boards:
-        console.print(ranked_table(board, FLAGS.top), crop=False)
-        for run in board["diverged"]:
-            console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
-        save_figure(draw_search(board), out / f"scores-{board['data']}")
+    print_boards(console, boards, FLAGS.top)
+    if shard is None:
+        write_json(out / "leaderboard.json", boards)
+        write_text(
+            out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
+        )
+        for board in boards:
+            save_figure(draw_search(board), out / f"scores-{board['data']}")
+        files = f"{log.path}, leaderboard.md and .json, scores-*.png and .svg"
+    else:
+        files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
     diverged = sum(len(board["diverged"]) for board in boards)
     console.print(
-        f"{total - found} runs in {seconds:.0f} s, {found} were in trials.jsonl; "
-        f"{diverged} diverged\n"
-        f"{out}/trials.jsonl, leaderboard.md and .json, scores-*.png and .svg",
+        f"{total - found} runs in {seconds:.0f} s, {found} were in {log.path.name}; "
+        f"{diverged} diverged\n{files}",
         highlight=False,
         soft_wrap=True,
     )
     return 0
+
+
+def shard_of(text: str | None) -> tuple[int, int] | None:
+    """The number of a part, and of all parts, that --shard names.
+
+    Raises:
+      ValueError: it names no part, or --out is missing.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= parts:
+        raise ValueError(f"shard={text} is not a part; write --shard=1/8 to --shard=8/8")
+    if not FLAGS.out:
+        raise ValueError(f"shard={text} needs the folder of its log; add --out=DIR")
+    return number, parts
 
 
 def outcomes(groups, report):

@@ -110,6 +110,28 @@ def groups_of(
     return [_group(members, seeds, loaded) for members in by_structure.values()]
 
 
+def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGroup]:
+    """One of several parts of the runs of a sweep, which together have each run once.
+
+    A part has consecutive runs, so that few parts compile the program of a group.
+
+    Args:
+      groups: of the whole sweep.
+      number: of the part, from 1.
+      parts: number of parts. The sizes of any two differ by at most one run.
+    """
+    total, begin, result = sum(len(group.planned) for group in groups), 0, []
+    low, high = (total * end // parts for end in (number - 1, number))
+    for group in groups:
+        own = group.planned[max(0, low - begin) : max(0, high - begin)]
+        begin += len(group.planned)
+        if own:
+            seeds = {planned.trial.seed for planned in own}
+            federations = {seed: group.federations[seed] for seed in sorted(seeds)}
+            result.append(group._replace(planned=own, federations=federations))
+    return result
+
+
 def _group(members, seeds, loaded):
     """The group of points and configurations of one structure."""
     _, base = members[0]

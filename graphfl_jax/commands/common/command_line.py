@@ -254,6 +254,7 @@ def parse(command: str, argv: list[str]) -> list[str]:
     """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
 
     One word may stand alone: the value of --run, if the command has this flag, or of --config.
+    Where a command has --runs or --sweeps, any number of words are its value.
     Prints the help and exits, if it is asked for, and exits with status 2 if a flag does not
     fit.
 
@@ -272,6 +273,9 @@ def parse(command: str, argv: list[str]) -> list[str]:
         OVERRIDES.clear()
         OVERRIDES.update(overrides)
         rest = FLAGS(argv)
+        several = next((name for name in ("runs", "sweeps") if name in FLAGS), None)
+        if several and not FLAGS[several].value:  # as in `graphfl compare runs/a runs/b`
+            FLAGS[several].value, rest = rest[1:], rest[:1]
         alone = "run" if "run" in FLAGS else "config"
         if len(rest) == 2 and FLAGS[alone].value is None:  # as in `graphfl run tpt48`
             FLAGS[alone].value = rest.pop()

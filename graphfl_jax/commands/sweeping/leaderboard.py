@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from graphfl_jax.commands.common.statistics import diverged
@@ -101,6 +102,14 @@ def ranked_table(board: dict, top: int) -> Table:
     """The `top` points for a console."""
     title, caption = _title_and_caption(board)
     return narrow(title, ranked_rows(board, top), left=("algorithm",), caption=caption)
+
+
+def print_boards(console: Console, boards: list[dict], top: int) -> None:
+    """Prints the `top` points of each leaderboard, and the diverged runs."""
+    for board in boards:
+        console.print(ranked_table(board, top), crop=False)
+        for run in board["diverged"]:
+            console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
 
 
 def markdown(board: dict, top: int) -> str:
