@@ -628,6 +628,14 @@ OTHERS = [
     ("sweep", [*VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
     ("sweep", [*VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),
+    ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=3/2"], "shard=3/2 is not a part; write"),
+    ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=one"], "shard=one is not a part; write"),
+    ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=1/2"], "shard=1/2 needs .* --out=DIR"),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--shard=1/2", "--out=new"],
+        "shard=1/2 has no runs; choose fewer parts",
+    ),
     (
         "sweep",
         [*VALIDATED, "--grid.rounds=1,2", "--config.eval.points=G,L"],

@@ -275,7 +275,8 @@ def merged_logs(folders: list[Path]) -> tuple[list[dict], list[str]]:
                 origin.setdefault(name, path)
     if not found:
         raise ValueError(
-            f"sweeps={','.join(map(str, folders))} has no finished run; wait until one has ended"
+            f"sweeps={','.join(map(str, folders))} has no finished run; wait until one has "
+            f"ended"
         )
     if repeated:
         notes.append(f"{repeated} runs are in several logs and count once")
