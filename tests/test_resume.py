@@ -51,9 +51,11 @@ def play(out, *, cut_at=None, changes=None, method="local", **options):
     resume = any(out.glob("*"))
     reported = []
 
-    def report(played):
-        reported.append(played)
-        if played == cut_at:
+    def report(row):
+        line = (out / "metrics.jsonl").read_text().splitlines()[-1]
+        assert row == json.loads(line)
+        reported.append(row["round"])
+        if row["round"] == cut_at:
             raise Cut
 
     with contextlib.suppress(Cut):

@@ -19,6 +19,7 @@ lost another.
 """
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -89,7 +90,7 @@ def run_and_print(config: ConfigDict) -> int:
             accept_changes=changes_accepted(),
             config_file=configuration_file(),
             debug=FLAGS.debug,
-            report=lambda played: bar.update(task, completed=played),
+            report=lambda row: bar.update(task, completed=row["round"], note=note_of(row)),
             keep_in=compiled_folder(),
             save_models=FLAGS.save_models,
         )
@@ -131,6 +132,15 @@ def run_and_print(config: ConfigDict) -> int:
         )
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
+
+
+def note_of(row: dict[str, Any]) -> str:
+    """What the progress shows of an evaluation: the losses, and a mean score over clients."""
+    parts = [f"{name} {value:.4g}" for name, value in row["train"].items()]
+    split = next(name for name in row if name not in ("round", "train", "allocation"))
+    split = "test" if "test" in row else split
+    point = "P" if "P" in row[split] else next(iter(row[split]))
+    return ", ".join([*parts, f"{split} {point} {row[split][point]['mean']:.4g}"])
 
 
 def remedy(config: ConfigDict, result: graphfl_jax.Result) -> str:

@@ -132,16 +132,26 @@ def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
 
 
-def row_line(row: dict, task: Task) -> str:
-    """One evaluation of `row_of` as a line of JSON."""
-    line = {
+def row_fields(row: dict, task: Task) -> dict:
+    """One evaluation of `row_of`, as JSON has it.
+
+    Returns:
+      ``round``; ``train``, the metrics of the training by name; for each split the
+      `metrics.summary` of its scores at each point; and ``allocation``, if there is one.
+    """
+    fields = {
         "round": int(row["round"]),
         "train": {name: float(value) for name, value in row["train"].items()},
         **{split: summaries(scores, task) for split, scores in row["scores"].items()},
     }
     if "allocation" in row:
-        line["allocation"] = _rounded(row["allocation"])
-    return json.dumps(line, allow_nan=False) + "\n"
+        fields["allocation"] = _rounded(row["allocation"])
+    return fields
+
+
+def row_line(row: dict, task: Task) -> str:
+    """One evaluation of `row_of` as a line of JSON."""
+    return json.dumps(row_fields(row, task), allow_nan=False) + "\n"
 
 
 def _rounded(allocation) -> list[list[float]]:

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +37,7 @@ from graphfl_jax.runs.results import (
     new_client_scores,
     new_seconds,
     results_of,
+    row_fields,
     row_of,
 )
 from graphfl_jax.runs.session import (
@@ -73,7 +74,7 @@ def run(
     accept_changes: bool = False,
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
-    report: Callable[[int], None] = lambda played: None,
+    report: Callable[[dict[str, Any]], None] = lambda row: None,
     keep_in: str | os.PathLike | None = None,
     save_models: bool = False,
 ) -> Result:
@@ -95,7 +96,7 @@ def run(
       config_file: the file from which `config` comes, as a part of the run's identity.
       debug: plays client by client without ``jit``, and names the client and the stage that
         fail. It is slow.
-      report: called after every evaluation with the number of rounds played.
+      report: called after every evaluation with its row, a dictionary as in metrics.jsonl.
       keep_in: folder in which the compiled programs are kept, see `executables`; None keeps
         nothing. Only the user may be able to write into it.
       save_models: writes models.safetensors into `out` also if it has more bytes than
@@ -137,7 +138,7 @@ def run_experiment(
     folder: RunFolder | None = None,
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
-    report: Callable[[int], None] = lambda played: None,
+    report: Callable[[dict[str, Any]], None] = lambda row: None,
     executables: Path | None = None,
     save_models: bool = False,
 ) -> Result:
@@ -214,7 +215,7 @@ def _played(
         due = played == config.rounds or played - saved >= config.checkpoint_every
         run_synchronized(_write, folder, state, rows, seconds, due)
         saved = played if due else saved
-        report(played)
+        report(row_fields(rows[-1], task))
 
     joined, unsaved = None, 0
     if diverged < 0:
