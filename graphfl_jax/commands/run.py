@@ -46,7 +46,9 @@ from graphfl_jax.commands.paper.published import Score, published
 from graphfl_jax.commands.paper.table_text import error_cell
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
-from graphfl_jax.runs import models
+from graphfl_jax.runs import models, views
+from graphfl_jax.runs.checkpoint import write_text
+from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 
@@ -94,6 +96,8 @@ def run_and_print(config: ConfigDict) -> int:
             keep_in=compiled_folder(),
             save_models=FLAGS.save_models,
         )
+    if is_first():
+        write_views(result, out)
     console = Console(quiet=not is_first())
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
@@ -132,6 +136,22 @@ def run_and_print(config: ConfigDict) -> int:
         )
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
+
+
+def write_views(result: graphfl_jax.Result, out: Path) -> None:
+    """Writes a plot of the scores over rounds, and a table of the scores of all clients."""
+    if result.final is not None:
+        write_text(out / views.TABLE, views.client_table(result.final, result.clients))
+    if not result.rows:
+        return
+    from matplotlib.figure import (
+        Figure,
+    )  # takes half a second, which a refusal need not wait for
+
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    result.plot(figure.subplots())
+    with writing(out / views.PLOT):
+        figure.savefig(out / views.PLOT)
 
 
 def note_of(row: dict[str, Any]) -> str:

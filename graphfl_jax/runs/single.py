@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,7 +17,7 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
-from graphfl_jax.runs import checkpoint, models
+from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.executables import kept_of, private_folder
@@ -52,6 +52,10 @@ from graphfl_jax.runs.session import (
     traffic_of,
 )
 
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
 
 class Result(NamedTuple):
     """A finished run."""
@@ -63,6 +67,35 @@ class Result(NamedTuple):
     final: dict | None  # all scores after the last round; None for a run that diverged
     inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
     unsaved: int = 0  # bytes of the models, if they are too many to be saved unasked
+    clients: tuple[str, ...] = ()  # their names
+
+    def frame(self) -> "pandas.DataFrame":
+        """A line for each round, split, point and client, with the score.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        return views.frame(self.rows, self.final, self.clients)
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draws the mean scores over clients at G, L and P over the rounds.
+
+        Args:
+          axes: of matplotlib; None makes a new figure.
+
+        Returns:
+          The axes.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            _, axes = pyplot.subplots(layout="constrained")
+        views.draw(axes, self.rows, self.final, self.results)
+        return axes
+
+    def _repr_html_(self) -> str:
+        """The table of scores that a notebook shows."""
+        return views.html_table(self.results)
 
 
 def run(
@@ -243,7 +276,8 @@ def _played(
     run_synchronized(lambda: folder and folder.finish(results))
     scores = final.scores if diverged < 0 and final else None
     inputs = input_range(experiment.federation)
-    return Result(results, rows, state, diverged, scores, inputs, unsaved)
+    names = tuple(experiment.federation.clients)
+    return Result(results, rows, state, diverged, scores, inputs, unsaved, names)
 
 
 def compiled(

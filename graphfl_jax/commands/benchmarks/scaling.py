@@ -37,7 +37,7 @@ from graphfl_jax.commands.benchmarks.timing import (
     seconds,
     spread,
 )
-from graphfl_jax.commands.common.plots import draw_power
+from graphfl_jax.commands.common.time_plots import draw_power
 from graphfl_jax.configs import changed
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
