@@ -3,6 +3,7 @@
     graphfl run tpt48
     graphfl run fl60:ditto --config.seed=3 --out=runs/mine
     graphfl run --resume --out=runs/mine
+    graphfl run tpt48:fedavg --seeds=5 --out=runs/fedavg
 
 The word after the command is the configuration, as with --config, and the word after the colon
 is the method; `graphfl list` prints both. Any field can be set, as in --config.rounds=40;
@@ -12,12 +13,18 @@ without jit, and an error names the round, the client and the stage.
 With --resume, the run in the folder of --out is continued; the configuration may be left out.
 If the code has changed since, --accept_changes is needed.
 
+With --seeds=5, the configuration is run with five seeds, from its own seed on, as one program.
+Each run has a folder, the one of --out followed by -seed0 and so on, without checkpoints and
+models. The table has means over the seeds and their spread. With --resume, seeds whose folders
+have results are not repeated.
+
 Exit status: 0 if a valid result was written, 1 if the run diverged, 2 if a flag, a field, the
 data or the output folder does not fit. Of several processes (--distributed), only the first
 writes and prints, and all exit with the same status, or with 3 if a process failed alone or
 lost another.
 """
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -40,21 +47,22 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.seeded_runs import run_seeds, seeds_table
 from graphfl_jax.commands.common.text_tables import new_architectures_table
 from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.paper.published import Score, published
 from graphfl_jax.commands.paper.table_text import error_cell
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
-from graphfl_jax.runs import models, views
-from graphfl_jax.runs.checkpoint import write_text
-from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 
 COLUMNS = 6  # targets of a table
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
+flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)
 flags.DEFINE_bool(
     "resume", False, "Continue the run in --out; without --config, with its configuration."
 )
@@ -69,13 +77,62 @@ def main() -> int:
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the run; add --out=DIR")
     changes_accepted()
+    for flag in ("debug", "save_models", "distributed"):
+        if FLAGS.seeds > 1 and FLAGS[flag].value:
+            raise ValueError(
+                f"{flag}={FLAGS[flag].value} is not possible with seeds={FLAGS.seeds}; leave "
+                f"one of them out"
+            )
     recorded = None
     # Of several processes, only the first may have the folder, so all need --config.
-    if FLAGS.resume and FLAGS.config is None and not FLAGS.distributed:
+    if FLAGS.resume and FLAGS.config is None and not FLAGS.distributed and FLAGS.seeds == 1:
         recorded = configuration_in(Path(FLAGS.out))
     config = configuration(default=recorded)
     with joined():
-        return run_and_print(config)
+        return run_and_print(config) if FLAGS.seeds == 1 else run_and_print_seeds(config)
+
+
+def run_and_print_seeds(config: ConfigDict) -> int:
+    """Runs the configuration with several seeds, and returns the exit status."""
+    variant, first = variant_of(config), config.seed
+    out = FLAGS.out and FLAGS.out.rstrip("/")
+    folders = seed_folders(out or f"runs/{config.data.name}-{variant}", first, fresh=not out)
+    out = str(folders[first]).removesuffix(f"-seed{first}")
+    resumable("--resume", f"--out={out}", marker=folders[first] / "config.json")
+    with progress_bar() as bar:
+        task = bar.add_task(variant, total=config.rounds * len(folders))
+        runs = run_seeds(
+            *(config, folders),
+            resume=FLAGS.resume,
+            accept_changes=changes_accepted(),
+            report=lambda played: bar.advance(task, config.rounds * played),
+            keep_in=compiled_folder(),
+            config_file=configuration_file(),
+        )
+    console = Console()
+    console.print(seeds_table(runs))
+    for path, run in zip(folders.values(), runs, strict=True):
+        end = "; diverged" if run["diverged"] else ""
+        console.print(
+            f"{path}/results.json{end}", highlight=False, markup=False, soft_wrap=True
+        )
+    return int(any(run["diverged"] for run in runs))
+
+
+def seed_folders(base: str, first: int, *, fresh: bool) -> dict[int, Path]:
+    """The folder of each seed, BASE-seed0 and so on.
+
+    Args:
+      base: beginning of the folders' paths.
+      first: the first seed.
+      fresh: whether a number follows `base` if one of them exists.
+    """
+    for i in itertools.count(1):
+        own = f"{base}-{i}" if i > 1 else base
+        found = {s: Path(f"{own}-seed{s}") for s in range(first, first + FLAGS.seeds)}
+        if not (fresh and any(path.exists() for path in found.values())):
+            break
+    return found
 
 
 def run_and_print(config: ConfigDict) -> int:
@@ -97,7 +154,7 @@ def run_and_print(config: ConfigDict) -> int:
             save_models=FLAGS.save_models,
         )
     if is_first():
-        write_views(result, out)
+        write_views(out, result.rows, result.final, result.results, result.clients)
     console = Console(quiet=not is_first())
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
@@ -136,22 +193,6 @@ def run_and_print(config: ConfigDict) -> int:
         )
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     return 0
-
-
-def write_views(result: graphfl_jax.Result, out: Path) -> None:
-    """Writes a plot of the scores over rounds, and a table of the scores of all clients."""
-    if result.final is not None:
-        write_text(out / views.TABLE, views.client_table(result.final, result.clients))
-    if not result.rows:
-        return
-    from matplotlib.figure import (
-        Figure,
-    )  # takes half a second, which a refusal need not wait for
-
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    result.plot(figure.subplots())
-    with writing(out / views.PLOT):
-        figure.savefig(out / views.PLOT)
 
 
 def note_of(row: dict[str, Any]) -> str:
