@@ -630,6 +630,28 @@ OTHERS = [
     ("sweep", [*VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
     ("sweep", [*VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--sampler=tpe"],
+        "samples=0 is not possible with",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.hparams.mu=1", "--sampler=tpe", "--samples=2"],
+        "hparams.mu=1.0 is not read by any run of this sweep",
+    ),
+    (
+        "sweep",
+        [
+            *VALIDATED,
+            "--grid.rounds=1",
+            "--sampler=tpe",
+            "--samples=2",
+            "--shard=1/2",
+            "--out=new",
+        ],
+        "shard=1/2 cannot be combined with sampler=tpe",
+    ),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=3/2"], "shard=3/2 is not a part; write"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=one"], "shard=one is not a part; write"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=1/2"], "shard=1/2 needs .* --out=DIR"),

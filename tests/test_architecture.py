@@ -28,7 +28,7 @@ COMPUTATION = {
     *("rounds", "evaluation", "program"),
 }
 ENTRIES = {
-    *("run", "compare", "export", "predict"),
+    *("run", "compare", "track", "export", "predict"),
     *("sweep", "leaderboard", "tables", "figures", "bench", "robustness", "theory", "soak"),
     *("list", "completion"),
 }

@@ -5,7 +5,7 @@ imports one command. The first line of a command's docstring describes it in ``g
 """
 
 COMMANDS = (
-    *("run", "compare", "export", "predict"),
+    *("run", "compare", "track", "export", "predict"),
     *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
 )

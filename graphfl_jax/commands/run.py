@@ -49,10 +49,12 @@ from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import joined
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seeds_table
 from graphfl_jax.commands.common.text_tables import new_architectures_table
+from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.paper.published import Score, published
 from graphfl_jax.commands.paper.table_text import error_cell
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 from graphfl_jax.runs import models
@@ -63,6 +65,7 @@ COLUMNS = 6  # targets of a table
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)
+flags.DEFINE_list("track", [], f"Services that get the evaluations: {', '.join(TRACKERS)}.")
 flags.DEFINE_bool(
     "resume", False, "Continue the run in --out; without --config, with its configuration."
 )
@@ -77,7 +80,8 @@ def main() -> int:
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the run; add --out=DIR")
     changes_accepted()
-    for flag in ("debug", "save_models", "distributed"):
+    check_trackers("track", FLAGS.track)
+    for flag in ("debug", "save_models", "distributed", "track"):
         if FLAGS.seeds > 1 and FLAGS[flag].value:
             raise ValueError(
                 f"{flag}={FLAGS[flag].value} is not possible with seeds={FLAGS.seeds}; leave "
@@ -140,6 +144,15 @@ def run_and_print(config: ConfigDict) -> int:
     name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
     resumable("--resume", f"--out={out}", marker=out / "config.json")
+    trackers = []
+
+    def report(row):
+        bar.update(task, completed=row["round"], note=note_of(row))
+        if not trackers and is_first():  # now the folder exists
+            trackers.extend(TRACKERS[name](out, values_of(config)[0]) for name in FLAGS.track)
+        for tracker in trackers:
+            tracker.write(row)
+
     with progress_bar(shown=is_first()) as bar:
         task = bar.add_task(variant_of(config), total=config.rounds)
         result = graphfl_jax.run(
@@ -149,10 +162,12 @@ def run_and_print(config: ConfigDict) -> int:
             accept_changes=changes_accepted(),
             config_file=configuration_file(),
             debug=FLAGS.debug,
-            report=lambda row: bar.update(task, completed=row["round"], note=note_of(row)),
+            report=report,
             keep_in=compiled_folder(),
             save_models=FLAGS.save_models,
         )
+    for tracker in trackers:
+        tracker.close()
     if is_first():
         write_views(out, result.rows, result.final, result.results, result.clients)
     console = Console(quiet=not is_first())

@@ -72,6 +72,7 @@ def groups_of(
     configure: Callable[[Point], tuple[ConfigDict, dict[str, Any]]],
     *,
     most: int | None = None,
+    part: bool = False,
 ) -> list[TrialGroup]:
     """The runs of all points with all seeds, in groups that one program can play.
 
@@ -83,6 +84,7 @@ def groups_of(
       seeds: of every point.
       configure: point -> configuration, and the values that nothing in it reads.
       most: largest accepted number of groups.
+      part: whether these are not all points, so that a field may be read by others only.
 
     Raises:
       ValueError: a point does not fit, there are too many groups, or nothing reads a field.
@@ -96,7 +98,7 @@ def groups_of(
         unread |= left
         by_structure.setdefault(structure(config, without=ELSEWHERE), []).append((own, config))
     for field, value in unread.items():
-        if field not in read:
+        if field not in read and not part:
             raise ValueError(
                 f"{field}={value} is not read by any run of this sweep; remove it, or add a "
                 f"method that reads it"

@@ -73,16 +73,22 @@ class TrialLog:
         """
         self.out, self.path = out, out / log_name(shard)
         self.lock_name = LOCK if shard is None else f"{LOCK}-{self.path.stem}"
-        self.groups = groups
         self.resume, self.accept_changes = resume, accept_changes
         self._check_folder()
-        code, self.planned = digests_of_code(config_file=config_file), {}
+        self.code = digests_of_code(config_file=config_file)
+        self.groups, self.planned = [], {}
+        self.plan(groups)
+
+    def plan(self, groups: list[TrialGroup]) -> None:
+        """Adds runs to the sweep. Runs that it has already are left out."""
         for group in groups:
+            new = [one for one in group.planned if one.name not in self.planned]
+            self.groups.append(group._replace(planned=new))
             arrays = {seed: digest_of_arrays(one) for seed, one in group.federations.items()}
-            for planned in group.planned:
+            for planned in new:
                 config, seed = config_of(group.config, planned.trial), planned.trial.seed
                 self.planned[planned.name] = identity_of(
-                    *(config, group.federations[seed], arrays[seed], code)
+                    *(config, group.federations[seed], arrays[seed], self.code)
                 )
 
     def _check_folder(self):
@@ -203,6 +209,10 @@ class TrialLog:
                     float(scores["val"]["P"].mean()) for scores in outcome.new_clients
                 ],
             }
+        line["curve"] = [
+            {"round": int(row["round"]), "P": float(row["scores"]["val"]["P"].mean())}
+            for row in outcome.rows
+        ]
         self.found[planned.name] = line
         with writing(self.path):
             self.file.write(_text(line))
