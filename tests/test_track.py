@@ -21,19 +21,29 @@ ROWS = [
     }
     for played in (2, 4)
 ]
+# The package has no reader of its files. They are logs in LevelDB's format, with a head of
+# seven bytes: blocks of 32 KiB hold parts of records, each after its checksum (4 bytes), its
+# length (2) and its kind (1: whole, 2: first, 3: middle, 4: last).
 FILES_OF_WANDB = """
-import glob, json, sys
+import glob, json, struct, sys
 from wandb.proto import wandb_internal_pb2 as protocol
-from wandb.sdk.internal.datastore import DataStore
 (path,) = glob.glob(sys.argv[1] + "/wandb/offline-run-*/*.wandb")
-store, found = DataStore(), []
-store.open_for_scan(path)
-while (data := store.scan_data()) is not None:
-    record = protocol.Record()
-    record.ParseFromString(data)
-    if record.WhichOneof("record_type") == "history":
-        items = record.history.item
-        found.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items})
+data, at, begun, found = open(path, "rb").read(), 7, b"", []
+assert data[:4] == b":W&B"
+while at + 7 <= len(data):
+    if 32768 - at % 32768 < 7:
+        at += 32768 - at % 32768
+        continue
+    _, length, kind = struct.unpack("<IHB", data[at : at + 7])
+    begun += data[at + 7 : at + 7 + length]
+    at += 7 + length
+    if kind in (1, 4):
+        record, begun = protocol.Record.FromString(begun), b""
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            found.append(
+                {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items}
+            )
 print(json.dumps(found))
 """
 
@@ -118,7 +128,5 @@ def test_a_missing_package_is_named_with_its_remedy(monkeypatch):
     from graphfl_jax.commands.common import trackers
 
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(
-        ValueError, match=r"^track=wandb needs .*; run pip install -e '.\[wandb\]'"
-    ):
+    with pytest.raises(ValueError, match="^track=wandb needs .* pip install -e "):
         trackers.check_trackers("track", ["wandb"])

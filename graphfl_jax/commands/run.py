@@ -24,7 +24,6 @@ writes and prints, and all exit with the same status, or with 3 if a process fai
 lost another.
 """
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import joined
-from graphfl_jax.commands.common.seeded_runs import run_seeds, seeds_table
+from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.text_tables import new_architectures_table
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
@@ -99,8 +98,9 @@ def main() -> int:
 def run_and_print_seeds(config: ConfigDict) -> int:
     """Runs the configuration with several seeds, and returns the exit status."""
     variant, first = variant_of(config), config.seed
+    seeds = range(first, first + FLAGS.seeds)
     out = FLAGS.out and FLAGS.out.rstrip("/")
-    folders = seed_folders(out or f"runs/{config.data.name}-{variant}", first, fresh=not out)
+    folders = seed_folders(out or f"runs/{config.data.name}-{variant}", seeds, fresh=not out)
     out = str(folders[first]).removesuffix(f"-seed{first}")
     resumable("--resume", f"--out={out}", marker=folders[first] / "config.json")
     with progress_bar() as bar:
@@ -121,22 +121,6 @@ def run_and_print_seeds(config: ConfigDict) -> int:
             f"{path}/results.json{end}", highlight=False, markup=False, soft_wrap=True
         )
     return int(any(run["diverged"] for run in runs))
-
-
-def seed_folders(base: str, first: int, *, fresh: bool) -> dict[int, Path]:
-    """The folder of each seed, BASE-seed0 and so on.
-
-    Args:
-      base: beginning of the folders' paths.
-      first: the first seed.
-      fresh: whether a number follows `base` if one of them exists.
-    """
-    for i in itertools.count(1):
-        own = f"{base}-{i}" if i > 1 else base
-        found = {s: Path(f"{own}-seed{s}") for s in range(first, first + FLAGS.seeds)}
-        if not (fresh and any(path.exists() for path in found.values())):
-            break
-    return found
 
 
 def run_and_print(config: ConfigDict) -> int:

@@ -1,5 +1,6 @@
 """The runs of one configuration with several seeds, as one program, each with a folder."""
 
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -85,6 +86,22 @@ def run_seeds(
         _write(opened[seed], experiments[seed], outcome)
         found[seed] = outcome.results
     return [found[seed] for seed in folders]
+
+
+def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
+    """The folder of each seed, BASE-seed0 and so on.
+
+    Args:
+      base: beginning of the folders' paths.
+      seeds: of the runs.
+      fresh: whether a number follows `base` if one of them exists.
+    """
+    for i in itertools.count(1):
+        own = f"{base}-{i}" if i > 1 else base
+        found = {s: Path(f"{own}-seed{s}") for s in seeds}
+        if not (fresh and any(path.exists() for path in found.values())):
+            break
+    return found
 
 
 def _write(folder: RunFolder, experiment, outcome: Outcome) -> None:

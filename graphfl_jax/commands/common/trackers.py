@@ -43,13 +43,19 @@ class WeightsAndBiases:
         import wandb
 
         settings = wandb.Settings(silent=True)
-        self.run = wandb.init(
-            project="graphfl",
-            name=out.name,
-            dir=str(out),
-            config=dict(fields),
-            settings=settings,
-        )
+        try:
+            self.run = wandb.init(
+                project="graphfl",
+                name=out.name,
+                dir=str(out),
+                config=dict(fields),
+                settings=settings,
+            )
+        except wandb.Error as error:
+            why = " ".join(str(error).split())
+            raise ValueError(
+                f"wandb cannot begin a run ({why}); run wandb login, or set WANDB_MODE=offline"
+            ) from error
 
     def write(self, row: Mapping[str, Any]) -> None:
         """Adds an evaluation, as metrics.jsonl has it."""
