@@ -27,16 +27,16 @@ def score(point):
 
 
 def asked(search, batches):
-    """The points of some batches, whose scores it is told."""
+    """The points of some batches, whose scores it gets."""
     found = []
     for _ in range(batches):
         points = search.ask()
         found.append(points)
-        search.tell([[line(score(p), diverged=p["hparams.client_lr"] > 0.8)] for p in points])
+        search.record([[line(score(p), diverged=p["hparams.client_lr"] > 0.8)] for p in points])
     return found
 
 
-def test_points_depend_only_on_what_was_told_and_approach_the_best():
+def test_points_depend_only_on_the_scores_and_approach_the_best():
     first, second = (asked(Search(AXES, 60, 10), 6) for _ in range(2))
     assert first == second
     rates = [point["hparams.client_lr"] for batch in first for point in batch]

@@ -156,7 +156,7 @@ def main() -> int:
                 log.write(group, group.planned[i], outcome)
             if search is None or not search.left:
                 break
-            search.tell(runs_of(points, log.found))
+            search.record(runs_of(points, log.found))
             points = search.ask()
             log.plan(planned_groups(points))
         lines, total = log.lines(), len(log.planned)
@@ -231,7 +231,7 @@ def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
 
 
 def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
-    """Tells a search the scores in the log, plans its next batch of points and returns it."""
+    """Gives a search the scores in the log, plans its next batch of points and returns it."""
     if not log.path.exists():
         return points
     found = {line["trial"]: line for line in read_log(log.path)[0]}
@@ -239,7 +239,7 @@ def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
         runs = runs_of(points, found)
         if any(len(own) < FLAGS.seeds for own in runs):
             break
-        search.tell(runs)
+        search.record(runs)
         points = search.ask()
         log.plan(planned_groups(points))
     return points

@@ -4,8 +4,8 @@
     graphfl track runs/* --to=tensorboard,wandb
 
 Event files for TensorBoard are in the folder tensorboard of the run. With WANDB_MODE=offline in
-the environment, those for Weights & Biases are in its folder wandb. `graphfl run --track` does
-the same while the run is made.
+the environment, those for Weights & Biases are in its folder wandb. The flag --track of
+`graphfl run` does the same while the run is made.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Points that Optuna's TPE sampler chooses, a batch at a time.
 
-The sampler is asked for a batch of points, and told their validation scores when all of them
-have ended. Its draws depend only on its seed and on what it was told. So a sweep that continues
-asks for the same points again, tells the scores in its log, and goes on as if it had not ended.
+The sampler is asked for a batch of points, and gets their validation scores when all of them
+have ended. Its draws depend only on its seed and on the scores. So a sweep that continues asks
+for the same points again, gives it the scores in its log, and goes on as if it had not ended.
 """
 
 from typing import Any
@@ -43,7 +43,7 @@ class Search:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         # A point of the same batch has no score yet: the sampler then takes it for a bad one.
         sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
-        # It minimises; scores of which higher ones are better are told as negative numbers.
+        # It minimises; scores of which higher ones are better become negative numbers.
         self.study = optuna.create_study(sampler=sampler, direction="minimize")
         self.pruned = optuna.trial.TrialState.PRUNED
         self.asked = []
@@ -58,8 +58,8 @@ class Search:
             for trial in self.asked
         ]
 
-    def tell(self, runs: list[list[dict]]) -> None:
-        """Tells the scores of the last batch.
+    def record(self, runs: list[list[dict]]) -> None:
+        """Gives the sampler the scores of the last batch.
 
         Args:
           runs: for each point of `ask` the lines of its runs. A point with a diverged run
