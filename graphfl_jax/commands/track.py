@@ -27,11 +27,12 @@ def main() -> int:
         raise ValueError("runs is not set; name folders of runs, such as runs/mine")
     if not FLAGS.to:
         raise ValueError(f"to is not set; choose from {', '.join(TRACKERS)}")
-    check_trackers("to", FLAGS.to)
-    runs = []
-    for path in map(Path, FLAGS.runs):
+    runs, paths = [], list(dict.fromkeys(map(Path, FLAGS.runs)))
+    for path in paths:
         if why := why_no_run(path):
             raise ValueError(f"runs={path} {why}; leave it out, or correct the folder")
+    check_trackers("to", FLAGS.to)
+    for path in paths:
         for name in FLAGS.to:
             folder = path / TRACKERS[name].FOLDER
             if folder.exists():

@@ -102,14 +102,16 @@ def draw(
 
     splits = {split for row in rows for split in row["scores"]}
     split = "test" if "test" in splits or not splits else "val"
-    for point, colour in zip(POINTS, COLOURS, strict=False):
+    # P is dashed, since it is G in some methods.
+    for point, colour, dashes in zip(POINTS, COLOURS, ("-", "-", "--"), strict=False):
         curve = [
             (played, np.mean(scores[split][point], dtype=np.float64))
             for played, scores in scored(rows, final)
             if point in scores.get(split, {})
         ]
         if curve:
-            axes.plot(*zip(*curve, strict=True), marker="o", ms=3, color=colour, label=point)
+            style = {"color": colour, "linestyle": dashes, "marker": "o", "ms": 3}
+            axes.plot(*zip(*curve, strict=True), label=point, **style)
     data = results["dataset"]
     axes.set(
         xlabel="round",
