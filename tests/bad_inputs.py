@@ -346,6 +346,8 @@ FIELDS = [
 ]
 # Flags, and what the line must say.
 FLAGS = [
+    ([FL60, "--seeds=2", "--save_models"], "save_models=True is not possible with seeds=2"),
+    (["--seeds=2", "--resume", "--out=run"], "config is not set; add the name of a conf"),
     # flags and configuration files
     ([], "config is not set; add the name of a configuration, .*tpt48"),
     (
@@ -697,6 +699,36 @@ OTHERS = [
     ("sweep", [*VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
     ("sweep", [*VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--sampler=tpe"],
+        "samples=0 is not possible with",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.hparams.mu=1", "--sampler=tpe", "--samples=2"],
+        "hparams.mu=1.0 is not read by any run of this sweep",
+    ),
+    (
+        "sweep",
+        [
+            *VALIDATED,
+            "--grid.rounds=1",
+            "--sampler=tpe",
+            "--samples=2",
+            "--shard=1/2",
+            "--out=new",
+        ],
+        "shard=1/2 cannot be combined with sampler=tpe",
+    ),
+    ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=3/2"], "shard=3/2 is not a part; write"),
+    ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=one"], "shard=one is not a part; write"),
+    ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=1/2"], "shard=1/2 needs .* --out=DIR"),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--shard=1/2", "--out=new"],
+        "shard=1/2 has no runs; choose fewer parts",
+    ),
     (
         "sweep",
         [*VALIDATED, "--grid.rounds=1,2", "--config.eval.points=G,L"],

@@ -30,11 +30,11 @@ COMPUTATION = {
     *("rounds", "evaluation", "program"),
 }
 ENTRIES = {
-    *("run", "report", "export", "predict"),
-    *("sweep", "tables", "figures", "bench", "robustness", "theory", "soak"),
+    *("run", "report", "compare", "track", "export", "predict"),
+    *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
 }
-ROOMS = {"paper", "sweeping", "benchmarks", "linear_theory", "reporting"}
+ROOMS = {"paper", "reporting", "comparing", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 
 

@@ -110,7 +110,7 @@ def test_a_good_run_leaves_its_files_and_status_zero(good):
     assert ended.status == 0, ended.stderr
     assert {path.name for path in out.iterdir()} == {
         *("config.json", "identity.json", "metrics.jsonl", "results.json", "checkpoints"),
-        *("federation.json", "models.safetensors", ".lock"),
+        *("federation.json", "models.safetensors", ".lock", "convergence.svg", "clients.csv"),
     }
     assert f"{out.relative_to(folder)}/results.json\n" in ended.stdout
 

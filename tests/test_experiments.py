@@ -362,13 +362,13 @@ def test_tables_and_figures_share_cached_runs(tmp_path):
 def test_a_line_without_scores_is_in_the_legend():
     line = {"name": "finished", "metric": "mse", "x": [1, 2], "seeds": [[0.3, 0.1], [0.5, 0.1]]}
     lost = {"name": "lost (2 diverged)", "metric": "mse", "x": [], "seeds": []}
-    (legend,) = draw_lines([line, lost], "round").legends
+    (legend,) = draw_lines([line, lost], "round", "fl60").legends
     assert [text.get_text() for text in legend.get_texts()] == ["finished", "lost (2 diverged)"]
 
 
 def test_the_axis_of_a_single_line_includes_its_spread():
     line = {"name": "m", "metric": "mse", "x": [1, 2], "seeds": [[0.3, 0.1], [0.5, 0.1]]}
-    low, high = draw_lines([line], "steps").axes[0].get_ylim()
+    low, high = draw_lines([line], "steps", "fl60").axes[0].get_ylim()
     assert low < 100 and high > 500  # 0.4 +- 0.1 in 1e-3
 
 

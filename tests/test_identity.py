@@ -54,8 +54,8 @@ def data(**settings):
 def start(out, *, config=CONFIG, federation=None, cut_at=None, **options):
     """Starts or resumes a run, and cuts it after a round."""
 
-    def report(played):
-        if played == cut_at:
+    def report(row):
+        if row["round"] == cut_at:
             raise Cut
 
     with contextlib.suppress(Cut):
@@ -265,9 +265,9 @@ def test_a_second_run_in_a_folder_is_refused_and_does_not_disturb_the_first(cut,
     whole = start(tmp_path / "whole")
     seen = []
 
-    def report(played):
+    def report(row):
         refused(cut, f"^out={cut}: another process writes into it; wait until")
-        seen.append(played)
+        seen.append(row["round"])
 
     result = graphfl_jax.run(CONFIG, data(), out=cut, resume=True, report=report)
     assert seen == [4] and result.results["scores"] == whole.results["scores"]

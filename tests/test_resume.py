@@ -20,7 +20,7 @@ from orbax.checkpoint import v1 as ocp
 import graphfl_jax
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs import single
-from graphfl_jax.runs.results import environment
+from graphfl_jax.runs.environment import environment
 from tests.entries import ENVIRONMENT, ROOT, command
 from tests.last_release import forget_digests, make_old
 
@@ -51,9 +51,11 @@ def play(out, *, cut_at=None, changes=None, method="local", **options):
     resume = any(out.glob("*"))
     reported = []
 
-    def report(played):
-        reported.append(played)
-        if played == cut_at:
+    def report(row):
+        line = (out / "metrics.jsonl").read_text().splitlines()[-1]
+        assert row == json.loads(line)
+        reported.append(row["round"])
+        if row["round"] == cut_at:
             raise Cut
 
     with contextlib.suppress(Cut):

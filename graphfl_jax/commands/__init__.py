@@ -5,7 +5,7 @@ imports one command. The first line of a command's docstring describes it in ``g
 """
 
 COMMANDS = (
-    *("run", "report", "export", "predict"),
-    *("sweep", "tables", "figures", "robustness", "theory", "bench", "soak"),
+    *("run", "report", "compare", "track", "export", "predict"),
+    *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
 )

@@ -50,9 +50,9 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import play_round
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.multihost import is_first, run_synchronized
-from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.single import compiled
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)

@@ -122,9 +122,7 @@ FIGURES = {
     "flha_3": Unseen(RESIDUAL),
     "flha_depths": Unseen(PLAIN),
 } | SERIES
-CONFIGURED = {
-    name: kind for name, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)
-}
+CONFIGURED = {n: kind for n, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)}
 SIZED = (Series, Unseen)  # figures in two sizes
 COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
@@ -201,12 +199,13 @@ def made_graphs(figure, cache):
 
 def made_curves(figure, cache):
     lines = curves(figure, FLAGS.methods or for_any_task(), cache)
-    return lines, draw_lines(lines, "round"), curve_rows(lines)
+    return lines, draw_lines(lines, "round", figure.dataset), curve_rows(lines)
 
 
 def made_ablation(figure, cache):
     lines = ablation(figure, cache)
-    return lines, draw_lines(lines, figure.label), ablation_rows(lines, figure.field)
+    drawn = draw_lines(lines, figure.label, figure.dataset)
+    return lines, drawn, ablation_rows(lines, figure.field)
 
 
 def made_allocations(figure, cache):

@@ -3,6 +3,7 @@
     graphfl run tpt48
     graphfl run fl60:ditto --config.seed=3 --out=runs/mine
     graphfl run --resume --out=runs/mine
+    graphfl run tpt48:fedavg --seeds=5 --out=runs/fedavg
 
 The word after the command is the configuration, as with --config, and the word after the colon
 is the method; `graphfl list` prints both. Any field can be set, as in --config.rounds=40;
@@ -12,6 +13,11 @@ without jit, and an error names the round, the client and the stage.
 With --resume, the run in the folder of --out is continued; the configuration may be left out.
 If the code has changed since, --accept_changes is needed.
 
+With --seeds=5, the configuration is run with five seeds, from its own seed on, as one program.
+Each run has a folder, the one of --out followed by -seed0 and so on, without checkpoints and
+models. The table has means over the seeds and their spread. With --resume, seeds whose folders
+have results are not repeated.
+
 Exit status: 0 if a valid result was written, 1 if the run diverged, 2 if a flag, a field, the
 data or the output folder does not fit. Of several processes (--distributed), only the first
 writes and prints, and all exit with the same status, or with 3 if a process failed alone or
@@ -19,6 +25,7 @@ lost another.
 """
 
 from pathlib import Path
+from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -39,10 +46,22 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.result_tables import (
+    architecture_table,
+    attack_table,
+    label_table,
+    metric_table,
+    new_clients_table,
+    own_error_table,
+)
+from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.text_tables import new_architectures_table
+from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.paper.published import Score, published
 from graphfl_jax.commands.paper.table_text import error_cell
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 from graphfl_jax.runs import models
@@ -53,6 +72,8 @@ COLUMNS = 6  # targets of a table
 REPORT = "report.html"
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
+flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)
+flags.DEFINE_list("track", [], f"Services that get the evaluations: {', '.join(TRACKERS)}.")
 flags.DEFINE_bool(
     "resume", False, "Continue the run in --out; without --config, with its configuration."
 )
@@ -68,13 +89,48 @@ def main() -> int:
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the run; add --out=DIR")
     changes_accepted()
+    check_trackers("track", FLAGS.track)
+    for flag in ("debug", "save_models", "distributed", "track"):
+        if FLAGS.seeds > 1 and FLAGS[flag].value:
+            raise ValueError(
+                f"{flag}={FLAGS[flag].value} is not possible with seeds={FLAGS.seeds}; leave "
+                f"one of them out"
+            )
     recorded = None
     # Of several processes, only the first may have the folder, so all need --config.
-    if FLAGS.resume and FLAGS.config is None and not FLAGS.distributed:
+    if FLAGS.resume and FLAGS.config is None and not FLAGS.distributed and FLAGS.seeds == 1:
         recorded = configuration_in(Path(FLAGS.out))
     config = configuration(default=recorded)
     with joined():
-        return run_and_print(config)
+        return run_and_print(config) if FLAGS.seeds == 1 else run_and_print_seeds(config)
+
+
+def run_and_print_seeds(config: ConfigDict) -> int:
+    """Runs the configuration with several seeds, and returns the exit status."""
+    variant, first = variant_of(config), config.seed
+    seeds = range(first, first + FLAGS.seeds)
+    out = FLAGS.out and FLAGS.out.rstrip("/")
+    folders = seed_folders(out or f"runs/{config.data.name}-{variant}", seeds, fresh=not out)
+    out = str(folders[first]).removesuffix(f"-seed{first}")
+    resumable("--resume", f"--out={out}", marker=folders[first] / "config.json")
+    with progress_bar() as bar:
+        task = bar.add_task(variant, total=config.rounds * len(folders))
+        runs = run_seeds(
+            *(config, folders),
+            resume=FLAGS.resume,
+            accept_changes=changes_accepted(),
+            report=lambda played: bar.advance(task, config.rounds * played),
+            keep_in=compiled_folder(),
+            config_file=configuration_file(),
+        )
+    console = Console()
+    console.print(seeds_table(runs))
+    for path, run in zip(folders.values(), runs, strict=True):
+        end = "; diverged" if run["diverged"] else ""
+        console.print(
+            f"{path}/results.json{end}", highlight=False, markup=False, soft_wrap=True
+        )
+    return int(any(run["diverged"] for run in runs))
 
 
 def run_and_print(config: ConfigDict) -> int:
@@ -82,6 +138,15 @@ def run_and_print(config: ConfigDict) -> int:
     name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
     resumable("--resume", f"--out={out}", marker=out / "config.json")
+    trackers = []
+
+    def report(row):
+        bar.update(task, completed=row["round"], note=note_of(row))
+        if not trackers and is_first():  # now the folder exists
+            trackers.extend(TRACKERS[name](out, values_of(config)[0]) for name in FLAGS.track)
+        for tracker in trackers:
+            tracker.write(row)
+
     with progress_bar(shown=is_first()) as bar:
         task = bar.add_task(variant_of(config), total=config.rounds)
         result = graphfl_jax.run(
@@ -91,10 +156,14 @@ def run_and_print(config: ConfigDict) -> int:
             accept_changes=changes_accepted(),
             config_file=configuration_file(),
             debug=FLAGS.debug,
-            report=lambda played: bar.update(task, completed=played),
+            report=report,
             keep_in=compiled_folder(),
             save_models=FLAGS.save_models,
         )
+    for tracker in trackers:
+        tracker.close()
+    if is_first():
+        write_views(out, result.rows, result.final, result.results, result.clients)
     console = Console(quiet=not is_first())
     if FLAGS.report and is_first():
         from graphfl_jax.commands.reporting.page import write_report
@@ -143,6 +212,15 @@ def run_and_print(config: ConfigDict) -> int:
     return 0
 
 
+def note_of(row: dict[str, Any]) -> str:
+    """What the progress shows of an evaluation: the losses, and a mean score over clients."""
+    parts = [f"{name} {value:.4g}" for name, value in row["train"].items()]
+    split = next(name for name in row if name not in ("round", "train", "allocation"))
+    split = "test" if "test" in row else split
+    point = "P" if "P" in row[split] else next(iter(row[split]))
+    return ", ".join([*parts, f"{split} {point} {row[split][point]['mean']:.4g}"])
+
+
 def remedy(config: ConfigDict, result: graphfl_jax.Result) -> str:
     """What may help a run that diverged."""
     low, high = result.inputs
@@ -184,38 +262,6 @@ def score_table(results: dict, paper: Score | None) -> Table:
     return table
 
 
-def metric_table(metrics: dict) -> Table:
-    """Means of the further metrics at G, L and P, and how many clients have one."""
-    table = Table(
-        title="further metrics",
-        caption="test; means over the clients for which the metric is defined",
-    )
-    table.add_column("metric")
-    for column in (*POINTS, "clients"):
-        table.add_column(column, justify="right")
-    for name in metrics["P"]:
-        means = [metrics[point][name]["mean"] for point in POINTS]
-        cells = ["none" if mean is None else f"{mean:.4g}" for mean in means]
-        table.add_row(name, *cells, str(metrics["P"][name]["clients"]))
-    return table
-
-
-def architecture_table(results: dict) -> Table:
-    """Test scores of the clients of each architecture, and the traffic of one of them."""
-    table = Table(
-        title="by architecture",
-        caption=f"means of {results['metric']} over clients, test; bytes per client and round",
-    )
-    table.add_column("architecture")
-    for column in ("clients", *POINTS, "down", "up"):
-        table.add_column(column, justify="right")
-    for name, own in results["architectures"].items():
-        scores = (f"{own['scores']['test'][point]:.4g}" for point in POINTS)
-        traffic = (f"{own[way]:,}" for way in ("down_bytes", "up_bytes"))
-        table.add_row(name, str(len(own["clients"])), *scores, *traffic)
-    return table
-
-
 def error_table(errors: dict) -> Table:
     """Errors of forecasts at G, L and P over the targets that are not missing."""
     table = Table(
@@ -228,97 +274,6 @@ def error_table(errors: dict) -> Table:
     for point in POINTS:
         table.add_row(point, *(error_cell(ahead) for ahead in errors[point].values()))
     return table
-
-
-def own_error_table(errors: dict) -> Table:
-    """Errors of scaled targets at G, L and P in the targets' own units."""
-    targets = list(errors["G"])[:COLUMNS]
-    others = len(errors["G"]) - len(targets)
-    table = Table(
-        title="MAE/RMSE in the targets' own units",
-        caption="test, means over clients"
-        + (f"; results.json has {others} more targets" if others else ""),
-    )
-    table.add_column("scored at")
-    for target in targets:
-        table.add_column(target, justify="right")
-    for point in POINTS:
-        cells = (errors[point][target] for target in targets)
-        table.add_row(point, *(f"{own['mae']:.4g}/{own['rmse']:.4g}" for own in cells))
-    return table
-
-
-def label_table(results: dict) -> Table:
-    """The AUC of each label at G, L and P, and how many clients have one."""
-    labels = results["labels"]
-    table = Table(
-        title=f"AUC by label on {results['dataset']['name']}",
-        caption="test; means over the clients with positive and negative examples",
-    )
-    table.add_column("label")
-    for column in (*POINTS, "clients"):
-        table.add_column(column, justify="right")
-    for label in labels["P"]:
-        own = [labels[point][label] for point in POINTS]
-        scores = ["none" if one["auc"] is None else f"{one['auc']:.4g}" for one in own]
-        table.add_row(label, *scores, str(own[-1]["clients"]))
-    return table
-
-
-def new_clients_table(results: dict) -> Table:
-    """Test scores of the new clients when they join and after each of their rounds."""
-    new_clients = results["new_clients"]
-    table = Table(
-        title=f"{len(new_clients['clients'])} new clients on {results['dataset']['name']}",
-        caption=f"{results['metric']} after rounds in which only the new clients adapt"
-        + (
-            f"; diverged in round {new_clients['diverged_at']}"
-            if new_clients["diverged_at"] >= 0
-            else ""
-        ),
-    )
-    for column in ("rounds", *POINTS, "sd over clients at P", "worst decile at P"):
-        table.add_column(column, justify="right")
-    for row in new_clients["curve"]:
-        scores = [row[point]["mean"] for point in POINTS]
-        scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
-        table.add_row(str(row["rounds"]), *(f"{score:.4g}" for score in scores))
-    return table
-
-
-def attack_table(results: dict) -> Table:
-    """Test scores of all and of benign clients, and the success rate of a backdoor."""
-    attack, everyone = results["attack"], results["scores"]["final"]
-    defence = f" against {results['defence']}" if results["defence"] else ""
-    table = Table(
-        title=f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients",
-        caption=f"{results['metric']}; results.json has their names{rejected_text(results)}",
-    )
-    columns = {"all clients": {point: everyone[point]["mean"] for point in POINTS}}
-    if attack["benign"]:
-        benign = {point: attack["benign"][point]["mean"] for point in POINTS}
-        columns["benign clients"] = benign
-    if attack["success"]:
-        columns["attack success"] = attack["success"]
-    table.add_column("scored at")
-    for column in columns:
-        table.add_column(column, justify="right")
-    for point in POINTS:
-        table.add_row(point, *(f"{scores[point]:.4g}" for scores in columns.values()))
-    return table
-
-
-def rejected_text(results: dict) -> str:
-    """The shares of rejected uploads, for a caption."""
-    shares = results["rejected"]
-    if shares is None:
-        return ""
-    named = [
-        f"{shares[who]:.0%} of {who}"
-        for who in ("honest", "malicious")
-        if shares[who] is not None
-    ]
-    return f"; rejected uploads: {', '.join(named)} clients"
 
 
 def footer(results: dict, out: Path) -> str:

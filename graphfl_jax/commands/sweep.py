@@ -19,16 +19,32 @@ ranked.
 In the folder of --out, trials.jsonl gets one line with the results of each run when the run
 ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,
 runs that are in trials.jsonl are not repeated; those of other code need --accept_changes.
+
+--sampler=tpe chooses the points by Optuna's TPE sampler from the scores of earlier ones:
+--samples points, of which it is asked for --batch at a time.
+
+    graphfl sweep tpt48 --config.data.val_fraction=0.1 --sampler=tpe --samples=200 --batch=32 \
+        --loguniform.hparams.client_lr=0.001,0.3
+
+--keep_best=3 makes the runs of the best three points again at the end, as single runs with
+folders of their own under best/, which hold their models.
+
+--shard=2/8 makes the second of eight parts of the runs, as one task of an array of jobs does.
+The parts can share a folder: each has its own log, such as trials-2-of-8.jsonl, and `graphfl
+leaderboard` ranks the points of all logs.
 """
 
+import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
 from absl import flags
 from rich.console import Console
 
+import graphfl_jax
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
@@ -44,17 +60,22 @@ from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
+    METHOD,
     configured,
+    domains_of,
     evaluated_as_ranked,
     points_of,
     points_of_file,
     take_axes,
 )
-from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, ranked_table
-from graphfl_jax.commands.sweeping.trial_log import NAME, TrialLog
-from graphfl_jax.runs.batch import run_trials
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, print_boards
+from graphfl_jax.commands.sweeping.tpe import Search
+from graphfl_jax.commands.sweeping.trial_log import TrialLog, read_log
+from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.sweep import groups_of
+from graphfl_jax.runs.folder import held
+from graphfl_jax.runs.identity import digest_of_json
+from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of, part_of
 
 MOST_GROUPS = 20  # programs to compile without --yes
 
@@ -73,6 +94,12 @@ flags.DEFINE_integer("top", 10, "Rows of the leaderboard that are printed.", low
 flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} programs to compile.")
 flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Continue the sweep in --out.")
+flags.DEFINE_enum(
+    "sampler", "random", ["random", "tpe"], "How --samples points are chosen; tpe: by Optuna."
+)
+flags.DEFINE_integer("batch", 32, "Points that tpe is asked for at a time.", lower_bound=1)
+flags.DEFINE_integer("keep_best", 0, "Points whose runs keep their models.", lower_bound=0)
+flags.DEFINE_string("shard", None, "Part of the runs to make, I/N, such as 2/8; with --out.")
 flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where the runs are made.")
 flags.DEFINE_string("ray_address", "auto", "Address of a running Ray cluster, HOST:PORT.")
 
@@ -82,6 +109,7 @@ def main() -> int:
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
     accept_changes = changes_accepted()
+    shard = shard_of(FLAGS.shard)
     if FLAGS.points and (AXES or FLAGS.samples):
         raise ValueError(
             f"points={FLAGS.points} cannot be combined with axes or --samples; leave one out"
@@ -91,52 +119,166 @@ def main() -> int:
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
         )
     execute_configuration_file()  # before its fields are read
-    points = points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
-    most = len(points) if FLAGS.yes else MOST_GROUPS
-    groups = groups_of(points, list(range(FLAGS.seeds)), configured, most=most)
-    groups = evaluated_as_ranked(groups)
+    search = None
+    if FLAGS.sampler == "tpe":
+        check_tpe()
+        search = Search(AXES, FLAGS.samples, FLAGS.batch)
+        points = search.ask()
+    else:
+        points = (
+            points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
+        )
+    groups = planned_groups(points)
+    if shard is not None:
+        groups = part_of(groups, *shard)
+        if not groups:
+            raise ValueError(f"shard={FLAGS.shard} has no runs; choose fewer parts")
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
-    resumable("--resume", f"--out={out}", marker=out / NAME)
-
     began = time.perf_counter()
     log = TrialLog(
         *(out, groups),
         resume=FLAGS.resume,
         accept_changes=accept_changes,
         config_file=configuration_file(),
+        shard=shard,
     )
+    resumable("--resume", f"--out={out}", marker=log.path)
+    if search is not None:
+        points = replayed(search, log, points)
     with log, progress_bar("runs") as bar:
-        total, found = len(log.planned), len(log.found)
+        found = len(log.found)
+        total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
         task = bar.add_task("sweep", total=total, completed=found)
-        for group, i, outcome in outcomes(
-            log.unfinished(), lambda runs: bar.advance(task, runs)
-        ):
-            log.write(group, group.planned[i], outcome)
-        lines = log.lines()
+        while True:
+            for group, i, outcome in outcomes(
+                log.unfinished(), lambda runs: bar.advance(task, runs)
+            ):
+                log.write(group, group.planned[i], outcome)
+            if search is None or not search.left:
+                break
+            search.record(runs_of(points, log.found))
+            points = search.ask()
+            log.plan(planned_groups(points))
+        lines, total = log.lines(), len(log.planned)
     seconds = time.perf_counter() - began
 
     console = Console()
     boards = leaderboards(lines)
-    write_json(out / "leaderboard.json", boards)
-    write_text(
-        out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
-    )
-    for board in boards:
-        console.print(ranked_table(board, FLAGS.top), crop=False)
-        for run in board["diverged"]:
-            console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
-        save_figure(draw_search(board), out / f"scores-{board['data']}")
+    print_boards(console, boards, FLAGS.top)
+    if shard is None:
+        write_json(out / "leaderboard.json", boards)
+        write_text(
+            out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
+        )
+        for board in boards:
+            save_figure(draw_search(board), out / f"scores-{board['data']}")
+        files = f"{log.path}, leaderboard.md and .json, scores-*.png and .svg"
+    else:
+        files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
     diverged = sum(len(board["diverged"]) for board in boards)
+    for board in boards if FLAGS.keep_best else ():
+        for line in kept_best(board, out):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"{total - found} runs in {seconds:.0f} s, {found} were in trials.jsonl; "
-        f"{diverged} diverged\n"
-        f"{out}/trials.jsonl, leaderboard.md and .json, scores-*.png and .svg",
+        f"{total - found} runs in {seconds:.0f} s, {found} were in {log.path.name}; "
+        f"{diverged} diverged\n{files}",
         highlight=False,
         soft_wrap=True,
     )
     return 0
+
+
+def planned_groups(points: list[Point]) -> list[TrialGroup]:
+    """The runs of points with all seeds, evaluated as they are ranked."""
+    most = len(points) if FLAGS.yes else MOST_GROUPS
+    part = FLAGS.sampler == "tpe"
+    seeds = list(range(FLAGS.seeds))
+    return evaluated_as_ranked(groups_of(points, seeds, configured, most=most, part=part))
+
+
+def check_tpe() -> None:
+    """Checks the flags of a search by TPE.
+
+    Raises:
+      ValueError: a flag does not fit, or nothing reads the field of an axis.
+    """
+    for flag in ("points", "shard"):
+        if FLAGS[flag].value:
+            raise ValueError(
+                f"{flag}={FLAGS[flag].value} cannot be combined with sampler=tpe; leave one out"
+            )
+    if not FLAGS.samples:
+        raise ValueError("samples=0 is not possible with sampler=tpe; add --samples=200")
+    domains = domains_of(AXES)
+    methods = [{METHOD: name} for name in domains.get(METHOD, ())] or [{}]
+    for field, own in domains.items():
+        value = own[0] if isinstance(own, list) else own[1]
+        if all(field in configured(method | {field: value})[1] for method in methods):
+            raise ValueError(
+                f"{field}={value} is not read by any run of this sweep; remove it, or add a "
+                f"method that reads it"
+            )
+
+
+def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
+    """For each point the lines of its runs that a log has, by their names."""
+    configs = [configured(point)[0] for point in points]
+    names = [
+        [fields_text(with_seed(config, seed)) for seed in range(FLAGS.seeds)]
+        for config in configs
+    ]
+    return [[found[name] for name in own if name in found] for own in names]
+
+
+def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
+    """Gives a search the scores in the log, plans its next batch of points and returns it."""
+    if not log.path.exists():
+        return points
+    found = {line["trial"]: line for line in read_log(log.path)[0]}
+    while search.left:
+        runs = runs_of(points, found)
+        if any(len(own) < FLAGS.seeds for own in runs):
+            break
+        search.record(runs)
+        points = search.ask()
+        log.plan(planned_groups(points))
+    return points
+
+
+def kept_best(board: dict, out: Path) -> Iterator[str]:
+    """Makes the runs of the best points as single runs, and yields a line for each folder."""
+    for rank, row in enumerate(board["rows"][: FLAGS.keep_best], 1):
+        for seed in range(FLAGS.seeds):
+            config = with_seed(configured(row["point"])[0], seed)
+            folder = out / "best" / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
+            graphfl_jax.run(
+                config,
+                out=folder,
+                resume=bool(held(folder)),
+                accept_changes=changes_accepted(),
+                config_file=configuration_file(),
+                keep_in=compiled_folder(),
+            )
+            yield f"best {rank}, seed {seed}: {folder}"
+
+
+def shard_of(text: str | None) -> tuple[int, int] | None:
+    """The number of a part, and of all parts, that --shard names.
+
+    Raises:
+      ValueError: it names no part, or --out is missing.
+    """
+    if text is None:
+        return None
+    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, parts = map(int, found.groups()) if found else (0, 0)
+    if not 1 <= number <= parts:
+        raise ValueError(f"shard={text} is not a part; write --shard=1/8 to --shard=8/8")
+    if not FLAGS.out:
+        raise ValueError(f"shard={text} needs the folder of its log; add --out=DIR")
+    return number, parts
 
 
 def outcomes(groups, report):

@@ -106,15 +106,22 @@ def main() -> int:
     baselines = baseline_rows(cells, methods[0])  # also finds missing files at once
 
     rows = []
-    with progress_bar("methods") as bar:
-        task = bar.add_task("", total=len(cells) * len(methods))
-        for cell, method in itertools.product(cells, methods):
+    planned_rows = [
+        (cell, method, table_config(cell, method))
+        for cell, method in itertools.product(cells, methods)
+    ]
+    with progress_bar("rounds") as bar:
+        rounds = sum(config.rounds for *_, config in planned_rows)
+        task = bar.add_task("", total=rounds * len(seeds))
+        for cell, method, config in planned_rows:
             where = ", ".join(word for word in (cell.dataset, cell.setting) if word)
             bar.update(task, description=f"{method} on {where}")
-            config = table_config(cell, method)
-            runs = cached_runs(config, seeds, cache, at_once=FLAGS.at_once)
+            runs = cached_runs(
+                *(config, seeds, cache),
+                at_once=FLAGS.at_once,
+                report=lambda rounds: bar.advance(task, rounds),
+            )
             rows.append(table.row(cell, config, runs))
-            bar.advance(task)
 
     counts = cache.counts()
     rows = table.complete(rows)

@@ -18,6 +18,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, changed, checked, recorded, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.identity import (
     PATHS,
@@ -27,7 +28,6 @@ from graphfl_jax.runs.identity import (
 )
 from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.results import (
-    environment,
     new_client_scores,
     new_seconds,
     results_of,

@@ -38,8 +38,8 @@ from graphfl_jax.configs.values import structure
 from graphfl_jax.core import State
 from graphfl_jax.program import Program
 from graphfl_jax.runs.compiled import DIGEST, check_private, digest
+from graphfl_jax.runs.environment import versions
 from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, registered
-from graphfl_jax.runs.results import versions
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.

@@ -29,10 +29,10 @@ from graphfl_jax.runs.results import row_line
 
 LOCK = ".lock"
 RUN, SWEEP, TABLES = "a run", "a sweep", "runs of tables or figures"
-# What a folder holds, by the names in it. A folder holds one of these.
+# What a folder holds, by the names in it, with * for any text. A folder holds one of these.
 HOLDS = {
     RUN: ("config.json", "metrics.jsonl", "results.json", "checkpoints"),
-    SWEEP: ("trials.jsonl",),
+    SWEEP: ("trials.jsonl", "trials-*-of-*.jsonl"),
     TABLES: ("cached_runs",),
 }
 
@@ -152,7 +152,7 @@ class RunFolder:
           template: shapes and dtypes of the state.
           task: of the rows that `append` writes.
           identity: of this run.
-          where: `results.environment` of this run.
+          where: `environment.environment` of this run.
 
         Returns:
           The checkpoint to continue from, or None at the start of a run.
@@ -294,7 +294,7 @@ def config_in(path: Path) -> dict[str, Any]:
 def held(path: Path) -> str:
     """What a folder holds, one of `HOLDS`, or an empty string."""
     for what, names in HOLDS.items():
-        if any((path / name).exists() for name in names):
+        if any(any(path.glob(name)) for name in names):
             return what
     return ""
 
@@ -319,14 +319,18 @@ def check_folder(path: Path, content: str = "") -> None:
         )
 
 
-def lock(path: Path) -> IO:
+def lock(path: Path, name: str = LOCK) -> IO:
     """Locks a folder until the returned file is closed, or this process ends.
+
+    Args:
+      path: of the folder.
+      name: of the file that is locked. Processes that lock different files can share a folder.
 
     Raises:
       ValueError: another process has locked it.
       OSError: its file system has no locks.
     """
-    file = open(path / LOCK, "a")  # noqa: SIM115
+    file = open(path / name, "a")  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,18 +1,13 @@
-"""The results of a run: rows of metrics, scores, provenance."""
+"""The results of a run: rows of metrics, and scores."""
 
-import importlib.metadata
 import json
-import platform
-import subprocess
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
@@ -22,8 +17,6 @@ from graphfl_jax.metrics import OwnUnits, metric_summary, summary
 from graphfl_jax.program import Log
 from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group
-
-PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
 
 
 def new_seconds() -> dict[str, float]:
@@ -141,16 +134,26 @@ def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
 
 
-def row_line(row: dict, task: Task) -> str:
-    """One evaluation of `row_of` as a line of JSON."""
-    line = {
+def row_fields(row: dict, task: Task) -> dict:
+    """One evaluation of `row_of`, as JSON has it.
+
+    Returns:
+      ``round``; ``train``, the metrics of the training by name; for each split the
+      `metrics.summary` of its scores at each point; and ``allocation``, if there is one.
+    """
+    fields = {
         "round": int(row["round"]),
         "train": {name: float(value) for name, value in row["train"].items()},
         **{split: summaries(scores, task) for split, scores in row["scores"].items()},
     }
     if "allocation" in row:
-        line["allocation"] = _rounded(row["allocation"])
-    return json.dumps(line, allow_nan=False) + "\n"
+        fields["allocation"] = _rounded(row["allocation"])
+    return fields
+
+
+def row_line(row: dict, task: Task) -> str:
+    """One evaluation of `row_of` as a line of JSON."""
+    return json.dumps(row_fields(row, task), allow_nan=False) + "\n"
 
 
 def _rounded(allocation) -> list[list[float]]:
@@ -359,38 +362,3 @@ def summaries(scores: dict, task: Task) -> dict:
         for point in POINTS
         if point in scores
     }
-
-
-def versions() -> dict[str, str]:
-    """The versions of this package, of Python, and of the packages that compute."""
-    found = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
-    return found | {package: importlib.metadata.version(package) for package in PACKAGES}
-
-
-def environment() -> dict:
-    """Where a run was made: device, versions, and the commit of this checkout if it is one."""
-    devices, processes = jax.devices(), jax.process_count()
-    where = f" of {processes} processes" if processes > 1 else ""
-    return {
-        "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}{where}",
-        "versions": versions(),
-        "git_commit": _git_commit(),
-    }
-
-
-def _git_commit() -> str | None:
-    """The checked-out commit, with "+changes" where tracked files differ from it."""
-    here = Path(__file__).resolve().parent
-
-    def git(*words):
-        command = ["git", "-C", str(here), *words]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    try:
-        if not git("ls-files", "results.py"):
-            return None  # installed inside somebody else's checkout
-        return git("rev-parse", "HEAD") + ("+changes" if git("diff", "HEAD", "--stat") else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None  # no git here, or no checkout

@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
@@ -18,9 +18,10 @@ from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
 from graphfl_jax.register import chosen
-from graphfl_jax.runs import checkpoint, models
+from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.description import description_of
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import PATHS, digest_of_arrays, digests_of_code, identity_of
@@ -34,10 +35,10 @@ from graphfl_jax.runs.multihost import (
 )
 from graphfl_jax.runs.results import (
     check_attacked,
-    environment,
     new_client_scores,
     new_seconds,
     results_of,
+    row_fields,
     row_of,
 )
 from graphfl_jax.runs.session import (
@@ -52,6 +53,10 @@ from graphfl_jax.runs.session import (
     traffic_of,
 )
 
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
 
 class Result(NamedTuple):
     """A finished run."""
@@ -63,6 +68,35 @@ class Result(NamedTuple):
     final: dict | None  # all scores after the last round; None for a run that diverged
     inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
     unsaved: int = 0  # bytes of the models, if they are too many to be saved unasked
+    clients: tuple[str, ...] = ()  # their names
+
+    def frame(self) -> "pandas.DataFrame":
+        """A line for each round, split, point and client, with the score.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        return views.frame(self.rows, self.final, self.clients)
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draws the mean scores over clients at G, L and P over the rounds.
+
+        Args:
+          axes: of matplotlib; None makes a new figure.
+
+        Returns:
+          The axes.
+        """
+        if axes is None:
+            from matplotlib import pyplot
+
+            _, axes = pyplot.subplots(layout="constrained")
+        views.draw(axes, self.rows, self.final, self.results)
+        return axes
+
+    def _repr_html_(self) -> str:
+        """The table of scores that a notebook shows."""
+        return views.html_table(self.results)
 
 
 def run(
@@ -76,7 +110,7 @@ def run(
     accept_changes: bool = False,
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
-    report: Callable[[int], None] = lambda played: None,
+    report: Callable[[dict[str, Any]], None] = lambda row: None,
     keep_in: str | os.PathLike | None = None,
     save_models: bool = False,
 ) -> Result:
@@ -101,7 +135,7 @@ def run(
       config_file: the file from which `config` comes, as a part of the run's identity.
       debug: plays client by client without ``jit``, and names the client and the stage that
         fail. It is slow.
-      report: called after every evaluation with the number of rounds played.
+      report: called after every evaluation with its row, a dictionary as in metrics.jsonl.
       keep_in: folder in which the compiled programs are kept, see `executables`; None keeps
         nothing. Only the user may be able to write into it.
       save_models: writes models.safetensors into `out` also if it has more bytes than
@@ -143,7 +177,7 @@ def run_experiment(
     folder: RunFolder | None = None,
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
-    report: Callable[[int], None] = lambda played: None,
+    report: Callable[[dict[str, Any]], None] = lambda row: None,
     executables: Path | None = None,
     save_models: bool = False,
 ) -> Result:
@@ -220,7 +254,7 @@ def _played(
         due = played == config.rounds or played - saved >= config.checkpoint_every
         run_synchronized(_write, folder, state, rows, seconds, due)
         saved = played if due else saved
-        report(played)
+        report(row_fields(rows[-1], task))
 
     joined, unsaved = None, 0
     if diverged < 0:
@@ -248,7 +282,8 @@ def _played(
     run_synchronized(lambda: folder and folder.finish(results))
     scores = final.scores if diverged < 0 and final else None
     inputs = input_range(experiment.federation)
-    return Result(results, rows, state, diverged, scores, inputs, unsaved)
+    names = tuple(experiment.federation.clients)
+    return Result(results, rows, state, diverged, scores, inputs, unsaved, names)
 
 
 def compiled(

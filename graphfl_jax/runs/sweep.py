@@ -72,6 +72,7 @@ def groups_of(
     configure: Callable[[Point], tuple[ConfigDict, dict[str, Any]]],
     *,
     most: int | None = None,
+    part: bool = False,
 ) -> list[TrialGroup]:
     """The runs of all points with all seeds, in groups that one program can play.
 
@@ -83,6 +84,7 @@ def groups_of(
       seeds: of every point.
       configure: point -> configuration, and the values that nothing in it reads.
       most: largest accepted number of groups.
+      part: whether these are not all points, so that a field may be read by others only.
 
     Raises:
       ValueError: a point does not fit, there are too many groups, or nothing reads a field.
@@ -96,7 +98,7 @@ def groups_of(
         unread |= left
         by_structure.setdefault(structure(config, without=ELSEWHERE), []).append((own, config))
     for field, value in unread.items():
-        if field not in read:
+        if field not in read and not part:
             raise ValueError(
                 f"{field}={value} is not read by any run of this sweep; remove it, or add a "
                 f"method that reads it"
@@ -108,6 +110,28 @@ def groups_of(
         )
     loaded = {}
     return [_group(members, seeds, loaded) for members in by_structure.values()]
+
+
+def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGroup]:
+    """One of several parts of the runs of a sweep, which together have each run once.
+
+    A part has consecutive runs, so that few parts compile the program of a group.
+
+    Args:
+      groups: of the whole sweep.
+      number: of the part, from 1.
+      parts: number of parts. The sizes of any two differ by at most one run.
+    """
+    total, begin, result = sum(len(group.planned) for group in groups), 0, []
+    low, high = (total * end // parts for end in (number - 1, number))
+    for group in groups:
+        own = group.planned[max(0, low - begin) : max(0, high - begin)]
+        begin += len(group.planned)
+        if own:
+            seeds = {planned.trial.seed for planned in own}
+            federations = {seed: group.federations[seed] for seed in sorted(seeds)}
+            result.append(group._replace(planned=own, federations=federations))
+    return result
 
 
 def _group(members, seeds, loaded):

@@ -37,12 +37,12 @@ from graphfl_jax.commands.benchmarks.timing import (
     seconds,
     spread,
 )
-from graphfl_jax.commands.common.plots import draw_power
+from graphfl_jax.commands.common.time_plots import draw_power
 from graphfl_jax.configs import changed
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.devices import client_mesh
-from graphfl_jax.runs.results import environment
+from graphfl_jax.runs.environment import environment
 
 EXAMPLES = 100  # of a generated client
 FEW_EXAMPLES = 10  # of a client in a federation of which a cohort trains

@@ -155,7 +155,7 @@ def machine() -> Machine:
       ValueError: JAX cannot be started.
     """
     script = (
-        "import json; from graphfl_jax.runs.results import environment; "
+        "import json; from graphfl_jax.runs.environment import environment; "
         "print(json.dumps(environment()))"
     )
     try:

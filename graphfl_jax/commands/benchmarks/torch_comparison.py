@@ -36,11 +36,11 @@ from graphfl_jax.commands.benchmarks.timing import (
     spread,
 )
 from graphfl_jax.commands.common.flag_values import check_names
-from graphfl_jax.commands.common.plots import draw_rates
+from graphfl_jax.commands.common.time_plots import draw_rates
 from graphfl_jax.configs.values import changed, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.runs.results import environment
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.session import mesh_of
 
 JAX = "graphfl_jax"

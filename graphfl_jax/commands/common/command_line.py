@@ -225,6 +225,13 @@ class Rate(progress.ProgressColumn):
         return Text(f"{speed:,.0f} {self.unit}/s")
 
 
+class Note(progress.ProgressColumn):
+    """The text ``note`` of a task, if it has one."""
+
+    def render(self, task):
+        return Text(task.fields.get("note", ""), style="dim")
+
+
 def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
     """Progress, rate and remaining time on stderr; nothing if stderr is not a terminal."""
     console = Console(stderr=True)
@@ -234,6 +241,7 @@ def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progre
         progress.MofNCompleteColumn(),
         Rate(unit),
         progress.TimeRemainingColumn(),
+        Note(),
         console=console,
         disable=not (shown and console.is_terminal),
     )

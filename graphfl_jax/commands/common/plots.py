@@ -1,4 +1,4 @@
-"""Figures of scores, risks, histograms, rates and power laws."""
+"""Figures of scores, risks and histograms."""
 
 from pathlib import Path
 
@@ -7,12 +7,10 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import styles_of
+from graphfl_jax.commands.common.units import RANGES, UNITS
 from graphfl_jax.runs.disk import writing
-
-# Colours that colour-blind readers can distinguish; further lines change the dashes.
-COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-DASHES = ("-", "--", ":", "-.")
+from graphfl_jax.runs.views import COLOURS
 
 
 def save_figure(figure: Figure, path: Path) -> None:
@@ -28,19 +26,20 @@ def save_figure(figure: Figure, path: Path) -> None:
             figure.savefig(named, dpi=150)
 
 
-def draw_lines(lines: list[dict], label: str) -> Figure:
+def draw_lines(lines: list[dict], label: str, title: str) -> Figure:
     """Means over seeds, with a band of one standard deviation over seeds.
 
     Args:
       lines: each with its ``name``, ``metric``, positions ``x``, and the scores there of every
         seed, ``seeds`` [seeds, x]; ``seeds`` is empty if no run has a score.
       label: label of the x axis.
+      title: title of the figure, such as the data set; a single line's name comes before.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     single = len(lines) == 1
     low, high = [], []
-    for i, line in enumerate(lines):
-        mean, spread = _draw_line(axes, i, line, marker="o" if single else None)
+    for line, style in zip(lines, styles_of([one["name"] for one in lines]), strict=True):
+        mean, spread = _draw_line(axes, style, line, marker="o" if single else None)
         # The y axis ignores early rounds, in which the worst method would flatten the others.
         shown = slice(0 if single else len(mean) // 4, None)
         low.extend((mean - spread)[shown] if single else mean[shown])
@@ -51,8 +50,10 @@ def draw_lines(lines: list[dict], label: str) -> Figure:
     axes.set(xlabel=label, ylabel=_score_label(lines[0]))
     axes.grid(alpha=0.3)
     if single:
-        axes.set(title=lines[0]["name"], xticks=lines[0]["x"])
+        axes.set(title=f"{lines[0]['name']} on {title}", xticks=lines[0]["x"])
     else:
+        axes.set_title(title)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         figure.legend(loc="outside right center", frameon=False, fontsize="small")
     return figure
 
@@ -71,8 +72,8 @@ def draw_panels(
         1, len(panels), figsize=(7.2, 3.6), squeeze=False, layout="constrained"
     )
     for own, (title, lines) in zip(axes[0], panels.items(), strict=True):
-        for i, line in enumerate(lines):
-            _draw_line(own, i, line, marker="o")
+        for line, style in zip(lines, styles_of([one["name"] for one in lines]), strict=True):
+            _draw_line(own, style, line, marker="o")
         own.set(title=title, xlabel=label)
         if ticks:
             own.set_xscale("log")
@@ -87,29 +88,27 @@ def draw_panels(
     return figure
 
 
-def _draw_line(axes, i, line, *, marker):
-    """Draws line i with its band; the mean and the spread over seeds in the printed unit."""
+def _draw_line(axes, style, line, *, marker):
+    """Draws a line with its band; the mean and the spread over seeds in the printed unit."""
     if not line["seeds"]:
-        axes.plot([], [], label=line["name"], marker=marker, **_style(i))
+        axes.plot([], [], label=line["name"], marker=marker, **style)
         return np.zeros(0), np.zeros(0)
-    scores = UNITS[line["metric"]][0] * np.array(line["seeds"])  # [seeds, x]
+    factor = UNITS[line["metric"]][0]
+    scores = factor * np.array(line["seeds"])  # [seeds, x]
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
-    style = _style(i)
     axes.plot(line["x"], mean, label=line["name"], marker=marker, **style)
-    axes.fill_between(
-        line["x"], mean - spread, mean + spread, color=style["color"], alpha=0.12, lw=0
-    )
+    band = np.clip([mean - spread, mean + spread], *_limits(line["metric"]))
+    axes.fill_between(line["x"], *band, color=style["color"], alpha=0.12, lw=0)
     return mean, spread
+
+
+def _limits(metric):
+    """The smallest and the largest possible score in the printed unit."""
+    return [UNITS[metric][0] * limit for limit in RANGES[metric]]
 
 
 def _score_label(line):
     return f"test {line['metric']} [{UNITS[line['metric']][1]}]"
-
-
-def _style(i):
-    """Colour and dashes of line i; after 28 lines they repeat."""
-    dashes = DASHES[i // len(COLOURS) % len(DASHES)]
-    return {"color": COLOURS[i % len(COLOURS)], "linestyle": dashes}
 
 
 def draw_robustness(rows: list[dict], title: str) -> Figure:
@@ -129,23 +128,17 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
     )
     for attack, axes in zip(attacks, panels[0], strict=True):
         crosses = 0  # methods so far with a diverged run
-        for i, method in enumerate(methods):
+        for method, style in zip(methods, styles_of(methods), strict=True):
             chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
             shares = [100 * row["ratio"] for row in chosen]
             scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in chosen]
             mean = np.array([score.get("mean", np.nan) for score in scores])
             half_width = np.array([score.get("half_width") or 0.0 for score in scores])
-            style = _style(i)
             label = method if attack == attacks[0] else None
             axes.plot(shares, mean, label=label, marker="o", ms=3, **style)
-            axes.fill_between(
-                shares,
-                mean - half_width,
-                mean + half_width,
-                color=style["color"],
-                alpha=0.1,
-                lw=0,
-            )
+            limits = _limits(rows[0]["metric"])
+            band = np.clip([mean - half_width, mean + half_width], *limits)
+            axes.fill_between(shares, *band, color=style["color"], alpha=0.1, lw=0)
             broken = [100 * row["ratio"] for row in chosen if row["diverged"]]
             crosses += bool(broken)
             height = 0.03 * crosses
@@ -168,7 +161,9 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
 
 
 def draw_search(board: dict) -> Figure:
-    """Validation scores over each field of a sweep, with a line through the best ones.
+    """Validation scores over each field of a sweep, and the best one of each value.
+
+    A line joins the best ones, if the values are numbers.
 
     Args:
       board: an element of `leaderboard.leaderboards`.
@@ -195,14 +190,24 @@ def draw_search(board: dict) -> Figure:
                 value = value if type(value) in (int, float) else str(value)
                 scores.setdefault(value, []).append(scale * row["validation"])
         values = sorted(scores)
+        names = any(isinstance(value, str) for value in values)
         if values and not isinstance(values[0], str) and values[0] > 0:
             axes.set_xscale("log")
         for value in values:
             axes.plot([value] * len(scores[value]), scores[value], "o", color=COLOURS[0], ms=3)
-        axes.plot(values, [best(scores[value]) for value in values], color=COLOURS[1])
+        style = {"marker": "_", "ms": 14, "linestyle": "none"} if names else {}
+        axes.plot(values, [best(scores[value]) for value in values], color=COLOURS[1], **style)
         axes.set_xlabel(field.removeprefix("hparams."))
         axes.grid(alpha=0.3)
     panels[0, 0].set_ylabel(f"validation {board['metric']} [{unit}]")
+    figure.suptitle(f"{board['data']}, data: {board['source']}", fontsize="medium")
+    keys = [
+        pyplot.Line2D([], [], color=COLOURS[0], marker="o", ms=3, linestyle="none"),
+        pyplot.Line2D([], [], color=COLOURS[1]),
+    ]
+    figure.legend(
+        keys, ["a point", "the best"], loc="outside lower center", ncols=2, frameon=False
+    )
     return figure
 
 
@@ -332,63 +337,4 @@ def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
     figure.legend(
         handles, names, loc="outside upper center", ncols=3, frameon=False, fontsize="small"
     )
-    return figure
-
-
-def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
-    """Rounds per second as bars, with each bar's time per round relative to the first.
-
-    Args:
-      times: label of each bar -> median, fastest and slowest seconds per round.
-      title: title of the figure.
-    """
-    figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
-    first, *_ = next(iter(times.values()))
-    for i, (median, fastest, slowest) in enumerate(times.values()):
-        rate = 1 / median
-        reach = [[rate - 1 / slowest], [1 / fastest - rate]]
-        axes.barh(i, rate, color=COLOURS[min(i, 1)])
-        axes.errorbar(rate, i, xerr=reach, color=COLOURS[-1], capsize=3)
-        ratio = f", {median / first:.1f} times the time per round" if i else ""
-        axes.annotate(
-            f"{rate:.3g}/s{ratio}",
-            (1 / fastest, i),
-            xytext=(6, 0),
-            textcoords="offset points",
-            va="center",
-        )
-    axes.set_yticks(range(len(times)), list(times))
-    axes.set(xlabel="rounds per second", title=title)
-    axes.set_xlim(0, 1.45 / min(fastest for _, fastest, _ in times.values()))
-    axes.invert_yaxis()
-    return figure
-
-
-def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], title: str):
-    """Times over sizes on logarithmic axes, with the fitted power law.
-
-    Args:
-      sizes: positions on the x axis.
-      times: median, fastest and slowest time of each size.
-      fit: ``factor`` and ``exponent`` of a power law and the ``sizes`` that it was fitted to,
-        or None.
-      labels: labels of the two axes.
-      title: title of the figure.
-    """
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
-    median, fastest, slowest = np.array(times).T
-    reach = [median - fastest, slowest - median]
-    axes.errorbar(sizes, median, yerr=reach, marker="o", capsize=3, color=COLOURS[0])
-    if fit is not None:
-        fitted = np.array(fit.sizes, float)
-        axes.plot(
-            fitted,
-            fit.factor * fitted**fit.exponent,
-            color=COLOURS[1],
-            linestyle=DASHES[1],
-            label=f"exponent {fit.exponent:.2f}",
-        )
-        axes.legend(frameon=False)
-    axes.set(xscale="log", yscale="log", xlabel=labels[0], ylabel=labels[1], title=title)
-    axes.grid(alpha=0.3, which="both")
     return figure

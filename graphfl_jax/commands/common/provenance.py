@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import graphfl_jax
-from graphfl_jax.runs.results import environment
+from graphfl_jax.runs.environment import environment
 
 ROOT = Path(__file__).resolve().parents[3]
 # Flags that name folders or files of one machine.

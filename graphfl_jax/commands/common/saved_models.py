@@ -5,7 +5,7 @@ from pathlib import Path
 from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS
-from graphfl_jax.runs.disk import why_not_writable
+from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.runs.fleet import Fleet, load
 from graphfl_jax.runs.models import POINTS
 
@@ -37,11 +37,5 @@ def chosen_models(**needed: str) -> Fleet:
     for flag, example in {"client": "Oslo", **needed}.items():
         if not FLAGS[flag].value:
             raise ValueError(f"{flag} is not set; add --{flag}={example}")
-    to = Path(FLAGS.to)
-    if to.exists():
-        raise ValueError(f"to={to} exists; remove it, or choose another --to")
-    folder = to.absolute().parent
-    why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
-    if why:
-        raise ValueError(f"to={to} cannot be written ({why}); choose another --to")
+    check_new_file("to", Path(FLAGS.to))
     return load(FLAGS.run)

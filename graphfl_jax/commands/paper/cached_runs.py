@@ -7,7 +7,7 @@ is accepted.
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +112,7 @@ def cached_runs(
     *,
     points: Sequence[dict[str, float]] = ({},),
     at_once: int = 0,
+    report: Callable[[float], None] = lambda rounds: None,
 ) -> list[dict]:
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
@@ -121,6 +122,8 @@ def cached_runs(
       cache: of the entry.
       points: values of ``hparams``; every point is run with every seed.
       at_once: runs in one program; 0 is all.
+      report: called with numbers of rounds, of all runs: of those in the cache at once, of the
+        others as they are played.
 
     Returns:
       The runs, point by point and seed by seed. A run is results.json of a single run with its
@@ -144,7 +147,12 @@ def cached_runs(
             missing[len(runs) - 1] = (trial, name, {"fields": fields}, {"identity": identity})
     places, trials = list(missing), [trial for trial, *_ in missing.values()]
     size = at_once or len(trials)
-    for index, outcome in run_trials(config, federations, trials, at_once=size):
+    report(config.rounds * (len(runs) - len(missing)))
+    for index, outcome in run_trials(
+        *(config, federations, trials),
+        at_once=size,
+        report=lambda played: report(config.rounds * played),
+    ):
         _, name, fields, identity = missing[places[index]]
         curve = list(map(_curve_row, outcome.rows))
         run = {**fields, **outcome.results, **identity, "curve": curve}

@@ -54,22 +54,9 @@ def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
       ValueError: an axis is not a field, a value is not of its type, or there is a range and
         `samples` is 0.
     """
-    grid, ranges = {}, {}
-    for axis, values in axes.items():
-        law, field = axis.removeprefix("--").split(".", 1)
-        if field == "seed":
-            raise ValueError(
-                f"{axis}={','.join(values)} is not an axis; set --seeds to the number of seeds"
-            )
-        renamed = [current_field(field, text) for text in values]
-        field, values = renamed[0][0], [text for _, text in renamed]
-        if law != "grid":
-            ranges[field] = _range(axis, field, values)
-            continue
-        if field != METHOD:
-            setting = setting_of(field)
-            values = [parse(field, text, setting) for text in values]
-        grid[field] = values
+    domains = domains_of(axes)
+    grid = {field: own for field, own in domains.items() if isinstance(own, list)}
+    ranges = {field: own for field, own in domains.items() if field not in grid}
     if not samples:
         if ranges:
             raise ValueError(
@@ -89,6 +76,34 @@ def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
             point[field] = float(low * (high / low) ** share if law == "log" else between)
         points.append(point)
     return points
+
+
+def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float, float]]:
+    """What each axis draws from: a list of values, or the law, the low and the high end.
+
+    Args:
+      axes: as `take_axes` returns them.
+
+    Raises:
+      ValueError: an axis is not a field, or a value is not of its type.
+    """
+    domains = {}
+    for axis, values in axes.items():
+        law, field = axis.removeprefix("--").split(".", 1)
+        if field == "seed":
+            raise ValueError(
+                f"{axis}={','.join(values)} is not an axis; set --seeds to the number of seeds"
+            )
+        renamed = [current_field(field, text) for text in values]
+        field, values = renamed[0][0], [text for _, text in renamed]
+        if law != "grid":
+            domains[field] = _range(axis, field, values)
+            continue
+        if field != METHOD:
+            setting = setting_of(field)
+            values = [parse(field, text, setting) for text in values]
+        domains[field] = values
+    return domains
 
 
 def _range(axis, field, values):

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from graphfl_jax.commands.common.statistics import diverged
@@ -75,7 +76,9 @@ def _row(runs):
 def ranked_rows(board: dict, top: int) -> list[list[str]]:
     """Heads, and the `top` points of a leaderboard, as text."""
     fields = board["fields"]
-    numbers = [name for name in (board["rows"] or [{}])[0] if name not in ("point", "runs")]
+    same = len({row["runs"] for row in board["rows"]}) == 1
+    left_out = {"point", "runs"} if same else {"point"}
+    numbers = [name for name in (board["rows"] or [{}])[0] if name not in left_out]
     heads = [field.removeprefix("hparams.") for field in fields]
     text = [[*heads, *(name.replace("_", " ") for name in numbers)]]
     for row in board["rows"][:top]:
@@ -86,7 +89,8 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
 
 
 def _title_and_caption(board):
-    seeds = board["runs"] // max(1, board["points"])
+    counts = sorted({row["runs"] for row in board["rows"]} or {0})
+    seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0]
     better = "higher" if board["higher_is_better"] else "lower"
     return (
         f"{board['metric']} at P on {board['data']}, data: {board['source']}",
@@ -101,6 +105,14 @@ def ranked_table(board: dict, top: int) -> Table:
     """The `top` points for a console."""
     title, caption = _title_and_caption(board)
     return narrow(title, ranked_rows(board, top), left=("algorithm",), caption=caption)
+
+
+def print_boards(console: Console, boards: list[dict], top: int) -> None:
+    """Prints the `top` points of each leaderboard, and the diverged runs."""
+    for board in boards:
+        console.print(ranked_table(board, top), crop=False)
+        for run in board["diverged"]:
+            console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
 
 
 def markdown(board: dict, top: int) -> str:

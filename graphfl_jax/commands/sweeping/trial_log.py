@@ -13,7 +13,8 @@ from graphfl_jax.configs.renamed import current
 from graphfl_jax.runs.batch import Outcome, config_of, recorded_fields_text
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.disk import writing
-from graphfl_jax.runs.folder import SWEEP, check_folder, lock
+from graphfl_jax.runs.environment import environment
+from graphfl_jax.runs.folder import HOLDS, LOCK, SWEEP, check_folder, lock
 from graphfl_jax.runs.identity import (
     changed_code,
     check_same_code,
@@ -23,10 +24,10 @@ from graphfl_jax.runs.identity import (
     digests_of_code,
     identity_of,
 )
-from graphfl_jax.runs.results import environment
 from graphfl_jax.runs.sweep import Planned, TrialGroup
 
 NAME = "trials.jsonl"
+OF_SHARD = "trials-{}-of-{}.jsonl"
 # What every release wrote into a line.
 REQUIRED = {
     *("trial", "point", "seed", "dataset", "validation", "device", "versions", "git_commit")
@@ -36,7 +37,11 @@ REQUIRED = {
 class TrialLog:
     """trials.jsonl in the folder of a sweep. As a context, it locks the folder.
 
+    The log of a shard is a file of its own, which alone is locked. So the shards of a sweep can
+    share a folder.
+
     Attributes:
+      path: of the file.
       planned: identities of all runs of the sweep, by the runs' names.
       found: lines of the runs that the file has, by their names.
     """
@@ -49,6 +54,7 @@ class TrialLog:
         resume: bool,
         accept_changes: bool = False,
         config_file: Path | None = None,
+        shard: tuple[int, int] | None = None,
     ):
         """Checks that the folder can take this sweep. Nothing is written yet.
 
@@ -58,22 +64,31 @@ class TrialLog:
           resume: whether the runs that the folder has are not repeated.
           accept_changes: whether they are used although the code has changed.
           config_file: the configuration file of the sweep.
+          shard: the number of this part of the sweep, from 1, and the number of all parts; None
+            is a whole sweep.
 
         Raises:
           ValueError: the folder cannot be written; it holds a sweep and `resume` is false, or
             none and `resume` is true; or it holds something else.
         """
-        self.out, self.path = out, out / NAME
-        self.groups = groups
+        self.out, self.path = out, out / log_name(shard)
+        self.lock_name = LOCK if shard is None else f"{LOCK}-{self.path.stem}"
         self.resume, self.accept_changes = resume, accept_changes
         self._check_folder()
-        code, self.planned = digests_of_code(config_file=config_file), {}
+        self.code = digests_of_code(config_file=config_file)
+        self.groups, self.planned = [], {}
+        self.plan(groups)
+
+    def plan(self, groups: list[TrialGroup]) -> None:
+        """Adds runs to the sweep. Runs that it has already are left out."""
         for group in groups:
+            new = [one for one in group.planned if one.name not in self.planned]
+            self.groups.append(group._replace(planned=new))
             arrays = {seed: digest_of_arrays(one) for seed, one in group.federations.items()}
-            for planned in group.planned:
+            for planned in new:
                 config, seed = config_of(group.config, planned.trial), planned.trial.seed
                 self.planned[planned.name] = identity_of(
-                    *(config, group.federations[seed], arrays[seed], code)
+                    *(config, group.federations[seed], arrays[seed], self.code)
                 )
 
     def _check_folder(self):
@@ -97,7 +112,7 @@ class TrialLog:
         """
         with writing(self.path):
             self.out.mkdir(parents=True, exist_ok=True)
-            self.lock = lock(self.out)
+            self.lock = lock(self.out, self.lock_name)
         try:
             self._check_folder()  # again, since another process may have ended in the meantime
             self.found = self._read()
@@ -114,25 +129,16 @@ class TrialLog:
             self.file.close()
 
     def _read(self):
-        found = {}
-        if self.path.exists():
-            for number, text in enumerate(self.path.read_text().splitlines(), 1):
-                try:
-                    line = _line(text)
-                except ValueError:
-                    warnings.warn(
-                        f"{self.path}: line {number} is damaged; its run is repeated",
-                        RuntimeWarning,
-                        stacklevel=4,
-                    )
-                    continue
-                except (KeyError, TypeError, AttributeError) as error:
-                    raise ValueError(
-                        f"{self.path}: line {number} is not a run of a sweep; remove the line, "
-                        f"or choose another --out"
-                    ) from error
-                found[line["trial"]] = line
-        return found
+        if not self.path.exists():
+            return {}
+        lines, damaged = read_log(self.path)
+        for number in damaged:
+            warnings.warn(
+                f"{self.path}: line {number} is damaged; its run is repeated",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        return {line["trial"]: line for line in lines}
 
     def _check(self):
         here, changed, other = environment(), set(), 0
@@ -203,6 +209,10 @@ class TrialLog:
                     float(scores["val"]["P"].mean()) for scores in outcome.new_clients
                 ],
             }
+        line["curve"] = [
+            {"round": int(row["round"]), "P": float(row["scores"]["val"]["P"].mean())}
+            for row in outcome.rows
+        ]
         self.found[planned.name] = line
         with writing(self.path):
             self.file.write(_text(line))
@@ -219,6 +229,81 @@ class TrialLog:
             for group in self.groups
             for planned in group.planned
         ]
+
+
+def log_name(shard: tuple[int, int] | None) -> str:
+    """The name of the log of a shard, as for `TrialLog`."""
+    return NAME if shard is None else OF_SHARD.format(*shard)
+
+
+def read_log(path: Path) -> tuple[list[dict], list[int]]:
+    """The runs in a log, and the numbers of its damaged lines. A process may be writing it.
+
+    Raises:
+      ValueError: a line is complete and not a run.
+      OSError: the file cannot be read.
+    """
+    lines, damaged = [], []
+    for number, text in enumerate(path.read_text().splitlines(), 1):
+        try:
+            lines.append(_line(text))
+        except ValueError:
+            damaged.append(number)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(
+                f"{path}: line {number} is not a run of a sweep; remove the line, or choose "
+                f"another --out"
+            ) from error
+    return lines, damaged
+
+
+def merged_logs(folders: list[Path]) -> tuple[list[dict], list[str]]:
+    """The runs of all logs in some folders, each run once, and remarks for the user.
+
+    Raises:
+      ValueError: a folder has no log, or two logs have a run with other data or other code.
+      FileNotFoundError: there is no such folder.
+    """
+    found, origin, notes, repeated = {}, {}, [], 0
+    for folder in folders:
+        if not folder.is_dir():
+            raise FileNotFoundError(f"{folder} is not a folder; name folders of sweeps")
+        logs = sorted(path for name in HOLDS[SWEEP] for path in folder.glob(name))
+        if not logs:
+            raise ValueError(f"{folder} holds no sweep; leave it out, or correct the folder")
+        for path in logs:
+            lines, damaged = read_log(path)
+            if damaged:
+                numbers = ", ".join(map(str, damaged))
+                notes.append(f"left out: {path}, line {numbers}: incomplete or damaged")
+            for line in lines:
+                name = line["trial"]
+                if name in found and origin[name] != path:
+                    _check_same_run(found[name], line, origin[name], path)
+                    repeated += 1
+                found.setdefault(name, line)
+                origin.setdefault(name, path)
+    if not found:
+        raise ValueError(
+            f"sweeps={','.join(map(str, folders))} has no finished run; wait until one has "
+            f"ended"
+        )
+    if repeated:
+        notes.append(f"{repeated} runs are in several logs and count once")
+    sources = {line["identity"].get("source") for line in found.values()}
+    if len(sources) > 1:
+        notes.append(f"the runs are of {len(sources)} versions of the code")
+    return list(found.values()), notes
+
+
+def _check_same_run(one, other, first, second):
+    identities = [line["identity"] for line in (one, other)]
+    for what in sorted(identities[0].keys() | identities[1].keys()):
+        if identities[0].get(what) != identities[1].get(what):
+            raise ValueError(
+                f"{first} and {second} have the run {one['point']} with seed {one['seed']}, "
+                f"and its {what} differs; leave one of them out"
+            )
 
 
 def _line(text):

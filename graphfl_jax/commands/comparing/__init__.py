@@ -1,0 +1,1 @@
+"""Comparisons of finished runs: their settings, scores and paired tests."""

@@ -1,0 +1,170 @@
+"""Runs grouped by setting, with means over seeds and paired tests over clients.
+
+A setting is a data set and a configuration without its seed. Two settings are paired if both
+have runs with the same seed on the same split of the same data. The scores of a client are then
+averaged over these seeds, and Wilcoxon's signed-rank test compares the clients' scores of the
+two settings.
+"""
+
+import itertools
+
+import numpy as np
+
+from graphfl_jax.commands.common.finished_runs import FinishedRun
+from graphfl_jax.commands.common.statistics import diverged, over_seeds
+from graphfl_jax.evaluation import POINTS
+
+
+def comparison(runs: list[FinishedRun]) -> dict:
+    """What a comparison holds, as JSON.
+
+    Args:
+      runs: at least two.
+
+    Returns:
+      ``settings``, for each its ``name``, ``method``, ``data``, ``metric``,
+      ``higher_is_better``, ``runs`` (folders), ``seeds``, the number of ``diverged`` runs, its
+      values of the ``fields`` that differ between settings, and the ``scores`` at G, L and P as
+      `over_seeds` gives them, None if a run diverged; ``fields``, the names of these fields;
+      ``pairs``, with ``first`` and ``second``, their common ``seeds``, the number of
+      ``clients``, and ``points``: at each the mean ``difference`` of second - first, the
+      number of clients for which the second is ``better``, ``p`` of the test, and ``p_holm``,
+      which Holm's method corrects for the number of pairs; and ``unpaired``, the pairs without
+      a test and why.
+
+    Raises:
+      ValueError: two runs have the same configuration and seed.
+    """
+    by_setting = {}
+    for run in runs:
+        own = by_setting.setdefault(run.setting, {})
+        if (other := own.get(run.results["seed"])) is not None:
+            raise ValueError(
+                f"{other.path} and {run.path} have the same configuration and seed "
+                f"{run.results['seed']}; leave one out"
+            )
+        own[run.results["seed"]] = run
+    groups = [dict(sorted(own.items())) for own in by_setting.values()]
+    fields = differing([next(iter(own.values())).fields for own in groups])
+    settings = [
+        _setting(name, own, fields) for name, own in zip(_names(groups), groups, strict=True)
+    ]
+    pairs, unpaired = [], []
+    for (a, first), (b, second) in itertools.combinations(
+        zip(settings, groups, strict=True), 2
+    ):
+        names = {"first": a["name"], "second": b["name"]}
+        why = _why_not(first, second)
+        if why:
+            unpaired.append(names | {"why": why})
+        else:
+            pairs.append(names | _paired(first, second, a["higher_is_better"]))
+    for point in POINTS:
+        corrected = holm([pair["points"][point]["p"] for pair in pairs])
+        for pair, p in zip(pairs, corrected, strict=True):
+            pair["points"][point]["p_holm"] = p
+    return {"fields": fields, "settings": settings, "pairs": pairs, "unpaired": unpaired}
+
+
+def differing(configurations: list[dict]) -> list[str]:
+    """The fields that do not have the same value in all configurations, but the seed."""
+    names = dict.fromkeys(itertools.chain.from_iterable(configurations))
+    return [
+        name
+        for name in names
+        if name != "seed"
+        and any(one.get(name) != configurations[0].get(name) for one in configurations[1:])
+    ]
+
+
+def holm(values: list[float]) -> list[float]:
+    """P values that Holm's method corrects for their number, in the same order."""
+    order = np.argsort(values)
+    factors = len(values) - np.arange(len(values))
+    corrected = np.minimum(1, np.maximum.accumulate(np.array(values)[order] * factors))
+    result = np.empty(len(values))
+    result[order] = corrected
+    return result.tolist()
+
+
+def _names(groups):
+    """The method of each setting; with a number where several have the same method."""
+    methods = [next(iter(own.values())).results["variant"] for own in groups]
+    counts = {}
+    for method in methods:
+        counts[method] = counts.get(method, 0) + 1
+        number = counts[method]
+        yield f"{method} ({number})" if methods.count(method) > 1 else method
+
+
+def _setting(name, runs, fields):
+    first = next(iter(runs.values()))
+    broken = sum(diverged(run.results) for run in runs.values())
+    scores = None
+    if not broken:
+        finals = [run.results["scores"]["final"] for run in runs.values()]
+        scores = {point: over_seeds([own[point]["mean"] for own in finals]) for point in POINTS}
+    return {
+        "name": name,
+        "method": first.results["variant"],
+        "data": first.results["dataset"]["name"],
+        "metric": first.results["metric"],
+        "higher_is_better": first.results["higher_is_better"],
+        "runs": [str(run.path) for run in runs.values()],
+        "seeds": list(runs),
+        "diverged": broken,
+        "fields": {field: first.fields.get(field) for field in fields},
+        "scores": scores,
+    }
+
+
+def _why_not(first, second):
+    """Why two settings cannot be paired; empty if they can."""
+    one, other = (next(iter(runs.values())).results for runs in (first, second))
+    if one["dataset"]["name"] != other["dataset"]["name"]:
+        return "their data sets differ"
+    if one["metric"] != other["metric"]:
+        return "their metrics differ"
+    if any(diverged(run.results) for run in (*first.values(), *second.values())):
+        return "a run diverged"
+    common = first.keys() & second.keys()
+    if not common:
+        return "no seed is common to both"
+    for seed in sorted(common):
+        hashes = {runs[seed].results["dataset"]["sha256"] for runs in (first, second)}
+        if len(hashes) > 1:
+            return f"their data differ with seed {seed}"
+        splits = [
+            runs[seed].results.get("identity", {}).get("arrays") for runs in (first, second)
+        ]
+        if None in splits:
+            return "a run does not record its split"
+        if splits[0] != splits[1]:
+            return f"their splits, new clients or attackers differ with seed {seed}"
+    return ""
+
+
+def _paired(first, second, higher_is_better):
+    seeds = sorted(first.keys() & second.keys())
+    points = {}
+    for point in POINTS:
+        change = _per_client(second, seeds, point) - _per_client(first, seeds, point)
+        points[point] = {
+            "difference": float(change.mean()),
+            "better": int(np.sum(change > 0 if higher_is_better else change < 0)),
+            "p": wilcoxon_p(change),
+        }
+    return {"seeds": seeds, "clients": len(change), "points": points}
+
+
+def wilcoxon_p(differences: np.ndarray) -> float:
+    """The two-sided p value of Wilcoxon's signed-rank test; 1 if all differences are 0."""
+    from scipy.stats import wilcoxon
+
+    return float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0
+
+
+def _per_client(runs, seeds, point):
+    """The mean score of every client over seeds [N]."""
+    scores = [runs[seed].results["scores"]["final"][point]["per_client"] for seed in seeds]
+    return np.mean(scores, axis=0)

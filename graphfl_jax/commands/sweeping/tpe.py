@@ -1,0 +1,80 @@
+"""Points that Optuna's TPE sampler chooses, a batch at a time.
+
+The sampler is asked for a batch of points, and gets their validation scores when all of them
+have ended. Its draws depend only on its seed and on the scores. So a sweep that continues asks
+for the same points again, gives it the scores in its log, and goes on as if it had not ended.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.sweeping.grid import domains_of
+from graphfl_jax.runs.sweep import Point
+
+
+class Search:
+    """A search by TPE.
+
+    Attributes:
+      left: number of points that are not asked for yet.
+    """
+
+    def __init__(self, axes: dict[str, list[str]], samples: int, batch: int):
+        """
+        Args:
+          axes: as `grid.take_axes` returns them.
+          samples: number of points.
+          batch: largest number of points that are asked for at once.
+
+        Raises:
+          ValueError: Optuna is not installed, or an axis does not fit.
+        """
+        try:
+            import optuna
+        except ImportError:
+            raise ValueError(
+                "sampler=tpe needs Optuna, which is not installed; run pip install -e "
+                "'.[optuna]'"
+            ) from None
+        self.domains = domains_of(axes)
+        self.left, self.batch = samples, batch
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        # A point of the same batch has no score yet: the sampler then takes it for a bad one.
+        sampler = optuna.samplers.TPESampler(seed=0, constant_liar=True)
+        # It minimises; scores of which higher ones are better become negative numbers.
+        self.study = optuna.create_study(sampler=sampler, direction="minimize")
+        self.pruned = optuna.trial.TrialState.PRUNED
+        self.asked = []
+
+    def ask(self) -> list[Point]:
+        """The points of the next batch."""
+        count = min(self.batch, self.left)
+        self.left -= count
+        self.asked = [self.study.ask() for _ in range(count)]
+        return [
+            {field: _drawn(trial, field, domain) for field, domain in self.domains.items()}
+            for trial in self.asked
+        ]
+
+    def record(self, runs: list[list[dict]]) -> None:
+        """Gives the sampler the scores of the last batch.
+
+        Args:
+          runs: for each point of `ask` the lines of its runs. A point with a diverged run
+            counts as worse than all others.
+        """
+        for trial, lines in zip(self.asked, runs, strict=True):
+            if any(map(diverged, lines)):
+                self.study.tell(trial, state=self.pruned)
+            else:
+                mean = np.mean([line["validation"]["final"]["P"]["mean"] for line in lines])
+                self.study.tell(trial, float(-mean if lines[0]["higher_is_better"] else mean))
+
+
+def _drawn(trial, field, domain) -> Any:
+    if isinstance(domain, list):
+        return domain[trial.suggest_categorical(field, list(range(len(domain))))]
+    law, low, high = domain
+    return trial.suggest_float(field, low, high, log=law == "log")

@@ -1,0 +1,47 @@
+"""Where a run is made: device, versions of packages, and commit."""
+
+import importlib.metadata
+import platform
+import subprocess
+from pathlib import Path
+
+import jax
+
+import graphfl_jax
+
+PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
+
+
+def versions() -> dict[str, str]:
+    """The versions of this package, of Python, and of the packages that compute."""
+    found = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
+    return found | {package: importlib.metadata.version(package) for package in PACKAGES}
+
+
+def environment() -> dict:
+    """Where a run was made: device, versions, and the commit of this checkout if it is one."""
+    devices, processes = jax.devices(), jax.process_count()
+    where = f" of {processes} processes" if processes > 1 else ""
+    return {
+        "device": f"{len(devices)} x {devices[0].platform}: {devices[0].device_kind}{where}",
+        "versions": versions(),
+        "git_commit": _git_commit(),
+    }
+
+
+def _git_commit() -> str | None:
+    """The checked-out commit, with "+changes" where tracked files differ from it."""
+    here = Path(__file__).resolve().parent
+
+    def git(*words):
+        command = ["git", "-C", str(here), *words]
+        return subprocess.run(
+            command, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        if not git("ls-files", Path(__file__).name):
+            return None  # installed inside somebody else's checkout
+        return git("rev-parse", "HEAD") + ("+changes" if git("diff", "HEAD", "--stat") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None  # no git here, or no checkout

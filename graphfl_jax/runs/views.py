@@ -1,0 +1,144 @@
+"""Tables and plots of a finished run: its scores per round, client, split and point."""
+
+import csv
+import html
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from graphfl_jax.evaluation import POINTS
+
+if TYPE_CHECKING:
+    import pandas
+    from matplotlib.axes import Axes
+
+# Colours that colour-blind readers can distinguish.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+TABLE, PLOT = "clients.csv", "convergence.svg"  # files of a run
+
+
+def scored(rows: Sequence[Mapping], final: Mapping | None) -> Iterator[tuple[int, Mapping]]:
+    """The rounds with their scores, {split: {point: [N]}}; the last one with all its scores.
+
+    Args:
+      rows: `single.Result.rows`.
+      final: `single.Result.final`.
+    """
+    for i, row in enumerate(rows):
+        last = final is not None and i == len(rows) - 1
+        yield int(row["round"]), final if last else row["scores"]
+
+
+def frame(
+    rows: Sequence[Mapping], final: Mapping | None, clients: Sequence[str]
+) -> "pandas.DataFrame":
+    """A line for each round, split, point and client, with the score.
+
+    Args:
+      rows: as in `scored`.
+      final: as in `scored`.
+      clients: the names of the clients.
+
+    Raises:
+      ImportError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise ImportError(
+            "frame() needs pandas, which is not installed; run pip install -e '.[pandas]'"
+        ) from None
+    parts = [
+        pandas.DataFrame(
+            {
+                "round": played,
+                "split": split,
+                "point": point,
+                "client": list(clients[: len(values)]),
+                "score": np.asarray(values, np.float64),
+            }
+        )
+        for played, scores in scored(rows, final)
+        for split, points in scores.items()
+        for point, values in points.items()
+    ]
+    columns = ["round", "split", "point", "client", "score"]
+    if not parts:
+        return pandas.DataFrame({}, columns=columns)
+    return pandas.concat(parts, ignore_index=True)
+
+
+def client_table(final: Mapping, clients: Sequence[str]) -> str:
+    """The scores of each client after the last round, as CSV: a column per split and point."""
+    columns = {
+        f"{split} {point}": values
+        for split, points in final.items()
+        for point, values in points.items()
+    }
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["client", *columns])
+    count = max(map(len, columns.values()), default=0)
+    for i, name in enumerate(clients[:count]):
+        own = [float(values[i]) if i < len(values) else "" for values in columns.values()]
+        writer.writerow([name, *own])
+    return text.getvalue()
+
+
+def draw(
+    axes: "Axes", rows: Sequence[Mapping], final: Mapping | None, results: Mapping[str, Any]
+) -> None:
+    """Draws the mean score over clients at each point, over the rounds.
+
+    Args:
+      axes: of the plot.
+      rows: as in `scored`.
+      final: as in `scored`.
+      results: what results.json holds.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    splits = {split for row in rows for split in row["scores"]}
+    split = "test" if "test" in splits or not splits else "val"
+    # P is dashed, since it is G in some methods.
+    for point, colour, dashes in zip(POINTS, COLOURS, ("-", "-", "--"), strict=False):
+        curve = [
+            (played, np.mean(scores[split][point], dtype=np.float64))
+            for played, scores in scored(rows, final)
+            if point in scores.get(split, {})
+        ]
+        if curve:
+            style = {"color": colour, "linestyle": dashes, "marker": "o", "ms": 3}
+            axes.plot(*zip(*curve, strict=True), label=point, **style)
+    data = results["dataset"]
+    axes.set(
+        xlabel="round",
+        ylabel=f"{split} {results['metric']}, mean over clients",
+        title=f"{results['variant']} on {data['name']}, data: {data['source']}",
+    )
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    if splits:
+        axes.legend(frameon=False)
+
+
+def html_table(results: Mapping[str, Any]) -> str:
+    """The test scores after the last round as an HTML table."""
+    data = results["dataset"]
+    title = (
+        f"{results['variant']} on {data['name']}, data: {data['source']}, "
+        f"seed {results['seed']}, {results['rounds']} rounds"
+    )
+    if results["diverged"]:
+        return f"<p>{html.escape(title)}: diverged</p>"
+    columns = {"mean": "mean", "std_clients": "sd over clients", "worst_decile": "worst decile"}
+    heads = "".join(f"<th>{head}</th>" for head in columns.values())
+    heads = f"<th>{results['metric']}</th>{heads}"
+    lines = ""
+    for point in POINTS:
+        scores = results["scores"]["final"][point]
+        cells = "".join(f"<td>{scores[name]:.4g}</td>" for name in columns)
+        lines += f"<tr><th>{point}</th>{cells}</tr>"
+    return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"

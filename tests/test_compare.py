@@ -1,0 +1,166 @@
+"""Comparing finished runs: settings, intervals over seeds, paired tests, refusals."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import wilcoxon
+
+from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.statistics import critical_value
+from graphfl_jax.commands.comparing.comparison import comparison, holm
+from graphfl_jax.metrics import summary
+from tests.entries import scripted
+from tests.federations import small_config
+
+CLIENTS = 12
+# `graphfl` in a process that has imported the package.
+GRAPHFL = """
+import runpy
+runpy.run_module("graphfl_jax", run_name="__main__", alter_sys=True)
+"""
+
+
+def scores_of(method, seed):
+    shift = {"fedavg": 0.0, "ditto": 0.1, "local": 0.1}[method]
+    draws = np.random.default_rng([seed, len(method)]).normal(0.6 + shift, 0.1, CLIENTS)
+    return draws.astype(np.float32)
+
+
+def write_run(path, method, seed, *, data="a", arrays=None, diverged=False, **changes):
+    """A folder as a run leaves it, with drawn scores."""
+    config = small_config(method, seed=seed, **changes)
+    own = {at: summary(scores_of(method, seed), higher_is_better=True) for at in "GLP"}
+    results = {
+        "variant": method,
+        "dataset": {"name": f"set {data}", "source": "drawn", "extent": "", "sha256": data},
+        "seed": seed,
+        "rounds": config.rounds,
+        "metric": "accuracy",
+        "higher_is_better": True,
+        "diverged": diverged,
+        "new_clients": None,
+        "scores": None if diverged else {"final": own, "validation": None, "best_val": None},
+        "identity": {"data": data, "arrays": arrays or f"{data}{seed}"},
+    }
+    path.mkdir(parents=True)
+    (path / "config.json").write_text(json.dumps(config.to_dict()))
+    (path / "results.json").write_text(json.dumps(results))
+    (path / "metrics.jsonl").write_text("")
+    return path
+
+
+def compared(*paths):
+    return comparison([read_run(path) for path in paths])
+
+
+def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
+    paths = [
+        write_run(tmp_path / f"{method}-{seed}", method, seed)
+        for method, seeds in (("fedavg", (0, 1, 2)), ("ditto", (1, 2, 3)))
+        for seed in seeds
+    ]
+    found = compared(*paths)
+    fedavg, ditto = found["settings"]
+    assert (fedavg["name"], fedavg["seeds"], ditto["seeds"]) == ("fedavg", [0, 1, 2], [1, 2, 3])
+    assert found["fields"] == ["algorithm.name", "hparams.ditto_lambda"]
+    assert fedavg["fields"]["hparams.ditto_lambda"] is None
+    means = [scores_of("fedavg", seed).mean(dtype=np.float64) for seed in (0, 1, 2)]
+    half = critical_value(3, missed=0.05) * np.std(means, ddof=1) / np.sqrt(3)
+    got = fedavg["scores"]["P"]
+    np.testing.assert_allclose([got["mean"], got["half_width"]], [np.mean(means), half], 1e-5)
+    (pair,) = found["pairs"]
+    change = np.mean([scores_of("ditto", s) - scores_of("fedavg", s) for s in (1, 2)], axis=0)
+    assert (pair["seeds"], pair["clients"], found["unpaired"]) == ([1, 2], CLIENTS, [])
+    at = pair["points"]["P"]
+    np.testing.assert_allclose(at["difference"], change.mean(), 1e-5)
+    assert at["better"] == np.sum(change > 0)
+    assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
+
+
+def test_settings_of_one_method_are_numbered_and_the_fields_name_them(tmp_path):
+    found = compared(
+        write_run(tmp_path / "a", "ditto", 0),
+        write_run(tmp_path / "b", "ditto", 0, local_steps=7),
+        write_run(tmp_path / "c", "ditto", 1, local_steps=7, checkpoint_every=3),
+        write_run(tmp_path / "d", "fedavg", 0),
+    )
+    assert [one["name"] for one in found["settings"]] == ["ditto (1)", "ditto (2)", "fedavg"]
+    assert found["settings"][1]["fields"]["local_steps"] == 7
+    assert found["settings"][1]["seeds"] == [0, 1]  # checkpoints do not change the results
+    assert found["settings"][0]["scores"]["P"]["half_width"] is None  # one seed
+    same = found["pairs"][0]["points"]["P"]  # the drawn scores do not depend on the field
+    assert (same["difference"], same["p"]) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    "other, why",
+    [
+        ({"data": "b"}, "their data sets differ"),
+        ({"arrays": "z"}, "their splits, new clients or attackers differ with seed 0"),
+        ({"seed": 4}, "no seed is common to both"),
+        ({"diverged": True}, "a run diverged"),
+    ],
+)
+def test_runs_that_cannot_be_paired_have_no_test_and_the_reason(tmp_path, other, why):
+    first = write_run(tmp_path / "a", "fedavg", 0)
+    second = write_run(tmp_path / "b", "local", **({"seed": 0} | other))
+    found = compared(first, second)
+    assert found["pairs"] == []
+    assert found["unpaired"] == [{"first": "fedavg", "second": "local", "why": why}]
+    if "diverged" in other:
+        assert found["settings"][1]["scores"] is None and found["settings"][1]["diverged"] == 1
+
+
+def test_two_runs_of_one_configuration_and_seed_are_refused(tmp_path):
+    paths = [write_run(tmp_path / name, "fedavg", 0) for name in "ab"]
+    with pytest.raises(
+        ValueError, match="a and .*b have the same configuration and seed 0; le"
+    ):
+        compared(*paths)
+
+
+def test_holms_correction_is_that_of_the_definition():
+    np.testing.assert_allclose(holm([0.04, 0.01, 0.03]), [0.06, 0.03, 0.06])
+    assert holm([0.9, 0.8]) == [1, 1] and holm([]) == []
+
+
+def test_the_command_prints_and_writes_the_comparison(tmp_path):
+    for method in ("fedavg", "ditto"):
+        for seed in (0, 1):
+            write_run(tmp_path / f"runs/{method}-{seed}", method, seed)
+    write_run(tmp_path / "runs/other", "local", 0, data="b")
+    (tmp_path / "runs/unfinished").mkdir()
+    (tmp_path / "runs/unfinished/config.json").write_text("{}")
+    folders = sorted(f"runs/{path.name}" for path in (tmp_path / "runs").iterdir())
+
+    def graphfl(*words):
+        return scripted(GRAPHFL, "compare", *words, cwd=tmp_path)
+
+    for name in ("all.json", "all.csv", "all.md"):
+        status, printed, errors = graphfl(*folders, f"--to={name}")
+        assert (status, errors) == (0, "")
+    assert "left out: runs/unfinished has no results yet" in printed
+    assert "not paired: ditto and local, since their data sets differ" in printed
+    found = json.loads((tmp_path / "all.json").read_text())
+    assert [one["name"] for one in found["settings"]] == ["ditto", "fedavg", "local"]
+    rows = list(csv.DictReader((tmp_path / "all.csv").open()))
+    assert len(rows) == 9 and rows[2]["point"] == "P"
+    assert float(rows[2]["mean"]) == found["settings"][0]["scores"]["P"]["mean"]
+    assert "| ditto | fedavg | 2 | 12 |" in (tmp_path / "all.md").read_text()
+
+    refused = [
+        (folders[:1], "folders=runs/ditto-0 has 1 finished runs; name two or more"),
+        ([], "folders= has 0 finished runs; name two or more"),
+        ([*folders, "runs/none"], "runs/none is not a folder; name folders of runs"),
+        ([*folders, "--to=all.md"], "to=all.md exists; remove it"),
+        ([*folders, "--to=all.pdf"], "to=all.pdf has no known format; let it end with .json"),
+        ([*folders, "--to=no/a.md"], "to=no/a.md cannot be written (.*no is no folder)"),
+    ]
+    before = sorted(tmp_path.rglob("*"))
+    for words, message in refused:
+        status, printed, errors = graphfl(*words)
+        assert (status, printed) == (2, "") and errors.count("\n") == 1, errors
+        assert errors.startswith("error: ") and message.split("(")[0] in errors
+    assert sorted(tmp_path.rglob("*")) == before

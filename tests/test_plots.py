@@ -1,0 +1,123 @@
+"""Plots: one style per method, limits of bands, ticks; and the tables and plot of a result."""
+
+import builtins
+import csv
+
+import matplotlib
+import numpy as np
+import pytest
+
+import graphfl_jax
+from graphfl_jax import configs
+from graphfl_jax.commands.common.plots import draw_lines, draw_search
+from graphfl_jax.commands.common.styles import METHODS, STYLES, styles_of
+from graphfl_jax.runs import views
+from tests.federations import small_config, two_clusters
+
+matplotlib.use("Agg")
+
+
+def line(name, seeds, metric="accuracy"):
+    return {"name": name, "metric": metric, "x": [1, 2, 3], "seeds": seeds}
+
+
+def test_every_method_has_a_style_of_its_own():
+    assert set(configs.methods()) == set(METHODS) and len(set(METHODS)) == len(METHODS)
+    styles = [str(style) for style in STYLES]
+    assert len(set(styles)) == len(styles) > len(METHODS)
+
+
+def test_the_style_of_a_method_does_not_depend_on_the_others():
+    alone = styles_of(["ditto (1 diverged)"])
+    among = styles_of(["mine", "fedavg", "ditto", "yours"])
+    assert among[2:3] == alone
+    assert len({str(style) for style in among}) == 4
+    assert among[0] not in styles_of(list(METHODS))
+
+
+def test_bands_end_at_the_limits_of_the_score_and_rounds_are_integers():
+    lines = [line("fedavg", [[0.5, 0.9, 1.0], [0.1, 0.3, 0.1]]), line("local", [[0.0] * 3])]
+    (axes,) = draw_lines(lines, "round", "fl60").axes
+    heights = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert heights.min() >= 0 and heights.max() <= 100
+    wide = [line("fedavg", [[0.9] * 3, [0.1] * 3, [1.0] * 3, [1.0] * 3])]
+    (axes_of_one,) = draw_lines(wide, "round", "fl60").axes
+    assert axes_of_one.collections[0].get_paths()[0].vertices[:, 1].max() == 100
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
+    assert axes.get_title() == "fl60"
+    assert axes.lines[0].get_color() == styles_of(["fedavg"])[0]["color"]
+
+
+def test_categories_are_not_joined_and_numbers_are():
+    rows = [
+        {"point": {"algorithm": name, "hparams.client_lr": rate}, "validation": score}
+        for name, rate, score in (
+            ("fedavg", 0.1, 0.5),
+            ("ditto", 0.1, 0.6),
+            ("ditto", 0.2, 0.4),
+        )
+    ]
+    board = {
+        **{"fields": ["algorithm", "hparams.client_lr"], "rows": rows, "data": "fl60"},
+        **{"source": "real", "metric": "accuracy", "higher_is_better": True},
+    }
+    figure = draw_search(board)
+    names, rates = (axes.lines[-1] for axes in figure.axes)
+    assert names.get_linestyle() == "None" and rates.get_linestyle() == "-"
+    np.testing.assert_allclose(names.get_ydata(), [60, 50])
+    assert figure.get_suptitle() == "fl60, data: real"
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == [
+        "a point",
+        "the best",
+    ]
+
+
+@pytest.fixture(scope="module")
+def result():
+    config = small_config(
+        "fedavg", rounds=3, eval_every=2, eval__points=("G",), eval__splits=("val",)
+    )
+    return graphfl_jax.run(config, two_clusters())
+
+
+def test_a_frame_has_the_score_of_each_client_at_each_evaluation(result):
+    pytest.importorskip("pandas", reason="frame() needs pandas")
+    found = result.frame()
+    first = found[found["round"] == 2]
+    assert set(first["split"]) == {"val"} and set(first["point"]) == {"G"}
+    last = found[(found["round"] == 3) & (found["split"] == "test") & (found["point"] == "L")]
+    assert list(last["client"]) == [f"client {i}" for i in range(7)]
+    np.testing.assert_array_equal(last["score"], result.final["test"]["L"])
+
+
+def test_without_pandas_the_error_names_the_remedy(result, monkeypatch):
+    whole = builtins.__import__
+
+    def without(name, *args, **options):
+        if name == "pandas":
+            raise ImportError(name)
+        return whole(name, *args, **options)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ImportError, match="^frame.. needs pandas, .*; run pip install -e "):
+        result.frame()
+
+
+def test_the_plot_the_table_and_the_html_have_the_scores(result):
+    axes = result.plot()
+    drawn = {one.get_label(): one for one in axes.lines}
+    means = {point: values.mean() for point, values in result.final["val"].items()}
+    assert set(drawn) == {"G", "L", "P"} and axes.get_title().startswith("fedavg on two_clu")
+    for point, mean in means.items():
+        np.testing.assert_allclose(drawn[point].get_ydata()[-1], mean, 1e-6)
+    assert axes.get_ylabel() == "val accuracy, mean over clients"  # which all evaluations have
+    rows = list(csv.DictReader(views.client_table(result.final, result.clients).splitlines()))
+    assert [row["client"] for row in rows] == list(result.clients)
+    np.testing.assert_allclose(
+        [float(row["test P"]) for row in rows], result.final["test"]["P"]
+    )
+    shown = result._repr_html_()
+    assert (
+        f"<td>{result.final['test']['P'].mean():.4g}</td>" in shown
+        and "<caption>fedavg on two_clus" in shown
+    )

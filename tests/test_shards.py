@@ -1,0 +1,92 @@
+"""Parts of a sweep in one folder, and the leaderboard of all their logs."""
+
+import json
+
+import pytest
+
+from graphfl_jax.commands.sweeping.trial_log import merged_logs
+from graphfl_jax.runs.batch import Trial
+from graphfl_jax.runs.identity import digest_of_json
+from graphfl_jax.runs.sweep import Planned, TrialGroup, part_of
+from tests.entries import entry, scripted
+from tests.test_compare import GRAPHFL
+
+
+def names(groups):
+    return [planned.name for group in groups for planned in group.planned]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 7, 9])
+def test_parts_have_each_run_once_in_the_order_of_the_sweep(parts):
+    groups = [
+        TrialGroup(
+            None,
+            dict.fromkeys((0, 1), "federation"),
+            [Planned(f"{kind}{i}", {}, Trial({}, i % 2)) for i in range(size)],
+        )
+        for kind, size in (("a", 4), ("b", 1), ("c", 2))
+    ]
+    found = [part_of(groups, number, parts) for number in range(1, parts + 1)]
+    assert [name for part in found for name in names(part)] == names(groups)
+    sizes = [len(names(part)) for part in found]
+    assert max(sizes) - min(sizes) <= 1
+    for group in (group for part in found for group in part):
+        assert set(group.federations) == {planned.trial.seed for planned in group.planned}
+
+
+def test_parts_share_a_folder_and_have_one_leaderboard(tmp_path):
+    words = ["--config.data.val_fraction=0.1", "--grid.hparams.client_lr=0.1,0.03,1e30"]
+    words += ["--config.rounds=1", "--at_once=2", "--out=here"]
+    for part in (1, 2):
+        ended = entry("sweep", *words, f"--shard={part}/2", cwd=tmp_path, file="fl60.py:local")
+        assert ended.status == 0, ended.stderr
+    logs = [tmp_path / f"here/trials-{part}-of-2.jsonl" for part in (1, 2)]
+    lines = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
+    rates = [[line["point"]["hparams.client_lr"] for line in own] for own in lines]
+    assert rates == [[0.1], [0.03, 1e30]]
+    again = entry("sweep", *words, "--shard=1/2", cwd=tmp_path, file="fl60.py:local")
+    assert again.status == 2 and "already holds a sweep; add --resume" in again.stderr
+
+    # While a third process writes a line of a copy, which also has runs of the others.
+    text = "".join(log.read_text() for log in logs)
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy/trials.jsonl").write_text(text + text[:100])
+    folders = ["here", "copy"]
+    status, printed, errors = scripted(
+        GRAPHFL, "leaderboard", *folders, "--to=all.json", cwd=tmp_path
+    )
+    assert (status, errors) == (0, "")
+    (board,) = json.loads((tmp_path / "all.json").read_text())
+    assert (board["runs"], board["points"], len(board["diverged"])) == (3, 3, 1)
+    validation = {
+        line["point"]["hparams.client_lr"]: line["validation"]["final"]["P"]["mean"]
+        for line in (*lines[0], lines[1][0])
+    }
+    ranked = [row["point"]["hparams.client_lr"] for row in board["rows"]]
+    assert ranked == sorted(validation, key=validation.get, reverse=True)
+    assert "left out: copy/trials.jsonl, line 4: incomplete or damaged" in printed
+    assert "3 runs are in several logs and count once" in printed
+
+    (changed, *_) = lines[0]
+    changed["identity"]["arrays"] = "0" * 64
+    del changed["sha256"]
+    changed["sha256"] = digest_of_json(changed)
+    (tmp_path / "copy/trials.jsonl").write_text(json.dumps(changed) + "\n")
+    with pytest.raises(
+        ValueError, match="trials.jsonl have the run .* seed 0, and its arrays d"
+    ):
+        merged_logs([tmp_path / folder for folder in folders])
+
+
+def test_logs_that_cannot_be_ranked_are_refused(tmp_path):
+    (tmp_path / "empty").mkdir()
+    refused = [
+        ([], "folders is not set; name folders of sweeps"),
+        (["empty"], "empty holds no sweep; leave it out"),
+        (["none"], "none is not a folder; name folders of sweeps"),
+        (["empty", "--to=a.csv"], "to=a.csv has no known format; let it end with .json or .md"),
+    ]
+    for words, message in refused:
+        status, printed, errors = scripted(GRAPHFL, "leaderboard", *words, cwd=tmp_path)
+        assert (status, printed) == (2, "") and errors.startswith(f"error: {message}"), errors
+    assert [path.name for path in tmp_path.rglob("*")] == ["empty"]
