@@ -206,8 +206,10 @@ def test_only_the_first_process_writes_and_prints(started):
     assert "ditto on fl60" in table and "Gloo" not in table
     assert other == ("", "", 0)
     files = {path.name for path in out.iterdir()}
-    names = ("config.json", "identity.json", "metrics.jsonl", "results.json", "checkpoints")
-    assert files == {*names, ".lock"}
+    assert files == {
+        *("config.json", "identity.json", "federation.json", "metrics.jsonl", "results.json"),
+        *("checkpoints", "models.safetensors", "clients.csv", "convergence.svg", ".lock"),
+    }
     saved = {path.name for path in (out / "checkpoints").iterdir()}
     assert saved == {"00000002", "00000002.json"}
     assert not (out.parent / "second").exists()

@@ -120,15 +120,8 @@ def test_results_have_their_fields_and_no_others(good):
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
         *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
-        *(
-            "labels",
-            "metrics",
-            "allocation",
-            "rejected",
-            "architectures",
-            "communication",
-            "scaling",
-        ),
+        *("labels", "metrics", "allocation", "rejected", "architectures", "communication"),
+        "scaling",
         *("device", "versions", "git_commit", "identity", "accepted_changes"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}

@@ -249,7 +249,7 @@ def test_check_algorithm_names_what_fails(monkeypatch):
     with pytest.raises(AssertionError, match=message):
         testing.check_algorithm("careless", settings={"local_steps": 2}, report=lines.append)
     assert lines[0].startswith("passed    a round keeps") and lines[1].startswith("failed  ")
-    with pytest.raises(ValueError, match="^name='fedsgd' is unknown; choose from"):
+    with pytest.raises(ValueError, match="^name='fedsgd' is unknown; perhaps fed"):
         testing.check_algorithm("fedsgd")
 
 

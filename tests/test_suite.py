@@ -50,7 +50,9 @@ def test_invalid_images_are_refused():
     with pytest.raises(ValueError, match=r"^classes=13 is not in \[2, 12\]"):
         images.image_federation((2, 2, 1), 2, 5, 13)
     for config in (tpt48.get_config(), parsed(custom.get_config(), {"data.path": "mine.npz"})):
-        with pytest.raises(ValueError, match="^images=2x2x1 replaces the file of configs/cus"):
+        with pytest.raises(
+            ValueError, match="^images=2x2x1 replaces the file of --config=custom"
+        ):
             images.load_images(config, "2x2x1", clients=2, examples=5, classes=2)
 
 
