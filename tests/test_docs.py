@@ -26,6 +26,7 @@ PAGES = [
     *(ROOT / f"{name}.md" for name in ("README", "BUILD", "CONTRIBUTING")),
     *sorted(DOCS.rglob("*.md")),
 ]
+NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 FOLDERS = ("graphfl_jax", "experiments", "configs", "tests")
 SOURCES = [path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*.py"))]
 # Words that make prose hard to read.
@@ -215,7 +216,7 @@ def test_python_on_the_pages_compiles_and_names_what_exists():
 
 
 def test_relative_links_lead_to_files():
-    for path in [*PAGES, ROOT / "CHANGELOG.md"]:
+    for path in [*PAGES, ROOT / "CHANGELOG.md", *NOTEBOOKS]:
         text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)
         for target in re.findall(r"\]\(([^)\s]+)\)", text):
             if target.startswith(("http://", "https://")):
@@ -242,7 +243,7 @@ def test_sources_named_on_the_pages_exist():
 def test_pages_and_sources_use_plain_words():
     words = re.compile(rf"\b(?:{FORBIDDEN})\b", re.IGNORECASE)
     found = []
-    for path in [*PAGES, ROOT / "CHANGELOG.md", *SOURCES]:
+    for path in [*PAGES, ROOT / "CHANGELOG.md", *SOURCES, *NOTEBOOKS]:
         if path in EXEMPT:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
