@@ -347,6 +347,7 @@ FIELDS = [
 # Flags, and what the line must say.
 FLAGS = [
     ([FL60, "--seeds=2", "--save_models"], "save_models=True is not possible with seeds=2"),
+    ([FL60, "--seeds=2", "--report"], "report=True is not possible with seeds=2"),
     (["--seeds=2", "--resume", "--out=run"], "config is not set; add the name of a conf"),
     # flags and configuration files
     ([], "config is not set; add the name of a configuration, .*tpt48"),

@@ -58,7 +58,10 @@ def test_the_extras_are_declared(wheel):
         (name,) = [name for name in archive.namelist() if name.endswith("/METADATA")]
         metadata = archive.read(name).decode()
     extras = {line.split()[1] for line in metadata.splitlines() if "Provides-Extra:" in line}
-    assert extras == {"cuda", "dev", "docs", "ray", "torch"}
+    assert extras == {
+        *("cuda", "dev", "docs", "optuna", "pandas"),
+        *("ray", "tensorboard", "torch", "wandb"),
+    }
     assert "\nRequires-Python: >=3.11\n" in metadata
     for line in (ROOT / "requirements.txt").read_text().splitlines():
         if not line.startswith("#"):

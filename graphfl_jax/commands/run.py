@@ -68,7 +68,6 @@ from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 
-COLUMNS = 6  # targets of a table
 REPORT = "report.html"
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
@@ -90,7 +89,7 @@ def main() -> int:
         raise ValueError("resume=True needs the folder of the run; add --out=DIR")
     changes_accepted()
     check_trackers("track", FLAGS.track)
-    for flag in ("debug", "save_models", "distributed", "track"):
+    for flag in ("debug", "save_models", "distributed", "track", "report"):
         if FLAGS.seeds > 1 and FLAGS[flag].value:
             raise ValueError(
                 f"{flag}={FLAGS[flag].value} is not possible with seeds={FLAGS.seeds}; leave "
