@@ -528,7 +528,7 @@ def asked(monkeypatch):
     """The seeds of the runs that were made, which have no scores."""
     seeds = []
 
-    def run_trials(config, federations, trials, *, at_once):
+    def run_trials(config, federations, trials, *, at_once, report):
         for i, trial in enumerate(trials):
             seeds.append(trial.seed)
             results = {"seed": trial.seed, "diverged": False, "accepted_changes": []}

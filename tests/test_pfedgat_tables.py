@@ -232,7 +232,7 @@ def planned(monkeypatch):
     """The trials that were asked for; the second of them is interrupted."""
     asked = []
 
-    def run_trials(config, federations, trials, *, at_once):
+    def run_trials(config, federations, trials, *, at_once, report):
         asked.append([trial.seed for trial in trials])
         for i, trial in enumerate(trials):
             if len(asked) == 1 and i == 1:
