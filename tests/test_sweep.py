@@ -462,7 +462,7 @@ def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cor
 
 def test_without_ray_the_error_names_the_remedy(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(ValueError, match=r"^launcher=ray needs Ray.*pip install -e '.\[ray\]'"):
+    with pytest.raises(ValueError, match=r"^launcher=ray needs Ray.*pip install ray"):
         ray_backend.connect("auto")
 
 

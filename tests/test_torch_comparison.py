@@ -279,7 +279,7 @@ def test_supported_configurations_are_accepted():
 
 def test_the_error_without_pytorch_names_the_command_that_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(ValueError, match=r"\.venv/bin/pip install -e '\.\[torch\]'"):
+    with pytest.raises(ValueError, match="run pip install torch"):
         torch_comparison.import_torch_player(None)
 
 

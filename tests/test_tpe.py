@@ -7,7 +7,7 @@ import pytest
 from graphfl_jax.runs.fleet import load
 from tests.entries import entry
 
-pytest.importorskip("optuna", reason="--sampler=tpe needs Optuna: pip install -e '.[optuna]'")
+pytest.importorskip("optuna", reason="--sampler=tpe needs Optuna: pip install optuna")
 
 from graphfl_jax.commands.sweeping.tpe import Search
 

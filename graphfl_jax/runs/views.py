@@ -48,7 +48,7 @@ def frame(
         import pandas
     except ImportError:
         raise ImportError(
-            "frame() needs pandas, which is not installed; run pip install -e '.[pandas]'"
+            "frame() needs pandas, which is not installed; run pip install pandas"
         ) from None
     parts = [
         pandas.DataFrame(

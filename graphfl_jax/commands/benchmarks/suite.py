@@ -172,7 +172,7 @@ def reason_to_skip(one: Measurement, where: Machine) -> str:
     if one.needs == "torch" and not where.is_cpu:
         return "not measured: PyTorch is compared on CPUs"
     if one.needs == "torch" and not where.torch:
-        return "not measured: PyTorch is not installed; .venv/bin/pip install -e '.[torch]'"
+        return "not measured: PyTorch is not installed; run pip install torch"
     if one.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
         return f"not measured: it takes minutes on {where.cores} cores"
     single = where.environment["device"].startswith("1 x")

@@ -215,8 +215,7 @@ def import_torch_player(threads: int | None) -> Any:
     """
     if importlib.util.find_spec("torch") is None:
         raise ValueError(
-            "against=torch needs PyTorch, which is not installed; run .venv/bin/pip install -e "
-            "'.[torch]' in a checkout, or pip install 'graphfl_jax[torch]'"
+            "against=torch needs PyTorch, which is not installed; run pip install torch"
         )
     from graphfl_jax.commands.benchmarks import torch_player
 

@@ -82,8 +82,7 @@ def check_trackers(flag: str, names: list[str]) -> None:
             importlib.import_module(name)
         except ImportError:
             raise ValueError(
-                f"{flag}={name} needs a package that is not installed; run pip install -e "
-                f"'.[{name}]'"
+                f"{flag}={name} needs a package that is not installed; run pip install {name}"
             ) from None
 
 

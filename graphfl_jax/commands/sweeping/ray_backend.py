@@ -29,7 +29,7 @@ def connect(address: str) -> None:
         import ray
     except ImportError:
         raise ValueError(
-            "launcher=ray needs Ray, which is not installed; run pip install -e '.[ray]'"
+            "launcher=ray needs Ray, which is not installed; run pip install ray"
         ) from None
     try:
         if address != "auto":  # Ray itself would wait for minutes

@@ -35,8 +35,7 @@ class Search:
             import optuna
         except ImportError:
             raise ValueError(
-                "sampler=tpe needs Optuna, which is not installed; run pip install -e "
-                "'.[optuna]'"
+                "sampler=tpe needs Optuna, which is not installed; run pip install optuna"
             ) from None
         self.domains = domains_of(axes)
         self.left, self.batch = samples, batch
