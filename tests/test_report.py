@@ -237,7 +237,19 @@ def test_groups_of_one_method_are_named_by_what_differs(folders):
     found = compared([read(folders[name]) for name in ("fedavg-0", "new")])
     assert "new_clients.fraction=0.2" in found["groups"][1]["name"]
     assert "rounds=4" in found["groups"][0]["name"]
-    assert found["unpaired"][0]["why"].startswith("their clients")
+    assert found["unpaired"][0]["why"].startswith("their splits")
+
+
+def test_clients_are_paired_only_on_the_same_test_examples(folders):
+    first, second = (read(folders[name]) for name in ("fedavg-0", "ditto-0"))
+    assert first["split"] == second["split"] is not None
+    assert len(compared([first, second])["pairs"]) == 1
+    other = second | {"split": "of another division of the same examples"}
+    assert compared([first, other])["unpaired"][0]["why"].startswith("their splits")
+    # Older releases do not record the split, but the numbers of test examples.
+    clients = [client | {"examples": {"test": 1}} for client in second["clients"]]
+    old = [first | {"split": None}, second | {"split": None, "clients": clients}]
+    assert compared(old)["unpaired"][0]["why"].startswith("their clients")
 
 
 def test_differences_have_known_statistics():

@@ -6,7 +6,7 @@
 Runs that differ only in their seed are one setting. For each setting, the mean test score after
 the last round and its 95 % interval over seeds are shown at G, L and P. Two settings with the
 same seeds on the same split of the same data are compared by Wilcoxon's signed-rank test over
-clients. Settings of other data are not, and a line says so.
+clients. Settings with other data are not compared, and the output names them.
 
 With --to, the comparison is also written: all of it as .json or .md, the scores alone as .csv.
 """

@@ -13,9 +13,9 @@ from absl import flags
 from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.commands.paper.published import published
 from graphfl_jax.commands.reporting.page import write_report
-from graphfl_jax.runs.disk import why_not_writable
 
 flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
 flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")
@@ -25,12 +25,7 @@ def main() -> int:
     if not FLAGS.folders:
         raise ValueError("folders is not set; name the folder of a run, such as runs/mine")
     to = Path(FLAGS.to)
-    if to.exists():
-        raise ValueError(f"to={to} exists; remove it, or choose another --to")
-    folder = to.absolute().parent
-    why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
-    if why:
-        raise ValueError(f"to={to} cannot be written ({why}); choose another --to")
+    check_new_file("to", to)
     write_report([Path(run) for run in FLAGS.folders], to, published)
     Console().print(
         f"{to}: a report of {len(FLAGS.folders)} run{'s' * (len(FLAGS.folders) > 1)}, "

@@ -34,6 +34,13 @@ def over_seeds(values: list[float]) -> dict:
     }
 
 
+def wilcoxon_p(differences: np.ndarray) -> float:
+    """The two-sided p value of Wilcoxon's signed-rank test; 1 if all differences are 0."""
+    from scipy.stats import wilcoxon
+
+    return float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0
+
+
 def diverged(run: dict) -> bool:
     """Whether training or the adaptation of new clients diverged in a run.
 

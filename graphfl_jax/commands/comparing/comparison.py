@@ -11,7 +11,7 @@ import itertools
 import numpy as np
 
 from graphfl_jax.commands.common.finished_runs import FinishedRun
-from graphfl_jax.commands.common.statistics import diverged, over_seeds
+from graphfl_jax.commands.common.statistics import diverged, over_seeds, wilcoxon_p
 from graphfl_jax.evaluation import POINTS
 
 
@@ -155,13 +155,6 @@ def _paired(first, second, higher_is_better):
             "p": wilcoxon_p(change),
         }
     return {"seeds": seeds, "clients": len(change), "points": points}
-
-
-def wilcoxon_p(differences: np.ndarray) -> float:
-    """The two-sided p value of Wilcoxon's signed-rank test; 1 if all differences are 0."""
-    from scipy.stats import wilcoxon
-
-    return float(wilcoxon(differences).pvalue) if np.any(differences) else 1.0
 
 
 def _per_client(runs, seeds, point):

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfl_jax.commands.common.statistics import critical_value, over_seeds
+from graphfl_jax.commands.common.statistics import over_seeds, wilcoxon_p
 from graphfl_jax.configs.values import as_text
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.batch import ELSEWHERE
@@ -125,6 +125,8 @@ def _paired(first, second):
     a, b = ([own[seed] for seed in seeds] for own in by_seed)
     if len({(run["data"], run["sha256"], run["metric"]) for run in (*a, *b)}) > 1:
         return "their data differ"
+    if any(one["split"] != other["split"] for one, other in zip(a, b, strict=True)):
+        return "their splits, new clients or attackers differ"
     if len({str(_tested(run)) for run in (*a, *b)}) > 1:
         return "their clients or the test examples of these differ"
     scores = np.array(
@@ -153,19 +155,12 @@ def summary_of(difference: np.ndarray) -> dict[str, Any]:
       ``mean``; ``half_width``, by Student's t, None for a single client; ``p``, two-sided, None
       if no client differs; ``clients``; and how many are ``above`` and ``below`` zero.
     """
-    from scipy.stats import wilcoxon
-
-    count = len(difference)
-    half_width = None
-    if count > 1:
-        error = np.std(difference, ddof=1) / np.sqrt(count)
-        half_width = float(critical_value(count, missed=0.05) * error)
-    differs = bool(np.any(difference))
+    interval = over_seeds(list(difference))  # here, over clients
     return {
-        "mean": float(np.mean(difference)),
-        "half_width": half_width,
-        "p": float(wilcoxon(difference).pvalue) if differs else None,
-        "clients": count,
+        "mean": interval["mean"],
+        "half_width": interval["half_width"],
+        "p": wilcoxon_p(difference) if np.any(difference) else None,
+        "clients": len(difference),
         "above": int(np.sum(difference > 0)),
         "below": int(np.sum(difference < 0)),
     }

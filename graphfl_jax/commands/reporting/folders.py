@@ -81,6 +81,7 @@ def _collected(path, config, rows, results, described, published):
         "source": dataset["source"],
         "extent": dataset["extent"],
         "sha256": dataset["sha256"],
+        "split": (results.get("identity") or {}).get("arrays"),
         "seed": results["seed"],
         "rounds": results["rounds"],
         "metric": metric,
