@@ -23,7 +23,9 @@ SIMULATED = "--config.data.source=simulated"
 SIMULATED_FIELD = {"data.source": "simulated"}
 ROADS = [PEMS, SIMULATED, "--config.data.sensors=6", "--config.data.steps=100"]
 FLIP = [FL60, "--config.attack.name=label_flip"]
+SLEEPER = [FL60, "--config.attack.name=sleeper", "--config.hparams.attack_ratio=0.1"]
 VALIDATED = [FL60, "--config.data.val_fraction=0.2"]
+CLIP, MONOTONE = {"defence.name": "clip"}, {"defence.name": "monotone"}
 FIVE_MINUTES = 5 * 60 * 10**9  # nanoseconds
 
 
@@ -291,6 +293,28 @@ FIELDS = [
         {"defence.name": "krum", "defence.attackers": "-1"},
         "^defence.attackers=-1 must be at least",
     ),
+    ("fl60", CLIP | {"hparams.defence_norm": "-1"}, "^hparams.defence_norm=-1.0 .*at least 0"),
+    ("fl60", MONOTONE | {"hparams.defence_norm": "-1"}, "^hparams.defence_norm=-1.0 .*=0 or m"),
+    (
+        "fl60",
+        MONOTONE | {"hparams.defence_threshold": "2"},
+        r"^hparams.defence_threshold=2.0 is not in \[-1.5, 1.5\]; set",
+    ),
+    (
+        "fl60",
+        MONOTONE | {"hparams.defence_memory": "1.2"},
+        r"^hparams.defence_memory=1.2 is not in \[0, 1\]; set",
+    ),
+    (
+        "fl60",
+        MONOTONE | {"hparams.defence_agreement": "nan"},
+        "^hparams.defence_agreement=nan must be finite and at least 0; set",
+    ),
+    (
+        "fl60",
+        {"attack.name": "sleeper", "attack.period": "0"},
+        "^attack.period=0 must be at least 1; set",
+    ),
     # numbers that programs cannot hold
     ("fl60", {"rounds": "99999999999"}, "^rounds=99999999999 is too large for 32 bits; set"),
     ("fl60", {"batch_size": "1000000000000"}, "^batch_size=1000000000000 .*=?2147483647 or l"),
@@ -419,6 +443,18 @@ FLAGS = [
         [*FLIP, "--config.attack.clients=3", "--config.hparams.attack_ratio=0.1"],
         "attack.clients=3 and hparams.attack_ratio=0.1 both choose .*; leave one out",
     ),
+    (
+        [*FLIP, f"--config.attack.clients={tuple(range(61))}"],
+        "attack.clients has 60, which does not train in fl60; .*from 0 to 59",
+    ),
+    (
+        [*FLIP, "--config.attack.clients=('domain 3',3)"],
+        "attack.clients has client 3, 'domain 3', twice; name each attacker once",
+    ),
+    (
+        [*SLEEPER, "--config.attack.period=50"],
+        "attack.honest_rounds=50 leaves no round of a period of 50 .*rounds to 49 or less, or",
+    ),
     ([FL60, "--config.attack.name=backdoor"], "backdoor' needs images .*; use compcars"),
     (
         [TPT48, SIMULATED, "--config.attack.name=label_flip_wrong"],
@@ -432,6 +468,14 @@ FLAGS = [
     ([*BACKDOOR, "--config.attack.target=4"], r"attack.target=4 is not a label; .*\[0, 3\]"),
     ([FL60, "--config.defence.name=median"], "'median' makes one model .*clip, monotone, krum"),
     ([f"{FL60}:local", "--config.defence.name=clip"], "'clip' has no effect.*leave it empty"),
+    (
+        [f"{FL60}:local", "--config.defence.name=monotone"],
+        "'monotone' has no effect: .*algorithm.name='local' upload nothing; leave it empty",
+    ),
+    (
+        [f"{FL60}:fedproto", "--config.defence.name=monotone"],
+        "'monotone' compares .* algorithm.name='fedproto' send none; choose from clip, krum",
+    ),
     (
         [FL60, "--config.defence.name=krum", "--config.defence.attackers=2"],
         "defence.attackers=2 is too many for krum in a cohort of 5; .*cohort_size=7",
@@ -669,6 +713,16 @@ OTHERS = [
         "robustness",
         [FL60, "--methods=panacea", "--defences=median"],
         "defence.name='median' makes one model of all uploads",
+    ),
+    (
+        "robustness",
+        [FL60, "--methods=fedavg", "--attacks=poisoning,backdoor"],
+        "attack.name='backdoor' needs images",
+    ),
+    (
+        "robustness",
+        [FL60, "--config.attack.clients=3"],
+        "attack.clients=3 chooses attackers as --ratios does; leave it out",
     ),
     ("robustness", [FL60, "--ratios=2"], r"ratios=2 has a value outside \[0, 1\]; set --rat"),
     ("robustness", [FL60, "--out=file"], "out=file cannot be written .*is a file.; choose"),

@@ -571,7 +571,7 @@ REFUSED = {
     ),
     "defence": (
         {"names": ("plain4", "plain7"), "defence__name": "clip"},
-        "defence.name='clip' has no effect: the method's clients upload nothing",
+        "defence.name='clip' has no effect: the clients of algorithm.name='local' upload",
     ),
     "new unknown": (
         {"names": ("plain4",), **NEW, "new_clients__architectures": ("vgg",)},

@@ -1,6 +1,7 @@
 """Attacks and defences against NumPy, and which clients are malicious."""
 
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from graphfl_jax.core import ClientData, Cohort
 from graphfl_jax.data import from_arrays, relations
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.examples import Examples
+from graphfl_jax.metrics import task_of
 from graphfl_jax.robustness.adaptive_attacks import ADAPTIVE_ATTACKS
 from graphfl_jax.robustness.attacks import (
     ATTACKS,
@@ -27,6 +29,7 @@ from graphfl_jax.robustness.attacks import (
 )
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
 from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
+from graphfl_jax.runs.attack_results import by_malicious_neighbours, rejections
 from graphfl_jax.runs.batch import Trial, run_trials
 from tests.federations import small_config, two_clusters
 
@@ -214,6 +217,16 @@ def check_results():
     assert len(ids) == 2 and summary["ids"] == ids
     assert (summary["name"], summary["ratio"]) == ("backdoor", 0.5)
     assert summary["malicious"] == [federation.clients[i] for i in ids]
+    # Relations join each client with the next one.
+    shares = {i: np.mean([j in ids for j in (i - 1, i + 1) if 0 <= j < 4]) for i in range(4)}
+    groups = summary["benign_by_malicious_neighbours"]
+    names = {0.0: "none", 0.5: "up to half", 1.0: "more than half"}
+    assert {i: own["share"] for own in groups for i in own["ids"]} == {
+        i: names[share] for i, share in shares.items() if i not in ids
+    }
+    for own, point in itertools.product(groups, ("G", "L", "P")):
+        scores = np.array(ran.results["scores"]["final"][point]["per_client"])
+        np.testing.assert_allclose(own["scores"][point], scores[own["ids"]].mean())
     scores = ran.rows[-1]["scores"]
     for point in ("G", "L", "P"):
         own = ran.results["scores"]["final"][point]["per_client"]
@@ -227,6 +240,30 @@ def check_results():
     predicted = np.argmax(model.apply(ran.state.server, triggered.x[1]), axis=-1)
     real = (predicted == 1)[: int(triggered.count[1])]
     np.testing.assert_allclose(scores["triggered"]["G"][1], real.mean(), rtol=1e-6)
+
+
+def test_rejected_uploads_are_means_over_honest_and_malicious_clients():
+    """Of five clients two attack. The relations also have two new clients, who are last."""
+    whole = hold_out(two_clusters(), fraction=0.3, graph="transductive", seed=0)
+    federation = with_attack_order(whole, clients=(1, 4), seed=0)
+    config = small_config("fedavg", attack__name="sign_flip", new_clients__fraction=0.3)
+    experiment = build_experiment(config, federation)
+    found = rejections(experiment, np.array([0.1, 0.6, 0.2, 0.3, 1.0, 0.0, 0.0]))
+    assert found["honest"] == pytest.approx(0.2) and found["malicious"] == pytest.approx(0.8)
+    assert found["per_client"] == [0.1, 0.6, 0.2, 0.3, 1.0]
+
+
+def test_benign_clients_are_split_by_their_neighbours_where_new_clients_are_related_too():
+    """Clients 0 and 1 attack; client 6, a neighbour of 4, is new."""
+    graph = relations.from_edges(7, [(0, 2), (1, 2), (0, 3), (3, 5), (1, 4), (4, 6), (4, 5)])
+    malicious = np.array([1, 1, 0, 0, 0, 0], bool)
+    scores = {"P": np.array([0, 0, 1, 2, 3, 4], np.float32)}
+    task = task_of("classification", None)
+    assert by_malicious_neighbours(graph, malicious, scores, task) == [
+        {"share": "none", "ids": [5], "scores": {"P": 4.0}},
+        {"share": "up to half", "ids": [3, 4], "scores": {"P": 2.5}},
+        {"share": "more than half", "ids": [2], "scores": {"P": 1.0}},
+    ]
 
 
 @pytest.mark.slow
@@ -482,8 +519,21 @@ def test_rejected_clients_count_as_untrained_where_clients_have_different_models
             "defence.name='median' makes one model of all uploads, .* choose from clip, "
             "monotone, krum, multi_krum",
         ),
-        ("sfl", {"defence__name": "geometric_median"}, "needs one for each client"),
-        ("local", {"defence__name": "clip"}, "has no effect: the method's clients upload"),
+        (
+            "sfl",
+            {"defence__name": "geometric_median"},
+            "the server of algorithm.name='sfl' needs one for each client",
+        ),
+        (
+            "local",
+            {"defence__name": "clip"},
+            "has no effect: the clients of algorithm.name='local' upload nothing",
+        ),
+        (
+            "fedproto",
+            {"defence__name": "monotone"},
+            "algorithm.name='fedproto' send none; choose from clip, krum, multi_krum",
+        ),
         (
             "fedavg",
             {"defence__name": "krum"},

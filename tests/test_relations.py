@@ -40,6 +40,17 @@ def test_adjacency_ignores_direction_and_weight():
     np.testing.assert_array_equal(relations.adjacency(directed_graph()), 1 - np.eye(3))
 
 
+def test_shares_among_neighbours_ignore_direction_and_weight():
+    shares = relations.shares_among_neighbours(relations.from_edges(5, EDGES), [0, 1, 4])
+    np.testing.assert_allclose(shares, [1, 1 / 3, 1, 1, 0])
+    # Clients 1 and 2 would count twice if their edges were not merged.
+    pairs = [(0, 1), (1, 2), (2, 1), (2, 3)]
+    shares = relations.shares_among_neighbours(
+        relations.from_edges(4, pairs, [0.0, 1.0, 2.0, 1.0], directed=True), [0, 3]
+    )
+    np.testing.assert_allclose(shares, [0, 1 / 2, 1 / 2, 0])
+
+
 @pytest.mark.parametrize("layer, self_edges", [("mean", 1), ("sage", 0)])
 def test_mean_layers_average_over_senders(layer, self_edges):
     matrix = JOINED + self_edges * np.eye(5)

@@ -7,8 +7,8 @@ import pytest
 from scipy import stats
 
 from graphfl_jax.commands.common.flag_values import shares
-from graphfl_jax.commands.common.plots import draw_robustness
 from graphfl_jax.commands.common.statistics import over_seeds
+from graphfl_jax.commands.paper.robustness_plots import draw_neighbours, draw_robustness
 from graphfl_jax.commands.paper.robustness_statistics import (
     excess_losses,
     robustness_row,
@@ -18,11 +18,21 @@ from graphfl_jax.commands.paper.robustness_statistics import (
 from tests.entries import ROOT, launched
 
 
-def run(scores, ids=(), success=None, higher=True):
-    """A run in the format of results.json: clients with these scores, of which `ids` attack."""
+def run(scores, ids=(), success=None, higher=True, neighbours=None, rejected=None):
+    """A run in the format of results.json: clients with these scores, of which `ids` attack.
+
+    Args:
+      neighbours: ids of benign clients by the share of malicious ones among their neighbours.
+      rejected: shares of rejected uploads of honest and of malicious clients.
+    """
     benign = np.delete(scores, list(ids)).mean() if len(ids) < len(scores) else None
     summary = {"mean": float(np.mean(scores)), "per_client": list(scores)}
     attack = {"ids": list(ids), "benign": None, "success": None}
+    attack["benign_by_malicious_neighbours"] = neighbours and [
+        {"share": share, "ids": own, "scores": dict.fromkeys("GLP", np.mean(scores, where=at))}
+        for share, own in neighbours.items()
+        for at in [np.isin(range(len(scores)), own)]
+    ]
     if benign is not None:
         attack["benign"] = {point: {"mean": benign} for point in "GLP"}
     if success is not None:
@@ -34,12 +44,19 @@ def run(scores, ids=(), success=None, higher=True):
         "new_clients": None,
         "scores": {"final": dict.fromkeys("GLP", summary)},
         "attack": attack,
+        "rejected": rejected and dict(zip(("honest", "malicious"), rejected, strict=True)),
     }
 
 
+SUFFIXES = ("png", "svg")
 CONFIG = f"--config={ROOT}/configs/fl60.py"
 CLEAN = [run([0.9, 0.8, 0.7]), run([0.6, 0.9, 0.9])]
 ATTACKED = [run([0.1, 0.6, 0.7], [0], 0.25), run([0.5, 0.0, 0.8], [1], 0.75)]
+# The same with relations and a defence.
+RELATED = [
+    run([0.1, 0.6, 0.7], [0], neighbours={"none": [2], "up to half": [1]}, rejected=[0.1, 0.9]),
+    run([0.5, 0.0, 0.8], [1], neighbours={"up to half": [0, 2]}, rejected=[0.3, 1.0]),
+]
 
 
 def test_losses_compare_the_same_benign_clients_in_the_same_seed():
@@ -52,6 +69,26 @@ def test_losses_compare_the_same_benign_clients_in_the_same_seed():
     attacked, clean = run([0.004, 0.002], [0], higher=False), run([0.003, 0.001], higher=False)
     row = robustness_row([attacked], [clean])
     np.testing.assert_allclose(row["points"]["G"]["loss"]["mean"], 1.0)
+
+
+def test_losses_are_split_by_the_share_of_malicious_neighbours():
+    """Seed 0: client 2 loses nothing, and client 1 falls from 80 to 60 %. Seed 1: as above."""
+    row = robustness_row(RELATED, CLEAN)
+    assert list(row["neighbours"]) == ["none", "up to half"]
+    losses = {share: own["P"] for share, own in row["neighbours"].items()}
+    np.testing.assert_allclose(losses["none"]["seeds"], [0.0], atol=1e-12)
+    np.testing.assert_allclose(losses["up to half"]["seeds"], [20.0, 10.0])
+    np.testing.assert_allclose(row["rejected"]["honest"]["seeds"], [10.0, 30.0])
+    np.testing.assert_allclose(row["rejected"]["malicious"]["mean"], 95.0)
+    rows = [row | {"method": "m", "attack": "alie", "ratio": 0.3}]
+    tables = dict(robustness_tables(rows))
+    title = "alie: loss of benign clients by their malicious neighbours, accuracy at P, %"
+    cells = {name: cell.partition("±")[0] for name, cell in tables[title][1:]}
+    assert cells == {"m, none": "0.00", "m, up to half": "15.00", "m, more than half": ""}
+    cells = {name: cell.partition("±")[0] for name, cell in tables["alie: rejected uploads, %"]}
+    assert cells == {"method": "0.3", "m, honest": "20.00", "m, malicious": "95.00"}
+    (axes,) = draw_neighbours(rows, "").axes
+    np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.0, 15.0, np.nan], atol=1e-12)
 
 
 def test_intervals_over_seeds_are_those_of_students_t():
@@ -85,7 +122,8 @@ def test_methods_are_compared_with_the_first_seed_by_seed():
     rows[0] |= {"points": None, "diverged": 2}
     tables = dict(robustness_tables(rows))
     assert tables["alie: accuracy at P, %, all clients"][1][1] == "2 diverged"
-    assert not any("minus that with" in title for title in tables)
+    assert not any(part in title for title in tables for part in ("minus that", "neighbours"))
+    assert not any("rejected" in title for title in tables)
 
 
 def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validation():
@@ -143,21 +181,31 @@ def test_ratios_are_sorted_and_zero_is_added():
 
 @pytest.mark.slow
 def test_the_entry_writes_tables_and_reads_runs_from_the_cache(tmp_path):
+    """A defence that a method cannot have is left out, and attacks share runs without them."""
     words = [CONFIG, "--config.rounds=3", "--config.local_steps=5", "--config.model.hidden=5"]
-    words += ["--methods=fedavg", "--attacks=sign_flip", "--ratios=0.5", "--seeds=2"]
+    words += ["--methods=fedavg,local", "--attacks=sign_flip,ipm", "--ratios=0.5", "--seeds=2"]
+    words += ["--defences=none,monotone"]
     status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
-    assert "4 new runs, 0 from the cache" in printed
+    (warning,) = [line for line in errors.splitlines() if "warning" in line]
+    assert "local+monotone is left out: defence.name='monotone' has no effect" in warning
+    # Three methods with two seeds: without attackers, and for each attack with them.
+    assert "18 new runs, 0 from the cache" in printed
     page = (tmp_path / "out/robustness.md").read_text()
     command = "python -m experiments.robustness --config=configs/fl60.py --config.rounds=3"
     assert page.startswith(f"Made by `{command}") and "--out" not in page
-    assert "--methods=fedavg --attacks=sign_flip" in page
+    assert "--methods=fedavg,local --attacks=sign_flip,ipm" in page
     assert "sign_flip: loss of benign clients, accuracy at P, %" in page
-    names = {f"robustness.{suffix}" for suffix in ("json", "md", "png", "svg")}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"cached_runs", *names}
+    figures = {f"{name}.{kind}" for name in ("robustness", "neighbours") for kind in SUFFIXES}
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    assert files == {"cached_runs", "robustness.json", "robustness.md", *figures}
     before = json.loads((tmp_path / "out/robustness.json").read_text())
-    assert [(row["ratio"], row["attackers"]) for row in before["rows"]] == [(0.0, 0), (0.5, 30)]
-    assert before["rows"][0]["points"]["P"]["loss"]["seeds"] == [0.0, 0.0]
+    first, second, *_ = before["rows"]
+    assert [(row["ratio"], row["attackers"]) for row in (first, second)] == [(0, 0), (0.5, 30)]
+    assert first["points"]["P"]["loss"]["seeds"] == [0.0, 0.0]
+    assert {row["method"] for row in before["rows"]} == {"fedavg", "fedavg+monotone", "local"}
+    rejecting = {row["method"] for row in before["rows"] if row["rejected"]}
+    assert rejecting == {"fedavg+monotone"}
     status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
-    assert status == 0 and "0 new runs, 4 from the cache" in printed, errors
+    assert status == 0 and "0 new runs, 18 from the cache" in printed, errors
     assert json.loads((tmp_path / "out/robustness.json").read_text()) == before

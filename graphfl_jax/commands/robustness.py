@@ -27,12 +27,16 @@ Writes robustness.json, robustness.md, robustness.png and robustness.svg into th
 import itertools
 import sys
 import time
+import warnings
 from pathlib import Path
+from typing import NamedTuple
 
 import matplotlib
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 
+from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
@@ -43,10 +47,11 @@ from graphfl_jax.commands.common.command_line import (
     progress_bar,
 )
 from graphfl_jax.commands.common.flag_values import check_list, check_names, shares
-from graphfl_jax.commands.common.plots import draw_robustness, save_figure
+from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.provenance import provenance
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
-from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs, loaded
+from graphfl_jax.commands.paper.robustness_plots import draw_neighbours, draw_robustness
 from graphfl_jax.commands.paper.robustness_statistics import (
     robustness_row,
     robustness_tables,
@@ -55,7 +60,7 @@ from graphfl_jax.commands.paper.robustness_statistics import (
 from graphfl_jax.commands.sweeping.grid import configured
 from graphfl_jax.configs import changed
 from graphfl_jax.robustness.attacks import ATTACKS
-from graphfl_jax.robustness.defences import DEFENCES
+from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 # Simple-Tuning with ten epochs, as its authors train.
@@ -76,6 +81,15 @@ flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning."
 flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
 
 
+class Planned(NamedTuple):
+    """Runs with all shares and seeds."""
+
+    attack: str
+    undefended: str  # name of the method without its defence
+    method: str
+    config: ConfigDict
+
+
 def main() -> int:
     started = time.perf_counter()
     matplotlib.use("Agg")  # needs no screen
@@ -92,38 +106,23 @@ def main() -> int:
     out = Path(FLAGS.out)
     accept = changes_accepted()
     cache = Cache(out, accept_changes=accept, config_file=configuration_file())
-    tunings = [("", {}), *[("+simple-tuning", SIMPLE_TUNING)] * FLAGS.simple_tuning]
-    defences = [
-        ("", {"defence.name": ""}) if name == "none" else (f"+{name}", {"defence.name": name})
-        for name in FLAGS.defences
-    ]
-    planned, unread = [], []
-    for attack, method, (tuned, fields), (defended, more) in itertools.product(
-        FLAGS.attacks, FLAGS.methods, tunings, defences or [("", {})]
-    ):
-        point = {"algorithm": method, "attack.name": attack, **fields, **more}
-        config, ignored = configured(point)
-        planned.append((attack, method + tuned, defended, config))
-        unread.append(ignored)
-    for field in set.intersection(*map(set, unread)):
-        raise ValueError(
-            f"{field}={unread[0][field]} is not read by any run; remove it, or add a method "
-            f"that reads it"
-        )
+    every = fitting(planned())
 
-    rows = []
+    rows, clean_runs = [], {}
+    seeds = list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
-        task = bar.add_task("methods", total=len(planned))
-        for attack, undefended, defended, config in planned:
-            method = undefended + defended
+        task = bar.add_task("methods", total=len(every))
+        for attack, undefended, method, config in every:
             bar.update(task, description=f"{method}, {attack}")
             config = changed(config, {"eval_every": config.rounds})  # only final scores count
-            points = [{"attack_ratio": ratio} for ratio in ratios]
-            seeds = list(range(FLAGS.seeds))
-            runs = cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once)
-            clean = runs[: len(seeds)]
-            for i, ratio in enumerate(ratios):
-                attacked = runs[i * len(seeds) : (i + 1) * len(seeds)]
+            # Without attackers, only a backdoor measures something of its own: its success.
+            key = (method, attack if attack == "backdoor" else "")
+            new = [ratio for ratio in ratios if ratio or key not in clean_runs]
+            points = [{"attack_ratio": ratio} for ratio in new]
+            runs = iter(cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once))
+            for ratio in ratios:
+                attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
+                clean = clean_runs.setdefault(key, attacked)  # the first share is 0
                 names = {"attack": attack, "method": method, "ratio": ratio}
                 names["undefended"] = undefended
                 rows.append(names | robustness_row(attacked, clean))
@@ -135,7 +134,7 @@ def main() -> int:
     tables = robustness_tables(rows)
     for title, text in tables:
         console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
-    data = runs[0]["dataset"]
+    data = clean[0]["dataset"]
     extent = f", {data['extent']}" if data["extent"] else ""
     note = f"{data['name']}, data: {data['source']}{extent}"
     counts = cache.counts()
@@ -145,13 +144,79 @@ def main() -> int:
     parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
     write_text(out / "robustness.md", "\n".join(parts))
     pages.publish("\n".join(parts))
-    save_figure(draw_robustness(rows, note), out / "robustness")
+    figures = {"robustness": draw_robustness(rows, note)}
+    if max(ratios) > 0:
+        figures["neighbours"] = draw_neighbours(rows, note)
+    for name, figure in figures.items():
+        save_figure(figure, out / name)
     console.print(
-        f"{note}; {counts}\n{out}/robustness.json, .md, .png and .svg",
+        f"{note}; {counts}\n{out}/robustness.json and .md; "
+        f"{' and '.join(figures)}.png and .svg",
         highlight=False,
         soft_wrap=True,
     )
     return 0
+
+
+def planned() -> list[Planned]:
+    """All runs of the flags, attack by attack.
+
+    Raises:
+      ValueError: a value is outside its range, or no run reads a field.
+    """
+    tunings = [("", {}), *[("+simple-tuning", SIMPLE_TUNING)] * FLAGS.simple_tuning]
+    defences = [
+        ("", {"defence.name": ""}) if name == "none" else (f"+{name}", {"defence.name": name})
+        for name in FLAGS.defences
+    ]
+    found, unread = [], []
+    for attack, method, (tuned, fields), (defended, more) in itertools.product(
+        FLAGS.attacks, FLAGS.methods, tunings, defences or [("", {})]
+    ):
+        point = {"algorithm": method, "attack.name": attack, **fields, **more}
+        config, ignored = configured(point)
+        found.append(Planned(attack, method + tuned, method + tuned + defended, config))
+        unread.append(ignored)
+    for field in set.intersection(*map(set, unread)):
+        raise ValueError(
+            f"{field}={unread[0][field]} is not read by any run; remove it, or add a method "
+            f"that reads it"
+        )
+    return found
+
+
+def fitting(every: list[Planned]) -> list[Planned]:
+    """Those runs whose method can have their defence; warns of the others.
+
+    Raises:
+      ValueError: a method can have none of the defences, or something else does not fit.
+    """
+    clients = every[0].config.attack.clients
+    if clients:
+        raise ValueError(
+            f"attack.clients={','.join(map(str, clients))} chooses attackers as --ratios does; "
+            f"leave it out"
+        )
+    refused = {}
+    for one in every:
+        if one.attack == every[0].attack:
+            try:
+                _check(one)
+            except DoesNotFit as why:
+                refused[one.method] = why
+    kept = [one for one in every if one.method not in refused]
+    for one in every:
+        if one.undefended not in {own.undefended for own in kept}:
+            raise refused[one.method]
+    for attack in FLAGS.attacks[1:]:  # whether the data allow it is the same for all methods
+        _check(next(one for one in kept if one.attack == attack))
+    for method, why in refused.items():
+        warnings.warn(f"{method} is left out: {why}", RuntimeWarning, stacklevel=2)
+    return kept
+
+
+def _check(one):
+    build_experiment(one.config, loaded(one.config, [0])[0])
 
 
 def start() -> None:

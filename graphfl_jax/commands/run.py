@@ -53,6 +53,7 @@ from graphfl_jax.commands.common.result_tables import (
     metric_table,
     new_clients_table,
     own_error_table,
+    rejected_text,
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.text_tables import new_architectures_table
@@ -197,6 +198,8 @@ def run_and_print(config: ConfigDict) -> int:
             console.print(new_architectures_table(result.results))
     if result.results["attack"]:
         console.print(attack_table(result.results))
+    elif result.results["rejected"]:
+        console.print(rejected_text(result.results), highlight=False)
     if result.unsaved:
         console.print(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "

@@ -140,6 +140,23 @@ def num_clients_of_pairs(graph, method: str) -> int:
     return total
 
 
+def shares_among_neighbours(graph, chosen) -> np.ndarray:
+    """The share of each client's neighbours that are chosen: [N]; 0 without neighbours.
+
+    Neighbours are those of `adjacency`.
+
+    Args:
+      graph: the client graph, not padded.
+      chosen: numbers of clients.
+    """
+    total = num_clients(graph)
+    pairs = np.stack([graph.senders, graph.receivers], axis=1)
+    pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
+    of_chosen = pairs[np.isin(pairs[:, 1], chosen)]
+    numbers, totals = (np.bincount(own[:, 0], minlength=total) for own in (of_chosen, pairs))
+    return numbers / np.maximum(totals, 1)
+
+
 def is_sparse(graph) -> bool:
     """Whether matrices of the graph are sparse. Only shapes decide; padding counts as edges."""
     n = num_clients(graph)

@@ -85,6 +85,18 @@ def sleeper(
         int, Integer("Rounds of each period in which the attackers are honest.", low=0)
     ] = 50,
 ) -> Callable:
+    """Builds `sleeper`.
+
+    Raises:
+      ValueError: no round of a period is left for the attack.
+    """
+    if honest_rounds >= period:
+        raise ValueError(
+            f"attack.honest_rounds={honest_rounds} leaves no round of a period of {period} for "
+            f"the attack; set --config.attack.honest_rounds to {period - 1} or less, or a "
+            f"larger --config.attack.period"
+        )
+
     def change(updates, known):
         honest = known.played % period < honest_rounds
         return jnp.where(honest, updates, -attack_lambda * updates)

@@ -284,7 +284,8 @@ def with_attack_order(
         those before; where none is left, with another random client.
 
     Raises:
-      ValueError: one of `clients` is not a client that trains, or `placement` is given too.
+      ValueError: one of `clients` is not a client that trains or is given twice, or
+        `placement` is given too.
     """
     names, total = federation.clients, len(federation.clients)
     training = total - federation.new_clients
@@ -303,6 +304,11 @@ def with_attack_order(
                     f"attack.clients has {client!r}, which does not train in "
                     f"{federation.name}; give names such as {names[0]!r}, or numbers from 0 to "
                     f"{training - 1}"
+                )
+            if rank[numbers[client]] < 0:
+                raise ValueError(
+                    f"attack.clients has client {numbers[client]}, "
+                    f"{names[numbers[client]]!r}, twice; name each attacker once"
                 )
             rank[numbers[client]] = -1
     else:

@@ -148,6 +148,10 @@ def defended(
     return algorithm.replacing(defend=defend)
 
 
+class DoesNotFit(ValueError):
+    """A method cannot have a defence, whatever its settings are. One line."""
+
+
 def check_defence(
     algorithm: Algorithm, name: str, graph, *, method: str, attackers: int, cohort_size: int
 ) -> None:
@@ -162,10 +166,35 @@ def check_defence(
       cohort_size: of the smallest group.
 
     Raises:
-      ValueError: the method's clients upload nothing, or no models where the defence needs
-        these, its server needs different models for its clients, or the cohort is too small
-        for so many attackers.
+      DoesNotFit: the method's clients upload nothing, or no models where the defence needs
+        these, or its server needs different models for its clients.
+      ValueError: the cohort is too small for so many attackers.
     """
+    fitting = _fitting(algorithm, graph)
+    if not fitting:
+        raise DoesNotFit(
+            f"defence.name={name!r} has no effect: the clients of algorithm.name={method!r} "
+            f"upload nothing; leave it empty"
+        )
+    if name not in fitting:
+        why = (
+            f"compares the models that clients get and send, and the clients of "
+            f"algorithm.name={method!r} send none"
+            if name == "monotone"
+            else f"makes one model of all uploads, and the server of "
+            f"algorithm.name={method!r} needs one for each client"
+        )
+        raise DoesNotFit(f"defence.name={name!r} {why}; choose from {', '.join(fitting)}")
+    smallest = SMALLEST_COHORT.get(name, lambda attackers: 1)(attackers)
+    if cohort_size < smallest:
+        raise ValueError(
+            f"defence.attackers={attackers} is too many for {name} in a cohort of "
+            f"{cohort_size}; set --config.cohort_size={smallest} or more, or fewer attackers"
+        )
+
+
+def _fitting(algorithm, graph):
+    """The names of the defences that a method can have."""
 
     def messages(key):
         server = algorithm.server.init(key, graph)
@@ -181,29 +210,11 @@ def check_defence(
 
     received = zip(*jax.eval_shape(messages, jax.random.key(0)), strict=True)
     received, memories = map(list, received)
-    if not jax.tree.leaves(jax.eval_shape(uploads, received, memories)):
-        raise ValueError(
-            f"defence.name={name!r} has no effect: the method's clients upload nothing; leave "
-            f"it empty"
-        )
-    if name == "monotone":
-        program = jax.make_jaxpr(uploads)(received, memories).jaxpr
-        _, read = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
-        if not any(read[: len(jax.tree.leaves(received))]):
-            raise ValueError(
-                f"defence.name='monotone' compares the models that clients get and send, and "
-                f"the clients of algorithm.name={method!r} send none; choose from "
-                f"{', '.join(one for one in DEFENCES if one != name)}"
-            )
-    if name in CENTRES and not algorithm.averages:
-        others = [one for one in DEFENCES if one not in CENTRES]
-        raise ValueError(
-            f"defence.name={name!r} makes one model of all uploads, and this method's server "
-            f"needs one for each client; choose from {', '.join(others)}"
-        )
-    smallest = SMALLEST_COHORT.get(name, lambda attackers: 1)(attackers)
-    if cohort_size < smallest:
-        raise ValueError(
-            f"defence.attackers={attackers} is too many for {name} in a cohort of "
-            f"{cohort_size}; set --config.cohort_size={smallest} or more, or fewer attackers"
-        )
+    program = jax.make_jaxpr(uploads)(received, memories).jaxpr
+    if not program.outvars:
+        return []
+    _, read = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
+    left_out = set() if algorithm.averages else set(CENTRES)
+    if not any(read[: len(jax.tree.leaves(received))]):
+        left_out.add("monotone")  # what clients send does not depend on what they got
+    return [name for name in DEFENCES if name not in left_out]

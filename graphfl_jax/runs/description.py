@@ -7,7 +7,7 @@ import numpy as np
 from graphfl_jax.build import Experiment
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Windows
-from graphfl_jax.runs.results import malicious_clients
+from graphfl_jax.runs.attack_results import malicious_clients
 
 FILE = "federation.json"
 

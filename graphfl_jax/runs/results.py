@@ -4,19 +4,18 @@ import json
 from collections.abc import Iterable, Sequence
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax import tree
 from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated
-from graphfl_jax.metrics import OwnUnits, metric_summary, summary
+from graphfl_jax.metrics import OwnUnits, metric_summary
 from graphfl_jax.program import Log
-from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group
+from graphfl_jax.runs.attack_results import attack_summary, rejections
+from graphfl_jax.runs.summaries import mean_scores, summaries
 
 
 def new_seconds() -> dict[str, float]:
@@ -237,90 +236,6 @@ def new_client_scores(
     return result
 
 
-def malicious_clients(experiment: Experiment) -> np.ndarray:
-    """Whether each of the N clients attacks."""
-    federation = experiment.federation
-    rank = federation.data.attack_rank
-    if rank is None or "attack_ratio" not in experiment.hparams:
-        return np.zeros(len(federation.data.train.count), bool)
-    training = len(federation.clients) - federation.new_clients
-    attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
-    return np.asarray(attackers.among(np.asarray(rank)))
-
-
-def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
-    """The share of rounds in which uploads were rejected, of honest and malicious clients.
-
-    Args:
-      experiment: of the run.
-      rejected: [N], from `Evaluated`.
-
-    Returns:
-      ``honest`` and ``malicious``, means over these clients, None without any, and
-      ``per_client``.
-    """
-    malicious = malicious_clients(experiment)
-    shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
-    means = {name: float(np.mean(own)) if len(own) else None for name, own in shares.items()}
-    return means | {"per_client": np.asarray(rejected, np.float64).round(6).tolist()}
-
-
-def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | None) -> dict:
-    """Which clients attacked a run, and the effect after the last round.
-
-    Args:
-      config: of the run.
-      experiment: of the run.
-      final: as for `final_scores`; None for a run that diverged.
-
-    Returns:
-      ``name``; ``malicious``, the names of the attackers, ``ids``, their numbers, and
-      ``ratio``, their share; ``benign``, the test scores of all others at G, L and P; and
-      ``success``, the share of triggered images that these classify as the target, as means
-      over clients at G, L and P, None without triggers.
-    """
-    federation = experiment.federation
-    training = len(federation.clients) - federation.new_clients
-    others = ~malicious_clients(experiment)
-    ids = np.flatnonzero(~others).tolist()
-    result = {
-        "name": config.attack.name,
-        "ratio": len(ids) / training,
-        "malicious": [federation.clients[i] for i in ids],
-        "ids": ids,
-        "benign": None,
-        "success": None,
-    }
-    if final is None or not others.any():
-        return result
-    own = {point: np.asarray(final["test"][point])[others] for point in POINTS}
-    result["benign"] = summaries(own, experiment.model.task)
-    if "triggered" in final:
-        test = federation.data.evals["test"]
-        real = np.arange(test.y.shape[1]) < test.count[:, None]
-        # Clients whose images all have the target label anyway do not count.
-        others &= (real & (test.y != config.attack.target)).any(axis=1)
-        result["success"] = {
-            point: float(np.mean(np.asarray(final["triggered"][point])[others]))
-            for point in POINTS
-        }
-    return result
-
-
-def check_attacked(config: ConfigDict, experiment: Experiment) -> None:
-    """Refuses a run with an attack and without attackers.
-
-    Raises:
-      ValueError: nobody attacks; one line.
-    """
-    if config.attack.name and not attack_summary(config, experiment, None)["ids"]:
-        raise ValueError(
-            f"attack.name={config.attack.name!r} has no attackers with "
-            f"hparams.attack_ratio={config.hparams.attack_ratio:g}; set a larger one, or "
-            f"--config.attack.clients"
-        )
-
-
 def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> dict:
     """Mean scores of the clients of each architecture after the last round.
 
@@ -346,19 +261,4 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
             "down_bytes": down,
         }
         for group, (down, up) in zip(experiment.groups, traffic, strict=True)
-    }
-
-
-def mean_scores(scores: dict, rows: np.ndarray, task: Task) -> dict[str, float]:
-    """The means of some clients' scores at each point."""
-    chosen = summaries(tree.take(scores, rows), task)
-    return {point: summary["mean"] for point, summary in chosen.items()}
-
-
-def summaries(scores: dict, task: Task) -> dict:
-    """`metrics.summary` of the clients' scores at each point."""
-    return {
-        point: summary(scores[point], higher_is_better=task.higher_is_better)
-        for point in POINTS
-        if point in scores
     }

@@ -19,6 +19,7 @@ from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
 from graphfl_jax.register import chosen
 from graphfl_jax.runs import checkpoint, models, views
+from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
@@ -34,7 +35,6 @@ from graphfl_jax.runs.multihost import (
     run_synchronized,
 )
 from graphfl_jax.runs.results import (
-    check_attacked,
     new_client_scores,
     new_seconds,
     results_of,

@@ -97,67 +97,18 @@ def _draw_line(axes, style, line, *, marker):
     scores = factor * np.array(line["seeds"])  # [seeds, x]
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
     axes.plot(line["x"], mean, label=line["name"], marker=marker, **style)
-    band = np.clip([mean - spread, mean + spread], *_limits(line["metric"]))
+    band = np.clip([mean - spread, mean + spread], *limits(line["metric"]))
     axes.fill_between(line["x"], *band, color=style["color"], alpha=0.12, lw=0)
     return mean, spread
 
 
-def _limits(metric):
+def limits(metric: str) -> list[float]:
     """The smallest and the largest possible score in the printed unit."""
     return [UNITS[metric][0] * limit for limit in RANGES[metric]]
 
 
 def _score_label(line):
     return f"test {line['metric']} [{UNITS[line['metric']][1]}]"
-
-
-def draw_robustness(rows: list[dict], title: str) -> Figure:
-    """Scores of benign clients at P over the share of malicious clients, a panel per attack.
-
-    Where a run diverged, the line has a gap, and a cross marks the edge with the worst scores.
-
-    Args:
-      rows: as `robustness.main` makes them.
-      title: title of the figure.
-    """
-    attacks, methods = (
-        list(dict.fromkeys(row[name] for row in rows)) for name in ("attack", "method")
-    )
-    figure, panels = pyplot.subplots(
-        1, len(attacks), figsize=(7.2, 4.2), sharey=True, squeeze=False, layout="constrained"
-    )
-    for attack, axes in zip(attacks, panels[0], strict=True):
-        crosses = 0  # methods so far with a diverged run
-        for method, style in zip(methods, styles_of(methods), strict=True):
-            chosen = [row for row in rows if (row["attack"], row["method"]) == (attack, method)]
-            shares = [100 * row["ratio"] for row in chosen]
-            scores = [row["points"]["P"]["benign"] if row["points"] else {} for row in chosen]
-            mean = np.array([score.get("mean", np.nan) for score in scores])
-            half_width = np.array([score.get("half_width") or 0.0 for score in scores])
-            label = method if attack == attacks[0] else None
-            axes.plot(shares, mean, label=label, marker="o", ms=3, **style)
-            limits = _limits(rows[0]["metric"])
-            band = np.clip([mean - half_width, mean + half_width], *limits)
-            axes.fill_between(shares, *band, color=style["color"], alpha=0.1, lw=0)
-            broken = [100 * row["ratio"] for row in chosen if row["diverged"]]
-            crosses += bool(broken)
-            height = 0.03 * crosses
-            axes.plot(
-                broken,
-                [height if chosen[0]["higher_is_better"] else 1 - height] * len(broken),
-                "x",
-                color=style["color"],
-                ms=5,
-                transform=axes.get_xaxis_transform(),
-            )
-        axes.set(title=attack, xlabel="malicious clients [%]")
-        axes.grid(alpha=0.3)
-    panels[0, 0].set_ylabel(f"test {rows[0]['metric']} of benign clients [{rows[0]['unit']}]")
-    if any(row["diverged"] for row in rows):
-        panels[0, 0].plot([], [], "x", color="grey", ms=5, label="a run diverged")
-    figure.suptitle(title, fontsize="medium")
-    figure.legend(loc="outside right center", frameon=False, fontsize="small")
-    return figure
 
 
 def draw_search(board: dict) -> Figure:

@@ -96,35 +96,46 @@ def new_clients_table(results: dict) -> Table:
 
 
 def attack_table(results: dict) -> Table:
-    """Test scores of all and of benign clients, and the success rate of a backdoor."""
+    """Test scores of all and of benign clients, and the success rate of a backdoor.
+
+    Benign clients are also split by the share of malicious ones among their neighbours.
+    """
     attack, everyone = results["attack"], results["scores"]["final"]
     defence = f" against {results['defence']}" if results["defence"] else ""
+    notes = [results["metric"], "results.json has their names", rejected_text(results)]
     table = Table(
         title=f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients",
-        caption=f"{results['metric']}; results.json has their names{rejected_text(results)}",
+        caption="; ".join(filter(None, notes)),
     )
-    columns = {"all clients": {point: everyone[point]["mean"] for point in POINTS}}
-    if attack["benign"]:
-        benign = {point: attack["benign"][point]["mean"] for point in POINTS}
-        columns["benign clients"] = benign
-    if attack["success"]:
-        columns["attack success"] = attack["success"]
-    table.add_column("scored at")
-    for column in columns:
+    table.add_column("test scores of")
+    for column in ("clients", *POINTS):
         table.add_column(column, justify="right")
-    for point in POINTS:
-        table.add_row(point, *(f"{scores[point]:.4g}" for scores in columns.values()))
+
+    def add(name, count, scores):
+        table.add_row(name, str(count), *(f"{scores[point]:.4g}" for point in POINTS))
+
+    means = {point: everyone[point]["mean"] for point in POINTS}
+    add("all clients", len(everyone["P"]["per_client"]), means)
+    benign = attack["benign"]
+    if benign:
+        means = {point: benign[point]["mean"] for point in POINTS}
+        add("benign clients", len(benign["P"]["per_client"]), means)
+    for row in attack["benign_by_malicious_neighbours"] or ():
+        name = f"  {row['share']} of the neighbours malicious"
+        add(name, len(row["ids"]), row["scores"])
+    if attack["success"]:
+        add("attack success", "", attack["success"])
     return table
 
 
 def rejected_text(results: dict) -> str:
-    """The shares of rejected uploads, for a caption."""
+    """The shares of rejected uploads; empty without a defence that rejects some."""
     shares = results["rejected"]
     if shares is None:
         return ""
     named = [
-        f"{shares[who]:.0%} of {who}"
+        f"{shares[who]:.1%} of {who}"
         for who in ("honest", "malicious")
         if shares[who] is not None
     ]
-    return f"; rejected uploads: {', '.join(named)} clients"
+    return f"rejected uploads: {', '.join(named)} clients"

@@ -131,12 +131,11 @@ def cached_runs(
       has, means over clients, and the ``allocation`` if there is one.
     """
     resumable(marker=cache.folder)
-    federations = _loaded(config, seeds)
+    federations = loaded(config, seeds)
     arrays = {seed: digest_of_arrays(one) for seed, one in federations.items()}
     runs, missing = [], {}
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
         run_config, federation = config_of(config, trial), federations[trial.seed]
-        build_experiment(run_config, federation)  # checks all fields before anything runs
         identity = identity_of(run_config, federation, arrays[trial.seed], cache.code)
         fields = fields_text(run_config)
         of_all = digest_of_json([fields, identity["data"], identity["arrays"]])
@@ -145,6 +144,8 @@ def cached_runs(
         runs.append(cache.read(name, identity, fields))
         if runs[-1] is None:
             missing[len(runs) - 1] = (trial, name, {"fields": fields}, {"identity": identity})
+    for seed in {trial.seed for trial, *_ in missing.values()}:
+        build_experiment(with_seed(config, seed), federations[seed])  # checks all fields first
     places, trials = list(missing), [trial for trial, *_ in missing.values()]
     size = at_once or len(trials)
     report(config.rounds * (len(runs) - len(missing)))
@@ -163,7 +164,7 @@ def cached_runs(
     return runs
 
 
-def _loaded(config, seeds):
+def loaded(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:
     """The federation of each seed. Those of the last call are not loaded again."""
     federations = {}
     for seed in seeds:

@@ -5,6 +5,7 @@ import numpy as np
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.runs.attack_results import NEIGHBOURS
 
 
 def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
@@ -22,6 +23,10 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; and ``success`` of a
       backdoor in %. ``points`` is None if a run diverged or has no benign clients.
+      ``neighbours`` has the ``loss`` at each point of the benign clients with each of
+      `NEIGHBOURS` as their share of malicious neighbours, where there are such clients.
+      ``rejected`` has the shares of rejected uploads of ``honest`` and ``malicious`` clients
+      in %, where a defence rejects uploads.
     """
     metric = runs[0]["metric"]
     scale, unit = UNITS[metric]
@@ -33,6 +38,8 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         "diverged": sum(map(diverged, runs)),
         "validation": _validation(runs),
         "points": None,
+        "neighbours": {},
+        "rejected": {},
     }
     if any(map(diverged, runs + clean)) or any(not run["attack"]["benign"] for run in runs):
         return row
@@ -51,7 +58,28 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
             if attack["success"]:
                 values["success"].append(100 * attack["success"][point])
         row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
+    row["neighbours"] = _by_neighbours(runs, clean, sign)
+    for kind in ("honest", "malicious"):
+        shares = [(run["rejected"] or {}).get(kind) for run in runs]
+        if None not in shares:
+            row["rejected"][kind] = over_seeds([100 * share for share in shares])
     return row
+
+
+def _by_neighbours(runs, clean, sign):
+    """The losses of benign clients by the share of malicious ones among their neighbours."""
+    losses = {}
+    for run, clean_run in zip(runs, clean, strict=True):
+        for own in run["attack"]["benign_by_malicious_neighbours"] or ():
+            of_share = losses.setdefault(own["share"], {point: [] for point in POINTS})
+            for point, score in own["scores"].items():
+                before = np.array(clean_run["scores"]["final"][point]["per_client"])
+                of_share[point].append(sign * (before[own["ids"]].mean() - score))
+    return {
+        share: {point: over_seeds(values) for point, values in losses[share].items()}
+        for share in NEIGHBOURS
+        if share in losses
+    }
 
 
 def _validation(runs):
@@ -107,12 +135,46 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
         if any("success" in row["points"]["P"] for row in chosen if row["points"]):
             titles["success"] = f"{attack}: success at P, % of benign clients' triggered images"
         tables += [(title, text_rows(chosen, name)) for name, title in titles.items()]
+        parts = {
+            f"loss of benign clients by their malicious neighbours, {unit}": by_neighbours,
+            "rejected uploads, %": by_rejected,
+        }
+        for title, split in parts.items():
+            own = split(chosen)
+            if any(row["points"] for row in own):
+                tables.append((f"{attack}: {title}", text_rows(own, "part")))
         first = chosen[0]["method"]
         compared = excess_losses(chosen, first)
         if any(row["points"] for row in compared):
             title = f"{attack}: loss of benign clients minus that with {first}, {unit}"
             tables.append((title, text_rows(compared, "excess_loss")))
     return tables
+
+
+def by_neighbours(rows: list[dict]) -> list[dict]:
+    """A row for each share of malicious neighbours, with the losses at P as ``part``."""
+    return [
+        _of_part(row, share, row["neighbours"].get(share, {}).get("P"))
+        for row in rows
+        for share in NEIGHBOURS
+    ]
+
+
+def by_rejected(rows: list[dict]) -> list[dict]:
+    """Rows for honest and malicious clients, with the rejected uploads as ``part``."""
+    rejecting = {row["method"] for row in rows if row["rejected"]}
+    return [
+        _of_part(row, kind, row["rejected"].get(kind))
+        for row in rows
+        if row["method"] in rejecting
+        for kind in ("honest", "malicious")
+    ]
+
+
+def _of_part(row, name, statistic):
+    """The row of a part of the clients, with a statistic of `over_seeds` or None."""
+    points = {"P": {"part": statistic}} if statistic else None
+    return row | {"method": f"{row['method']}, {name}", "points": points}
 
 
 def excess_losses(rows: list[dict], first: str) -> list[dict]:
