@@ -268,7 +268,10 @@ def test_benign_clients_are_split_by_their_neighbours_where_new_clients_are_rela
 
 @pytest.mark.slow
 def test_trials_with_several_ratios_are_the_runs_of_each_ratio():
-    config = small_config("fedavg", attack__name="label_flip", rounds=2, seed=2)
+    """With a defence whose threshold is below the start, so that it rejects at once."""
+    settings = {"attack__name": "label_flip", "defence__name": "monotone", "rounds": 2}
+    settings |= {"hparams__defence_threshold": -0.5, "seed": 2}
+    config = small_config("panacea", **settings)
     federation = two_clusters()
     trials = [Trial({"attack_ratio": ratio}, 2) for ratio in (0.0, 0.3)]
     federations = {2: with_attack_order(federation, seed=2)}
@@ -276,12 +279,11 @@ def test_trials_with_several_ratios_are_the_runs_of_each_ratio():
         outcome.results for _, outcome in run_trials(config, federations, trials, at_once=2)
     )
     assert none["attack"]["ids"] == []
-    config = small_config(
-        "fedavg", attack__name="label_flip", rounds=2, seed=2, hparams__attack_ratio=0.3
-    )
+    config = small_config("panacea", **settings, hparams__attack_ratio=0.3)
     single = graphfl_jax.run(config, federation).results
     assert len(single["attack"]["ids"]) == 2
     assert some["attack"]["ids"] == single["attack"]["ids"]
+    assert some["rejected"] == single["rejected"] and single["rejected"]["malicious"] > 0
     for a, b in (
         (some["scores"]["final"], single["scores"]["final"]),
         (some["attack"]["benign"], single["attack"]["benign"]),

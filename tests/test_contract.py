@@ -46,17 +46,19 @@ ROWS = {name: (name, {}) for name in METHODS} | {
     # Plain SGD, as FedAvg has: with momentum, FedAvg does not learn this in 40 steps either.
     "flha-ghn": ("flha-ghn", {"client_optimizer": "sgd"}),
     "shared by types": ("flha-ghn-table", {"client_optimizer": "sgd"}),
+    # Its server remembers all clients.
+    "guarded": ("panacea", {"defence.name": "monotone"}),
 }
 # One row of each kind of server and of memory, for laws that the program keeps for all methods.
 FEW = ["fedavg", "ditto", "panacea", "sfl"]
 # Rows whose servers carry more than models from round to round, such as an optimiser's state.
-REMEMBERING = ["pfedhn", "fedadam", "scaffold"]
+REMEMBERING = ["pfedhn", "fedadam", "scaffold", "guarded"]
 # In addition, one row of each kind of local training.
 KINDS = [*FEW, "perfedavg", "pfedme", "scaffold", "fedrep", "head fine-tuned"]
 # What a round splits over devices or repeats over runs is the same for all generated outputs,
 # and for methods that differ from another one only in the server's arithmetic or at P.
 ALIKE = ("fedadam", "fedyogi", "heurfedamp", "knnper")
-ROUNDS = [*(method for method in METHODS if method not in ALIKE), "head fine-tuned"]
+ROUNDS = [*(method for method in METHODS if method not in ALIKE), "head fine-tuned", "guarded"]
 
 
 def some(names, quick):
@@ -75,7 +77,7 @@ def rows(names=ROWS, quick=ROWS):
     ]
 
 
-SLOW = ("generated from classes", "shared by types")  # other forms of methods with a row
+SLOW = ("generated from classes", "shared by types", "guarded")  # other forms of methods with a row
 
 
 @functools.cache

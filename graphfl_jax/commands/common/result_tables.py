@@ -121,8 +121,8 @@ def attack_table(results: dict) -> Table:
         means = {point: benign[point]["mean"] for point in POINTS}
         add("benign clients", len(benign["P"]["per_client"]), means)
     for row in attack["benign_by_malicious_neighbours"] or ():
-        name = f"  {row['share']} of the neighbours malicious"
-        add(name, len(row["ids"]), row["scores"])
+        share = "no neighbour" if row["share"] == "none" else row["share"]
+        add(f"  {share} malicious", len(row["ids"]), row["scores"])
     if attack["success"]:
         add("attack success", "", attack["success"])
     return table
