@@ -77,7 +77,8 @@ def rows(names=ROWS, quick=ROWS):
     ]
 
 
-SLOW = ("generated from classes", "shared by types", "guarded")  # other forms of methods with a row
+# Other forms of methods with a row.
+SLOW = ("generated from classes", "shared by types", "guarded")
 
 
 @functools.cache

@@ -30,10 +30,13 @@ def test_varied_values_are_checked():
     configs = varied(small_config(), "algorithm.depth=2,3")
     assert [config.algorithm.depth for config in configs.values()] == [2, 3]
     assert list(configs) == ["algorithm.depth=2", "algorithm.depth=3"]
+    defences = varied(small_config(), "defence.name=none,clip")
+    assert [config.defence.name for config in defences.values()] == ["", "clip"]
     for vary, problem in (
         ("algorithm.depth", "has no values"),
         ("algorithm.depth=2,x", "algorithm.depth=x is not of type int"),
         ("model.size=1,2", "model.size=1 is not a field"),
+        ("model.name=none", "model.name='none' is unknown"),
         ("hparams.mu=1", "is not read by this configuration"),
     ):
         with pytest.raises(ValueError, match=f"^vary={vary}.* ?{problem}"):

@@ -10,6 +10,7 @@ slowest. With --distributed, all processes take part and the first one prints.
 
     --methods=all, or a list        compares methods on the configuration's data and sizes
     --vary=model.hidden=16,32       compares values of a field
+    --vary=defence.name=none,clip   the same, where none leaves the field empty
     --against=torch                 compares with PyTorch, see `benchmarks.torch_comparison`
     --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
     --suite                         measures all of this, see `benchmarks.suite`
@@ -193,14 +194,22 @@ def with_method(config: ConfigDict, method: str) -> ConfigDict:
 def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
     """The configurations of "FIELD=VALUE,VALUE", by "FIELD=VALUE".
 
+    The value none of a choice that can be empty leaves it empty.
+
     Raises:
       ValueError: the field is not one of the configuration, or a value does not fit.
     """
     field, _, values = vary.partition("=")
     if not all(values.split(",")):
         raise ValueError(f"vary={vary} has no values; set --vary=FIELD=VALUE,VALUE")
+    known = fields_of(*values_of(config))
+    choices = getattr(known[field].setting, "choices", ()) if field in known else ()
+    names = {"none": ""} if "" in choices and "none" not in choices else {}
     try:
-        return {f"{field}={text}": parsed(config, {field: text}) for text in values.split(",")}
+        return {
+            f"{field}={text}": parsed(config, {field: names.get(text, text)})
+            for text in values.split(",")
+        }
     except ValueError as error:
         raise ValueError(f"vary={vary}: {error}") from None
 

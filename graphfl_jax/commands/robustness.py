@@ -8,20 +8,23 @@ with every seed and are the same for all methods; those of a smaller share are a
 with a larger share. All shares and seeds of a method run in one program. Scores are test scores
 after the last round. The loss of a method is measured on the clients that are benign under the
 attack: their mean score in the run without attackers minus that in the attacked run with the
-same seed, with the opposite sign if lower scores are better. Intervals are 95 % confidence
-intervals of the mean over seeds by Student's t. --simple_tuning adds each method with
-Simple-Tuning: clients train new heads before the predictor is scored.
+same seed, with the opposite sign if lower scores are better. It is also stated by the share of
+malicious clients among a benign client's neighbours. Intervals are 95 % confidence intervals of
+the mean over seeds by Student's t. --simple_tuning adds each method with Simple-Tuning: clients
+train new heads before the predictor is scored.
 
---defences=none,clip,monotone trains each method with each of these defences. With
---best_defences, the tables keep one defence of each method: that with the fewest diverged runs,
-and among these with the best mean validation score at P over all attacks, shares and seeds. All
-clients count in it, because a server does not know which are malicious. It needs a validation
-split, such as --config.data.val_fraction=0.2.
+--defences=none,clip,monotone trains each method with each of these defences that it can have;
+a warning names the others. With --best_defences, the tables keep one defence of each method:
+that with the fewest diverged runs, and among these with the best mean validation score at P
+over all attacks, shares and seeds. All clients count in it, because a server does not know
+which are malicious. It needs a validation split, such as --config.data.val_fraction=0.2.
 
 Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
-Writes robustness.json, robustness.md, robustness.png and robustness.svg into the folder of
---out. Runs that are cached there are not repeated; those of other code are made again, unless
---accept_changes is set.
+Writes robustness.json and robustness.md, and as .png and .svg robustness and neighbours, into
+the folder of --out. Runs that are cached there are not repeated; those of other code are made
+again, unless --accept_changes is set. Processes with different --methods can fill the cache of
+one folder at the same time; after them, the whole command makes the tables. Runs without
+attackers are made once for a method, with the first attack.
 """
 
 import itertools
