@@ -10,12 +10,15 @@ from graphfl_jax.runs.attack_results import NEIGHBOURS
 
 COLUMNS = 3  # panels beside each other
 MARKERS = "osD^vPX*"
+WIDE = 10  # ratio of the largest score to the smallest from which an axis is logarithmic
+LABELS = {"none": "0", "up to half": "≤ ½", "more than half": "> ½"}  # of `NEIGHBOURS`
 
 
 def draw_robustness(rows: list[dict], title: str) -> Figure:
     """Scores of benign clients at P over the share of malicious clients.
 
     Where a run diverged, the line has a gap, and a cross marks the edge with the worst scores.
+    Errors that differ much have a logarithmic axis.
 
     Args:
       rows: as `robustness.main` makes them.
@@ -46,6 +49,10 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
     figure.supxlabel("malicious clients [%]", fontsize="medium")
     figure.supylabel(f"test {metric} of benign clients [{rows[0]['unit']}]", fontsize="medium")
     first, _ = panels[0]
+    means = [row["points"]["P"]["benign"]["mean"] for row in rows if row["points"]]
+    if means and np.isinf(limits(metric)[1]) and max(means) > WIDE * min(means):
+        first.set_yscale("log")
+        first.set_ylim(0.8 * min(means), 1.25 * max(means))
     if any(row["diverged"] for row in rows):
         first.plot([], [], "x", color="grey", ms=5, label="a run diverged")
     return _with_legend(figure, first)
@@ -54,7 +61,8 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
 def draw_neighbours(rows: list[dict], title: str) -> Figure:
     """Losses of benign clients at P by the share of malicious ones among their neighbours.
 
-    They are those with the largest share of malicious clients.
+    They are those with the largest share of malicious clients. Where errors become much worse,
+    the axis is logarithmic except around 0.
 
     Args:
       rows: as `robustness.main` makes them.
@@ -68,11 +76,15 @@ def draw_neighbours(rows: list[dict], title: str) -> Figure:
             found = [row["neighbours"].get(share, {}).get("P", {}) for share in NEIGHBOURS]
             places = np.arange(len(NEIGHBOURS)) + 0.06 * (i - (len(lines) - 1) / 2)
             axes.errorbar(places, *_intervals(found), label=method, capsize=2, **style)
-        axes.set_xticks(range(len(NEIGHBOURS)), NEIGHBOURS, fontsize="small")
+        axes.set_xticks(range(len(NEIGHBOURS)), [LABELS[share] for share in NEIGHBOURS])
     figure.supxlabel("share of malicious clients among the neighbours", fontsize="medium")
     label = f"loss of benign clients, {rows[0]['metric']} [{rows[0]['unit']}]"
     figure.supylabel(label, fontsize="medium")
-    return _with_legend(figure, panels[0][0])
+    first, _ = panels[0]
+    parts = [own["P"]["mean"] for row in rows for own in row["neighbours"].values()]
+    if np.isinf(limits(rows[0]["metric"])[1]) and max(map(abs, parts), default=0) > WIDE:
+        first.set_yscale("symlog", linthresh=1)
+    return _with_legend(figure, first)
 
 
 def _intervals(statistics):
@@ -101,6 +113,8 @@ def _panels(rows, title):
     for axes in grid.flat[len(attacks) :]:
         axes.set_axis_off()
     panels = []
+    for axes in grid.flat[: len(attacks)][-columns:]:
+        axes.tick_params(labelbottom=True)  # also above an empty place
     for attack, axes in zip(attacks, grid.flat, strict=False):
         axes.set_title(attack)
         axes.grid(alpha=0.3)
