@@ -229,7 +229,7 @@ def check_results():
     np.testing.assert_allclose(scores["triggered"]["G"][1], real.mean(), rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_trials_with_several_ratios_are_the_runs_of_each_ratio():
     config = small_config("fedavg", attack__name="label_flip", rounds=2, seed=2)
     federation = two_clusters()

@@ -125,6 +125,7 @@ def alone(method):
         return one_round(method)
 
 
+@pytest.mark.slow
 def test_a_cohort_that_does_not_divide_over_the_devices_trains_as_on_one():
     """Of four clients, three devices take two each; two of these are surplus and dropped."""
     auto = (jax.sharding.AxisType.Auto,)
@@ -169,7 +170,7 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_four_devices_compute_what_one_does():
     """tests/test_contract.py compares the programs of all methods."""
     assert_close(one_round("ditto"), alone("ditto"))
@@ -350,7 +351,7 @@ def different(tmp_path_factory):
     return dict(zip(DIFFERENT, zip(ended[::2], ended[1::2], strict=True), strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, name):
     (printed, errors, status), other = different[name]

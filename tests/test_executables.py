@@ -289,6 +289,7 @@ def run_again(config, federation, kept, out):
     return (out / "metrics.jsonl").read_bytes(), results["communication"]
 
 
+@pytest.mark.slow
 def test_a_run_of_kept_executables_has_the_same_bits(
     config, federation, kept, tmp_path, monkeypatch
 ):
@@ -304,6 +305,7 @@ def test_a_run_of_kept_executables_has_the_same_bits(
     assert loaded == run_again(other, federation, None, tmp_path / "other-plain")
 
 
+@pytest.mark.slow
 def test_a_batch_of_kept_executables_has_the_same_bits(
     config, federation, tmp_path, monkeypatch
 ):

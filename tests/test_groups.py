@@ -265,6 +265,7 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     assert_equal(without, given)
 
 
+@pytest.mark.slow
 def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
     """All clients take part with all examples, so that no draw matters."""
     first = jax.device_get(start_of("fedavg"))
@@ -328,6 +329,7 @@ def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes)
     return run_experiment(experiment, config, folder=folder, debug=debug)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     once = functools.cache(
         lambda mesh: make_program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES)

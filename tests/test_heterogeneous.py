@@ -478,6 +478,7 @@ def assert_close(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedproto", "feddistill", "fml", "distillation"])
 def test_without_the_term_of_the_others_it_is_local_training(method):
     assert_close(after(method).clients, alone())

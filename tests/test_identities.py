@@ -546,6 +546,7 @@ def test_the_head_that_fedrod_generates_for_the_only_client_of_a_class_is_a_kept
     assert_close(other, jax.tree.map(np.zeros_like, generated), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_client_of_fedrod_has_a_generated_head_for_classes_that_it_did_not_train():
     """Each client has one of two classes, and then the other one, as a new client would."""
 

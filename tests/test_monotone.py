@@ -228,6 +228,7 @@ def played(method, defence="", **changes):
     return state.server.server if defence else state.server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "panacea", "sfl"])
 def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):
     defended, plain = played(method, "monotone", **TRUSTING), played(method)

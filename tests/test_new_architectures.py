@@ -151,6 +151,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_new_clients_join_with_every_method_of_several_architectures(method):
     """Traced only: a round of theirs keeps the shapes, and all clients have scores.
@@ -172,6 +173,7 @@ def test_new_clients_join_with_every_method_of_several_architectures(method):
     assert {own.shape for own in scores["test"].values()} == {(7,)}
 
 
+@pytest.mark.slow
 def test_only_the_new_clients_train():
     """One of an architecture that others have, one of its own, and none of the second."""
     (first, last), scores = joined()
@@ -189,6 +191,7 @@ def test_only_the_new_clients_train():
         np.testing.assert_allclose(scores["test"]["G"][i], right.mean(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_groups_of_one_architecture_are_a_single_group():
     """Keys belong to clients, so that their draws do not depend on their group."""
 
@@ -210,6 +213,7 @@ def test_groups_of_one_architecture_are_a_single_group():
     assert_equal(scores, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_vmapped_runs_are_the_looped_ones():
     keys, rates = jax.random.split(KEY, 2), jnp.float32([0.3, 0.1])
 
@@ -222,6 +226,7 @@ def test_vmapped_runs_are_the_looped_ones():
         assert_equal(tree.take(both, number), own, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.release
 def test_new_clients_on_two_devices_are_those_on_one():
     mesh = client_mesh(2)
     assert mesh.size == 2
@@ -249,6 +254,7 @@ def run_of(folder, *, resume=False):
     return run_experiment(EXPERIMENT, CONFIG, folder=RunFolder(folder, CONFIG, resume=resume))
 
 
+@pytest.mark.release
 def test_a_resumed_run_has_the_new_clients_of_the_whole_run(tmp_path, monkeypatch):
     once = functools.cache(lambda mesh: program_of(mesh=mesh))
     monkeypatch.setattr(single, "program_of", lambda experiment, config, mesh: once(mesh))

@@ -177,6 +177,7 @@ def test_help_lists_the_settings_of_the_file_of_the_page(folder):
         assert re.search(rf"^ *{field} +. {value} ", ended.stdout, re.MULTILINE), field
 
 
+@pytest.mark.slow
 def test_the_file_of_the_page_is_swept(folder):
     words = [*command_of_page("sweep my.py --grid.algorithm"), *SIZES, "--out=here"]
     ended = launched("sweep", *words, cwd=folder)
@@ -186,6 +187,7 @@ def test_the_file_of_the_page_is_swept(folder):
     assert board["data"] == "shops" and len(lines) == 8
 
 
+@pytest.mark.slow
 def test_the_file_of_the_page_makes_a_table(folder):
     (folder / "other.py").write_text(
         "import graphfl_jax as g\n"
@@ -204,7 +206,7 @@ def test_the_file_of_the_page_makes_a_table(folder):
     assert "my-other: test scores of 2 seeds" in page
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
     monkeypatch.setenv("RAY_worker_niceness", "0")
@@ -253,7 +255,7 @@ def test_check_algorithm_names_what_fails(monkeypatch):
         testing.check_algorithm("fedsgd")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_own_method_passes_all_checks():
     register.algorithm("own", own)
     lines = []

@@ -77,6 +77,7 @@ def content(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_files(folders):
     path = folders["fedavg-0"]
     results = json.loads((path / "results.json").read_text())

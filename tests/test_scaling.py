@@ -167,7 +167,7 @@ def test_a_cost_is_the_memory_of_its_block():
     assert 2**26 - 2**22 <= measured.memory < 2**27
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_scaling_writes_numbers_a_page_and_a_figure(tmp_path):
     words = ["--scaling=clients", "--sizes=3,6,12", "--repeats=1", "--rounds_each=2"]
     status, printed, errors = entry(

@@ -231,7 +231,7 @@ def test_flags_that_do_not_fit_are_refused_in_one_line(tmp_path, words, message)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_suite_measures_one_measurement(tmp_path):
     status, printed, errors = launched(
         "bench", "--suite", "--only=resume", "--out=here", cwd=tmp_path
