@@ -682,7 +682,7 @@ def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path):
     assert metrics[0] == metrics[1]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_batch_of_seeds_is_the_runs(whole):
     """One group of trials, played as one program."""
     config = config_of(*SEVERAL)
@@ -699,7 +699,7 @@ def test_a_batch_of_seeds_is_the_runs(whole):
     assert outcomes[1].rows[0]["train"]["loss"] != outcomes[0].rows[0]["train"]["loss"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_new_clients_of_an_unseen_architecture_are_in_the_results():
     """FLHA-GHN generates it; the programs of its key are those of these architectures."""
     changes = {"algorithm__name": "flha_ghn", "algorithm__flha_generator": "table", **NEW}

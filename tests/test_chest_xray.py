@@ -217,7 +217,7 @@ def test_a_resumed_run_has_the_same_scores(ran, tmp_path):
         assert again.results[part] == result.results[part]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_batches_give_the_same_scores(ran):
     config, made = small_config("ditto", **LEARNING), several_labels()
     trials = [batch.Trial({}, 0), batch.Trial({"client_lr": 0.05}, 0)]
@@ -264,7 +264,7 @@ def test_a_shared_split_is_scored_like_copies_of_it(ran):
     assert json.loads(lines[-1])["pooled"] == ran[1].results["scores"]["pooled"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_shared_split_can_be_chosen_and_left_out():
     made = several_labels()
     config = small_config("fedavg", **CONFIG | {"rounds": 2}, eval__splits=("pooled",))

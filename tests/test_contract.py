@@ -55,6 +55,10 @@ REMEMBERING = ["pfedhn", "fedadam", "scaffold"]
 KINDS = [*FEW, "perfedavg", "pfedme", "scaffold", "fedrep", "head fine-tuned"]
 # The rows that a quick test checks: one of each kind of server, memory and local training.
 QUICK = [*KINDS, "pfedhn", "fedadam", "pfedgat-dot", "flha-ghn", "fedproto"]
+# Rows that differ from another row in one part, which has tests of its own.
+FORMS = ["fedyogi", "heurfedamp", "fine-tuned", "generated head", "generated at low rank"]
+FORMS += ["generated from classes", "shared by types"]
+SLOW = [row for row in ROWS if row not in FORMS]
 # The rows that use relations.
 RELATED = ["panacea", "sfl", "sfl-star"]
 # What a round splits over devices or repeats over runs is the same for all generated outputs,
@@ -70,13 +74,15 @@ def rows(names, quick, slow=ROWS):
     tests before a release.
     """
 
-    def mark(name):
-        return (
-            [] if name in quick else [pytest.mark.slow if name in slow else pytest.mark.release]
-        )
-
+    marks = {name: pytest.mark.slow if name in slow else pytest.mark.release for name in names}
     return [
-        pytest.param(name, marks=[*mark(name), pytest.mark.xdist_group(f"row {name}")])
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.xdist_group(f"row {name}"),
+                *[marks[name]] * (name not in quick),
+            ],
+        )
         for name in names
     ]
 
@@ -86,7 +92,7 @@ def subject_of(name):
     return Subject(*ROWS[name])
 
 
-@pytest.fixture(params=rows(ROWS, QUICK))
+@pytest.fixture(params=rows(ROWS, QUICK, SLOW))
 def subject(request):
     return subject_of(request.param)
 
@@ -158,7 +164,7 @@ def test_values_of_padding_change_nothing(subject):
     rounds.values_of_padding_change_nothing(subject)
 
 
-@chosen(["fedavg", "head fine-tuned", "perfedavg"], ROWS)
+@chosen(["fedavg", "head fine-tuned", "perfedavg"], ["fedavg"])
 def test_rows_of_padding_change_nothing(subject):
     """Once for each way in which batches are drawn."""
     rounds.rows_of_padding_change_nothing(subject)
@@ -197,6 +203,7 @@ print(json.dumps(found))
 """
 
 
+@chosen(ROWS, FEW, QUICK)
 def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp_path):
     state, _, scores = subject.play(2)
     predictors = subject.program.predictors(state, KEY, subject.hparams, subject.data)
@@ -256,7 +263,7 @@ def test_message_sizes_are_those_of_the_messages(subject):
     assert up in sizes
 
 
-@chosen(METHODS, KINDS)
+@chosen(METHODS, FEW, KINDS)
 def test_an_untrained_client_uploads_what_the_method_says(subject):
     rounds.an_untrained_client_uploads_what_the_method_says(subject)
 

@@ -311,7 +311,7 @@ def data_file(tmp_path_factory):
     "method, graph",
     [
         ("panacea", "knn"),
-        pytest.param("ditto", "own", marks=pytest.mark.slow),
+        pytest.param("ditto", "own", marks=pytest.mark.release),
     ],
 )
 def test_file_without_relations_trains(data_file, method, graph):

@@ -312,7 +312,7 @@ def test_debug_shows_the_traceback_before_the_line(tmp_path):
     assert trace[0].startswith("Traceback") and last.startswith("error: cohort_size=61 exceeds")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_debug_names_round_client_and_stage_in_which_training_diverges(tmp_path):
     words = ["--config.hparams.client_lr=1e30", "--debug", "--out=out"]
     status, printed, errors = entry("run", *words, cwd=tmp_path, file="fl60.py:fedavg")

@@ -58,7 +58,7 @@ def test_clients_train_locally_only_for_the_points_that_need_it():
         evaluate(("L",))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
     everything = small_config("ditto", rounds=4, eval_every=2)
     some = small_config(

@@ -305,7 +305,7 @@ def test_a_run_of_kept_executables_has_the_same_bits(
     assert loaded == run_again(other, federation, None, tmp_path / "other-plain")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_batch_of_kept_executables_has_the_same_bits(
     config, federation, tmp_path, monkeypatch
 ):

@@ -347,7 +347,7 @@ def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     assert (tmp_path / "metrics.jsonl").read_text() == metrics
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_debugged_run_is_the_compiled_one():
     ours, theirs = (run_of("fedavg", rounds=1, debug=debug, steps=1) for debug in (True, False))
     states = jax.device_get((ours.state, theirs.state))

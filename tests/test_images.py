@@ -606,7 +606,7 @@ def test_balanced_splits_that_do_not_fit_are_refused(tmp_path, count):
         load("fashion_mnist", tmp_path, source="simulated", balanced_test=count)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_runs_of_several_seeds_have_balanced_splits_of_their_own():
     config = changed(
         fashion_mnist.get_config(),

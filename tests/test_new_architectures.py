@@ -191,7 +191,7 @@ def test_only_the_new_clients_train():
         np.testing.assert_allclose(scores["test"]["G"][i], right.mean(), rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_groups_of_one_architecture_are_a_single_group():
     """Keys belong to clients, so that their draws do not depend on their group."""
 
@@ -213,7 +213,7 @@ def test_groups_of_one_architecture_are_a_single_group():
     assert_equal(scores, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_vmapped_runs_are_the_looped_ones():
     keys, rates = jax.random.split(KEY, 2), jnp.float32([0.3, 0.1])
 

@@ -187,7 +187,7 @@ def test_the_file_of_the_page_is_swept(folder):
     assert board["data"] == "shops" and len(lines) == 8
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_file_of_the_page_makes_a_table(folder):
     (folder / "other.py").write_text(
         "import graphfl_jax as g\n"

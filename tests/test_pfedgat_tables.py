@@ -383,7 +383,7 @@ def test_a_table_that_cannot_be_made_is_refused_in_one_line(tmp_path, words, mes
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
     def made(methods):
         words = ["--table=pfedgat_1", "--datasets=fashion_mnist", "--source=simulated"]

@@ -50,8 +50,8 @@ def batch_of(name):
     [
         "mlp",
         "mlp of bytes",
-        pytest.param("lenet", marks=pytest.mark.slow),
-        pytest.param("gru_sampled", marks=pytest.mark.slow),
+        pytest.param("lenet", marks=pytest.mark.release),
+        pytest.param("gru_sampled", marks=pytest.mark.release),
         pytest.param("resnet18", marks=pytest.mark.release),
     ],
 )
@@ -101,7 +101,7 @@ def run(precision):
     return graphfl_jax.run(config, two_clusters())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_learns_as_much():
     whole, low = (run(precision).final["test"]["P"].mean() for precision in PRECISIONS)
     assert abs(whole - low) < 0.05 and low > 0.9

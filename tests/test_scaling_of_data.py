@@ -112,7 +112,7 @@ def small(**changes):
     return changed(configuration.get_config("fedavg"), settings | changes)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize("by", ["federation", "client"])
 def test_errors_are_in_the_units_of_the_targets(by):

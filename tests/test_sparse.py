@@ -208,7 +208,7 @@ def assert_close(found, expected, **tolerance):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layer", ["sage", "mean"])
+@pytest.mark.parametrize("layer", ["sage", pytest.param("mean", marks=pytest.mark.release)])
 def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, request):
     """Both draw the same cohorts, batches and dropped embeddings."""
     data = federation(directed(padding=2), 12)
@@ -269,7 +269,7 @@ def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
         assert_close(own, run(keys[i]), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_cohort_on_several_devices_has_neighbourhoods(sparse, monkeypatch):
     """Tests simulate eight devices."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
@@ -368,7 +368,9 @@ def test_a_new_client_starts_from_a_random_known_neighbour(sparse):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rule", ["intended", "as_released"])
+@pytest.mark.parametrize(
+    "rule", ["intended", pytest.param("as_released", marks=pytest.mark.release)]
+)
 def test_sfl_is_the_same_on_a_sparse_graph(rule, request):
     """Cohorts of 4 take rows of the mixing, and all 12 clients take all smoothed models."""
     data = federation(directed(padding=2), 12)

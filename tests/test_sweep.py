@@ -60,7 +60,7 @@ def assert_close(ours, theirs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at_once", [4, 1])
+@pytest.mark.parametrize("at_once", [4, pytest.param(1, marks=pytest.mark.release)])
 def test_a_run_of_a_sweep_is_the_single_run(at_once):
     """Two points with two seeds: in one program, or each on devices that share its clients.
 
