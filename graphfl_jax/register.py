@@ -154,7 +154,9 @@ def _checked_name(kind: str, name: Any, function: Any) -> MutableMapping[str, Ca
     before, own = registry.get(name), OWN.get((kind, name))
     variant = kind == "algorithm" and name.replace("_", "-") in VARIANTS
     if before is not own or variant:
-        raise ValueError(f"{what} is a name of graphfl_jax; choose another name")
+        raise ValueError(
+            f"{what} is a name of graphfl_jax; choose another name, such as own_{name}"
+        )
     if before is not None and _place(before) != _place(function):
         raise ValueError(
             f"{what} is already the name of {_shown(before)}, and this is {_shown(function)}; "

@@ -34,7 +34,7 @@ ENTRIES = {
     *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
 }
-ROOMS = {"paper", "reporting", "comparing", "sweeping", "benchmarks", "linear_theory"}
+ROOMS = {"paper", "reporting", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 
 

@@ -24,12 +24,12 @@ from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
 from graphfl_jax.runs import models, single
 from graphfl_jax.testing import combinations, rounds
 from graphfl_jax.testing.subject import (
-    KEY,
     STEPS,
     LeftOut,
     Subject,
     assert_equal,
     federation,
+    fixed_key,
     floats,
 )
 from tests.entries import scripted
@@ -206,7 +206,7 @@ print(json.dumps(found))
 @chosen(ROWS, FEW, QUICK)
 def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp_path):
     state, _, scores = subject.play(2)
-    predictors = subject.program.predictors(state, KEY, subject.hparams, subject.data)
+    predictors = subject.program.predictors(state, fixed_key(), subject.hparams, subject.data)
     groups = models.groups_of(subject.experiment, predictors)
     config = subject.config(local_steps=STEPS)
     facts = models.facts_of(subject.experiment, config, int(state.round))
@@ -295,7 +295,7 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
         def uploads(hparams, before, after):
             poison, rank = experiment.poison(hparams).uploads, jnp.asarray(data.attack_rank)
             # After 60 rounds, all attacks are active.
-            return poison((cohort,), (before,), (after,), rank, 60, KEY)[0]
+            return poison((cohort,), (before,), (after,), rank, 60, fixed_key())[0]
 
         same, other = (
             uploads(floats(experiment.hparams, attack_ratio=ratio), before, after)
@@ -305,7 +305,9 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
         assert (np.asarray(other) != after).any(axis=1).sum() == 4  # round(3.5) is even
         return
     same, other = (
-        experiment.poison(floats(experiment.hparams, attack_ratio=ratio)).data(data, KEY)
+        experiment.poison(floats(experiment.hparams, attack_ratio=ratio)).data(
+            data, fixed_key()
+        )
         for ratio in (0.0, 0.5)
     )
     assert_equal(same.train, data.train)

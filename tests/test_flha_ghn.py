@@ -29,6 +29,7 @@ from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import make_program
 from graphfl_jax.robustness.defences import defended, median
 from graphfl_jax.rounds import Group, grouped, message_bytes
+from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import two_clusters
 
@@ -80,15 +81,6 @@ def start_of(generator):
 def generated(generator, weights, k=None):
     """The models of all architectures, or of one."""
     return jax.device_get(jax.jit(lambda weights: generator.generate(weights, k))(weights))
-
-
-def assert_equal(a, b, **tolerance):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        if tolerance:
-            np.testing.assert_allclose(x, y, **tolerance)
-        else:
-            np.testing.assert_array_equal(x, y)
 
 
 # ------------------------------------------------------------------------------- references

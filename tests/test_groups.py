@@ -29,6 +29,7 @@ from graphfl_jax.rounds import Group, Poison, message_bytes
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.single import run_experiment
+from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import small_config, two_clusters
 
@@ -102,15 +103,6 @@ def play(program, state, rounds, data=DATA, hparams=HPARAMS):
 
 def played(method, rounds, hparams=HPARAMS):
     return play(program_of(method), start_of(method), rounds, hparams=hparams)
-
-
-def assert_equal(a, b, **tolerance):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        if tolerance:
-            np.testing.assert_allclose(x, y, **tolerance)
-        else:
-            np.testing.assert_array_equal(x, y)
 
 
 @pytest.fixture(params=METHODS)

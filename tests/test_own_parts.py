@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pytest
 
 import graphfl_jax as g
@@ -92,7 +93,7 @@ def text_annotation(model: "Nowhere"):  # noqa: F821
 @pytest.mark.parametrize(
     "kind, name, function, message",
     [
-        ("metric", "auc", lambda a, b, c: 0, "auc is a name of graphfl_jax; choose another na"),
+        ("metric", "auc", lambda a, b, c: 0, "auc is a name of .*; choose another .* own_auc$"),
         ("algorithm", "fedavg", own, "fedavg is a name of graphfl_jax; choose another name"),
         ("algorithm", "panacea_gn", own, "panacea_gn is a name of graphfl_jax; choose anoth"),
         ("algorithm", "my-prox", own, "my-prox is not an identifier; choose a name of letters"),
@@ -184,7 +185,15 @@ def test_the_file_of_the_page_is_swept(folder):
     assert ended.status == 0, ended.stderr
     (board,) = json.loads((folder / "here/leaderboard.json").read_text())
     lines = (folder / "here/trials.jsonl").read_text().splitlines()
-    assert board["data"] == "shops" and len(lines) == 8
+    runs = [json.loads(line) for line in lines]
+    assert board["data"] == "shops" and len(runs) == 8
+    best = board["rows"][0]
+    own = [run["metrics"]["P"] for run in runs if run["point"] == best["point"]]
+    for name in ("certainty", "balanced_accuracy"):
+        mean = np.mean([metrics[name]["mean"] for metrics in own])
+        assert len(own) == 2 and best[f"test_{name}"] == pytest.approx(mean)
+    head = (folder / "here/leaderboard.md").read_text().splitlines()[2]
+    assert head.endswith("| test | test balanced accuracy | test certainty |")
 
 
 @pytest.mark.release

@@ -17,7 +17,7 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import points_of, points_of_file, take_axes
-from graphfl_jax.commands.sweeping.leaderboard import leaderboards
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
@@ -371,6 +371,16 @@ def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
         (run,) = [line for line in lines if line["point"] == row["point"]]
         scores = run["validation"]["new_clients"]
         assert [row["new_clients"], row["later"]] == scores
+
+
+def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
+    rows = [{"point": {"a": k}, "runs": 1, "test": 0.5} for k in (1, 2)]
+    rows[1]["test_macro_f1"] = 0.25
+    assert ranked_rows({"fields": ["a"], "rows": rows}, 10) == [
+        ["a", "test", "test macro f1"],
+        ["1", "0.5", "none"],
+        ["2", "0.5", "0.25"],
+    ]
 
 
 # --------------------------------------------------------------------------------------- entry
