@@ -54,7 +54,7 @@ from graphfl_jax.runs.session import (
 )
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # pyright: ignore[reportMissingImports]  # of an extra
     from matplotlib.axes import Axes
 
 
