@@ -7,7 +7,7 @@
 
 The word after the command is the configuration, as with --config, and the word after the colon
 is the method; `graphfl list` prints both. Any field can be set, as in --config.rounds=40;
---help with a configuration lists the fields. With --debug, rounds are played client by client
+--help with a configuration lists the fields. With --debug, clients are computed one by one and
 without jit, and an error names the round, the client and the stage.
 
 With --resume, the run in the folder of --out is continued; the configuration may be left out.

@@ -47,13 +47,13 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
     """
     import jinja2
 
-    room = files("graphfl_jax.commands.reporting")
-    scripts = [(room / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
+    folder = files("graphfl_jax.commands.reporting")
+    scripts = [(folder / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = number
-    template = environment.from_string((room / "report.html.j2").read_text("utf-8"))
+    template = environment.from_string((folder / "report.html.j2").read_text("utf-8"))
     data = [
         {key: run[key] for key in run.keys() - SHOWN} | {"further": further(run)}
         for run in runs
@@ -67,7 +67,7 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         comparison=comparison,
         not_real=NOT_REAL,
         version=graphfl_jax.__version__,
-        style=(room / "report.css").read_text("utf-8"),
+        style=(folder / "report.css").read_text("utf-8"),
         script="\n".join(scripts),
         data=script_text({"runs": data, "groups": curves}),
     )
