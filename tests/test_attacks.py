@@ -189,6 +189,7 @@ def test_attackers_can_be_named_among_the_clients_that_train():
         with_attack_order(whole, clients=(whole.clients[-1],), seed=0)
 
 
+@pytest.mark.slow
 def test_results_name_the_attackers_and_score_the_other_clients():
     """The success is the share of triggered images with the target as their prediction."""
     with jax.numpy_dtype_promotion("standard"):  # a perceptron casts bytes implicitly

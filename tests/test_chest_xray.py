@@ -185,6 +185,7 @@ def ran(tmp_path_factory):
     return out, graphfl_jax.run(config, several_labels(), out=out)
 
 
+@pytest.mark.slow
 def test_a_run_reports_the_auc_of_all_labels(ran):
     out, result = ran
     results = json.loads((out / "results.json").read_text())

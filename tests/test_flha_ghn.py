@@ -334,6 +334,7 @@ def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_all_mod
 DEEPER = mlp(inputs=(2,), hidden=(3, 3, 3), outputs=2, task=CLASSIFICATION)
 
 
+@pytest.mark.slow
 def test_new_clients_refine_all_layers_of_generated_models():
     """Client 5 has the first architecture, and client 6 one that no other client has."""
     generator = type_table(models=MODELS)
@@ -465,6 +466,7 @@ def test_joined_tensors_are_those_of_the_tree(largest):
     assert_equal(back((vector + 1, [other + 1 for other in others]))["b"], values["b"] + 1)
 
 
+@pytest.mark.slow
 def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
     """One architecture of distinct types. The output biases of kernels and biases train."""
     generator = architecture_ghn(models=(DEEP,), **SMALL | {"ghn_depth": 0})
@@ -488,6 +490,7 @@ def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
     )
 
 
+@pytest.mark.slow
 def test_pfedhn_het_with_one_architecture_is_pfedhn():
     fit = ServerFit(optax.sgd(RATE, 0.9), 2, optax.sgd(0.0), "mean")
     sizes = {"embedding_dim": 3, "width": 4, "fit": fit}

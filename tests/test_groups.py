@@ -214,6 +214,7 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(method):
     assert_equal((state, scores), played(method, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_a_sharded_round_is_the_unsharded_one(method):
     """On two devices. The groups of 4 and 3 clients are evaluated two at a time."""
@@ -224,6 +225,7 @@ def test_a_sharded_round_is_the_unsharded_one(method):
     assert_equal(ours, played(method, 1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_vmapped_runs_are_the_looped_ones(method):
     program = program_of(method)
@@ -407,6 +409,7 @@ def test_a_defence_limits_the_attack_in_the_group_of_the_attacker():
     assert 0 < odd_clipped < odd / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["attack", "defence"])
 def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_message(by):
     """Attackers of lambda = 0, and updates that are clipped to 0, are untrained uploads."""

@@ -368,6 +368,7 @@ def test_the_command_writes_one_file_and_replaces_none(folders, tmp_path):
     assert (tmp_path / "made.html").read_text() == page
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_report(tmp_path):
     words = ["--config.data.source=simulated", "--config.rounds=1", "--report", "--out=mine"]
     ended = launched("run", "--config=tpt48:local", *words, cwd=tmp_path)

@@ -331,6 +331,7 @@ def test_other_data_are_refused(tmp_path):
         play(tmp_path, groups)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
     """The lines have fields with old names and fields that are not read, and new clients."""
     settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 1, "rounds": 1}

@@ -164,7 +164,7 @@ def test_a_kink_may_change_one_image_of_a_round_but_not_all_rounds():
 @pytest.mark.parametrize(
     "case",
     [
-        "panacea",
+        pytest.param("panacea", marks=pytest.mark.slow),
         pytest.param("fedavg, labels", marks=pytest.mark.slow),
         pytest.param("panacea, gru", marks=pytest.mark.release),
     ],
