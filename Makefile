@@ -1,10 +1,10 @@
 # make run, make test: each sets itself up in .venv; needs Python >= 3.11 and nothing else.
-# make test-all adds the slow end-to-end tests.
+# make test-all adds the slow tests, make test-release the long ones before a release.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all docs site lint format bench install clean
+.PHONY: run test test-all test-release docs site lint format bench install clean
 
 run: install
 	$(BIN)/python -m experiments.run --config=configs/tpt48.py
@@ -13,6 +13,9 @@ test: lint
 	$(BIN)/python -m pytest
 
 test-all: lint
+	$(BIN)/python -m pytest -m "not release"
+
+test-release: lint
 	$(BIN)/python -m pytest -m ""
 
 lint: install

@@ -158,7 +158,7 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     configs = [config, changed(config, {"model.architectures": of_new})] if of_new else [config]
 
     def dealt_models(hparams, played):
-        """Those that are dealt out to all clients; or to training clients, and to new ones."""
+        """Those that are assigned to all clients; or to training clients, and to new ones."""
         values = supplied | {"played": played}
         for own in configs:
             dealt = made(MODELS[own.model.name], own, "model", values, hparams)

@@ -1,4 +1,4 @@
-"""Own models, methods, data sets and metrics: they get a name, as those of the package have.
+"""Registers models, methods, data sets and metrics of the user's own under a name.
 
     import graphfl_jax as g
 
@@ -58,7 +58,7 @@ def model(name: str, factory: Callable) -> None:
 
 
 def algorithm(name: str, factory: Callable) -> None:
-    """Registers a method for ``algorithm.name``; after the colon of --config, - stands for _.
+    """Registers a method for ``algorithm.name``. In names after a colon, - stands for _.
 
     Args:
       name: an identifier.
@@ -91,9 +91,9 @@ def metric(name: str, function: Callable) -> None:
 
     Args:
       name: an identifier.
-      function: (outputs [S, O], y [S, ...], real [S]) of all examples of one client, of which
-        those count that are real -> a scalar, NaN if it is undefined. It is compiled, so it
-        uses `jax.numpy`.
+      function: (outputs [S, O], y [S, ...], real [S]) -> a scalar, or NaN if the metric is
+        undefined. It gets all examples of one client; `real` says which of them count. It is
+        compiled, so it uses `jax.numpy`.
 
     Raises:
       ValueError: the name or the signature does not fit; one line.
@@ -154,7 +154,9 @@ def _checked_name(kind: str, name: Any, function: Any) -> MutableMapping[str, Ca
     before, own = registry.get(name), OWN.get((kind, name))
     variant = kind == "algorithm" and name.replace("_", "-") in VARIANTS
     if before is not own or variant:
-        raise ValueError(f"{what} is a name of graphfl_jax; choose another name")
+        raise ValueError(
+            f"{what} is a name of graphfl_jax; choose another name, such as own_{name}"
+        )
     if before is not None and _place(before) != _place(function):
         raise ValueError(
             f"{what} is already the name of {_shown(before)}, and this is {_shown(function)}; "

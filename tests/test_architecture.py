@@ -34,7 +34,7 @@ ENTRIES = {
     *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
 }
-ROOMS = {"paper", "reporting", "comparing", "sweeping", "benchmarks", "linear_theory"}
+PARTS = {"paper", "reporting", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
 
 
@@ -65,13 +65,13 @@ def test_imports_of_the_package_point_down():
 
 
 def test_imports_of_commands_point_down():
-    """From the commands to their rooms, and from these to what all share."""
+    """From the commands to their parts, and from these to what all share."""
     for path in COMMANDS.rglob("*.py"):
         parts = path.relative_to(COMMANDS).parts
         others = imported(path, "graphfl_jax.commands")
         if parts[0] == "common":
             assert others <= {"common"}, f"{path} imports {others}"
-        elif parts[0] in ROOMS:
+        elif parts[0] in PARTS:
             allowed = {"common", parts[0]}
             assert others <= allowed, f"{path} imports {others - allowed}"
         else:
@@ -83,12 +83,12 @@ def test_the_package_does_not_need_the_checkout():
         assert not imported(path, "experiments") and not imported(path, "configs"), path
 
 
-def test_commands_are_the_only_modules_beside_the_rooms():
+def test_commands_are_the_only_modules_beside_their_parts():
     assert (
         {path.stem for path in COMMANDS.glob("[!_]*.py")} == ENTRIES == set(commands.COMMANDS)
     )
-    rooms = {path.name for path in COMMANDS.iterdir() if (path / "__init__.py").exists()}
-    assert rooms == ROOMS | {"common"}
+    folders = {path.name for path in COMMANDS.iterdir() if (path / "__init__.py").exists()}
+    assert folders == PARTS | {"common"}
     entries = {path.stem for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
     assert entries <= ENTRIES
 

@@ -649,6 +649,7 @@ def whole(tmp_path_factory):
     ), folder / "out"
 
 
+@pytest.mark.slow
 def test_results_have_the_scores_of_each_architecture(whole):
     result, folder = whole
     results = json.loads((folder / "results.json").read_text())
@@ -681,6 +682,7 @@ def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path):
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.release
 def test_a_batch_of_seeds_is_the_runs(whole):
     """One group of trials, played as one program."""
     config = config_of(*SEVERAL)
@@ -697,6 +699,7 @@ def test_a_batch_of_seeds_is_the_runs(whole):
     assert outcomes[1].rows[0]["train"]["loss"] != outcomes[0].rows[0]["train"]["loss"]
 
 
+@pytest.mark.release
 def test_new_clients_of_an_unseen_architecture_are_in_the_results():
     """FLHA-GHN generates it; the programs of its key are those of these architectures."""
     changes = {"algorithm__name": "flha_ghn", "algorithm__flha_generator": "table", **NEW}
@@ -717,7 +720,7 @@ def test_new_clients_of_an_unseen_architecture_are_in_the_results():
     assert keys[0] != keys[1]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_batch_of_seeds_has_the_new_clients_of_the_runs():
     config = config_of("plain4", **NEW, rounds=1, new_clients__rounds=1)
     config = changed(config, {"new_clients.architectures": ("plain7", "plain4")})
@@ -779,6 +782,7 @@ CUSTOM = [
 ]
 
 
+@pytest.mark.release
 def test_own_images_train_different_architectures(arrays):
     words = ["--config.model.architectures=plain4,plain7", "--out=out"]
     ended = launched("run", *CUSTOM, *words, cwd=arrays)

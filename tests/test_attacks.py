@@ -192,6 +192,7 @@ def test_attackers_can_be_named_among_the_clients_that_train():
         with_attack_order(whole, clients=(whole.clients[-1],), seed=0)
 
 
+@pytest.mark.slow
 def test_results_name_the_attackers_and_score_the_other_clients():
     """The success is the share of triggered images with the target as their prediction."""
     with jax.numpy_dtype_promotion("standard"):  # a perceptron casts bytes implicitly
@@ -266,7 +267,7 @@ def test_benign_clients_are_split_by_their_neighbours_where_new_clients_are_rela
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_trials_with_several_ratios_are_the_runs_of_each_ratio():
     """With a defence whose threshold is below the start, so that it rejects at once."""
     settings = {"attack__name": "label_flip", "defence__name": "monotone", "rounds": 2}

@@ -185,6 +185,7 @@ def ran(tmp_path_factory):
     return out, graphfl_jax.run(config, several_labels(), out=out)
 
 
+@pytest.mark.slow
 def test_a_run_reports_the_auc_of_all_labels(ran):
     out, result = ran
     results = json.loads((out / "results.json").read_text())
@@ -203,6 +204,7 @@ def test_a_run_reports_the_auc_of_all_labels(ran):
     assert best["round"] == rows[int(np.argmax(means))]["round"]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_same_scores(ran, tmp_path):
     whole, result = ran
     out = tmp_path / "again"
@@ -216,6 +218,7 @@ def test_a_resumed_run_has_the_same_scores(ran, tmp_path):
         assert again.results[part] == result.results[part]
 
 
+@pytest.mark.release
 def test_batches_give_the_same_scores(ran):
     config, made = small_config("ditto", **LEARNING), several_labels()
     trials = [batch.Trial({}, 0), batch.Trial({"client_lr": 0.05}, 0)]
@@ -225,6 +228,7 @@ def test_batches_give_the_same_scores(ran):
     assert_alike(first.results, ran[1].results)
 
 
+@pytest.mark.release
 def test_debugging_gives_the_same_scores():
     config = small_config("fedavg", **CONFIG | {"rounds": 1, "local_steps": 2})
     debugged, compiled = (
@@ -244,6 +248,7 @@ def assert_alike(found, expected):
         )
 
 
+@pytest.mark.release
 def test_a_shared_split_is_scored_like_copies_of_it(ran):
     """And stands in the results, beside the test scores."""
     made = several_labels(shared=False)
@@ -260,6 +265,7 @@ def test_a_shared_split_is_scored_like_copies_of_it(ran):
     assert json.loads(lines[-1])["pooled"] == ran[1].results["scores"]["pooled"]
 
 
+@pytest.mark.release
 def test_a_shared_split_can_be_chosen_and_left_out():
     made = several_labels()
     config = small_config("fedavg", **CONFIG | {"rounds": 2}, eval__splits=("pooled",))
@@ -655,6 +661,7 @@ TINY = [
 ]
 
 
+@pytest.mark.slow
 def test_a_run_states_the_data_and_prints_all_labels(tmp_path):
     words = [*TINY, "--config.data.source=simulated", "--config.data.pooled_test=True"]
     status, printed, errors = launched("run", *words, "--out=here", cwd=tmp_path)

@@ -183,7 +183,7 @@ def test_examples_that_are_no_images_of_a_suitable_size_are_refused(factory, sha
         model_of(factory, shape=shape)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_images_of_a_user_are_learned():
     """Bright and dark images. Batches are cut, and clients are split over devices."""
     rng = np.random.default_rng(0)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 
@@ -196,6 +197,15 @@ def test_bash_completes_what_the_script_says(tmp_path):
     assert ended.stderr == ""
     completed = dict(zip(TYPED, map(str.split, ended.stdout.splitlines()), strict=True))
     assert completed == TYPED
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="the shell fish is not installed")
+def test_fish_completes_what_the_script_says(tmp_path):
+    (tmp_path / "script").write_text(completion.script("fish"))
+    lines = ["graphfl theo", "graphfl run tpt48:fedavg-", "graphfl sweep --lau"]
+    code = "source ./script; " + "; ".join(f"complete -C '{line}'" for line in lines)
+    ended = subprocess.run(["fish", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout.split() == ["theory", "tpt48:fedavg-finetune", "--launcher="]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

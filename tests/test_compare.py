@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
+from graphfl_jax.commands.common.comparison import comparison, holm
 from graphfl_jax.commands.common.finished_runs import read_run
-from graphfl_jax.commands.common.statistics import critical_value
-from graphfl_jax.commands.comparing.comparison import comparison, holm
+from graphfl_jax.commands.common.statistics import critical_value, half_width, wilcoxon_p
 from graphfl_jax.metrics import summary
 from tests.entries import scripted
 from tests.federations import small_config
@@ -28,7 +28,9 @@ def scores_of(method, seed):
     return draws.astype(np.float32)
 
 
-def write_run(path, method, seed, *, data="a", arrays=None, diverged=False, **changes):
+def write_run(
+    path, method, seed, *, data="a", arrays=None, diverged=False, metrics=None, **changes
+):
     """A folder as a run leaves it, with drawn scores."""
     config = small_config(method, seed=seed, **changes)
     own = {at: summary(scores_of(method, seed), higher_is_better=True) for at in "GLP"}
@@ -41,6 +43,7 @@ def write_run(path, method, seed, *, data="a", arrays=None, diverged=False, **ch
         "higher_is_better": True,
         "diverged": diverged,
         "new_clients": None,
+        "metrics": metrics and dict.fromkeys("GLP", metrics),
         "scores": None if diverged else {"final": own, "validation": None, "best_val": None},
         "identity": {"data": data, "arrays": arrays or f"{data}{seed}"},
     }
@@ -79,6 +82,13 @@ def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
     assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
 
 
+def test_intervals_and_p_values_are_those_of_tables():
+    assert half_width([1.0, 2.0, 3.0, 4.0, 5.0]) == pytest.approx(2.776445 * (2.5 / 5) ** 0.5)
+    assert half_width([1.0]) is None
+    assert wilcoxon_p(np.arange(1.0, 6.0)) == pytest.approx(2 / 2**5)  # all signs agree
+    assert wilcoxon_p(np.zeros(4)) == 1
+
+
 def test_settings_of_one_method_are_numbered_and_the_fields_name_them(tmp_path):
     found = compared(
         write_run(tmp_path / "a", "ditto", 0),
@@ -113,10 +123,43 @@ def test_runs_that_cannot_be_paired_have_no_test_and_the_reason(tmp_path, other,
         assert found["settings"][1]["scores"] is None and found["settings"][1]["diverged"] == 1
 
 
+def test_a_run_that_does_not_record_its_split_is_not_paired(tmp_path):
+    paths = [write_run(tmp_path / method, method, 0) for method in ("fedavg", "local")]
+    file = paths[1] / "results.json"
+    results = json.loads(file.read_text())
+    del results["identity"]
+    file.write_text(json.dumps(results))
+    assert compared(*paths)["unpaired"][0]["why"] == "a run does not record its split"
+
+
+def test_runs_of_a_method_that_is_not_registered_are_compared(tmp_path):
+    paths = [write_run(tmp_path / f"{seed}", "local", seed) for seed in (0, 1)]
+    paths.append(write_run(tmp_path / "other", "fedavg", 0))
+    for path in paths[:2]:
+        text = (path / "config.json").read_text()
+        (path / "config.json").write_text(text.replace('"name": "local"', '"name": "mine"'))
+    found = compared(*paths)
+    assert [one["seeds"] for one in found["settings"]] == [[0, 1], [0]]
+    assert found["fields"] == ["algorithm.name"] and len(found["pairs"]) == 1
+
+
+def test_further_metrics_have_means_over_seeds(tmp_path):
+    """One is undefined for all clients with one of the seeds."""
+    paths = []
+    for seed, mean, other in ((0, 0.5, None), (1, 0.7, 0.9)):
+        own = {"auc": {"mean": mean}, "macro_f1": {"mean": other}}
+        paths.append(write_run(tmp_path / f"{seed}", "local", seed, metrics=own))
+    (setting,) = compared(*paths)["settings"]
+    assert setting["metrics"]["macro_f1"] == dict.fromkeys("GLP")
+    found = setting["metrics"]["auc"]["P"]
+    half = critical_value(2, missed=0.05) * 0.1  # sd 0.2 / sqrt 2, over sqrt 2
+    assert (found["mean"], found["half_width"]) == pytest.approx((0.6, half))
+
+
 def test_two_runs_of_one_configuration_and_seed_are_refused(tmp_path):
     paths = [write_run(tmp_path / name, "fedavg", 0) for name in "ab"]
     with pytest.raises(
-        ValueError, match="a and .*b have the same configuration and seed 0; le"
+        ValueError, match="b has the configuration and the seed of .*a; leave one of them out"
     ):
         compared(*paths)
 
@@ -127,9 +170,9 @@ def test_holms_correction_is_that_of_the_definition():
 
 
 def test_the_command_prints_and_writes_the_comparison(tmp_path):
-    for method in ("fedavg", "ditto"):
+    for method, metrics in (("fedavg", None), ("ditto", {"auc": {"mean": 0.5}})):
         for seed in (0, 1):
-            write_run(tmp_path / f"runs/{method}-{seed}", method, seed)
+            write_run(tmp_path / f"runs/{method}-{seed}", method, seed, metrics=metrics)
     write_run(tmp_path / "runs/other", "local", 0, data="b")
     (tmp_path / "runs/unfinished").mkdir()
     (tmp_path / "runs/unfinished/config.json").write_text("{}")
@@ -146,9 +189,11 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     found = json.loads((tmp_path / "all.json").read_text())
     assert [one["name"] for one in found["settings"]] == ["ditto", "fedavg", "local"]
     rows = list(csv.DictReader((tmp_path / "all.csv").open()))
-    assert len(rows) == 9 and rows[2]["point"] == "P"
+    assert len(rows) == 12 and rows[2]["point"] == "P"
     assert float(rows[2]["mean"]) == found["settings"][0]["scores"]["P"]["mean"]
-    assert "| ditto | fedavg | 2 | 12 |" in (tmp_path / "all.md").read_text()
+    assert [rows[k]["metric"] for k in (0, 3, 6)] == ["accuracy", "auc", "accuracy"]
+    text = (tmp_path / "all.md").read_text()
+    assert "| ditto | fedavg | 2 | 12 |" in text and "| ditto | auc | 0.5±0 | 0.5±0 |" in text
 
     refused = [
         (folders[:1], "folders=runs/ditto-0 has 1 finished runs; name two or more"),

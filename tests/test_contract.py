@@ -24,12 +24,12 @@ from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
 from graphfl_jax.runs import models, single
 from graphfl_jax.testing import combinations, rounds
 from graphfl_jax.testing.subject import (
-    KEY,
     STEPS,
     LeftOut,
     Subject,
     assert_equal,
     federation,
+    fixed_key,
     floats,
 )
 from tests.entries import scripted
@@ -55,30 +55,38 @@ FEW = ["fedavg", "ditto", "panacea", "sfl"]
 REMEMBERING = ["pfedhn", "fedadam", "scaffold", "guarded"]
 # In addition, one row of each kind of local training.
 KINDS = [*FEW, "perfedavg", "pfedme", "scaffold", "fedrep", "head fine-tuned"]
+# The rows that a quick test checks: one of each kind of server, memory and local training.
+QUICK = [*KINDS, "pfedhn", "fedadam", "pfedgat-dot", "flha-ghn", "fedproto"]
+# Rows that differ from another row in one part, which has tests of its own.
+FORMS = ["fedyogi", "heurfedamp", "fine-tuned", "generated head", "generated at low rank"]
+FORMS += ["generated from classes", "shared by types", "guarded"]
+SLOW = [row for row in ROWS if row not in FORMS]
+# The rows that use relations.
+RELATED = ["panacea", "sfl", "sfl-star", "guarded"]
 # What a round splits over devices or repeats over runs is the same for all generated outputs,
 # and for methods that differ from another one only in the server's arithmetic or at P.
 ALIKE = ("fedadam", "fedyogi", "heurfedamp", "knnper")
 ROUNDS = [*(method for method in METHODS if method not in ALIKE), "head fine-tuned", "guarded"]
 
 
-def some(names, quick):
-    """Parameters of a test; those that are not in `quick` are slow."""
+def rows(names, quick, slow=ROWS):
+    """Parameters of a test over rows, each of which one worker runs.
+
+    Rows that are not in `quick` are slow; those that are not in `slow` either are left to the
+    tests before a release.
+    """
+
+    marks = {name: pytest.mark.slow if name in slow else pytest.mark.release for name in names}
     return [
-        pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.xdist_group(f"row {name}"),
+                *[marks[name]] * (name not in quick),
+            ],
+        )
+        for name in names
     ]
-
-
-def rows(names=ROWS, quick=ROWS):
-    """Parameters of a test over rows, each of which one worker runs."""
-    groups = [pytest.mark.xdist_group(f"row {name}") for name in names]
-    return [
-        pytest.param(*row.values, marks=[*row.marks, group])
-        for row, group in zip(some(names, quick), groups, strict=True)
-    ]
-
-
-# Other forms of methods with a row.
-SLOW = ("generated from classes", "shared by types", "guarded")
 
 
 @functools.cache
@@ -86,14 +94,14 @@ def subject_of(name):
     return Subject(*ROWS[name])
 
 
-@pytest.fixture(params=rows(quick=[row for row in ROWS if row not in SLOW]))
+@pytest.fixture(params=rows(ROWS, QUICK, SLOW))
 def subject(request):
     return subject_of(request.param)
 
 
-def chosen(names, quick):
+def chosen(names, quick, slow=ROWS):
     """The subjects of some rows, for tests that need not check all."""
-    return pytest.mark.parametrize("subject", rows(names, quick), indirect=True)
+    return pytest.mark.parametrize("subject", rows(names, quick, slow), indirect=True)
 
 
 @pytest.mark.parametrize("factory", [*ALGORITHMS.values(), finetuned, poison_with, defended])
@@ -112,7 +120,8 @@ def test_all_floats_are_read(subject):
 
 @chosen(
     ["fedavg", "head fine-tuned", "perfedavg", "pfedme", "scaffold", "fedrep", "fedah"],
-    ["fedavg", "head fine-tuned", "pfedme", "scaffold", "fedrep", "fedah"],
+    ["fedavg"],
+    ["fedrep"],
 )
 def test_a_client_computes_the_same_compiled_and_not(subject):
     """Once for each kind of local training; the other rows use one of these."""
@@ -127,12 +136,12 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(subject):
     rounds.a_run_in_pieces_is_the_whole_run_bit_for_bit(subject)
 
 
-@chosen(KINDS, ["fedavg", "panacea"])
+@chosen(KINDS, ["fedavg", "panacea"], FEW)
 def test_a_cohort_of_one_client_plays_rounds(subject):
     rounds.a_cohort_of_one_client_plays_rounds(subject)
 
 
-@chosen(ROUNDS, KINDS)
+@chosen(ROUNDS, ["fedavg", "panacea"], KINDS)
 def test_a_sharded_round_is_the_unsharded_one(subject):
     rounds.a_sharded_round_is_the_unsharded_one(subject)
 
@@ -142,13 +151,13 @@ def test_a_sharded_evaluation_is_the_unsharded_one(subject):
     rounds.a_sharded_evaluation_is_the_unsharded_one(subject)
 
 
-@chosen([row for row in ROUNDS if row not in FEW], KINDS)
+@chosen([row for row in ROUNDS if row not in FEW], ["scaffold"], KINDS)
 def test_vmapped_rounds_are_the_looped_ones(subject):
     """The other rows are in `test_vmapped_runs_are_the_looped_ones`."""
     rounds.vmapped_rounds_are_the_looped_ones(subject)
 
 
-@chosen(FEW, ["ditto", "panacea"])
+@chosen(FEW, ["panacea"], ["ditto"])
 def test_vmapped_runs_are_the_looped_ones(subject):
     rounds.vmapped_runs_are_the_looped_ones(subject)
 
@@ -157,7 +166,7 @@ def test_values_of_padding_change_nothing(subject):
     rounds.values_of_padding_change_nothing(subject)
 
 
-@chosen(["fedavg", "head fine-tuned", "perfedavg"], ROWS)
+@chosen(["fedavg", "head fine-tuned", "perfedavg"], ["fedavg"])
 def test_rows_of_padding_change_nothing(subject):
     """Once for each way in which batches are drawn."""
     rounds.rows_of_padding_change_nothing(subject)
@@ -169,6 +178,8 @@ def test_renaming_clients_renames_the_results(subject):
 
 def test_relations_have_an_effect_exactly_where_they_are_needed(subject):
     rounds.relations_have_an_effect_exactly_where_they_are_needed(subject)
+    needs = subject.experiment.build(subject.hparams, 0).needs
+    assert needs.relations == any(subject is subject_of(name) for name in RELATED)
 
 
 def test_a_checkpoint_restores_the_state(subject, tmp_path):
@@ -194,9 +205,10 @@ print(json.dumps(found))
 """
 
 
+@chosen(ROWS, FEW, QUICK)
 def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp_path):
     state, _, scores = subject.play(2)
-    predictors = subject.program.predictors(state, KEY, subject.hparams, subject.data)
+    predictors = subject.program.predictors(state, fixed_key(), subject.hparams, subject.data)
     groups = models.groups_of(subject.experiment, predictors)
     config = subject.config(local_steps=STEPS)
     facts = models.facts_of(subject.experiment, config, int(state.round))
@@ -209,7 +221,7 @@ def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp
     assert np.mean(expected["P"]) > 0.1
 
 
-@chosen(ROWS, REMEMBERING)
+@chosen(ROWS, REMEMBERING, KINDS)
 def test_a_resumed_run_ends_like_an_uncut_one(subject, tmp_path, monkeypatch):
     monkeypatch.setattr(single, "mesh_of", lambda experiment: None)
     monkeypatch.setattr(single, "program_of", lambda *arguments: subject.program)
@@ -220,16 +232,19 @@ def test_it_learns_what_only_personal_models_can(subject):
     rounds.it_learns_what_only_personal_models_can(subject)
 
 
-@chosen(ROWS, [*FEW, "pfedhn"])
-@pytest.mark.parametrize(
-    "graph", ["inductive", pytest.param("transductive", marks=pytest.mark.slow)]
-)
-def test_new_clients_join_and_train(subject, graph):
-    needs = subject.experiment.build(subject.hparams, 0).needs
-    if graph == "transductive" and not needs.relations:
-        pytest.skip("the method does not use relations")
+def new_clients_join_and_train(subject, graph):
     trains = any(subject is subject_of(name) for name in FEW)
     combinations.new_clients_join_and_train(subject, graph, rounds=int(trains))
+
+
+@chosen(ROWS, ["fedavg", "panacea"], [*FEW, "pfedhn"])
+def test_new_clients_join_and_train(subject):
+    new_clients_join_and_train(subject, "inductive")
+
+
+@chosen(RELATED, [], ["panacea", "sfl"])
+def test_new_clients_with_relations_join_before_they_train(subject):
+    new_clients_join_and_train(subject, "transductive")
 
 
 def test_divergence_is_reported_with_its_round(subject):
@@ -250,7 +265,7 @@ def test_message_sizes_are_those_of_the_messages(subject):
     assert up in sizes
 
 
-@chosen(METHODS, ROWS)
+@chosen(METHODS, FEW, KINDS)
 def test_an_untrained_client_uploads_what_the_method_says(subject):
     rounds.an_untrained_client_uploads_what_the_method_says(subject)
 
@@ -282,7 +297,7 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
         def uploads(hparams, before, after):
             poison, rank = experiment.poison(hparams).uploads, jnp.asarray(data.attack_rank)
             # After 60 rounds, all attacks are active.
-            return poison((cohort,), (before,), (after,), rank, 60, KEY)[0]
+            return poison((cohort,), (before,), (after,), rank, 60, fixed_key())[0]
 
         same, other = (
             uploads(floats(experiment.hparams, attack_ratio=ratio), before, after)
@@ -292,7 +307,9 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
         assert (np.asarray(other) != after).any(axis=1).sum() == 4  # round(3.5) is even
         return
     same, other = (
-        experiment.poison(floats(experiment.hparams, attack_ratio=ratio)).data(data, KEY)
+        experiment.poison(floats(experiment.hparams, attack_ratio=ratio)).data(
+            data, fixed_key()
+        )
         for ratio in (0.0, 0.5)
     )
     assert_equal(same.train, data.train)
@@ -315,7 +332,7 @@ def test_a_sharded_round_with_attackers_is_the_unsharded_one():
     assert_equal(jax.device_get(split), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("method", some(METHODS, FEW))
+@pytest.mark.parametrize("method", rows(METHODS, FEW, FEW))
 def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
     combinations.poison_of_lambda_minus_one_is_honest_bit_for_bit(subject_of(method))
 

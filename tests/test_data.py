@@ -156,7 +156,7 @@ def test_clients_of_different_shapes_are_refused():
     "name",
     [
         # Thousands of images are drawn.
-        pytest.param(name, marks=[pytest.mark.slow] * (name in ("compcars", *IMAGE_SETS)))
+        pytest.param(name, marks=[pytest.mark.release] * (name in ("compcars", *IMAGE_SETS)))
         for name, factory in DATASETS.items()
         if "generator_seed" in declarations(factory)
     ],

@@ -125,6 +125,7 @@ def alone(method):
         return one_round(method)
 
 
+@pytest.mark.release
 def test_a_cohort_that_does_not_divide_over_the_devices_trains_as_on_one():
     """Of four clients, three devices take two each; two of these are surplus and dropped."""
     auto = (jax.sharding.AxisType.Auto,)
@@ -169,7 +170,7 @@ def assert_close(ours, theirs):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_four_devices_compute_what_one_does():
     """tests/test_contract.py compares the programs of all methods."""
     assert_close(one_round("ditto"), alone("ditto"))
@@ -199,7 +200,7 @@ def started(tmp_path_factory):
     return folder / "first", ends(members)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_only_the_first_process_writes_and_prints(started):
     out, ((table, _, status), other) = started
     assert status == 0
@@ -217,7 +218,7 @@ def test_only_the_first_process_writes_and_prints(started):
     assert results["device"] == "2 x cpu: cpu of 2 processes"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_processes_of_a_cluster_continue_a_run(started, tmp_path):
     """SLURM's variables name the coordinator. The run is that of two devices, bit for bit."""
     out, _ = started
@@ -350,7 +351,7 @@ def different(tmp_path_factory):
     return dict(zip(DIFFERENT, zip(ended[::2], ended[1::2], strict=True), strict=True))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", DIFFERENT)
 def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, name):
     (printed, errors, status), other = different[name]
@@ -393,7 +394,7 @@ def test_a_lost_process_ends_the_other(lost):
         assert re.fullmatch("error: process 0 .* lost another .*--resume\n", errors), errors
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_interrupted_process_ends_in_one_line_and_the_other_ends_too(tmp_path):
     where, rows = coordinator(), tmp_path / "out" / "metrics.jsonl"
     words = ["--config.rounds=1000000", f"--out={tmp_path}/out"]

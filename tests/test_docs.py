@@ -305,7 +305,8 @@ def test_blocks_of_the_results_begin_and_end_once_and_have_their_command():
         for name in names:
             begin, end = pages.markers(name)
             block = text.split(begin)[1].split(end)[0]
-            assert block.startswith("\nMade by `python -m experiments."), f"{path}: {name}"
+            made = re.match(r"\nMade by `(?:python -m experiments\.|graphfl )", block)
+            assert made, f"{path}: {name}"
         outside = re.sub(r"<!-- begin (\S+) -->.*?<!-- end \1 -->", "", text, flags=re.DOTALL)
         assert not re.search(r"^\|", outside, re.MULTILINE), f"{path}: a table outside"
 

@@ -312,6 +312,7 @@ def test_debug_shows_the_traceback_before_the_line(tmp_path):
     assert trace[0].startswith("Traceback") and last.startswith("error: cohort_size=61 exceeds")
 
 
+@pytest.mark.release
 def test_debug_names_round_client_and_stage_in_which_training_diverges(tmp_path):
     words = ["--config.hparams.client_lr=1e30", "--debug", "--out=out"]
     status, printed, errors = entry("run", *words, cwd=tmp_path, file="fl60.py:fedavg")
@@ -334,6 +335,7 @@ FAULTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FAULTS)
 def test_debug_names_where_a_function_of_the_method_fails(function):
     def broken(*arguments):
@@ -355,14 +357,14 @@ def test_debug_names_where_a_function_of_the_method_fails(function):
     "method, changes",
     [
         pytest.param("panacea", {}, marks=pytest.mark.slow),
-        pytest.param("ditto", {"rounds": 2, "eval_every": 2}, marks=pytest.mark.slow),
+        pytest.param("ditto", {"rounds": 2, "eval_every": 2}, marks=pytest.mark.release),
         pytest.param(
             *("fedavg", {"attack__name": "sign_flip", "attack__clients": (0, 1)}),
-            marks=pytest.mark.slow,
+            marks=pytest.mark.release,
         ),
         pytest.param(
             *("fedavg", {"attack__name": "label_flip", "attack__clients": (2,)}),
-            marks=pytest.mark.slow,
+            marks=pytest.mark.release,
         ),
     ],
 )

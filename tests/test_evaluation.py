@@ -22,6 +22,7 @@ def scores_of(experiment, scope):
     return chosen, program.evaluate(state, *inputs)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["panacea", "ditto"])  # P is G; P is another model
 @pytest.mark.parametrize(
     "scope", [Scope(("P",), ("val",)), Scope(("G", "L"), ("test",)), Scope(("L", "P"))]
@@ -57,6 +58,7 @@ def test_clients_train_locally_only_for_the_points_that_need_it():
         evaluate(("L",))
 
 
+@pytest.mark.release
 def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
     everything = small_config("ditto", rounds=4, eval_every=2)
     some = small_config(
@@ -77,6 +79,7 @@ def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
     assert len((tmp_path / "part/metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.release
 def test_debugging_evaluates_the_same_scores():
     config = small_config("ditto", rounds=1, eval__points=("P",), eval__splits=("val",))
     compiled = graphfl_jax.run(config, two_clusters())

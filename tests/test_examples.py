@@ -70,9 +70,18 @@ def test_absolute_paths_are_found(text):
     assert not ABSOLUTE.search("runs/tmp https://home/tmp and/or a/work")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not INSTALLED, reason="nbclient of the extra dev is not installed")
-@each_notebook
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(
+            path,
+            id=path.stem,
+            marks=pytest.mark.slow if path.stem == "first_run" else pytest.mark.release,
+        )
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_executes(path, tmp_path):
     import nbformat
     from nbclient import NotebookClient

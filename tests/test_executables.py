@@ -289,6 +289,7 @@ def run_again(config, federation, kept, out):
     return (out / "metrics.jsonl").read_bytes(), results["communication"]
 
 
+@pytest.mark.slow
 def test_a_run_of_kept_executables_has_the_same_bits(
     config, federation, kept, tmp_path, monkeypatch
 ):
@@ -304,6 +305,7 @@ def test_a_run_of_kept_executables_has_the_same_bits(
     assert loaded == run_again(other, federation, None, tmp_path / "other-plain")
 
 
+@pytest.mark.release
 def test_a_batch_of_kept_executables_has_the_same_bits(
     config, federation, tmp_path, monkeypatch
 ):
@@ -451,6 +453,7 @@ def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeyp
 # ---------------------------------------------------------------------------------- the entries
 
 
+@pytest.mark.slow
 def test_a_second_start_of_an_entry_reads_what_the_first_has_kept(tmp_path):
     found = []
     for out in ("first", "second"):

@@ -49,7 +49,7 @@ def fitting(file):
 
 CONFIGS = [(file, method) for file in FILES[:-1] for method in fitting(file)] + [
     # Large networks; one method is quick.
-    pytest.param(compcars, method, marks=[pytest.mark.slow] * (method != "fedavg"))
+    pytest.param(compcars, method, marks=[pytest.mark.release] * (method != "fedavg"))
     for method in (*fitting(compcars), "panacea-full")
 ]
 
@@ -132,7 +132,7 @@ def test_a_method_that_needs_labels_is_refused_on_a_regression(file, method, use
     [(file, method) for file in FILES[:-1] for method in ("panacea", "perfedavg")]
     # JAX traces the derivatives of a large network for seconds.
     + [
-        pytest.param(compcars, method, marks=pytest.mark.slow)
+        pytest.param(compcars, method, marks=pytest.mark.release)
         for method in ("panacea", "panacea-full", "perfedavg")
     ],
 )
@@ -240,7 +240,7 @@ def test_the_benchmark_prints_its_measures(tmp_path):
         assert measure in printed
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_methods_are_compared_with_fedavg(tmp_path):
     words = ["--repeats=1", "--rounds_each=2", "--methods=ditto,local"]
     status, printed, errors = entry("bench", *words, cwd=tmp_path)
@@ -254,7 +254,7 @@ def test_methods_are_compared_with_fedavg(tmp_path):
     assert 0.9 < ratios["local"][1] < 1.0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_values_of_a_field_are_compared_with_the_first(tmp_path):
     words = ["--repeats=1", "--rounds_each=2", "--vary=algorithm.server_steps=1,20"]
     status, printed, errors = entry("bench", *words, cwd=tmp_path)
@@ -283,7 +283,7 @@ def test_convolutions_are_counted_as_matrix_products():
     assert matmul_flops(both.jaxpr) == 2 * once
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_table_of_traffic_has_forecast_baselines(tmp_path):
     names = [f"40000{i}" for i in range(6)]
     speeds = 40 + np.random.default_rng(0).uniform(0, 30, (100, 6))

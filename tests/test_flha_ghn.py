@@ -29,6 +29,7 @@ from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import make_program
 from graphfl_jax.robustness.defences import defended, median
 from graphfl_jax.rounds import Group, grouped, message_bytes
+from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import two_clusters
 
@@ -80,15 +81,6 @@ def start_of(generator):
 def generated(generator, weights, k=None):
     """The models of all architectures, or of one."""
     return jax.device_get(jax.jit(lambda weights: generator.generate(weights, k))(weights))
-
-
-def assert_equal(a, b, **tolerance):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        if tolerance:
-            np.testing.assert_allclose(x, y, **tolerance)
-        else:
-            np.testing.assert_array_equal(x, y)
 
 
 # ------------------------------------------------------------------------------- references
@@ -342,6 +334,7 @@ def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_all_mod
 DEEPER = mlp(inputs=(2,), hidden=(3, 3, 3), outputs=2, task=CLASSIFICATION)
 
 
+@pytest.mark.slow
 def test_new_clients_refine_all_layers_of_generated_models():
     """Client 5 has the first architecture, and client 6 one that no other client has."""
     generator = type_table(models=MODELS)
@@ -473,6 +466,7 @@ def test_joined_tensors_are_those_of_the_tree(largest):
     assert_equal(back((vector + 1, [other + 1 for other in others]))["b"], values["b"] + 1)
 
 
+@pytest.mark.slow
 def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
     """One architecture of distinct types. The output biases of kernels and biases train."""
     generator = architecture_ghn(models=(DEEP,), **SMALL | {"ghn_depth": 0})
@@ -496,6 +490,7 @@ def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
     )
 
 
+@pytest.mark.slow
 def test_pfedhn_het_with_one_architecture_is_pfedhn():
     fit = ServerFit(optax.sgd(RATE, 0.9), 2, optax.sgd(0.0), "mean")
     sizes = {"embedding_dim": 3, "width": 4, "fit": fit}

@@ -495,7 +495,7 @@ def test_rows_are_made_of_real_runs(tiny_run):
     assert row["floats"] == {"down": size / 1e6, "up": size / 1e6}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_rows_of_unseen_architectures_are_made_of_real_runs(tiny_run):
     one = unseen_cell("plain7")
     config, runs = tiny_run(one, "flha-ghn-table")

@@ -86,6 +86,7 @@ def disks(tmp_path_factory):
     return folder, {options: found for options, *found in lines}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_those_before(disks):
     folder, found = disks
     whole = re.escape(f"{folder}/checkpoints/")
@@ -139,7 +140,14 @@ def whole(tmp_path_factory):
     return (folder / "out" / "metrics.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("largest", [700, 1500, 2500])
+@pytest.mark.parametrize(
+    "largest",
+    [
+        pytest.param(700, marks=pytest.mark.release),
+        pytest.param(1500, marks=pytest.mark.slow),
+        pytest.param(2500, marks=pytest.mark.release),
+    ],
+)
 def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(tmp_path, whole, largest):
     ended = limited("run", "--out=out", *LIMITED, cwd=tmp_path, largest=largest)
     assert ended.status == 2
@@ -160,6 +168,7 @@ def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(tmp_path, whole
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == whole
 
 
+@pytest.mark.release
 def test_a_sweep_that_cannot_write_ends_in_one_line(tmp_path):
     words = ["--out=out", "--grid.hparams.client_lr=0.1,0.2", "--config.data.val_fraction=0.2"]
     ended = limited("sweep", *words, cwd=tmp_path, largest=3000)

@@ -29,6 +29,7 @@ from graphfl_jax.rounds import Group, Poison, message_bytes
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.single import run_experiment
+from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import small_config, two_clusters
 
@@ -102,15 +103,6 @@ def play(program, state, rounds, data=DATA, hparams=HPARAMS):
 
 def played(method, rounds, hparams=HPARAMS):
     return play(program_of(method), start_of(method), rounds, hparams=hparams)
-
-
-def assert_equal(a, b, **tolerance):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        if tolerance:
-            np.testing.assert_allclose(x, y, **tolerance)
-        else:
-            np.testing.assert_array_equal(x, y)
 
 
 @pytest.fixture(params=METHODS)
@@ -222,6 +214,7 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(method):
     assert_equal((state, scores), played(method, 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_a_sharded_round_is_the_unsharded_one(method):
     """On two devices. The groups of 4 and 3 clients are evaluated two at a time."""
@@ -232,6 +225,7 @@ def test_a_sharded_round_is_the_unsharded_one(method):
     assert_equal(ours, played(method, 1), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
 def test_vmapped_runs_are_the_looped_ones(method):
     program = program_of(method)
@@ -265,6 +259,7 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     assert_equal(without, given)
 
 
+@pytest.mark.slow
 def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
     """All clients take part with all examples, so that no draw matters."""
     first = jax.device_get(start_of("fedavg"))
@@ -328,6 +323,7 @@ def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes)
     return run_experiment(experiment, config, folder=folder, debug=debug)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     once = functools.cache(
         lambda mesh: make_program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES)
@@ -345,7 +341,7 @@ def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     assert (tmp_path / "metrics.jsonl").read_text() == metrics
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_debugged_run_is_the_compiled_one():
     ours, theirs = (run_of("fedavg", rounds=1, debug=debug, steps=1) for debug in (True, False))
     states = jax.device_get((ours.state, theirs.state))
@@ -413,6 +409,7 @@ def test_a_defence_limits_the_attack_in_the_group_of_the_attacker():
     assert 0 < odd_clipped < odd / 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["attack", "defence"])
 def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_message(by):
     """Attackers of lambda = 0, and updates that are clipped to 0, are untrained uploads."""

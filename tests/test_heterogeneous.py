@@ -205,6 +205,7 @@ def test_fedproto_pulls_features_to_the_mean_features_of_their_class():
     )
 
 
+@pytest.mark.slow
 def test_feddistill_learns_from_the_mean_predictions_of_the_other_clients():
     gamma = 0.7
     algorithm = feddistill(
@@ -235,6 +236,7 @@ def test_feddistill_learns_from_the_mean_predictions_of_the_other_clients():
     assert_scores(scores["P"], lambda i, x: own[i].logits(x).argmax(1))
 
 
+@pytest.mark.slow
 def test_fml_trains_private_models_and_the_smallest_by_their_predictions():
     alpha, beta = 0.6, 0.3
     first, last, scores = play(fml(MODELS[::-1], TRAIN, fml_alpha=alpha, fml_beta=beta))
@@ -478,7 +480,12 @@ def assert_close(a, b):
     jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), a, b)
 
 
-@pytest.mark.parametrize("method", ["fedproto", "feddistill", "fml", "distillation"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method",
+    ["fedproto", "distillation"]
+    + [pytest.param(method, marks=pytest.mark.release) for method in ("feddistill", "fml")],
+)
 def test_without_the_term_of_the_others_it_is_local_training(method):
     assert_close(after(method).clients, alone())
 
@@ -535,6 +542,7 @@ def test_fedgh_of_one_example_a_class_without_a_body_is_fedavg_of_one_step():
     assert_close(ours.server.head, theirs.server["head"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [(Group(3),), EVERYONE], ids=["one", "two"])
 def test_heterofl_of_equal_widths_is_fedavg(groups):
     """With one group, and with two of the same architecture."""

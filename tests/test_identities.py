@@ -299,6 +299,7 @@ def fedrep_of(head_steps):
     return fedrep(MODEL, client_optimizer=optax.sgd(0.2), fedrep_head_steps=head_steps, **sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
 def test_fedrep_with_steps_of_one_part_is_fedper_with_the_other_frozen(head_steps, trained):
     parts = {"body": "frozen", "head": "frozen"} | {trained: "trained"}
@@ -343,6 +344,7 @@ def fedah_of(head_steps, eta):
     )
 
 
+@pytest.mark.slow
 def test_fedah_with_eta_0_is_fedavg_that_trains_head_and_body_in_turn():
     """All shares stay at 1, so that every client starts from the server's head."""
     in_turn = fedrep_of(2).client.local
@@ -358,6 +360,7 @@ def test_fedah_with_eta_0_is_fedavg_that_trains_head_and_body_in_turn():
     assert distance(play("fedah", same_batches()).server, theirs.server) > 1e-3
 
 
+@pytest.mark.slow
 def test_fedah_with_shares_of_0_is_fedrep():
     """Of eta = 0 too. A client then mixes nothing of the server's head."""
 
@@ -379,6 +382,7 @@ def test_a_client_of_fedah_that_was_never_sampled_predicts_as_the_server():
     assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
 def test_fedah_with_steps_of_one_part_keeps_the_other(head_steps, trained):
     """With the first message, whose head is the client's own."""
@@ -460,6 +464,7 @@ def test_ditto_with_lambda_0_trains_personal_models_locally():
     assert_close(free, models, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedamp", "heurfedamp"])
 def test_fedamp_of_one_client_pulls_it_to_its_own_last_model(method):
     """Its mixture is its model, so that each round is FedProx from there."""
@@ -546,6 +551,7 @@ def test_the_head_that_fedrod_generates_for_the_only_client_of_a_class_is_a_kept
     assert_close(other, jax.tree.map(np.zeros_like, generated), atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_client_of_fedrod_has_a_generated_head_for_classes_that_it_did_not_train():
     """Each client has one of two classes, and then the other one, as a new client would."""
 

@@ -463,6 +463,7 @@ def other_score(line):
     return json.dumps(value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [other_score, without_digest])
 def test_the_run_of_a_changed_line_is_repeated(swept, groups, change):
     path = swept / "trials.jsonl"
@@ -594,7 +595,7 @@ def test_a_cell_with_another_configuration_file_is_made_again(tmp_path, asked):
         assert asked == made
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_table_says_what_it_does_with_cells_of_other_code(tmp_path):
     words = ["--table=panacea_2", "--datasets=fl60", "--methods=local", "--rounds=1"]
     words += ["--seeds=1", "--out=here"]

@@ -506,6 +506,7 @@ def test_perceptrons_scale_bytes():
 IMAGES = ["--config.data.source=simulated", "--config.data.cap=20"]
 
 
+@pytest.mark.slow
 def test_a_run_states_that_images_are_simulated(tmp_path):
     words = ["--config.model.name=mlp", "--config.model.hidden=5", *IMAGES, "--out=here"]
     status, printed, errors = entry("run", *words, cwd=tmp_path, file="fashion_mnist.py")
@@ -606,6 +607,7 @@ def test_balanced_splits_that_do_not_fit_are_refused(tmp_path, count):
         load("fashion_mnist", tmp_path, source="simulated", balanced_test=count)
 
 
+@pytest.mark.release
 def test_runs_of_several_seeds_have_balanced_splits_of_their_own():
     config = changed(
         fashion_mnist.get_config(),

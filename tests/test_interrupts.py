@@ -214,7 +214,7 @@ def test_python_removes_no_objects_after_the_end(tmp_path):
 # ------------------------------------------------------------------------- several processes
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_tasks_on_a_ray_cluster_end_with_the_sweep(tmp_path, monkeypatch):
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
     monkeypatch.setenv("RAY_worker_niceness", "0")

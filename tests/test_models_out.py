@@ -55,6 +55,7 @@ def mean_squares(fleet, federation, at="P"):
     return found
 
 
+@pytest.mark.slow
 def test_models_have_the_scores_of_the_run_also_those_of_new_clients(made):
     out, federation, results = made
     fleet = graphfl_jax.load(out)

@@ -228,6 +228,7 @@ def played(method, defence="", **changes):
     return state.server.server if defence else state.server
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "panacea", "sfl"])
 def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):
     defended, plain = played(method, "monotone", **TRUSTING), played(method)
@@ -235,6 +236,7 @@ def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", [name.replace("_", "-") for name in ALGORITHMS])
 def test_every_method_whose_clients_send_models_can_have_it(method):
     """The state keeps its shape; methods whose clients send something else are refused."""

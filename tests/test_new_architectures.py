@@ -22,7 +22,7 @@ from graphfl_jax.algorithms.lgfedavg import lgfedavg
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.pfedhn_het import pfedhn_het
 from graphfl_jax.build import Experiment
-from graphfl_jax.commands.common.text_tables import new_architectures_table
+from graphfl_jax.commands.common.result_tables import new_architectures_table
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.hypernets.layer_types import type_table
@@ -34,6 +34,7 @@ from graphfl_jax.runs import debug, single
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.results import new_client_scores
 from graphfl_jax.runs.single import run_experiment
+from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import small_config, two_clusters
 
@@ -75,15 +76,6 @@ def join(program, key=KEY, hparams=HPARAMS, rounds=1):
 @functools.cache
 def joined():
     return jax.device_get(join(program_of()))
-
-
-def assert_equal(a, b, **tolerance):
-    assert jax.tree.structure(a) == jax.tree.structure(b)
-    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
-        if tolerance:
-            np.testing.assert_allclose(x, y, **tolerance)
-        else:
-            np.testing.assert_array_equal(x, y)
 
 
 # -------------------------------------------------------------------------------------- groups
@@ -151,6 +143,7 @@ METHODS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 def test_new_clients_join_with_every_method_of_several_architectures(method):
     """Traced only: a round of theirs keeps the shapes, and all clients have scores.
@@ -172,6 +165,7 @@ def test_new_clients_join_with_every_method_of_several_architectures(method):
     assert {own.shape for own in scores["test"].values()} == {(7,)}
 
 
+@pytest.mark.slow
 def test_only_the_new_clients_train():
     """One of an architecture that others have, one of its own, and none of the second."""
     (first, last), scores = joined()
@@ -189,6 +183,7 @@ def test_only_the_new_clients_train():
         np.testing.assert_allclose(scores["test"]["G"][i], right.mean(), rtol=1e-6)
 
 
+@pytest.mark.release
 def test_groups_of_one_architecture_are_a_single_group():
     """Keys belong to clients, so that their draws do not depend on their group."""
 
@@ -210,6 +205,7 @@ def test_groups_of_one_architecture_are_a_single_group():
     assert_equal(scores, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.release
 def test_vmapped_runs_are_the_looped_ones():
     keys, rates = jax.random.split(KEY, 2), jnp.float32([0.3, 0.1])
 
@@ -222,6 +218,7 @@ def test_vmapped_runs_are_the_looped_ones():
         assert_equal(tree.take(both, number), own, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.release
 def test_new_clients_on_two_devices_are_those_on_one():
     mesh = client_mesh(2)
     assert mesh.size == 2
@@ -249,6 +246,7 @@ def run_of(folder, *, resume=False):
     return run_experiment(EXPERIMENT, CONFIG, folder=RunFolder(folder, CONFIG, resume=resume))
 
 
+@pytest.mark.release
 def test_a_resumed_run_has_the_new_clients_of_the_whole_run(tmp_path, monkeypatch):
     once = functools.cache(lambda mesh: program_of(mesh=mesh))
     monkeypatch.setattr(single, "program_of", lambda experiment, config, mesh: once(mesh))
@@ -283,13 +281,12 @@ def test_the_table_has_the_scores_of_each_architecture():
     scores = [{"test": dict.fromkeys("GLP", np.array(own))} for own in ((0.1, 0.2), (0.3, 0.4))]
     result = new_client_scores(FEDERATION, scores, CLASSIFICATION, JOINED)
     table = new_architectures_table({"metric": "accuracy", "new_clients": result})
-    headers = [column.header for column in table.columns]
-    assert headers == ["architecture", "trained", "clients", "rounds", "G", "L", "P"]
-    assert list(zip(*(column.cells for column in table.columns), strict=True)) == [
-        ("a", "yes", "1", "0", "0.1", "0.1", "0.1"),
-        ("a", "yes", "1", "1", "0.3", "0.3", "0.3"),
-        ("c", "no", "1", "0", "0.2", "0.2", "0.2"),
-        ("c", "no", "1", "1", "0.4", "0.4", "0.4"),
+    assert table.rows == [
+        ["architecture", "trained", "clients", "rounds", "G", "L", "P"],
+        ["a", "yes", "1", "0", "0.1", "0.1", "0.1"],
+        ["a", "yes", "1", "1", "0.3", "0.3", "0.3"],
+        ["c", "no", "1", "0", "0.2", "0.2", "0.2"],
+        ["c", "no", "1", "1", "0.4", "0.4", "0.4"],
     ]
 
 

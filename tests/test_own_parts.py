@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import pytest
 
 import graphfl_jax as g
@@ -92,7 +93,7 @@ def text_annotation(model: "Nowhere"):  # noqa: F821
 @pytest.mark.parametrize(
     "kind, name, function, message",
     [
-        ("metric", "auc", lambda a, b, c: 0, "auc is a name of graphfl_jax; choose another na"),
+        ("metric", "auc", lambda a, b, c: 0, "auc is a name of .*; choose another .* own_auc$"),
         ("algorithm", "fedavg", own, "fedavg is a name of graphfl_jax; choose another name"),
         ("algorithm", "panacea_gn", own, "panacea_gn is a name of graphfl_jax; choose anoth"),
         ("algorithm", "my-prox", own, "my-prox is not an identifier; choose a name of letters"),
@@ -177,15 +178,25 @@ def test_help_lists_the_settings_of_the_file_of_the_page(folder):
         assert re.search(rf"^ *{field} +. {value} ", ended.stdout, re.MULTILINE), field
 
 
+@pytest.mark.slow
 def test_the_file_of_the_page_is_swept(folder):
     words = [*command_of_page("sweep my.py --grid.algorithm"), *SIZES, "--out=here"]
     ended = launched("sweep", *words, cwd=folder)
     assert ended.status == 0, ended.stderr
     (board,) = json.loads((folder / "here/leaderboard.json").read_text())
     lines = (folder / "here/trials.jsonl").read_text().splitlines()
-    assert board["data"] == "shops" and len(lines) == 8
+    runs = [json.loads(line) for line in lines]
+    assert board["data"] == "shops" and len(runs) == 8
+    best = board["rows"][0]
+    own = [run["metrics"]["P"] for run in runs if run["point"] == best["point"]]
+    for name in ("certainty", "balanced_accuracy"):
+        mean = np.mean([metrics[name]["mean"] for metrics in own])
+        assert len(own) == 2 and best[f"test_{name}"] == pytest.approx(mean)
+    head = (folder / "here/leaderboard.md").read_text().splitlines()[2]
+    assert head.endswith("| test | test balanced accuracy | test certainty |")
 
 
+@pytest.mark.release
 def test_the_file_of_the_page_makes_a_table(folder):
     (folder / "other.py").write_text(
         "import graphfl_jax as g\n"
@@ -204,7 +215,7 @@ def test_the_file_of_the_page_makes_a_table(folder):
     assert "my-other: test scores of 2 seeds" in page
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")
     monkeypatch.setenv("RAY_worker_niceness", "0")
@@ -253,7 +264,7 @@ def test_check_algorithm_names_what_fails(monkeypatch):
         testing.check_algorithm("fedsgd")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_an_own_method_passes_all_checks():
     register.algorithm("own", own)
     lines = []

@@ -160,6 +160,7 @@ def different(state, seed=5):
     return rng.normal(size=(len(state.server.mixing), D)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ATTENTIONS)
 def test_a_round_descends_the_validation_losses_of_the_mixtures(name):
     """Against finite differences of sum_i V_i, in which R is computed pair by pair."""
@@ -276,6 +277,7 @@ def test_with_equal_shares_that_stay_it_is_fedavg():
         np.testing.assert_allclose(scores[point], expected[point], rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_with_one_client_it_is_local_training():
     federated = data(clients=1)
     for name in ATTENTIONS | FIXED:
@@ -360,6 +362,7 @@ def test_paper_mode_reads_test_examples_and_says_so():
     assert free.build(free.hparams, 0).needs.held_out == ""
 
 
+@pytest.mark.slow
 def test_allocations_are_kept_at_every_evaluation_and_over_an_interruption(tmp_path):
     config = small_config("pfedgat-direct", rounds=4, eval_every=2, checkpoint_every=2)
     whole = graphfl_jax.run(config, two_clusters(), out=tmp_path / "whole")
@@ -377,6 +380,7 @@ def test_allocations_are_kept_at_every_evaluation_and_over_an_interruption(tmp_p
     assert resumed.splitlines() == lines
 
 
+@pytest.mark.slow
 def test_methods_without_mixtures_have_no_allocation():
     result = graphfl_jax.run(small_config("fedavg", rounds=1, eval_every=1), two_clusters())
     assert result.results["allocation"] is None and "allocation" not in result.rows[0]

@@ -383,7 +383,7 @@ def test_a_table_that_cannot_be_made_is_refused_in_one_line(tmp_path, words, mes
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
     def made(methods):
         words = ["--table=pfedgat_1", "--datasets=fashion_mnist", "--source=simulated"]
@@ -410,7 +410,7 @@ def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
     assert "fashion_mnist: simulated; not comparable" in page
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_figure_of_shares_is_drawn_from_the_runs(tmp_path):
     """With two classes each, clients i and i + 5 have the same."""
     write_cifar(tmp_path / "data", 10, "binary")

@@ -45,7 +45,16 @@ def batch_of(name):
     return jax.tree.map(jnp.asarray, Examples(x, y, np.int32(9)))
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mlp",
+        "mlp of bytes",
+        pytest.param("lenet", marks=pytest.mark.release),
+        pytest.param("gru_sampled", marks=pytest.mark.release),
+        pytest.param("resnet18", marks=pytest.mark.release),
+    ],
+)
 def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
     """Its error is a few roundings, 2^-9, of a network with weights rounded to bfloat16."""
     whole, batch = MODELS[name](), batch_of(name)
@@ -69,6 +78,7 @@ def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
     assert products and all("bf16" in line for line in products)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_predictions_stay_float32(name):
     whole, x = MODELS[name](), batch_of(name).x
@@ -91,6 +101,7 @@ def run(precision):
     return graphfl_jax.run(config, two_clusters())
 
 
+@pytest.mark.release
 def test_a_run_learns_as_much():
     whole, low = (run(precision).final["test"]["P"].mean() for precision in PRECISIONS)
     assert abs(whole - low) < 0.05 and low > 0.9

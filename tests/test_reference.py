@@ -1056,6 +1056,7 @@ def test_votes_are_those_of_the_nearest_real_examples(number):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_knnper_mixes_probabilities_and_chooses_lambda_on_validation():
     share, choices = 0.8, 4
     settings = Neighbours(number=2, choices=choices, weight=share, scale=0.5)

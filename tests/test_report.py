@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from graphfl_jax.commands.reporting.comparison import compared, summary_of
-from graphfl_jax.commands.reporting.folders import in_readable_units, read_run
+from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.reporting.comparison import compared
+from graphfl_jax.commands.reporting.folders import in_readable_units, stated
 from graphfl_jax.commands.reporting.page import number, rendered, write_report
 from graphfl_jax.commands.reporting.places import map_of
 from tests.entries import launched, scripted
@@ -24,7 +25,12 @@ def nothing_published(*run):
 
 
 def read(path):
-    return read_run(path, nothing_published)
+    return stated(read_run(path), nothing_published)
+
+
+def read_and_compared(*paths):
+    facts = [read(path) for path in paths]
+    return facts, compared([read_run(path) for path in paths], facts)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +70,11 @@ def shorten(run):
     (run / "metrics.jsonl").write_text(lines[:-5])
 
 
+def empty(run):
+    shutil.rmtree(run)
+    run.mkdir()
+
+
 @contextlib.contextmanager
 def edited(path):
     """The content of a file of JSON, which is written back."""
@@ -77,6 +88,7 @@ def content(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page, re.S)[1])
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_files(folders):
     path = folders["fedavg-0"]
     results = json.loads((path / "results.json").read_text())
@@ -215,11 +227,10 @@ def test_simulated_data_are_stated(folders):
 
 def test_runs_that_differ_only_in_the_seed_are_one_group(folders):
     names = ("fedavg-0", "ditto-1", "fedavg-1", "ditto-0")
-    runs = [read(folders[name]) for name in names]
-    found = compared(runs)
+    runs, found = read_and_compared(*(folders[name] for name in names))
     assert [(g["name"], g["seeds"]) for g in found["groups"]] == [
         ("fedavg", [0, 1]),
-        ("ditto", [1, 0]),
+        ("ditto", [0, 1]),
     ]
     means = [np.mean(runs[i]["scores"]["P"]) for i in (0, 2)]
     assert found["groups"][0]["scores"]["P"]["mean"] == pytest.approx(np.mean(means))
@@ -227,70 +238,99 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(folders):
     scores = [
         np.mean([runs[i]["scores"]["P"] for i in own], axis=0) for own in ((0, 2), (1, 3))
     ]
-    difference = scores[0] - scores[1]
-    assert pair["mean"] == pytest.approx(difference.mean()) and pair["clients"] == 7
+    change = scores[1] - scores[0]
+    assert pair["points"]["P"]["difference"] == pytest.approx(change.mean())
     page = rendered(runs, found)
     assert "fedavg − ditto" in page and len(content(page)["runs"]) == 4
+    assert f"fedavg: {np.sum(change < 0)}, ditto: {np.sum(change > 0)}" in page
 
 
 def test_groups_of_one_method_are_named_by_what_differs(folders):
-    found = compared([read(folders[name]) for name in ("fedavg-0", "new")])
+    _, found = read_and_compared(folders["fedavg-0"], folders["new"])
     assert "new_clients.fraction=0.2" in found["groups"][1]["name"]
     assert "rounds=4" in found["groups"][0]["name"]
     assert found["unpaired"][0]["why"].startswith("their splits")
 
 
-def test_clients_are_paired_only_on_the_same_test_examples(folders):
-    first, second = (read(folders[name]) for name in ("fedavg-0", "ditto-0"))
-    assert first["split"] == second["split"] is not None
-    assert len(compared([first, second])["pairs"]) == 1
-    other = second | {"split": "of another division of the same examples"}
-    assert compared([first, other])["unpaired"][0]["why"].startswith("their splits")
-    # Older releases do not record the split, but the numbers of test examples.
-    clients = [client | {"examples": {"test": 1}} for client in second["clients"]]
-    old = [first | {"split": None}, second | {"split": None, "clients": clients}]
-    assert compared(old)["unpaired"][0]["why"].startswith("their clients")
+def test_p_values_are_corrected_for_all_pairs_and_many_are_not_shown(folders, tmp_path):
+    """All seven clients agree in all pairs, so p is 2 / 2^7."""
+    paths = [folders["fedavg-0"]]
+    for k, method in enumerate(("ditto", "local", "fedprox", "fedrep"), 1):
+        paths.append(tmp_path / f"{method}-0")
+        shutil.copytree(paths[0], paths[-1])
+        with edited(paths[-1] / "config.json") as config:
+            config["algorithm"]["name"] = method
+        with edited(paths[-1] / "results.json") as results:
+            results["variant"] = method
+            own = results["scores"]["final"]["P"]["per_client"]
+            own[:] = [score + k * i / 100 for i, score in enumerate(own, 1)]
+    runs, found = read_and_compared(*paths[:3])
+    points = [pair["points"]["P"] for pair in found["pairs"]]
+    assert [at["p"] for at in points] == pytest.approx([1 / 64] * 3)
+    assert [at["p_holm"] for at in points] == pytest.approx([3 / 64] * 3)
+    page = rendered(runs, found)
+    assert page.count("<td>0.047</td>") == 3 and "is corrected for the 3 pairs by" in page
+    _, found = read_and_compared(*paths)
+    assert [pair["first"] for pair in found["pairs"]] == ["fedavg"] * 4
+    assert found["tests"] == 10
 
 
-def test_differences_have_known_statistics():
-    found = summary_of(np.array([1.0, 2.0, 3.0, 4.0, 5.0]))
-    assert found["mean"] == 3 and found["p"] == pytest.approx(2 / 2**5)  # all signs agree
-    assert found["half_width"] == pytest.approx(2.776445 * np.sqrt(2.5 / 5), rel=1e-6)
-    assert summary_of(np.zeros(4))["p"] is None
-
-
-def test_the_same_run_twice_is_refused(folders, tmp_path):
-    copy = tmp_path / "copy"
-    shutil.copytree(folders["fedavg-0"], copy)
-    with pytest.raises(
-        ValueError, match=r"has the settings and the seed of .*name one of them"
-    ):
-        compared([read(folders["fedavg-0"]), read(copy)])
+def test_results_beside_the_scores_are_tables(folders, tmp_path):
+    copy = tmp_path / "rich"
+    shutil.copytree(folders["new"], copy)
+    scores = dict.fromkeys("GLP", 0.5)
+    error = {"mae_seen": 1.234, "rmse_seen": 2.345, "mape_seen": 3.45}
+    with edited(copy / "results.json") as results:
+        small = {"clients": ["a", "b"], "scores": {"test": scores}}
+        results["architectures"] = {"mlp": small | {"up_bytes": 1000, "down_bytes": 20}}
+        metric = {"mean": None, "clients": 0}
+        results["metrics"] = dict.fromkeys("GLP", {"macro_f1": metric | {"mean": 0.25}})
+        results["errors"] = {"units": "mph", **dict.fromkeys("GLP", {"15 min": error})}
+        results["labels"] = dict.fromkeys("GLP", {"mass": {"auc": None, "clients": 0}})
+        curve = [{"rounds": 0, **scores}]
+        joined = {"clients": ["c"], "trained": False, "curve": curve}
+        results["new_clients"]["architectures"] = {"cnn": joined}
+    tables = content(rendered([read(copy)], None))["runs"][0]["further"]
+    titles, captions, texts = zip(*tables, strict=True)
+    assert captions[0].startswith("means of accuracy (%) over clients")
+    assert titles[2] == "MAE/RMSE (mph)/MAPE (%) of forecasts"
+    assert [rows[1] for rows in texts] == [
+        ["mlp", "2", "50", "50", "50", "20", "1,000"],
+        ["macro_f1", "0.25", "0.25", "0.25", "0"],
+        ["G", "1.23/2.35/3.5"],
+        ["mass", "none", "none", "none", "0"],
+        ["cnn", "no", "1", "0", "50", "50", "50"],
+    ]
+    assert content(rendered([read(folders["new"])], None))["runs"][0]["further"] == []
 
 
 @pytest.mark.parametrize(
     "change, why",
     [
-        (lambda run: shutil.rmtree(run), r"folders=\S+ holds no run; name the folder of a run"),
+        (empty, r"folders=\S+ holds no run; leave it out, or correct"),
         (
             shorten,
-            r"has no results\.json, only evaluations: 1, the last after round 2 of 4; wait",
+            r"has no results yet, only evaluations: 1, the last after round 2 \(graphfl run",
         ),
         (
             lambda run: (run / "results.json").unlink(),
-            r"has no results\.json, only evaluations: 2, the last after round 4 of 4; wait",
+            r"has no results yet, only evaluations: 2, the last after round 4 \(graphfl run",
         ),
         (
             lambda run: (run / "results.json").write_text('{"algorithm"'),
-            r"results\.json is missing or damaged; run it again",
+            r"results\.json is missing or damaged \(.*\); leave the run out, or run it again",
         ),
         (
             lambda run: (run / "results.json").write_text('{"metric": "mse"}'),
+            r"results\.json is missing or damaged \(it has no dataset\); leave the run out",
+        ),
+        (
+            lambda run: (run / "federation.json").write_text('{"clients": 3}'),
             r"has files that do not fit together .*; run it again",
         ),
         (
             lambda run: (run / "metrics.jsonl").write_text('{"round": 2'),
-            r"metrics\.jsonl is damaged; continue the run",
+            r"metrics\.jsonl: line 1 is damaged; graphfl run --resume --out=\S+ writes",
         ),
     ],
 )
@@ -328,6 +368,7 @@ def test_the_command_writes_one_file_and_replaces_none(folders, tmp_path):
     assert (tmp_path / "made.html").read_text() == page
 
 
+@pytest.mark.slow
 def test_a_run_writes_its_report(tmp_path):
     words = ["--config.data.source=simulated", "--config.rounds=1", "--report", "--out=mine"]
     ended = launched("run", "--config=tpt48:local", *words, cwd=tmp_path)

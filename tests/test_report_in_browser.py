@@ -1,17 +1,18 @@
 """Reports in a browser: Chromium without a window, driven by Selenium."""
 
-import copy
 import importlib.util
 import json
 import shutil
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import graphfl_jax
+from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import read_run
+from graphfl_jax.commands.reporting.folders import stated
 from graphfl_jax.commands.reporting.page import rendered
 from tests.federations import small_config, two_clusters
 
@@ -51,23 +52,29 @@ def run(tmp_path_factory):
     described = json.loads(path.read_text())
     described["clients"][3] |= {"name": SCRIPT, "new": False, "malicious": True}
     path.write_text(json.dumps(described))
-    return read_run(out, lambda *facts: None)
+    return read(out)
+
+
+def read(path):
+    return stated(read_run(path), lambda *facts: None)
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory, run):
     """Files of pages: of the run, of three, of one without scores, and of one without a map."""
     root = tmp_path_factory.mktemp("pages")
-    others = [copy.deepcopy(run) | {"seed": seed, "name": f"seed {seed}"} for seed in (1, 1)]
-    others[1] |= {"method": "local", "name": "local"}
-    others[1]["values"] |= {"algorithm.name": "local"}
-    others[1]["scores"]["P"] = [score + 0.1 for score in run["scores"]["P"]]
-    three = [run, *others]
-    texts = {"one": rendered([run], None), "three": rendered(three, compared(three))}
+    paths = [Path(run["path"]), *(root / method for method in ("ditto", "local"))]
+    for path in paths[1:]:
+        as_other_run(paths[0], path)
+    three = [read(path) for path in paths]
+    both = compared([read_run(path) for path in paths], three)
+    texts = {"one": rendered([run], None), "three": rendered(three, both)}
     curve = [{"x": x, **{point: [0.5, 0.4] for point in "GLP"}} for x in (0, 1)]
     kind = {"clients": 3, "scores": dict.fromkeys("GLP", 0.5), "rejected": 0.25}
+    metrics = dict.fromkeys("GLP", {"macro_f1": {"mean": 0.25, "clients": 7}})
     kinds = {
         "rich": {
+            "results": run["results"] | {"metrics": metrics},
             "allocation": np.eye(7).tolist(),
             "new_clients": {"rows": curve, "diverged_at": -1, "count": 2},
             "attack": {
@@ -85,6 +92,19 @@ def pages(tmp_path_factory, run):
     for name, text in texts.items():
         (root / f"{name}.html").write_text(text)
     return root
+
+
+def as_other_run(path, out):
+    """A copy of a run with another seed, of the method that `out` names; P is 0.1 higher."""
+    shutil.copytree(path, out)
+    files = [out / "config.json", out / "results.json"]
+    config, results = (json.loads(file.read_text()) for file in files)
+    config["seed"], config["algorithm"]["name"] = 1, out.name
+    results |= {"seed": 1, "variant": out.name}
+    at = results["scores"]["final"]["P"]
+    at["per_client"] = [score + 0.1 for score in at["per_client"]]
+    for file, content in zip(files, (config, results), strict=True):
+        file.write_text(json.dumps(content))
 
 
 def of_many(path, out, clients=325):
@@ -148,7 +168,7 @@ def test_parts_that_apply_are_shown_and_no_others(browser, pages):
     always = ["map", "curve", "clients", "cost"]
     scored = ["histogram", "labels"]
     parts = {
-        "rich": [*always, *scored, "allocation", "new", "attack"],
+        "rich": [*always, *scored, "further", "allocation", "new", "attack"],
         "one": [*always, *scored],
         "diverged": [*always, "labels"],
         "old": [*always, "histogram"],
@@ -163,6 +183,7 @@ def test_parts_that_apply_are_shown_and_no_others(browser, pages):
         len(found(browser, "#allocation svg[tabindex] rect")) == 7 + 2
     )  # and the ground and the cursor
     assert found(browser, "#attack")[0].text.count("25 %") == 2
+    assert "macro_f1 0.25 0.25 0.25 7" in found(browser, "#further")[0].text
     assert len(found(browser, "#new polyline")) == 1  # G, L and P are the same
 
 
@@ -264,7 +285,7 @@ def test_325_clients_are_made_and_loaded_in_time(browser, run, tmp_path):
     folder = of_many(run["path"], tmp_path / "many")
     began = time.process_time()
     page = tmp_path / "many.html"
-    page.write_text(rendered([read_run(folder, lambda *facts: None)], None))
+    page.write_text(rendered([read(folder)], None))
     assert time.process_time() - began < ENOUGH
     opened(browser, page)
     timing = "const t = performance.timing; return (t.loadEventEnd - t.navigationStart) / 1000"

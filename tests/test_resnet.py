@@ -247,7 +247,7 @@ def network_in_numpy(tensors, x, averages):
     return x.mean((2, 3)) @ tensors["fc.weight"].T + tensors["fc.bias"], statistics
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_pretrained_weights_give_the_logits_of_numpy(tmp_path):
     """With the statistics of the batch, and after recalibration with the client's."""
     tensors = torchvision_tensors(width=2, outputs=4)
@@ -445,7 +445,7 @@ def test_examples_that_are_not_images_are_refused(shape):
     assert str(list(shape)) in str(error.value)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_configuration_builds_a_federation_of_networks():
     """A round and its evaluation are traced over two devices, but not compiled."""
     client = np.repeat(np.arange(4), [10, 14, 16, 18])

@@ -287,7 +287,7 @@ HYPERNETWORK = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_hypernetwork_of_the_last_release_is_resumed(tmp_path):
     """Its server has embeddings and an optimiser's state, and there are new clients."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"

@@ -112,6 +112,7 @@ def small(**changes):
     return changed(configuration.get_config("fedavg"), settings | changes)
 
 
+@pytest.mark.release
 @pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize("by", ["federation", "client"])
 def test_errors_are_in_the_units_of_the_targets(by):
@@ -168,6 +169,7 @@ def test_a_file_gives_the_same_as_its_arrays(file):
     np.testing.assert_array_equal(loaded.data.train.x, made.data.train.x)
 
 
+@pytest.mark.slow
 def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
     words = [f"--config={ROOT}/configs/custom.py:fedavg", f"--config.data.path={file}"]
     words += ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]

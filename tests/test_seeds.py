@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import pytest
 
 from tests.entries import entry
 
@@ -12,6 +13,7 @@ def contents(folder):
     return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
+@pytest.mark.slow
 def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_path):
     words = ["--config.rounds=2", "--config.eval_every=1", "--config.seed=3"]
     words += ["--seeds=2", "--out=runs/mine"]

@@ -34,6 +34,7 @@ def test_parts_have_each_run_once_in_the_order_of_the_sweep(parts):
         assert set(group.federations) == {planned.trial.seed for planned in group.planned}
 
 
+@pytest.mark.slow
 def test_parts_share_a_folder_and_have_one_leaderboard(tmp_path):
     words = ["--config.data.val_fraction=0.1", "--grid.hparams.client_lr=0.1,0.03,1e30"]
     words += ["--config.rounds=1", "--at_once=2", "--out=here"]

@@ -58,7 +58,7 @@ def test_one_file_is_damaged_in_one_way(tmp_path):
     assert kinds == {"gone", "cut", "flipped"}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_interrupted_runs_end_like_an_uninterrupted_one(tmp_path):
     ended = launched("soak", "--runs=2", "--calls=20", "--out=out", cwd=tmp_path)
     assert ended.status == 0, ended.stdout + ended.stderr

@@ -146,6 +146,7 @@ def test_a_function_of_many_is_called_once_when_mapped_over_clients():
 # ------------------------------------------------------------------------------ neighbourhoods
 
 
+@pytest.mark.slow
 def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, monkeypatch):
     monkeypatch.setattr(neighbourhoods, "SIZE", 8)
     monkeypatch.setattr(neighbourhoods, "EDGES", 20)
@@ -206,7 +207,8 @@ def assert_close(found, expected, **tolerance):
         np.testing.assert_allclose(x, y, **({"rtol": 1e-4, "atol": 1e-5} | tolerance))
 
 
-@pytest.mark.parametrize("layer", ["sage", "mean"])
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["sage", pytest.param("mean", marks=pytest.mark.release)])
 def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, request):
     """Both draw the same cohorts, batches and dropped embeddings."""
     data = federation(directed(padding=2), 12)
@@ -218,6 +220,7 @@ def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, req
     assert_close((server.weights, scores), (dense[0].weights, dense[1]))
 
 
+@pytest.mark.slow
 def test_neighbourhoods_change_nothing(sparse, monkeypatch):
     """With them, with a condition that chooses all clients, and without a condition."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
@@ -247,7 +250,7 @@ def test_neighbourhoods_change_nothing(sparse, monkeypatch):
     assert_close(results[8], results[1000], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
@@ -266,7 +269,7 @@ def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
         assert_close(own, run(keys[i]), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_cohort_on_several_devices_has_neighbourhoods(sparse, monkeypatch):
     """Tests simulate eight devices."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
@@ -364,7 +367,10 @@ def test_a_new_client_starts_from_a_random_known_neighbour(sparse):
 # ---------------------------------------------------------------------------------------- SFL
 
 
-@pytest.mark.parametrize("rule", ["intended", "as_released"])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "rule", ["intended", pytest.param("as_released", marks=pytest.mark.release)]
+)
 def test_sfl_is_the_same_on_a_sparse_graph(rule, request):
     """Cohorts of 4 take rows of the mixing, and all 12 clients take all smoothed models."""
     data = federation(directed(padding=2), 12)
@@ -418,6 +424,7 @@ def largest_array(jaxpr):
     return max(sizes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["panacea", "sfl"])
 def test_no_array_of_a_large_federation_has_a_number_for_each_pair(method):
     """Arrays of a round grow with the relations times the width, here 8."""

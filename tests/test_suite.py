@@ -188,6 +188,7 @@ def test_the_error_of_a_command_is_its_last_line():
     assert suite_commands.run_command(["-c", "print(7)"], 60) == "7\n"
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
     """The child would write a file after two seconds."""
     child = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
@@ -231,7 +232,7 @@ def test_flags_that_do_not_fit_are_refused_in_one_line(tmp_path, words, message)
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_suite_measures_one_measurement(tmp_path):
     status, printed, errors = launched(
         "bench", "--suite", "--only=resume", "--out=here", cwd=tmp_path

@@ -17,7 +17,7 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import points_of, points_of_file, take_axes
-from graphfl_jax.commands.sweeping.leaderboard import leaderboards
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
@@ -59,7 +59,8 @@ def assert_close(ours, theirs):
     jax.tree.map(close, ours, theirs)
 
 
-@pytest.mark.parametrize("at_once", [4, 1])
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [4, pytest.param(1, marks=pytest.mark.release)])
 def test_a_run_of_a_sweep_is_the_single_run(at_once):
     """Two points with two seeds: in one program, or each on devices that share its clients.
 
@@ -89,7 +90,7 @@ def test_a_run_of_a_sweep_is_the_single_run(at_once):
     assert len(results["new_clients"]["clients"]) == 12  # a fifth of sixty
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_points_that_differ_in_structure_are_separate_programs():
     """Points that differ in a field that their method does not read count once."""
     points = [
@@ -109,6 +110,7 @@ def test_a_field_that_no_run_reads_is_refused():
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
 
 
+@pytest.mark.slow
 def test_a_diverged_run_has_the_results_of_the_single_run():
     config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)
     (results, rows, *_), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
@@ -128,7 +130,7 @@ def test_scores_of_new_clients_end_where_one_is_not_finite():
     assert diverged({"diverged": False, "new_clients": result})
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_new_clients_that_diverge_are_reported_and_have_no_score():
     settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 3, "rounds": 1}
     settings |= {"server_optimizer": "sgd", "hparams__new_client_lr": 1e30}
@@ -141,7 +143,7 @@ def test_new_clients_that_diverge_are_reported_and_have_no_score():
     assert diverged(results) and diverged(alone) and not results["diverged"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_runs_do_not_depend_on_how_many_are_in_a_program():
     points = [{"client_lr": rate} for rate in np.linspace(0.02, 0.1, 17)]
     config = tiny_config("local", rounds=1)
@@ -154,6 +156,7 @@ def test_runs_do_not_depend_on_how_many_are_in_a_program():
         )
 
 
+@pytest.mark.slow
 def test_seeds_may_differ_in_the_number_of_their_relations():
     config = tiny_config("sfl", rounds=1, data__graph="knn", algorithm__sfl_layers=1)
     edges = [len(load_federation(with_seed(config, s)).data.graph.senders) for s in (0, 4)]
@@ -328,6 +331,7 @@ def test_other_data_are_refused(tmp_path):
         play(tmp_path, groups)
 
 
+@pytest.mark.slow
 def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
     """The lines have fields with old names and fields that are not read, and new clients."""
     settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 1, "rounds": 1}
@@ -368,6 +372,16 @@ def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
         (run,) = [line for line in lines if line["point"] == row["point"]]
         scores = run["validation"]["new_clients"]
         assert [row["new_clients"], row["later"]] == scores
+
+
+def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
+    rows = [{"point": {"a": k}, "runs": 1, "test": 0.5} for k in (1, 2)]
+    rows[1]["test_macro_f1"] = 0.25
+    assert ranked_rows({"fields": ["a"], "rows": rows}, 10) == [
+        ["a", "test", "test macro f1"],
+        ["1", "0.5", "none"],
+        ["2", "0.5", "0.25"],
+    ]
 
 
 # --------------------------------------------------------------------------------------- entry
@@ -439,7 +453,7 @@ def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     assert len(identities) == len(set(identities)) == 18
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cores(tmp_path):
     x, client = np.random.default_rng(0).normal(size=(60, 2)), np.repeat(range(6), 10)
     split = (["train"] * 6 + ["val"] * 2 + ["test"] * 2) * 6
@@ -474,7 +488,7 @@ def test_an_address_that_does_not_answer_is_named(address):
         ray_backend.connect(address)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
     """Two nodes of one core each; one is killed when the first run has ended."""
     pytest.importorskip("ray", reason="Ray, an extra, is not installed")

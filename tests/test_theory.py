@@ -306,7 +306,7 @@ def test_random_labels_have_zero_mean_gradient_only_for_uniform_predictions():
 # ---------------------------------------------------------------------------------- the entry
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_entry_writes_numbers_verdicts_and_a_plot(tmp_path):
     words = ["--clients=5", "--params=6", "--code=2", "--draws=60", "--graphs=clique,star"]
     words += [

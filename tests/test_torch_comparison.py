@@ -98,11 +98,11 @@ def check_differences(differences):
 @pytest.mark.parametrize(
     "case, variant",
     [
-        ("fedavg, lenet", "eager"),
-        ("fedavg, lenet", "vmap"),
-        pytest.param("fedavg, cnn", "eager", marks=pytest.mark.slow),
-        pytest.param("fedavg, resnet18", "eager", marks=pytest.mark.slow),
-        pytest.param("fedavg, resnet18", "vmap", marks=pytest.mark.slow),
+        pytest.param("fedavg, lenet", "eager", marks=pytest.mark.slow),
+        pytest.param("fedavg, lenet", "vmap", marks=pytest.mark.release),
+        pytest.param("fedavg, cnn", "eager", marks=pytest.mark.release),
+        pytest.param("fedavg, resnet18", "eager", marks=pytest.mark.release),
+        pytest.param("fedavg, resnet18", "vmap", marks=pytest.mark.release),
     ],
 )
 def test_networks_for_images_are_those_of_jax(torch_player, jax_rounds, case, variant):
@@ -163,13 +163,17 @@ def test_a_kink_may_change_one_image_of_a_round_but_not_all_rounds():
 @pytest.mark.parametrize("variant", ["eager", "vmap"])
 @pytest.mark.parametrize(
     "case",
-    ["panacea", "fedavg, labels", pytest.param("panacea, gru", marks=pytest.mark.slow)],
+    [
+        pytest.param("panacea", marks=pytest.mark.slow),
+        pytest.param("fedavg, labels", marks=pytest.mark.slow),
+        pytest.param("panacea, gru", marks=pytest.mark.release),
+    ],
 )
 def test_rounds_in_pytorch_equal_those_in_jax(torch_player, jax_rounds, case, variant):
     check_differences(verified(torch_player, jax_rounds(case), variant))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     "case, variant", [("panacea", "vmap+compile"), ("fedavg, labels", "compile")]
 )
@@ -283,7 +287,7 @@ def test_the_error_without_pytorch_names_the_command_that_installs_it(monkeypatc
         torch_comparison.import_torch_player(None)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_comparison_writes_numbers_a_page_and_a_figure(torch_player, tmp_path):
     words = ["--against=torch", "--variants=eager,vmap+compile", "--threads=1"]
     words += ["--repeats=2", "--rounds_each=2", "--out=here"]

@@ -49,6 +49,7 @@ def test_points_depend_only_on_the_scores_and_approach_the_best():
     assert asked(longer, 6) == first and len(longer.ask()) == 5 and longer.left == 0
 
 
+@pytest.mark.slow
 def test_a_sweep_continues_as_if_it_had_not_ended_and_keeps_the_best(tmp_path):
     words = ["--config.data.val_fraction=0.1", "--config.rounds=2", "--config.eval_every=1"]
     words += ["--loguniform.hparams.client_lr=0.001,0.3", "--sampler=tpe", "--samples=6"]

@@ -69,12 +69,16 @@ def test_the_extras_are_declared(wheel):
 
 
 def test_the_installed_command_runs_beside_folders_of_the_same_names(wheel, tmp_path):
+    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     place = tmp_path / "venv"
     venv.create(place, with_pip=False)
     python = place / "bin" / "python"
     words = ["install", "--no-deps", "--no-index", str(wheel)]
     subprocess.run(
-        [*PIP[:3], f"--python={python}", *PIP[3:], *words], check=True, capture_output=True
+        [*PIP[:3], f"--python={python}", *PIP[3:], *words],
+        env=environment,
+        check=True,
+        capture_output=True,
     )
     own = sysconfig.get_path("purelib", vars={"base": str(place)})
     # The packages that it requires are those of this Python; its editable install is not.
@@ -85,7 +89,6 @@ def test_the_installed_command_runs_beside_folders_of_the_same_names(wheel, tmp_
         (work / folder).mkdir(parents=True)
         (work / folder / "__init__.py").write_text("raise ImportError('another package')\n")
     (work / "configs/tpt48.py").write_text("raise ImportError('another file')\n")
-    environment = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"}
     command = [place / "bin" / "graphfl", "run", "tpt48", "--config.data.source=simulated"]
     ended = subprocess.run(
         [*command, "--config.rounds=2", "--config.local_steps=2", "--out=out"],

@@ -30,7 +30,7 @@ def v1(
     attention_heads: Heads = 8,
     attention_size: Size = 64,
     attention_collapsed: Annotated[
-        bool, Switch("Whether v1 learns W^T a in place of W and a; for large models.")
+        bool, Switch("Whether v1 learns W^T a instead of W and a; for large models.")
     ] = False,
 ) -> Attention:
     """The attention of the paper: two numbers per client and head."""

@@ -28,7 +28,7 @@ def ditto(
     train: Train,
     *,
     ditto_lambda: Annotated[
-        Array, Real("Pull of Ditto's personal models to the global one; 0 is local training.")
+        Array, Real("Weight of Ditto's distance to the global model; 0 is local training.")
     ] = 0.1,
 ) -> Algorithm:
     """Builds Ditto."""

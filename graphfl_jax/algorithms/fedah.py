@@ -58,8 +58,8 @@ def fedah(
     fedah_head_steps: Annotated[
         int,
         Integer(
-            "First local steps K_h, which train the head, after as many steps of its shares; "
-            "the others train the body. -1 takes half of local_steps.",
+            "Local steps K_h that train the head, after as many steps that train its shares; "
+            "the other steps then train the body. -1: half of local_steps.",
             low=-1,
         ),
     ] = -1,

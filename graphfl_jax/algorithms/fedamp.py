@@ -39,7 +39,7 @@ from graphfl_jax.settings import Real
 from graphfl_jax.trainers import Train
 
 Pull = Annotated[
-    Array, Real("Pull lambda / alpha of FedAMP's clients to their mixtures; 0 trains freely.")
+    Array, Real("Weight lambda / alpha of FedAMP's distance to the mixture; 0 is no such term.")
 ]
 
 
@@ -58,7 +58,7 @@ def fedamp(
     fedamp_share: Annotated[
         Array,
         Real(
-            "Share of the others in FedAMP's mixture of equal models; 0 mixes none.", high=1.0
+            "Weight of the others in FedAMP's mixture of equal models; 0 mixes none.", high=1.0
         ),
     ] = 0.5,
     fedamp_sigma: Annotated[

@@ -70,7 +70,7 @@ def fedproto(
         ),
     ] = "model",
     fedproto_lambda: Annotated[
-        Array, Real("Pull of FedProto's features to the prototypes; 0 is local training.")
+        Array, Real("Weight of FedProto's distance to the prototypes; 0 is local training.")
     ] = 1.0,
 ) -> Algorithm:
     """Builds FedProto. The memory of a client is its model.

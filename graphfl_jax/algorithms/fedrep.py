@@ -42,8 +42,8 @@ def fedrep(
     fedrep_head_steps: Annotated[
         int,
         Integer(
-            "First local steps K_h, which train the head; the others train the body. "
-            "-1 takes 10/11 of local_steps.",
+            "First local steps K_h, which train the head; the others train the body. -1: "
+            "10/11 of local_steps.",
             low=-1,
         ),
     ] = -1,

@@ -90,8 +90,8 @@ def flha_ghn(
     flha_generator: Annotated[
         ModelGenerator,
         Variant(
-            "What makes the clients' models of the shared weights: a graph hypernetwork, or a "
-            "table with one set of parameters for each type of layer.",
+            "What makes the clients' models from the shared weights: a graph hypernetwork, or "
+            "a table with one set of parameters for each type of layer.",
             tuple(GENERATORS),
             factories=GENERATORS,
         ),
@@ -107,7 +107,7 @@ def flha_ghn(
     ],
     flha_head_epochs: Annotated[
         int,
-        Integer("Passes over a client's examples that refine its head for P; 0: none.", low=0),
+        Integer("Epochs for which a client trains its head for P; 0: none.", low=0),
     ] = 1,
     new_client_optimizer: Annotated[
         optax.GradientTransformation, Optimizer("client", rate="client_lr")

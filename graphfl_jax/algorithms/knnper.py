@@ -60,8 +60,8 @@ def neighbours(
     knnper_choices: Annotated[
         int,
         Integer(
-            "Steps from 0 to kNN-Per's lambda from which a client chooses on its validation "
-            "examples; 0: all take lambda.",
+            "Equal steps from 0 to kNN-Per's lambda; each client chooses one of these values "
+            "on its validation examples; 0: all clients use lambda.",
             low=0,
         ),
     ] = 0,

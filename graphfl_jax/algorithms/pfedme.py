@@ -35,7 +35,7 @@ def pfedme(
     pfedme_steps: Annotated[int, Integer("Steps K of pFedMe's personal model on a batch.")] = 5,
     client_lr: Annotated[Array, Real("Learning rate eta of w_i; eta lambda < 1.")] = 0.1,
     pfedme_lr: Annotated[Array, Real("Learning rate of pFedMe's personal models.")] = 0.05,
-    pfedme_lambda: Annotated[Array, Real("Pull of pFedMe's personal model to w_i.")] = 15.0,
+    pfedme_lambda: Annotated[Array, Real("Weight of pFedMe's distance to w_i.")] = 15.0,
     pfedme_beta: Annotated[Array, Real("Server step of pFedMe; 1 takes the mean.")] = 1.0,
 ) -> Algorithm:
     """Builds pFedMe.

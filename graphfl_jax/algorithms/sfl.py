@@ -76,15 +76,15 @@ class Smoothing(NamedTuple):
 
 def smoothing(
     *,
-    sfl_layers: Annotated[int, Integer("Times L that SFL averages over neighbours.")] = 3,
+    sfl_layers: Annotated[int, Integer("Number L of SFL's averages over neighbours.")] = 3,
     sfl_rule: Annotated[
         str, Choice("SFL as intended, or with the faults of the released code.", RULES)
     ] = "intended",
     sfl_lambda: Annotated[
-        Array, Real("Pull of SFL's clients to the smoothed model and to the mean model.")
+        Array, Real("Weight of SFL's distances to the smoothed model and to the mean model.")
     ] = 0.3,
     sfl_share: Annotated[
-        Array, Real("Smoothed share a of a client's model; 0 keeps its own.", high=1.0)
+        Array, Real("Weight a of SFL's smoothed model; 0 keeps the client's own.", high=1.0)
     ] = 1.0,
 ) -> Smoothing:
     """Assembles a `Smoothing`."""

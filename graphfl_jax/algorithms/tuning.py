@@ -36,7 +36,7 @@ def tuning_trainer(
     batch_size: int,
     steps: Annotated[int, Integer("Steps of fine-tuning.")] = 50,
     epochs: Annotated[
-        int, Integer("Passes over the examples that replace the steps; 0: none.", low=0)
+        int, Integer("Epochs of fine-tuning, instead of tuning.steps; 0: none.", low=0)
     ] = 0,
 ) -> Trainer:
     """Builds the trainer of fine-tuning."""

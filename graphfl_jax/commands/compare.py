@@ -19,10 +19,10 @@ from absl import flags
 from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.common.comparison import comparison
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.new_files import check_new_file
-from graphfl_jax.commands.common.text_tables import markdown_table, narrow
-from graphfl_jax.commands.comparing.comparison import comparison
+from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
@@ -40,7 +40,7 @@ def main() -> int:
         check_new_file("to", to)
     paths = list(dict.fromkeys(map(Path, FLAGS.folders)))
     reasons = {path: why_no_run(path) for path in paths}
-    usable = [path for path in paths if not reasons[path]]
+    usable = [path for path, why in reasons.items() if not why]
     if len(usable) < 2:
         others = "".join(f", {path} {why}" for path, why in reasons.items() if why)
         raise ValueError(
@@ -65,8 +65,8 @@ def main() -> int:
     return 0
 
 
-def tables(found: dict) -> list[tuple[str, str, list[list[str]]]]:
-    """Titles, captions and rows of text of the tables of a comparison."""
+def tables(found: dict) -> list[TextTable]:
+    """The tables of a comparison."""
     settings, result = found["settings"], []
     if found["fields"]:
         heads = ["field", *(one["name"] for one in settings)]
@@ -74,20 +74,26 @@ def tables(found: dict) -> list[tuple[str, str, list[list[str]]]]:
             [name, *(value_text(one, name) for one in settings)] for name in found["fields"]
         ]
         caption = "- where a setting does not read the field"
-        result.append(("fields that differ", caption, [heads, *rows]))
+        result.append(TextTable("fields that differ", caption, [heads, *rows]))
     rows = [["setting", "data", "metric", "seeds", *POINTS]]
     for one in settings:
-        cells = [score_text(one, point) for point in POINTS]
+        cells = [f"{one['diverged']} diverged"] * len(POINTS)
+        if one["scores"] is not None:
+            cells = [mean_text(one["scores"][point]) for point in POINTS]
         rows.append([one["name"], one["data"], one["metric"], str(len(one["seeds"])), *cells])
     better = {"higher" if one["higher_is_better"] else "lower" for one in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""
-    result.append(
-        (
-            "test scores after the last round",
-            f"{direction}mean ± 95 % interval over seeds",
-            rows,
-        )
-    )
+    caption = f"{direction}mean ± 95 % interval over seeds"
+    result.append(TextTable("test scores after the last round", caption, rows))
+    rows = [
+        [one["name"], name, *(mean_text(own[point]) for point in POINTS)]
+        for one in settings
+        for name, own in one["metrics"].items()
+    ]
+    if rows:
+        title, heads = "further metrics after the last round", ["setting", "metric", *POINTS]
+        caption = "clients for which a metric is defined; mean ± 95 % interval over seeds"
+        result.append(TextTable(title, caption, [heads, *rows]))
     if found["pairs"]:
         rows = [
             ["first", "second", "seeds", "clients", "difference", "better", "p", "p (Holm)"]
@@ -104,7 +110,7 @@ def tables(found: dict) -> list[tuple[str, str, list[list[str]]]]:
             "second - first at P, means over clients; clients for which the second is better; "
             "Wilcoxon's signed-rank test over clients, Holm's correction for all pairs"
         )
-        result.append(("paired by clients", caption, rows))
+        result.append(TextTable("paired by clients", caption, rows))
     return result
 
 
@@ -116,11 +122,10 @@ def value_text(setting: dict, field: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def score_text(setting: dict, point: str) -> str:
-    """The mean and the half width of the interval at a point."""
-    if setting["scores"] is None:
-        return f"{setting['diverged']} diverged"
-    own = setting["scores"][point]
+def mean_text(own: dict | None) -> str:
+    """The mean and the half width of its interval; None is undefined."""
+    if own is None:
+        return "none"
     interval = "" if own["half_width"] is None else f"±{own['half_width']:.2g}"
     return f"{own['mean']:.4g}{interval}"
 
@@ -140,7 +145,7 @@ def write(path: Path, found: dict, notes: list[str]) -> None:
 
 
 def csv_text(found: dict) -> str:
-    """The scores: a line for each setting and point, with all digits."""
+    """The scores: a line for each setting, metric and point, with all digits."""
     text = io.StringIO()
     heads = ("name", "method", "data", "metric", "seeds", "diverged")
     writer = csv.writer(text, lineterminator="\n")
@@ -148,9 +153,11 @@ def csv_text(found: dict) -> str:
     for one in found["settings"]:
         own = [one[name] for name in heads] + [one["fields"][name] for name in found["fields"]]
         own[heads.index("seeds")] = len(one["seeds"])
-        for point in POINTS:
-            scores = (one["scores"] or {}).get(point, {})
-            writer.writerow([*own, point, scores.get("mean"), scores.get("half_width")])
+        for metric, scores in {one["metric"]: one["scores"] or {}, **one["metrics"]}.items():
+            own[heads.index("metric")] = metric
+            for point in POINTS:
+                score = scores.get(point) or {}
+                writer.writerow([*own, point, score.get("mean"), score.get("half_width")])
     return text.getvalue()
 
 

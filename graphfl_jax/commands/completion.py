@@ -84,6 +84,8 @@ FISH = """\
 complete -c graphfl -n __fish_use_subcommand -f -a '@COMMANDS@ --help --version'
 complete -c graphfl -n '__fish_seen_subcommand_from list' -f -a '@LISTS@'
 complete -c graphfl -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'
+complete -c graphfl -n 'string match -q "*:*" -- (commandline -ct)' -f \
+    -a '(for method in @METHODS@; string replace -r ":.*" ":$method" -- (commandline -ct); end)'
 @CASES@
 """
 

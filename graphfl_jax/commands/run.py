@@ -7,7 +7,7 @@
 
 The word after the command is the configuration, as with --config, and the word after the colon
 is the method; `graphfl list` prints both. Any field can be set, as in --config.rounds=40;
---help with a configuration lists the fields. With --debug, rounds are played client by client
+--help with a configuration lists the fields. With --debug, clients are computed one by one and
 without jit, and an error names the round, the client and the stage.
 
 With --resume, the run in the folder of --out is continued; the configuration may be left out.
@@ -47,24 +47,18 @@ from graphfl_jax.commands.common.command_line import (
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import joined
 from graphfl_jax.commands.common.result_tables import (
-    architecture_table,
     attack_table,
-    label_table,
-    metric_table,
+    further_tables,
+    new_architectures_table,
     new_clients_table,
-    own_error_table,
     rejected_text,
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
-from graphfl_jax.commands.common.text_tables import new_architectures_table
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.paper.published import Score, published
-from graphfl_jax.commands.paper.table_text import error_cell
 from graphfl_jax.configs.values import values_of
-from graphfl_jax.evaluation import POINTS
-from graphfl_jax.metrics import OWN
 from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
@@ -182,23 +176,16 @@ def run_and_print(config: ConfigDict) -> int:
         return 1
     variant, dataset = result.results["variant"], result.results["dataset"]
     console.print(score_table(result.results, published(config, variant, dataset)))
-    if result.results["architectures"]:
-        console.print(architecture_table(result.results))
-    if result.results["metrics"]:
-        console.print(metric_table(result.results["metrics"]))
-    if result.results["errors"]:
-        scaled = result.results["errors"]["units"] == OWN
-        table = own_error_table if scaled else error_table
-        console.print(table(result.results["errors"]))
-    if result.results["labels"]:
-        console.print(label_table(result.results))
+    tables = further_tables(result.results)
     if result.results["new_clients"]:
-        console.print(new_clients_table(result.results))
+        tables.append(new_clients_table(result.results))
         if "architectures" in result.results["new_clients"]:
-            console.print(new_architectures_table(result.results))
+            tables.append(new_architectures_table(result.results))
     if result.results["attack"]:
-        console.print(attack_table(result.results))
-    elif result.results["rejected"]:
+        tables.append(attack_table(result.results))
+    for table in tables:
+        console.print(table.wide())
+    if result.results["rejected"] and not result.results["attack"]:
         console.print(rejected_text(result.results), highlight=False)
     if result.unsaved:
         console.print(
@@ -261,20 +248,6 @@ def score_table(results: dict, paper: Score | None) -> Table:
         numbers = [scores[name] for name in names]
         numbers += [results["scores"][split][point]["mean"] for split in shared]
         table.add_row(meaning, *(f"{number:.4g}" for number in numbers))
-    return table
-
-
-def error_table(errors: dict) -> Table:
-    """Errors of forecasts at G, L and P over the targets that are not missing."""
-    table = Table(
-        title=f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts",
-        caption="without missing targets; results.json also has the errors with them",
-    )
-    table.add_column("scored at")
-    for ahead in errors["G"]:
-        table.add_column(ahead, justify="right")
-    for point in POINTS:
-        table.add_row(point, *(error_cell(ahead) for ahead in errors[point].values()))
     return table
 
 

@@ -23,7 +23,7 @@ runs that are in trials.jsonl are not repeated; those of other code need --accep
 --sampler=tpe chooses the points by Optuna's TPE sampler from the scores of earlier ones:
 --samples points, of which it is asked for --batch at a time.
 
-    graphfl sweep tpt48 --config.data.val_fraction=0.1 --sampler=tpe --samples=200 --batch=32 \
+    graphfl sweep tpt48 --config.data.val_fraction=0.1 --sampler=tpe --samples=200 --batch=32 \\
         --loguniform.hparams.client_lr=0.001,0.3
 
 --keep_best=3 makes the runs of the best three points again at the end, as single runs with

@@ -21,7 +21,7 @@ test scores of each architecture and the floats that a client receives and sends
 --profile is their size; the small one has CIFAR-10 with 4 and 16 clients, unless --datasets and
 --clients name others.
 
-    python -m experiments.tables --configs=my.py --methods=myprox,panacea
+    graphfl tables --configs=my.py --methods=myprox,panacea
 
 compares methods on configurations of your own. Its files have the name of the configuration.
 

@@ -14,7 +14,7 @@ from absl import flags
 from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
-from graphfl_jax.commands.common.finished_runs import read_rows, read_run, why_no_run
+from graphfl_jax.commands.common.finished_runs import read_rows, read_run
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.runs.disk import why_not_writable, writing
 
@@ -27,10 +27,8 @@ def main() -> int:
         raise ValueError("folders is not set; name folders of runs, such as runs/mine")
     if not FLAGS.to:
         raise ValueError(f"to is not set; choose from {', '.join(TRACKERS)}")
-    runs, paths = [], list(dict.fromkeys(map(Path, FLAGS.folders)))
-    for path in paths:
-        if why := why_no_run(path):
-            raise ValueError(f"folders={path} {why}; leave it out, or correct the folder")
+    paths = list(dict.fromkeys(map(Path, FLAGS.folders)))
+    runs = [(read_run(path), read_rows(path)) for path in paths]
     check_trackers("to", FLAGS.to)
     for path in paths:
         for name in FLAGS.to:
@@ -39,7 +37,6 @@ def main() -> int:
                 raise ValueError(f"{folder} exists; remove it, or leave the run out")
         if why := why_not_writable(path):
             raise ValueError(f"runs={path} cannot be written ({why}); make it writable")
-        runs.append((read_run(path), read_rows(path)))
     for run, rows in runs:
         for name in FLAGS.to:
             with writing(run.path / TRACKERS[name].FOLDER):

@@ -13,17 +13,18 @@ This page lists every field of a configuration. It is the output of
 
 A field is set with `--config.FIELD=VALUE`, or in Python with
 `graphfl_jax.configs.changed(config, {"FIELD": value})`. A configuration has only the fields
-that its own choices read; the column "read with" names these choices. Setting another field is
-an error. The defaults below are those of the source. The file of a data set replaces some of
-them. To list the fields of one configuration with their values, add `--help`:
-`graphfl run tpt48 --help`.
+that something in it reads; the column "read with" names the values of other fields with which a
+field exists. Setting another field is an error. The defaults below are those of the source; the
+configuration of a data set replaces some of them. To list the fields of one configuration with
+their values, add `--help`: `graphfl run tpt48 --help`.
 
 Floats in `hparams` are inputs of the compiled program. Another value does not compile again,
-and runs that differ only in these floats and in their seeds can share one program. All other
-fields are static.
+and runs that differ only in these floats and in their seeds can share one program. Another
+value of any other field compiles another program, except for the seed, the numbers of rounds,
+and paths.
 
 Methods are named here by their function, as in `algorithm.name=panacea_mlp`. The name after the
-colon of `graphfl run tpt48:panacea-mlp` may set several fields at once.
+colon, as in `graphfl run tpt48:panacea-mlp`, has hyphens, and may set several fields at once.
 """
 
 

@@ -49,7 +49,7 @@ VALIDATED = {"pfedgat": {"data.val_fraction": 0.1}}
 
 
 def methods() -> dict[str, dict[str, Any]]:
-    """The values that make each method: every registered algorithm is one, and the variants."""
+    """The values of fields that make each method, by its name: all algorithms and variants."""
     made = {name.replace("_", "-"): {"algorithm.name": name} for name in ALGORITHMS}
     for name, values in VARIANTS.items():
         made[name] = made.get(name, {}) | values

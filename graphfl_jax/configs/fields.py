@@ -78,19 +78,19 @@ BASE = {
         ("local_steps", Integer("Gradient steps K_c of a client in a round."), 50),
         (
             "eval_batch_size",
-            Integer("Examples scored at once, per client; bounds memory."),
+            Integer("Examples scored at once, per client; limits memory."),
             512,
         ),
         (
             "clients_per_eval",
-            Integer("Clients evaluated at once; bounds memory; 0 is all.", low=0),
+            Integer("Clients evaluated at once; limits memory; 0 is all.", low=0),
             0,
         ),
         (
             "client_chunk",
             Integer(
-                "Clients that a device trains at once; bounds memory; 0 is what is fastest for "
-                "the client model, by measurement.",
+                "Clients that a device trains at once; limits memory; 0: the number that was "
+                "fastest for the client model in measurements.",
                 low=0,
             ),
             0,
@@ -107,7 +107,7 @@ BASE = {
         ),
         (
             "metrics",
-            Items("Further test metrics beside the task's own, which ranks.", METRICS),
+            Items("Further test metrics; sweeps rank by the task's own.", METRICS),
             (),
         ),
         ("data.name", Choice("Data set.", DATASETS), "tpt48"),
@@ -118,7 +118,7 @@ BASE = {
         ),
         (
             "data.graph",
-            Choice("Relations: the data set's own, or k nearest.", GRAPHS),
+            Choice("Relations: the data set's own, or k nearest clients.", GRAPHS),
             "own",
         ),
         ("model.name", Choice("Client model.", MODELS), "mlp"),
@@ -128,7 +128,7 @@ BASE = {
             "float32",
         ),
         ("algorithm.name", Choice("Method.", ALGORITHMS), "panacea"),
-        ("tuning.part", Choice("Fine-tuned part of the predictor.", ("", *PARTS)), ""),
+        ("tuning.part", Choice("Part of the predictor that is fine-tuned.", ("", *PARTS)), ""),
         (
             "new_clients.fraction",
             Real("Share of the clients that join only after training.", high=1.0),
@@ -139,8 +139,8 @@ BASE = {
     )
 }
 OF_NEW_CLIENTS = (
-    "Architectures, dealt out to the new clients; empty: those of model.architectures, without "
-    "which this field does not exist."
+    "Architectures, assigned to the new clients in turn; empty: those of model.architectures, "
+    "without which this field does not exist."
 )
 ROUNDS = Field(
     Integer("Rounds for which new clients adapt, each with its own examples.", low=0),

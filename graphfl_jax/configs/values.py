@@ -36,8 +36,8 @@ def configuration(
     """A locked configuration with all fields that are read.
 
     Args:
-      values: of fields; the others have their defaults.
-      defaults: settings that take the place of declared defaults, read or not.
+      values: values by dotted name of a field; all other fields have their defaults.
+      defaults: values that replace declared defaults; some may be of fields that are not read.
 
     Raises:
       ValueError: a field is not read, or a value is outside its range; one line with field,
@@ -61,7 +61,7 @@ def configuration(
 
 
 def checked(config: ConfigDict) -> ConfigDict:
-    """The configuration with all its fields, each one checked; missing ones get defaults.
+    """The configuration with all its fields checked; missing fields get their defaults.
 
     Raises:
       ValueError: as `configuration`.
@@ -73,9 +73,9 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     """A configuration with other values; fields that are no longer read are dropped.
 
     Args:
-      config: remains as it is.
-      changes: values by dotted name. Where they choose something else, such as another
-        ``algorithm.name``, fields that have the old choice's default get the new one's.
+      config: a configuration; it does not change.
+      changes: values by dotted name. If they make another choice, such as another
+        ``algorithm.name``, fields with the default of the old choice get that of the new one.
 
     Raises:
       ValueError: as `configuration`.
@@ -95,6 +95,10 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
 
 def parsed(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
     """A configuration with other values, given as text, as on a command line.
+
+    Args:
+      config: a configuration; it does not change.
+      texts: values as text by dotted name.
 
     Raises:
       ValueError: as `configuration`, or a text is not of its field's type.

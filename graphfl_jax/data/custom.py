@@ -115,7 +115,7 @@ def from_arrays(
       split: [n] of "train", "val" and "test". Every client needs training and test examples,
         and validation examples if any client has some. None splits each client's examples at
         random.
-      edges: [m, 2] pairs of related clients, by name; None means no relations.
+      edges: [m, 2] pairs of names of related clients; None means no relations.
       edge_weight: [m] numbers of at least 0; None means that all are 1.
       directed: whether edges are directed: the second client receives from the first.
       name: of the federation, in error messages and results.
@@ -123,7 +123,7 @@ def from_arrays(
       val_fraction: share of each client's examples for validation, in a random split.
       test_fraction: share of each client's examples for test, in a random split.
       scale: "standard" or "minmax" scales inputs and targets, see `scaling`; or "none".
-      scale_by: whether the training examples of the "federation" or of each "client" decide.
+      scale_by: "federation" or "client": whose training examples determine the scaling.
 
     Raises:
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.

@@ -19,7 +19,7 @@ Partition = Callable[[np.ndarray, int], list[np.ndarray]]
 
 Clients = Annotated[int, Integer("Clients among which the examples are divided.")]
 Cap = Integer(
-    "Most examples of a client in each split of the files, drawn from its own; 0 is all.",
+    "Largest number of examples of a client in each split, drawn at random; 0 is all.",
     low=0,
     when="data.partition",
 )

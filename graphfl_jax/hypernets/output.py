@@ -46,7 +46,13 @@ def output_layer(
     model: ClientModel,
     *,
     output: Annotated[
-        str, Choice("What a hypernetwork generates; see hypernets/output.py.", OUTPUTS)
+        str,
+        Choice(
+            "What a hypernetwork generates: models (direct), their differences from a shared "
+            "model (residual), only heads, biases and scales (head), or these and low-rank "
+            "changes of kernels (lora).",
+            OUTPUTS,
+        ),
     ] = "direct",
     rank: Annotated[int, Integer("Rank of the generated kernel updates with output=lora.")] = 4,
 ) -> Output:

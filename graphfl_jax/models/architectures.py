@@ -130,7 +130,7 @@ class Names(Collection):
 
 
 def dealt_out(names: Sequence[str], clients: int, *, field: str, who: str) -> list[str]:
-    """The architecture of each client: names that differ are dealt out in turn.
+    """The architecture of each client: names that differ are assigned in turn.
 
     Args:
       names: of architectures; if a name is repeated, one for each client.
@@ -163,9 +163,9 @@ def architectures(
     architectures: Annotated[
         tuple[str, ...],
         Items(
-            "Architectures, dealt out to the clients in turn; or the architecture of each "
+            "Architectures, assigned to the clients in turn; or the architecture of each "
             "client, in the order of the clients, if names are repeated. NAME/2 has half of "
-            "the width, and so on.",
+            "the width.",
             Names(),
         ),
     ] = ("arch0", "arch1", "arch2", "arch3"),

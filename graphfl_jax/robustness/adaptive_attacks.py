@@ -31,7 +31,7 @@ from graphfl_jax.settings import Integer, Real
 
 Target = Annotated[Array, Real("Standard deviation tau of the attackers' own target.")]
 Length = Annotated[
-    Array, Real("Largest norm of an attacker's update, relative to honest ones' mean.")
+    Array, Real("Largest norm of an attacker's update, relative to honest clients' mean.")
 ]
 Poisoned = Annotated[
     Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))

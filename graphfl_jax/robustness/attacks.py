@@ -91,7 +91,7 @@ def backdoor(
     classes: int,
     target: Annotated[int, Integer("Label that images with the trigger get.", low=0)] = 1,
     trigger_size: Annotated[
-        int, Integer("Pixels along the trigger's side; 0 is the image's.", low=0)
+        int, Integer("Width and height of the trigger in pixels; 0: those of the image.", low=0)
     ] = 0,
     attack_alpha: Annotated[Array, Real("Opacity of the trigger.", high=1.0)] = 0.2,
     attack_share: Annotated[
@@ -104,7 +104,7 @@ def backdoor(
       train_data: of all clients, images [N, S, H, W, C] in uint8.
       classes: number of labels.
       target: label that images with the trigger get.
-      trigger_size: pixels along the trigger's side; 0 is the image's.
+      trigger_size: width and height of the trigger in pixels; 0: those of the image.
       attack_alpha: opacity of the trigger.
       attack_share: share of an attacker's images that get the trigger.
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from graphfl_jax import tree
 from graphfl_jax.build import assemble
@@ -56,7 +57,7 @@ class Fleet:
 
     Attributes:
       clients: their names.
-      facts: what the file states, see `models.facts_of`.
+      facts: the metadata of the file, see `models.facts_of`.
     """
 
     def __init__(self, path: Path):
@@ -83,7 +84,7 @@ class Fleet:
 
         Args:
           client: its name.
-          at: "P" or "G", see `evaluation`.
+          at: "P", the predictor of the method, or "G", the model that the server sends.
 
         Raises:
           ValueError: there is no such client or point.
@@ -91,7 +92,12 @@ class Fleet:
         return self.predictor(client, at).params
 
     def predictor(self, client: str, at: str = "P") -> Predictor:
-        """The parameters, and what else the method predicts with; arguments as of `params`."""
+        """The parameters, and what else the method predicts with.
+
+        Args:
+          client: its name.
+          at: as of `params`.
+        """
         group, row = self._place(client)
         return jax.tree.map(lambda leaf: leaf[row], self._at(group, at))
 
@@ -99,7 +105,7 @@ class Fleet:
         """Raises a ValueError if there is no client of that name."""
         self._place(client)
 
-    def predict(self, client: str, x, at: str = "P") -> dict[str, np.ndarray]:
+    def predict(self, client: str, x: ArrayLike, at: str = "P") -> dict[str, np.ndarray]:
         """Predicts with the model of a client.
 
         Args:
@@ -157,7 +163,7 @@ class Fleet:
         Args:
           client: its name.
           to: the file; it must not exist.
-          at: "P" or "G". In the file, the model is at both.
+          at: "P" or "G". The file has this model for both points.
 
         Raises:
           ValueError: there is no such client or point, or the file exists.

@@ -54,7 +54,7 @@ from graphfl_jax.runs.session import (
 )
 
 if TYPE_CHECKING:
-    import pandas
+    import pandas  # pyright: ignore[reportMissingImports]  # of an extra
     from matplotlib.axes import Axes
 
 
@@ -64,14 +64,14 @@ class Result(NamedTuple):
     results: dict  # what results.json holds
     rows: list[dict]  # one per evaluation, see `results.row_of`
     state: State  # after the last round
-    diverged_at: int  # the round that left a non-finite number, or -1
+    diverged_at: int  # the round after which a number was not finite, or -1
     final: dict | None  # all scores after the last round; None for a run that diverged
     inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
-    unsaved: int = 0  # bytes of the models, if they are too many to be saved unasked
+    unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
     clients: tuple[str, ...] = ()  # their names
 
     def frame(self) -> "pandas.DataFrame":
-        """A line for each round, split, point and client, with the score.
+        """A pandas data frame: a line for each round, split, point and client, with the score.
 
         Raises:
           ImportError: pandas is not installed.
@@ -116,30 +116,32 @@ def run(
 ) -> Result:
     """Runs the federation that a configuration describes.
 
-    If `jax.distributed` has joined several processes, all must call this with the same
-    arguments. A cohort is split over the devices of all, and only the first process reads and
-    writes `out`.
+    If `jax.distributed` has connected several processes, all must call this with the same
+    arguments. A cohort is split over the devices of all processes, and only the first process
+    reads and writes `out`.
 
     Args:
       config: a configuration, see `graphfl_jax.configs`.
-      federation: from `data.from_arrays`, in place of the one that ``config.data`` names.
-      model: a client model in place of ``config.model.name``: a name, or a function that is
+      federation: from `from_arrays`, instead of the one that ``config.data`` names.
+      model: a client model instead of ``config.model.name``: a name, or a function, which is
         registered under its own name, see `register.model`.
-      algorithm: a method in place of ``config.algorithm.name``, as `model`.
+      algorithm: a method instead of ``config.algorithm.name``: a name or a function.
       out: folder for config.json, identity.json, federation.json, metrics.jsonl, checkpoints,
         models.safetensors and results.json; None writes nothing.
-      resume: continues the run in `out` from its newest valid checkpoint, bit for bit on the
-        same device type and versions; from round 0 if there is none.
-      accept_changes: resumes although the code has changed, see `identity`. Both identities are
-        recorded.
-      config_file: the file from which `config` comes, as a part of the run's identity.
-      debug: plays client by client without ``jit``, and names the client and the stage that
-        fail. It is slow.
-      report: called after every evaluation with its row, a dictionary as in metrics.jsonl.
-      keep_in: folder in which the compiled programs are kept, see `executables`; None keeps
-        nothing. Only the user may be able to write into it.
-      save_models: writes models.safetensors into `out` also if it has more bytes than
-        `models.LARGEST`.
+      resume: continues the run in `out` from its newest valid checkpoint, or from round 0 if
+        there is none. On the same type of device with the same versions, the results are
+        bitwise those of an uninterrupted run.
+      accept_changes: resumes although the code has changed. Both identities are recorded.
+      config_file: the file from which `config` comes; it belongs to the run's identity.
+      debug: computes clients one by one without ``jit``, and names the client and the stage
+        that fail. This is slow.
+      report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
+      keep_in: folder in which the compiled programs are kept; None keeps nothing. Only the user
+        may be able to write into it.
+      save_models: writes models.safetensors into `out` also if it has more than 100 MB.
+
+    Returns:
+      The results, and the state of the federation after the last round.
 
     Raises:
       ValueError: a field, the data or the folder does not fit. One line; nothing is written.

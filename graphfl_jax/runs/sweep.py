@@ -42,16 +42,17 @@ def sweep(
     seeds: Iterable[int] = (0,),
     at_once: int = 0,
 ) -> Iterator[tuple[Point, int, Outcome]]:
-    """Runs every point with every seed, as few programs.
+    """Runs every point with every seed, in as few programs as possible.
 
     Args:
-      config: that the points change.
-      points: values by dotted field.
+      config: the configuration that the points change.
+      points: dictionaries of values by dotted field.
       seeds: of every point.
-      at_once: largest number of runs in a program; 0 finds one that is fast and fits.
+      at_once: largest number of runs in a program; 0 finds a number that is fast and fits into
+        memory.
 
     Yields:
-      The point, the seed and the outcome of a run, as programs end.
+      The point, the seed and the outcome of a run, when its program has ended.
 
     Raises:
       ValueError: a point does not fit, or no configuration reads one of its fields.

@@ -55,10 +55,10 @@ def check_algorithm(
     settings: Mapping[str, Any] = NOTHING,
     report: Callable[[str], None] = print,
 ) -> None:
-    """Checks that a method keeps what every method promises, on small federations.
+    """Makes the checks that every method must pass with a method, on small federations.
 
     Args:
-      name: of the method, as after the colon of --config.
+      name: of the method, as after the colon in ``graphfl run tpt48:NAME``.
       settings: other fields of its configuration.
       report: called with a line for every check: passed, left out or failed.
 

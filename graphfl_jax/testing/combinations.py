@@ -13,12 +13,12 @@ from graphfl_jax.program import make_program
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.subject import (
-    KEY,
     STEPS,
     LeftOut,
     Subject,
     assert_equal,
     federation,
+    fixed_key,
     floats,
 )
 
@@ -62,7 +62,7 @@ def new_clients_join_and_train(
     config = subject.config(local_steps=STEPS, new_clients__fraction=NEW)
     experiment = build_experiment(config, held_out)
     program = program_of(experiment, config)
-    given = (KEY, floats(experiment.hparams, client_lr=subject.fast))
+    given = (fixed_key(), floats(experiment.hparams, client_lr=subject.fast))
     state = program.start(*given, held_out.data)
     if rounds:
         state, _ = program.advance(state, *given, held_out.data, np.int32(rounds))
@@ -86,7 +86,7 @@ def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
         experiment.build, cohort_size=size, mesh=mesh, poison=experiment.poison
     )
     hparams = floats(experiment.hparams, attack_ratio=ratio)
-    return program.advance(subject.first_state, KEY, hparams, data, np.int32(1))[0]
+    return program.advance(subject.first_state, fixed_key(), hparams, data, np.int32(1))[0]
 
 
 def a_round_without_attackers_is_an_honest_one_bit_for_bit(
@@ -104,7 +104,7 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
 
     @jax.jit
     def untrained():
-        server = algorithm.server.init(KEY, data.graph)
+        server = algorithm.server.init(fixed_key(), data.graph)
         return jax.vmap(lambda i: _untrained_upload(algorithm, server, i))(cohort.ids)
 
     before, rng = untrained(), np.random.default_rng(0)
@@ -113,7 +113,7 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     @jax.jit
     def poison(hparams, before, uploads):
         change = experiment.poison(hparams).uploads
-        return change((cohort,), (before,), (uploads,), rank, 0, KEY)[0]
+        return change((cohort,), (before,), (uploads,), rank, 0, fixed_key())[0]
 
     honest, recovered, poisoned = (
         poison(floats(experiment.hparams, **own), before, uploads)
@@ -128,7 +128,7 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
 def _untrained_upload(method, server, i):
     """The upload of a client that has just joined."""
     message = method.download(server, 0, i)
-    return method.client.untrained(message, method.client.enroll(message, KEY))
+    return method.client.untrained(message, method.client.enroll(message, fixed_key()))
 
 
 def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "clip") -> None:
@@ -145,6 +145,6 @@ def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "cli
     size = subject.config().cohort_size
     program = make_program(experiment.build, cohort_size=size, poison=experiment.poison)
     hparams = floats(experiment.hparams)
-    before = jax.eval_shape(program.start, KEY, hparams, data)
-    after, _ = jax.eval_shape(program.advance, before, KEY, hparams, data, jnp.int32(1))
+    before = jax.eval_shape(program.start, fixed_key(), hparams, data)
+    after, _ = jax.eval_shape(program.advance, before, fixed_key(), hparams, data, jnp.int32(1))
     assert before == after

@@ -13,18 +13,18 @@ from graphfl_jax.rounds import draw_cohort, message_bytes
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.federations import renamed
 from graphfl_jax.testing.subject import (
-    KEY,
     RATES,
     Subject,
     assert_equal,
     federation,
+    fixed_key,
     floats,
     stack,
 )
 
 
 def a_round_keeps_the_shape_of_the_state(subject: Subject) -> None:
-    program, given = subject.program, (KEY, subject.hparams, subject.data)
+    program, given = subject.program, (fixed_key(), subject.hparams, subject.data)
     before = jax.eval_shape(program.start, *given)
     after, _ = jax.eval_shape(program.advance, before, *given, jnp.int32(1))
     assert before == after
@@ -46,16 +46,16 @@ def a_client_computes_the_same_compiled_and_not(subject: Subject) -> None:
     experiment = build_experiment(subject.config(local_steps=2), federation())
     algorithm = experiment.build(floats(experiment.hparams), 0)
     client, data = algorithm.client, experiment.federation.data
-    message = algorithm.download(algorithm.server.init(KEY, data.graph), 0, 1)
-    memory = client.enroll(message, KEY)
+    message = algorithm.download(algorithm.server.init(fixed_key(), data.graph), 0, 1)
+    memory = client.enroll(message, fixed_key())
     examples = (data.train, data.evals["val"])
     own = ClientData(*(Examples(*map(jnp.asarray, tree.take(one, 1))) for one in examples))
 
     def one_client(message, memory):
-        memory, upload, metrics = client.local(message, memory, own, KEY)
+        memory, upload, metrics = client.local(message, memory, own, fixed_key())
         if client.personalize is None:
             return memory, upload, metrics
-        return memory, upload, metrics, client.personalize(message, memory, own, KEY)
+        return memory, upload, metrics, client.personalize(message, memory, own, fixed_key())
 
     compiled = jax.jit(one_client)(message, memory)
     with jax.disable_jit():
@@ -70,7 +70,7 @@ def neither_rounds_nor_floats_recompile(subject: Subject) -> None:
 
 
 def a_run_in_pieces_is_the_whole_run_bit_for_bit(subject: Subject) -> None:
-    program, given = subject.program, (KEY, subject.hparams, subject.data)
+    program, given = subject.program, (fixed_key(), subject.hparams, subject.data)
     whole, _, scores = subject.play(5)
     state = program.start(*given)
     for rounds in (2, 1, 2):
@@ -85,7 +85,10 @@ def a_cohort_of_one_client_plays_rounds(subject: Subject) -> None:
         return
     config = subject.config(cohort_size=1, local_steps=2)
     experiment = build_experiment(config, federation())
-    program, given = program_of(experiment, config), (KEY, subject.hparams, subject.data)
+    program, given = (
+        program_of(experiment, config),
+        (fixed_key(), subject.hparams, subject.data),
+    )
     before = program.start(*given)
     shapes = jax.eval_shape(lambda: before)
     after, log = program.advance(before, *given, np.int32(2))
@@ -96,8 +99,8 @@ def a_cohort_of_one_client_plays_rounds(subject: Subject) -> None:
 def a_sharded_round_is_the_unsharded_one(subject: Subject) -> None:
     """With small steps: at larger ones a ReLU that flips turns 1e-7 into 1e-3."""
     rates = floats(subject.hparams, client_lr=0.01)
-    start = jax.device_get(subject.program.start(KEY, rates, subject.data))
-    state, log = subject.sharded.advance(start, KEY, rates, subject.data, np.int32(1))
+    start = jax.device_get(subject.program.start(fixed_key(), rates, subject.data))
+    state, log = subject.sharded.advance(start, fixed_key(), rates, subject.data, np.int32(1))
     for ours, alone in zip((state, log), subject.play(1, client_lr=0.01), strict=False):
         assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
@@ -106,7 +109,7 @@ def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
     """Seven clients, evaluated as many at once as there are devices."""
     rates = floats(subject.hparams, client_lr=0.01)
     state, _, alone = subject.play(1, client_lr=0.01)
-    given = (jax.device_get(state), KEY, rates, subject.data)
+    given = (jax.device_get(state), fixed_key(), rates, subject.data)
     scores, *_ = subject.sharded.evaluate(*given)
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
@@ -191,19 +194,19 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
 
         return jax.tree.map(one, values)
 
-    start = jax.device_get(program.start(KEY, rates, data))
+    start = jax.device_get(program.start(fixed_key(), rates, data))
     other_data = renamed(data, order)
-    state, _ = program.advance(start, KEY, rates, data, np.int32(1))
-    other, _ = program.advance(permute(start), KEY, rates, other_data, np.int32(1))
+    state, _ = program.advance(start, fixed_key(), rates, data, np.int32(1))
+    other, _ = program.advance(permute(start), fixed_key(), rates, other_data, np.int32(1))
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)
-    scores, *_ = program.evaluate(state, KEY, rates, data)
-    other_scores, *_ = program.evaluate(other, KEY, rates, other_data)
+    scores, *_ = program.evaluate(state, fixed_key(), rates, data)
+    other_scores, *_ = program.evaluate(other, fixed_key(), rates, other_data)
     assert_equal(permute(scores), other_scores, atol=1e-5)
 
 
 def _first_cohort(data, size):
     """The ids of the clients that the program draws for the first round."""
-    key_rounds = jax.random.split(KEY, 5)[1]
+    key_rounds = jax.random.split(fixed_key(), 5)[1]
     key_cohort = jax.random.split(jax.random.fold_in(key_rounds, 0), 4)[0]
     return np.asarray(draw_cohort(key_cohort, data.train.count, size).ids)
 
@@ -234,7 +237,7 @@ def divergence_is_reported_with_its_round(subject: Subject) -> None:
 def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]:
     """Returns the bytes of a message and of an upload."""
     algorithm = subject.experiment.build(subject.hparams, 0)
-    state = jax.eval_shape(subject.program.start, KEY, subject.hparams, subject.data)
+    state = jax.eval_shape(subject.program.start, fixed_key(), subject.hparams, subject.data)
     down, up = message_bytes(algorithm, state, subject.data)
     sent = jax.eval_shape(lambda server: algorithm.download(server, 0, 0), state.server)
     assert down == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
@@ -252,7 +255,7 @@ def an_untrained_client_uploads_what_the_method_says(subject: Subject) -> None:
         memory, train = tree.take((state.clients[0], data.train), 1)
         none = train._replace(count=jnp.zeros_like(train.count))
         return (
-            method.client.local(message, memory, ClientData(none, none), KEY)[1],
+            method.client.local(message, memory, ClientData(none, none), fixed_key())[1],
             method.client.untrained(message, memory),
         )
 

@@ -18,7 +18,6 @@ from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.federations import small_config, two_clusters
 
-KEY = jax.random.key(3)
 STEPS = 40  # local steps in which every method learns; rates are traced and set by the checks
 DEVICES = 4
 RATES = ("_lr", "_eta")  # ends of the names of floats that are rates
@@ -84,11 +83,11 @@ class Subject:
 
     @functools.cached_property
     def first_state(self):
-        return jax.device_get(self.program.start(KEY, self.hparams, self.data))
+        return jax.device_get(self.program.start(fixed_key(), self.hparams, self.data))
 
-    def play(self, rounds: int, key=KEY, data=None, **rates: float):
+    def play(self, rounds: int, data=None, **rates: float):
         """State, log and scores after some rounds."""
-        data, hparams = data or self.data, floats(self.hparams, **rates)
+        key, data, hparams = fixed_key(), data or self.data, floats(self.hparams, **rates)
         state = self.program.start(key, hparams, data)
         state, log = self.program.advance(state, key, hparams, data, np.int32(rounds))
         return state, log, self.program.evaluate(state, key, hparams, data)[0]
@@ -97,6 +96,13 @@ class Subject:
         """Experiment and data of a federation with its attackers."""
         whole = with_attack_order(whole or federation(), clients=(), seed=0)
         return build_experiment(self.config(**fields), whole), whole.data
+
+
+@functools.cache
+def fixed_key() -> jax.Array:
+    """The key of all checks, made at the first call, since it starts JAX's devices."""
+    with jax.ensure_compile_time_eval():
+        return jax.random.key(3)
 
 
 def federation(padding: int = 5, filler: float = 0.0) -> Federation:

@@ -52,7 +52,7 @@ flags.DEFINE_integer(
 flags.DEFINE_bool(
     "debug",
     False,
-    "Show the traceback of an error. With run, play client by client without jit.",
+    "Show the traceback of an error. With run, compute clients one by one without jit.",
 )
 FLAGS = flags.FLAGS
 BROKEN_PIPE = 128 + 13  # the exit status of a program that SIGPIPE ends

@@ -18,13 +18,19 @@ class FinishedRun(NamedTuple):
     path: Path
     fields: dict[str, Any]  # of the configuration, by dotted name
     results: dict[str, Any]  # what results.json holds
+    unknown: str = ""  # why the fields are not known here; then they are as they were written
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The fields without the seed and without those that do not change the results."""
+        left_out = (ELSEWHERE - {"data.path"}) | {"seed"}
+        return {name: own for name, own in self.fields.items() if name not in left_out}
 
     @property
     def setting(self) -> str:
-        """The data set, and the fields that determine the results but the seed, as text."""
+        """The data set and the settings, as text."""
         data = self.results["dataset"]
-        fields = as_text(self.fields, without=(ELSEWHERE - {"data.path"}) | {"seed"})
-        return f"{data['name']} {data['source']} {fields}"
+        return f"{data['name']} {data['source']} {as_text(self.settings, without=set())}"
 
 
 def why_no_run(path: Path) -> str:
@@ -32,14 +38,20 @@ def why_no_run(path: Path) -> str:
 
     Raises:
       FileNotFoundError: there is no such folder.
+      ValueError: it is a run without results whose evaluations are damaged.
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a folder; name folders of runs, such as runs/a")
     content = held(path)
     if content != RUN:
-        return f"holds {content}" if content else "holds no run"
+        return f"holds {content or 'no run'}"
     if not (path / "results.json").exists():
-        return "has no results yet; continue it with graphfl run --resume"
+        rows = read_rows(path, ended=False)
+        last = f", the last after round {rows[-1]['round']}" if rows else ""
+        return (
+            f"has no results yet, only evaluations: {len(rows)}{last} (graphfl run --resume "
+            f"--out={path} continues it)"
+        )
     return ""
 
 
@@ -47,43 +59,77 @@ def read_run(path: Path) -> FinishedRun:
     """The run in a folder with results.
 
     Raises:
-      ValueError: a file is damaged.
+      ValueError: it is no run with results, or a file is damaged.
       OSError: a file cannot be read.
     """
-    fields, results = (_object_in(path / name) for name in ("config.json", "results.json"))
+    if why := why_no_run(path):
+        raise ValueError(f"folders={path} {why}; leave it out, or correct the folder")
+    fields, results = (read_object(path / name) for name in ("config.json", "results.json"))
+    if missing := NEEDED - results.keys():
+        raise damaged(path / "results.json", f"it has no {min(missing)}")
+    fields.pop("defaults", None)  # of settings that nothing reads
+    written, unknown = flat(fields).items(), ""
+    fields = {name: tuple(own) if isinstance(own, list) else own for name, own in written}
     try:
-        if missing := NEEDED - results.keys():
-            raise ValueError(f"it has no {min(missing)}")
-        return FinishedRun(path, recorded(flat(fields)), results)
-    except ValueError as error:
-        raise ValueError(f"{path} is damaged ({error}); leave it out, or repair it") from error
+        fields = recorded(fields)
+    except ValueError as error:  # such as the name of a part that is registered elsewhere
+        unknown = str(error)
+    return FinishedRun(path, fields, _current(results), unknown)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
+def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
     """The evaluations of the run in a folder, oldest first, as metrics.jsonl has them.
+
+    Args:
+      path: of the folder.
+      ended: whether the run has ended. If not, the last line may be incomplete; it is left out.
 
     Raises:
       ValueError: a line is damaged.
       OSError: the file cannot be read.
     """
     file, rows = path / "metrics.jsonl", []
-    for number, line in enumerate(file.read_text().splitlines(), 1):
+    if not file.exists():  # of a run of the last release that diverged at once
+        return rows
+    for number, line in enumerate(file.read_text().splitlines(keepends=True), 1):
+        if not ended and not line.endswith("\n"):
+            break
         try:
             rows.append(json.loads(line))
         except ValueError as error:
             raise ValueError(
-                f"{file}: line {number} is damaged; repair it with graphfl run --resume"
+                f"{file}: line {number} is damaged; graphfl run --resume --out={path} writes "
+                f"it again"
             ) from error
     return rows
 
 
-def _object_in(file):
+def read_object(file: Path) -> dict[str, Any]:
+    """The object in a file of JSON.
+
+    Raises:
+      ValueError: the file is missing or damaged, or holds something else.
+      OSError: the file cannot be read.
+    """
     try:
         content = json.loads(file.read_text())
-        if not isinstance(content, dict):
-            raise ValueError("it is no object")
-        return content
-    except ValueError as error:
-        raise ValueError(
-            f"{file} is damaged ({error}); leave the run out, or repair it"
-        ) from error
+    except (FileNotFoundError, ValueError) as error:
+        raise damaged(file, error) from error
+    if not isinstance(content, dict):
+        raise damaged(file, "it is no object")
+    return content
+
+
+def damaged(file: Path, why: object) -> ValueError:
+    """The error for a file that does not hold what a run writes."""
+    return ValueError(
+        f"{file} is missing or damaged ({why}); leave the run out, or run it again into "
+        f"another folder"
+    )
+
+
+def _current(results):
+    """Results with today's names of keys; the last release wrote some with others."""
+    seconds = results.get("timing", {}).items()
+    timing = {name.replace("novel", "new_clients"): own for name, own in seconds}
+    return {"new_clients": results.get("novel"), "attack": None} | results | {"timing": timing}

@@ -13,6 +13,7 @@ from graphfl_jax.configs.values import values_of
 
 COMMANDS = "graphfl_jax.commands."
 SHARED = f"{COMMANDS}common."  # modules whose flags several commands have
+READS_RUNS = {"folders", "run"}  # flags of commands whose words are folders, not configurations
 
 
 def show_help(command: str, config: ConfigDict | None) -> None:
@@ -27,9 +28,10 @@ def show_help(command: str, config: ConfigDict | None) -> None:
     for title, own in flags_of(command).items():
         parts.append("\n".join([f"{title}:", *map(_described, own)]))
     print("\n\n".join(part.strip("\n") for part in parts))
+    known = {flag.name for own in flags_of(command).values() for flag in own}
     if config is not None:
         Console().print("", field_table(config), sep="\n")
-    elif any(flag.name == "config" for own in flags_of(command).values() for flag in own):
+    elif "config" in known and not known & READS_RUNS:
         print(
             f"\nAdd a configuration to list its fields: graphfl {name} tpt48 --help, or "
             f"--config=FILE."

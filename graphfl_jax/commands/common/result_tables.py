@@ -1,118 +1,133 @@
-"""Tables of one run's results for a console."""
+"""Tables of one run's results, as text."""
 
-from rich.table import Table
-
+from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import OWN
 
 COLUMNS = 6  # targets of a table
 
 
-def metric_table(metrics: dict) -> Table:
+def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[TextTable]:
+    """What results.json holds beside the scores of all clients.
+
+    These are the scores by architecture, further metrics, errors by horizon or target, and
+    scores by label, those that there are.
+
+    Args:
+      results: what results.json holds.
+      factor: of scores.
+      unit: of scores with that factor, stated if it is not empty.
+    """
+    found = []
+    if results.get("architectures"):
+        found.append(architecture_table(results, factor, unit))
+    if results.get("metrics"):
+        found.append(metric_table(results["metrics"]))
+    if errors := results.get("errors"):
+        found.append((own_error_table if errors["units"] == OWN else error_table)(errors))
+    if results.get("labels"):
+        found.append(label_table(results, factor, unit))
+    return found
+
+
+def metric_table(metrics: dict) -> TextTable:
     """Means of the further metrics at G, L and P, and how many clients have one."""
-    table = Table(
-        title="further metrics",
-        caption="test; means over the clients for which the metric is defined",
-    )
-    table.add_column("metric")
-    for column in (*POINTS, "clients"):
-        table.add_column(column, justify="right")
+    rows = [["metric", *POINTS, "clients"]]
     for name in metrics["P"]:
-        means = [metrics[point][name]["mean"] for point in POINTS]
-        cells = ["none" if mean is None else f"{mean:.4g}" for mean in means]
-        table.add_row(name, *cells, str(metrics["P"][name]["clients"]))
-    return table
+        means = [_cell(metrics[point][name]["mean"]) for point in POINTS]
+        rows.append([name, *means, str(metrics["P"][name]["clients"])])
+    caption = "test; means over the clients for which the metric is defined"
+    return TextTable("further metrics", caption, rows)
 
 
-def architecture_table(results: dict) -> Table:
+def architecture_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
     """Test scores of the clients of each architecture, and the traffic of one of them."""
-    table = Table(
-        title="by architecture",
-        caption=f"means of {results['metric']} over clients, test; bytes per client and round",
-    )
-    table.add_column("architecture")
-    for column in ("clients", *POINTS, "down", "up"):
-        table.add_column(column, justify="right")
+    rows = [["architecture", "clients", *POINTS, "down", "up"]]
     for name, own in results["architectures"].items():
-        scores = (f"{own['scores']['test'][point]:.4g}" for point in POINTS)
+        scores = (_cell(own["scores"]["test"][point], factor) for point in POINTS)
         traffic = (f"{own[way]:,}" for way in ("down_bytes", "up_bytes"))
-        table.add_row(name, str(len(own["clients"])), *scores, *traffic)
-    return table
+        rows.append([name, str(len(own["clients"])), *scores, *traffic])
+    caption = f"{_means(results, unit)}; bytes per client and round"
+    return TextTable("by architecture", caption, rows)
 
 
-def own_error_table(errors: dict) -> Table:
+def error_table(errors: dict) -> TextTable:
+    """Errors of forecasts at G, L and P over the targets that are not missing."""
+    rows = [["scored at", *errors["G"]]]
+    rows += [[point, *map(error_cell, errors[point].values())] for point in POINTS]
+    caption = "without missing targets; results.json also has the errors with them"
+    return TextTable(f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts", caption, rows)
+
+
+def error_cell(errors: dict) -> str:
+    """MAE, RMSE and MAPE at one horizon, over targets that are not missing."""
+    return f"{errors['mae_seen']:.2f}/{errors['rmse_seen']:.2f}/{errors['mape_seen']:.1f}"
+
+
+def own_error_table(errors: dict) -> TextTable:
     """Errors of scaled targets at G, L and P in the targets' own units."""
     targets = list(errors["G"])[:COLUMNS]
     others = len(errors["G"]) - len(targets)
-    table = Table(
-        title="MAE/RMSE in the targets' own units",
-        caption="test, means over clients"
-        + (f"; results.json has {others} more targets" if others else ""),
-    )
-    table.add_column("scored at")
-    for target in targets:
-        table.add_column(target, justify="right")
+    rows = [["scored at", *targets]]
     for point in POINTS:
         cells = (errors[point][target] for target in targets)
-        table.add_row(point, *(f"{own['mae']:.4g}/{own['rmse']:.4g}" for own in cells))
-    return table
-
-
-def label_table(results: dict) -> Table:
-    """The AUC of each label at G, L and P, and how many clients have one."""
-    labels = results["labels"]
-    table = Table(
-        title=f"AUC by label on {results['dataset']['name']}",
-        caption="test; means over the clients with positive and negative examples",
+        rows.append([point, *(f"{own['mae']:.4g}/{own['rmse']:.4g}" for own in cells)])
+    caption = "test, means over clients" + (
+        f"; results.json has {others} more targets" if others else ""
     )
-    table.add_column("label")
-    for column in (*POINTS, "clients"):
-        table.add_column(column, justify="right")
+    return TextTable("MAE/RMSE in the targets' own units", caption, rows)
+
+
+def label_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
+    """The AUC of each label at G, L and P, and how many clients have one."""
+    labels, rows = results["labels"], [["label", *POINTS, "clients"]]
     for label in labels["P"]:
         own = [labels[point][label] for point in POINTS]
-        scores = ["none" if one["auc"] is None else f"{one['auc']:.4g}" for one in own]
-        table.add_row(label, *scores, str(own[-1]["clients"]))
-    return table
+        scores = (_cell(one["auc"], factor) for one in own)
+        rows.append([label, *scores, str(own[-1]["clients"])])
+    title = f"AUC{_stated(unit)} by label on {results['dataset']['name']}"
+    caption = "test; means over the clients with positive and negative examples"
+    return TextTable(title, caption, rows)
 
 
-def new_clients_table(results: dict) -> Table:
+def new_clients_table(results: dict) -> TextTable:
     """Test scores of the new clients when they join and after each of their rounds."""
     new_clients = results["new_clients"]
-    table = Table(
-        title=f"{len(new_clients['clients'])} new clients on {results['dataset']['name']}",
-        caption=f"{results['metric']} after rounds in which only the new clients adapt"
-        + (
-            f"; diverged in round {new_clients['diverged_at']}"
-            if new_clients["diverged_at"] >= 0
-            else ""
-        ),
-    )
-    for column in ("rounds", *POINTS, "sd over clients at P", "worst decile at P"):
-        table.add_column(column, justify="right")
+    rows = [["rounds", *POINTS, "sd over clients at P", "worst decile at P"]]
     for row in new_clients["curve"]:
         scores = [row[point]["mean"] for point in POINTS]
         scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
-        table.add_row(str(row["rounds"]), *(f"{score:.4g}" for score in scores))
-    return table
+        rows.append([str(row["rounds"]), *map(_cell, scores)])
+    title = f"{len(new_clients['clients'])} new clients on {results['dataset']['name']}"
+    caption = f"{results['metric']} after rounds in which only the new clients adapt"
+    if new_clients["diverged_at"] >= 0:
+        caption += f"; diverged in round {new_clients['diverged_at']}"
+    return TextTable(title, caption, rows)
 
 
-def attack_table(results: dict) -> Table:
+def new_architectures_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
+    """Test scores of the new clients of each architecture, before and after their rounds."""
+    rows = [["architecture", "trained", "clients", "rounds", *POINTS]]
+    for name, own in results["new_clients"]["architectures"].items():
+        trained = "yes" if own["trained"] else "no"
+        for row in own["curve"]:
+            scores = (_cell(row[point], factor) for point in POINTS)
+            counts = (str(len(own["clients"])), str(row["rounds"]))
+            rows.append([name, trained, *counts, *scores])
+    return TextTable("new clients by architecture", _means(results, unit), rows)
+
+
+def attack_table(results: dict) -> TextTable:
     """Test scores of all and of benign clients, and the success rate of a backdoor.
 
     Benign clients are also split by the share of malicious ones among their neighbours.
     """
     attack, everyone = results["attack"], results["scores"]["final"]
     defence = f" against {results['defence']}" if results["defence"] else ""
-    notes = [results["metric"], "results.json has their names", rejected_text(results)]
-    table = Table(
-        title=f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients",
-        caption="; ".join(filter(None, notes)),
-    )
-    table.add_column("test scores of")
-    for column in ("clients", *POINTS):
-        table.add_column(column, justify="right")
+    rows = [["test scores of", "clients", *POINTS]]
 
     def add(name, count, scores):
-        table.add_row(name, str(count), *(f"{scores[point]:.4g}" for point in POINTS))
+        rows.append([name, str(count), *(_cell(scores[point]) for point in POINTS)])
 
     means = {point: everyone[point]["mean"] for point in POINTS}
     add("all clients", len(everyone["P"]["per_client"]), means)
@@ -125,7 +140,9 @@ def attack_table(results: dict) -> Table:
         add(f"  {share} malicious", len(row["ids"]), row["scores"])
     if attack["success"]:
         add("attack success", "", attack["success"])
-    return table
+    title = f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients"
+    notes = [results["metric"], "results.json has their names", rejected_text(results)]
+    return TextTable(title, "; ".join(filter(None, notes)), rows)
 
 
 def rejected_text(results: dict) -> str:
@@ -139,3 +156,15 @@ def rejected_text(results: dict) -> str:
         if shares[who] is not None
     ]
     return f"rejected uploads: {', '.join(named)} clients"
+
+
+def _cell(value: float | None, factor: float = 1) -> str:
+    return "none" if value is None else f"{factor * value:.4g}"
+
+
+def _means(results, unit):
+    return f"means of {results['metric']}{_stated(unit)} over clients, test"
+
+
+def _stated(unit):
+    return f" ({unit})" if unit else ""

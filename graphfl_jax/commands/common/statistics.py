@@ -1,5 +1,7 @@
 """Statistics over runs: divergence, means over seeds and confidence intervals."""
 
+from collections.abc import Sequence
+
 import numpy as np
 
 
@@ -23,15 +25,19 @@ def over_seeds(values: list[float]) -> dict:
       ``mean``; ``half_width`` of its 95 % interval, None with a single seed; and the values
       themselves as ``seeds``.
     """
-    half_width = None
-    if len(values) > 1:
-        error = np.std(values, ddof=1) / np.sqrt(len(values))
-        half_width = float(critical_value(len(values), missed=0.05) * error)
     return {
         "mean": float(np.mean(values)),
-        "half_width": half_width,
+        "half_width": half_width(values),
         "seeds": list(map(float, values)),
     }
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Half of the 95 % confidence interval of the mean of a sample; None for one value."""
+    if len(values) < 2:
+        return None
+    error = np.std(values, ddof=1) / np.sqrt(len(values))
+    return float(critical_value(len(values), missed=0.05) * error)
 
 
 def wilcoxon_p(differences: np.ndarray) -> float:

@@ -1,9 +1,28 @@
 """Rows of text as tables: for the console and as Markdown. The first row holds the heads."""
 
+from typing import NamedTuple
+
 from rich import box
 from rich.table import Table
 
-from graphfl_jax.evaluation import POINTS
+
+class TextTable(NamedTuple):
+    """A table as text."""
+
+    title: str
+    caption: str
+    rows: list[list[str]]  # the first row holds the heads
+
+    def wide(self) -> Table:
+        """For a console: with a box, and all columns but the first aligned to the right."""
+        (first, *others), *body = self.rows
+        table = Table(title=self.title, caption=self.caption)
+        table.add_column(first)
+        for head in others:
+            table.add_column(head, justify="right")
+        for row in body:
+            table.add_row(*row)
+        return table
 
 
 def narrow(
@@ -56,20 +75,3 @@ def escaped(text: str) -> str:
 
 def _markdown_cell(cell):
     return cell.replace("|", "\\|").replace("\n", " ")
-
-
-def new_architectures_table(results: dict) -> Table:
-    """Test scores of the new clients of each architecture, before and after their rounds."""
-    table = Table(
-        title="new clients by architecture",
-        caption=f"means of {results['metric']} over clients, test",
-    )
-    table.add_column("architecture")
-    for column in ("trained", "clients", "rounds", *POINTS):
-        table.add_column(column, justify="right")
-    for name, own in results["new_clients"]["architectures"].items():
-        trained = "yes" if own["trained"] else "no"
-        for row in own["curve"]:
-            scores = (f"{row[point]:.4g}" for point in POINTS)
-            table.add_row(name, trained, str(len(own["clients"])), str(row["rounds"]), *scores)
-    return table

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 from rich.table import Table
 
+from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
@@ -79,11 +80,6 @@ def forecast_row(dataset: str, forecast: dict, units: str) -> dict:
         "mse": forecast["scores"]["mean"],
         "errors": {"P": forecast["errors"]},
     }
-
-
-def error_cell(errors: dict) -> str:
-    """MAE, RMSE and MAPE at one horizon, over targets that are not missing."""
-    return f"{errors['mae_seen']:.2f}/{errors['rmse_seen']:.2f}/{errors['mape_seen']:.1f}"
 
 
 def error_rows(rows: list[dict]) -> list[list[str]]:

@@ -1,18 +1,16 @@
 """What the files of a run's folder state, as a plain dictionary for a report."""
 
-import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
+from graphfl_jax.commands.common.finished_runs import FinishedRun, read_object, read_rows
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs import PRESETS, methods
 from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.values import configuration, flat, recorded, values_of
+from graphfl_jax.configs.values import configuration, values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import description
-from graphfl_jax.runs.folder import RUN, held
 from graphfl_jax.runs.identity import PATHS
 
 THOUSANDTHS = "× 10⁻³"
@@ -24,55 +22,42 @@ NO_DESCRIPTION = (
 )
 
 
-def read_run(path: Path, published: Callable) -> dict[str, Any]:
-    """What a report states of the run in a folder. Scores are those of the files, unchanged.
+def stated(run: FinishedRun, published: Callable) -> dict[str, Any]:
+    """What a report states of a run. Scores are those of the files, unchanged.
 
     Args:
-      path: of the folder.
+      run: with its folder.
       published: `paper.published.published`.
 
     Raises:
-      ValueError: the folder holds no run, or a run without results; or a file is damaged.
+      ValueError: a file is damaged.
     """
-    if held(path) != RUN:
-        what = f"holds {held(path)}" if held(path) else "holds no run"
-        raise ValueError(f"folders={path} {what}; name the folder of a run, such as runs/mine")
-    config = _read(path / "config.json")
-    ended = (path / "results.json").exists()
-    rows = _read_lines(path / "metrics.jsonl", ended=ended)
-    if not ended:
-        last = f", the last after round {rows[-1]['round']}" if rows else ""
-        raise ValueError(
-            f"folders={path} has no results.json, only evaluations: {len(rows)}{last} of "
-            f"{config.get('rounds', '?')}; wait until the run has ended, or continue it with "
-            f"graphfl run --out={path} --resume"
-        )
-    results = _read(path / "results.json")
-    described = None
-    if (path / description.FILE).exists():
-        described = _read(path / description.FILE)
+    rows, described = read_rows(run.path), None
+    if (run.path / description.FILE).exists():
+        described = read_object(run.path / description.FILE)
     try:
-        return _collected(path, config, rows, _renamed(results), described, published)
+        return _collected(run, rows, described, published)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
-            f"folders={path} has files that do not fit together ({type(error).__name__}: "
+            f"folders={run.path} has files that do not fit together ({type(error).__name__}: "
             f"{error}); run it again into another folder"
         ) from error
 
 
-def _collected(path, config, rows, results, described, published):
+def _collected(run, rows, described, published):
+    path, values, results, unknown = run
     metric = results["metric"]
     factor, unit = UNITS.get(metric, (1, ""))
     unit = PRINTED.get(unit, unit)
     clients = _clients(results, described)
     dataset, timing = results["dataset"], results["timing"]
-    values, paper, settings, unknown = flat(config), None, [], ""
+    paper, settings = None, []
     try:
-        values = recorded(values)
-        paper = published(configuration(values), results["variant"], dataset)
-        settings = settings_of(values, results["variant"])
-    except ValueError as error:
-        unknown = f"The defaults are not known here: {error}."
+        if not unknown:
+            paper = published(configuration(values), results["variant"], dataset)
+            settings = settings_of(values, results["variant"])
+    except ValueError as error:  # a value is outside today's range
+        unknown = str(error)
     return {
         "path": str(path),
         "name": path.absolute().name,
@@ -80,8 +65,6 @@ def _collected(path, config, rows, results, described, published):
         "data": dataset["name"],
         "source": dataset["source"],
         "extent": dataset["extent"],
-        "sha256": dataset["sha256"],
-        "split": (results.get("identity") or {}).get("arrays"),
         "seed": results["seed"],
         "rounds": results["rounds"],
         "metric": metric,
@@ -89,6 +72,7 @@ def _collected(path, config, rows, results, described, published):
         "unit": unit,
         "higher": results["higher_is_better"],
         "diverged": results["diverged"],
+        "results": results,
         "published": paper and {"mean": paper.mean, "spread": paper.spread, "unit": unit},
         "main": results["scores"] and _summary(results["scores"]["final"]["P"]),
         "clients": clients,
@@ -106,8 +90,7 @@ def _collected(path, config, rows, results, described, published):
         "versions": results.get("versions", {}),
         "commit": results.get("git_commit"),
         "settings": settings,
-        "unknown": unknown,
-        "values": values,
+        "unknown": unknown and f"The defaults are not known here: {unknown}.",
     }
 
 
@@ -120,13 +103,6 @@ def in_readable_units(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     }
     plain = {"factor": 1, "unit": ""}
     return [run | plain if (run["data"], run["metric"]) in large else run for run in runs]
-
-
-def _renamed(results):
-    """Results with today's names of keys, which the last release wrote with others."""
-    found = {"new_clients": results.get("novel"), "attack": None} | results
-    timing = {name.replace("novel", "new_clients"): s for name, s in found["timing"].items()}
-    return found | {"timing": timing}
 
 
 def _clients(results, described):
@@ -256,33 +232,3 @@ def settings_of(values: dict[str, Any], variant: str) -> list[dict[str, Any]]:
         for name, value in sorted(values.items())
         if value != defaults[name] and name not in PATHS | {"seed"}
     ]
-
-
-def _read(path):
-    try:
-        content = json.loads(path.read_text())
-        if not isinstance(content, dict):
-            raise ValueError("no keys")
-        return content
-    except (FileNotFoundError, ValueError) as error:
-        raise ValueError(
-            f"folders={path.parent}: {path.name} is missing or damaged; run it again into "
-            f"another folder"
-        ) from error
-
-
-def _read_lines(path, *, ended):
-    """The evaluations in metrics.jsonl; a run that diverged at once has none.
-
-    The last line of a run that has not ended can be incomplete. It is then left out.
-    """
-    if not path.exists():
-        return []
-    lines = path.read_text().splitlines(keepends=True)
-    try:
-        return [json.loads(line) for line in lines if ended or line.endswith("\n")]
-    except ValueError as error:
-        raise ValueError(
-            f"folders={path.parent}: {path.name} is damaged; continue the run with "
-            f"graphfl run --out={path.parent} --resume, which writes it again"
-        ) from error

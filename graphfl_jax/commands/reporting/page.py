@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import graphfl_jax
+from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.result_tables import further_tables, new_architectures_table
+from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import in_readable_units, read_run
+from graphfl_jax.commands.reporting.folders import in_readable_units, stated
 from graphfl_jax.runs.checkpoint import write_text
 
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
-SHOWN = (
-    "values",
-    "versions",
-    "settings",
-    "unknown",
-)  # parts that the template shows, not the script
+# Parts that the template shows, or that are shown as tables, and not by the script.
+SHOWN = {"versions", "settings", "unknown", "results"}
 # The script of a page, in the order of its parts; the last one starts.
 SCRIPTS = ("elements", "map", "clients", "lines", "matrix", "report")
 
@@ -34,27 +33,31 @@ def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None
       ValueError: a folder holds no finished run, or two hold the same run.
       OSError: the file cannot be written.
     """
-    runs = in_readable_units([read_run(folder, published) for folder in folders])
-    write_text(to, rendered(runs, compared(runs) if len(runs) > 1 else None))
+    runs = [read_run(folder) for folder in folders]
+    facts = in_readable_units([stated(run, published) for run in runs])
+    write_text(to, rendered(facts, compared(runs, facts) if len(runs) > 1 else None))
 
 
 def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str:
     """The text of a page.
 
     Args:
-      runs: from `folders.read_run`.
+      runs: from `folders.stated`.
       comparison: of several runs, from `comparison.compared`.
     """
     import jinja2
 
-    room = files("graphfl_jax.commands.reporting")
-    scripts = [(room / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
+    folder = files("graphfl_jax.commands.reporting")
+    scripts = [(folder / f"{name}.js").read_text("utf-8") for name in SCRIPTS]
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["number"] = number
-    template = environment.from_string((room / "report.html.j2").read_text("utf-8"))
-    data = [{key: run[key] for key in run.keys() - set(SHOWN)} for run in runs]
+    template = environment.from_string((folder / "report.html.j2").read_text("utf-8"))
+    data = [
+        {key: run[key] for key in run.keys() - SHOWN} | {"further": further(run)}
+        for run in runs
+    ]
     curves = comparison and [
         {key: group[key] for key in ("name", "data", "metric", "factor", "unit", "curve")}
         for group in comparison["groups"]
@@ -64,10 +67,19 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         comparison=comparison,
         not_real=NOT_REAL,
         version=graphfl_jax.__version__,
-        style=(room / "report.css").read_text("utf-8"),
+        style=(folder / "report.css").read_text("utf-8"),
         script="\n".join(scripts),
         data=script_text({"runs": data, "groups": curves}),
     )
+
+
+def further(run: dict[str, Any]) -> list[TextTable]:
+    """Tables of what the results hold beside the scores of all clients, in the run's unit."""
+    results, unit = run["results"], (run["factor"], run["unit"])
+    tables = further_tables(results, *unit)
+    if "architectures" in (results["new_clients"] or {}):
+        tables.append(new_architectures_table(results, *unit))
+    return tables
 
 
 def script_text(content: Any) -> str:

@@ -20,6 +20,15 @@ function showAttack(run) {
   ]);
 }
 
+function showFurther(run) {
+  const found = run.further.flatMap(([title, caption, [head, ...body]]) => [
+    make("h3", {}, title),
+    table(head, body),
+    make("p", { class: "hint" }, caption),
+  ]);
+  put("further", found.length ? found : null);
+}
+
 function showCost(run) {
   const names = {
     compile_s: "compilation",
@@ -54,6 +63,7 @@ function show() {
   showMap(run);
   showCurve(run);
   showHistogram(run);
+  showFurther(run);
   showMatrices(run);
   showNew(run);
   showAttack(run);

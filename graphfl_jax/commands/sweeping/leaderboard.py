@@ -22,7 +22,8 @@ def leaderboards(lines: list[dict]) -> list[dict]:
       ``other_code`` that was accepted, the ``rows``, best first, and the ``diverged`` runs. A
       row has a ``point``, the number of its ``runs``, ``validation``, ``sd_seeds`` and
       ``test``. With new clients it also has their validation scores at the start,
-      ``new_clients``, and after their rounds, ``later``. A point with a diverged run has no
+      ``new_clients``, and after their rounds, ``later``. Further metrics are added by their
+      names after ``test_``, None where no client has one. A point with a diverged run has no
       row.
     """
     boards = {}
@@ -70,7 +71,11 @@ def _row(runs):
             scores = [run["validation"]["new_clients"][rounds] for run in runs]
             row[name] = float(np.mean(scores))
     test = [run["scores"]["final"]["P"]["mean"] for run in runs]
-    return row | {"test": float(np.mean(test))}
+    row["test"] = float(np.mean(test))
+    for name in (runs[0].get("metrics") or {"P": ()})["P"]:
+        means = [run["metrics"]["P"][name]["mean"] for run in runs]
+        row[f"test_{name}"] = None if None in means else float(np.mean(means))
+    return row
 
 
 def ranked_rows(board: dict, top: int) -> list[list[str]]:
@@ -78,13 +83,15 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
     fields = board["fields"]
     same = len({row["runs"] for row in board["rows"]}) == 1
     left_out = {"point", "runs"} if same else {"point"}
-    numbers = [name for name in (board["rows"] or [{}])[0] if name not in left_out]
+    names = dict.fromkeys(name for row in board["rows"] for name in row)
+    numbers = [name for name in names if name not in left_out]
     heads = [field.removeprefix("hparams.") for field in fields]
     text = [[*heads, *(name.replace("_", " ") for name in numbers)]]
     for row in board["rows"][:top]:
         values = [row["point"].get(field, "") for field in fields]
         cells = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
-        text.append([*cells, *(f"{row[name]:.4g}" for name in numbers)])
+        scores = map(row.get, numbers)
+        text.append([*cells, *("none" if v is None else f"{v:.4g}" for v in scores)])
     return text
 
 

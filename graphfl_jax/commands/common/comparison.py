@@ -11,7 +11,12 @@ import itertools
 import numpy as np
 
 from graphfl_jax.commands.common.finished_runs import FinishedRun
-from graphfl_jax.commands.common.statistics import diverged, over_seeds, wilcoxon_p
+from graphfl_jax.commands.common.statistics import (
+    diverged,
+    half_width,
+    over_seeds,
+    wilcoxon_p,
+)
 from graphfl_jax.evaluation import POINTS
 
 
@@ -24,13 +29,14 @@ def comparison(runs: list[FinishedRun]) -> dict:
     Returns:
       ``settings``, for each its ``name``, ``method``, ``data``, ``metric``,
       ``higher_is_better``, ``runs`` (folders), ``seeds``, the number of ``diverged`` runs, its
-      values of the ``fields`` that differ between settings, and the ``scores`` at G, L and P as
-      `over_seeds` gives them, None if a run diverged; ``fields``, the names of these fields;
-      ``pairs``, with ``first`` and ``second``, their common ``seeds``, the number of
-      ``clients``, and ``points``: at each the mean ``difference`` of second - first, the
-      number of clients for which the second is ``better``, ``p`` of the test, and ``p_holm``,
-      which Holm's method corrects for the number of pairs; and ``unpaired``, the pairs without
-      a test and why.
+      values of the ``fields`` that differ between settings, the ``scores`` at G, L and P as
+      `over_seeds` gives them, None if a run diverged, and such scores of further ``metrics`` by
+      name, None where a metric is undefined; ``fields``, the names of these fields; ``pairs``,
+      with ``first`` and ``second``, their common ``seeds``, the number of ``clients``, and
+      ``points``: at each the mean ``difference`` of second - first, the ``half_width`` of its
+      95 % interval over clients, the numbers of clients for which the second is ``better`` and
+      ``worse``, ``p`` of the test, and ``p_holm``, which Holm's method corrects for the number
+      of pairs; and ``unpaired``, the pairs without a test and why.
 
     Raises:
       ValueError: two runs have the same configuration and seed.
@@ -40,12 +46,12 @@ def comparison(runs: list[FinishedRun]) -> dict:
         own = by_setting.setdefault(run.setting, {})
         if (other := own.get(run.results["seed"])) is not None:
             raise ValueError(
-                f"{other.path} and {run.path} have the same configuration and seed "
-                f"{run.results['seed']}; leave one out"
+                f"folders={run.path} has the configuration and the seed of {other.path}; leave "
+                f"one of them out"
             )
         own[run.results["seed"]] = run
     groups = [dict(sorted(own.items())) for own in by_setting.values()]
-    fields = differing([next(iter(own.values())).fields for own in groups])
+    fields = differing([next(iter(own.values())).settings for own in groups])
     settings = [
         _setting(name, own, fields) for name, own in zip(_names(groups), groups, strict=True)
     ]
@@ -67,13 +73,12 @@ def comparison(runs: list[FinishedRun]) -> dict:
 
 
 def differing(configurations: list[dict]) -> list[str]:
-    """The fields that do not have the same value in all configurations, but the seed."""
+    """The fields that do not have the same value in all configurations."""
     names = dict.fromkeys(itertools.chain.from_iterable(configurations))
     return [
         name
         for name in names
-        if name != "seed"
-        and any(one.get(name) != configurations[0].get(name) for one in configurations[1:])
+        if any(one.get(name) != configurations[0].get(name) for one in configurations[1:])
     ]
 
 
@@ -100,10 +105,11 @@ def _names(groups):
 def _setting(name, runs, fields):
     first = next(iter(runs.values()))
     broken = sum(diverged(run.results) for run in runs.values())
-    scores = None
+    scores, metrics = None, {}
     if not broken:
         finals = [run.results["scores"]["final"] for run in runs.values()]
         scores = {point: over_seeds([own[point]["mean"] for own in finals]) for point in POINTS}
+        metrics = _metrics([run.results.get("metrics") for run in runs.values()])
     return {
         "name": name,
         "method": first.results["variant"],
@@ -115,7 +121,19 @@ def _setting(name, runs, fields):
         "diverged": broken,
         "fields": {field: first.fields.get(field) for field in fields},
         "scores": scores,
+        "metrics": metrics,
     }
+
+
+def _metrics(of_runs):
+    """Further metrics by name and point: means over seeds, None if a run has none."""
+    found = {}
+    for name in of_runs[0]["P"] if of_runs[0] else ():
+        for point in POINTS:
+            means = [own[point][name]["mean"] for own in of_runs]
+            defined = None not in means
+            found.setdefault(name, {})[point] = over_seeds(means) if defined else None
+    return found
 
 
 def _why_not(first, second):
@@ -149,9 +167,12 @@ def _paired(first, second, higher_is_better):
     points = {}
     for point in POINTS:
         change = _per_client(second, seeds, point) - _per_client(first, seeds, point)
+        gain = change if higher_is_better else -change
         points[point] = {
             "difference": float(change.mean()),
-            "better": int(np.sum(change > 0 if higher_is_better else change < 0)),
+            "half_width": half_width(change),
+            "better": int(np.sum(gain > 0)),
+            "worse": int(np.sum(gain < 0)),
             "p": wilcoxon_p(change),
         }
     return {"seeds": seeds, "clients": len(change), "points": points}

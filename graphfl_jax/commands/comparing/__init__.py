@@ -1,1 +1,0 @@
-"""Comparisons of finished runs: their settings, scores and paired tests."""
