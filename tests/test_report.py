@@ -131,12 +131,22 @@ def test_malicious_clients_have_a_row_of_their_own(folders, tmp_path):
         described["clients"][2]["malicious"] = True
     with edited(copy / "results.json") as results:
         results["attack"] = {"name": "label_flip", "success": None}
-        results["rejected"] = {"honest": 0.25, "malicious": 0.5, "per_client": []}
+        results["attack"]["benign_by_malicious_neighbours"] = [
+            {"share": "none", "ids": [1, 3], "scores": dict.fromkeys("GLP", 0.7)}
+        ]
+        results["rejected"] = {
+            "honest": 0.25,
+            "malicious": 0.5,
+            "per_client": [0, 0.1, 0.5, 0.3],
+        }
     kinds = read(copy)["attack"]["kinds"]
     scores = results["scores"]["final"]["P"]["per_client"]
     assert kinds["malicious"]["scores"]["P"] == scores[2] and kinds["malicious"]["clients"] == 1
     assert kinds["honest"]["scores"]["P"] == pytest.approx(np.delete(scores, 2).mean())
     assert kinds["honest"]["rejected"] == 0.25
+    part = kinds["honest, no neighbour malicious"]
+    assert part["clients"] == 2 and part["scores"]["P"] == 0.7
+    assert part["rejected"] == pytest.approx(0.2)
 
 
 def test_learned_shares_are_lines_where_there_are_no_relations():

@@ -174,7 +174,10 @@ def _labels(described):
 
 
 def _attack(results, clients):
-    """Mean scores of honest and of malicious clients, and the rejected uploads."""
+    """Mean scores of honest and of malicious clients, and the rejected uploads.
+
+    Honest clients are also split by the share of malicious ones among their neighbours.
+    """
     attack, scores = results["attack"], _scores(results)
     rejected, defence = results.get("rejected"), results.get("defence")
     if not attack and not defence:
@@ -190,6 +193,14 @@ def _attack(results, clients):
             and rows
             and {point: sum(scores[point][i] for i in rows) / len(rows) for point in POINTS},
             "rejected": rejected and rejected[kind],
+        }
+    for own in (attack or {}).get("benign_by_malicious_neighbours") or ():
+        ids, share = own["ids"], own["share"]
+        parts = rejected and [rejected["per_client"][i] for i in ids]
+        kinds[f"honest, {'no neighbour' if share == 'none' else share} malicious"] = {
+            "clients": len(ids),
+            "scores": own["scores"],
+            "rejected": parts and sum(parts) / len(parts),
         }
     success = attack and attack.get("success")
     return {
