@@ -649,7 +649,7 @@ def whole(tmp_path_factory):
     ), folder / "out"
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_results_have_the_scores_of_each_architecture(whole):
     result, folder = whole
     results = json.loads((folder / "results.json").read_text())

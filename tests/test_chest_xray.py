@@ -204,7 +204,7 @@ def test_a_run_reports_the_auc_of_all_labels(ran):
     assert best["round"] == rows[int(np.argmax(means))]["round"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_resumed_run_has_the_same_scores(ran, tmp_path):
     whole, result = ran
     out = tmp_path / "again"
@@ -661,7 +661,7 @@ TINY = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_states_the_data_and_prints_all_labels(tmp_path):
     words = [*TINY, "--config.data.source=simulated", "--config.data.pooled_test=True"]
     status, printed, errors = launched("run", *words, "--out=here", cwd=tmp_path)

@@ -314,7 +314,7 @@ def test_official_list_is_read_completely(data_root):
     assert all(photo.file.split("/")[2] == str(photo.client[0]) for photo in photos)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_simulated_images_make_a_federation():
     loaded = compcars.compcars(root="", source="simulated", seed=0)
     assert (loaded.source, loaded.extent) == ("simulated", "")

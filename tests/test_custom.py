@@ -323,7 +323,7 @@ def test_file_without_relations_trains(data_file, method, graph):
     assert len(results["scores"]["final"]["P"]["per_client"]) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("shared_programs")
 def test_arrays_in_memory_train_the_same_as_their_file(data_file):
     config = small("fedavg", data_file, **{"new_clients.fraction": 0.4})

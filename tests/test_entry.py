@@ -335,8 +335,13 @@ FAULTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("function", FAULTS)
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name == "local" else pytest.mark.release)
+        for name in FAULTS
+    ],
+)
 def test_debug_names_where_a_function_of_the_method_fails(function):
     def broken(*arguments):
         raise KeyError("weights")
@@ -356,8 +361,8 @@ def test_debug_names_where_a_function_of_the_method_fails(function):
 @pytest.mark.parametrize(
     "method, changes",
     [
-        pytest.param("panacea", {}, marks=pytest.mark.slow),
-        pytest.param("ditto", {"rounds": 2, "eval_every": 2}, marks=pytest.mark.release),
+        pytest.param("panacea", {}, marks=pytest.mark.release),
+        pytest.param("ditto", {"rounds": 2, "eval_every": 2}, marks=pytest.mark.slow),
         pytest.param(
             *("fedavg", {"attack__name": "sign_flip", "attack__clients": (0, 1)}),
             marks=pytest.mark.release,

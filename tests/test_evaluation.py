@@ -23,7 +23,9 @@ def scores_of(experiment, scope):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["panacea", "ditto"])  # P is G; P is another model
+@pytest.mark.parametrize(
+    "method", [pytest.param("panacea", marks=pytest.mark.release), "ditto"]
+)  # P is G; P is another model
 @pytest.mark.parametrize(
     "scope", [Scope(("P",), ("val",)), Scope(("G", "L"), ("test",)), Scope(("L", "P"))]
 )

@@ -215,7 +215,7 @@ def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.release)])
 def test_a_sharded_round_is_the_unsharded_one(method):
     """On two devices. The groups of 4 and 3 clients are evaluated two at a time."""
     mesh = client_mesh(2)
@@ -226,7 +226,7 @@ def test_a_sharded_round_is_the_unsharded_one(method):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.release)])
 def test_vmapped_runs_are_the_looped_ones(method):
     program = program_of(method)
     keys = jax.random.split(KEY, 2)
@@ -259,7 +259,7 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     assert_equal(without, given)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
     """All clients take part with all examples, so that no draw matters."""
     first = jax.device_get(start_of("fedavg"))

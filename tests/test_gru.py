@@ -87,7 +87,7 @@ def test_forecasts_do_not_depend_on_future_values(batch):
     assert not np.allclose(model.apply(params, batch.x), model.apply(params, changed))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("decay, played, forced", [(50.0, 0, True), (0.5, 1000, False)])
 def test_scheduled_sampling_moves_from_true_values_to_forecasts(batch, decay, played, forced):
     """True values have the probability k / (k + exp(rounds / k)). At the start it is 50 / 51,

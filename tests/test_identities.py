@@ -344,7 +344,7 @@ def fedah_of(head_steps, eta):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_fedah_with_eta_0_is_fedavg_that_trains_head_and_body_in_turn():
     """All shares stay at 1, so that every client starts from the server's head."""
     in_turn = fedrep_of(2).client.local

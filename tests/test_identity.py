@@ -464,7 +464,9 @@ def other_score(line):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", [other_score, without_digest])
+@pytest.mark.parametrize(
+    "change", [other_score, pytest.param(without_digest, marks=pytest.mark.release)]
+)
 def test_the_run_of_a_changed_line_is_repeated(swept, groups, change):
     path = swept / "trials.jsonl"
     first, second = path.read_text().splitlines()

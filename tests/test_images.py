@@ -506,7 +506,7 @@ def test_perceptrons_scale_bytes():
 IMAGES = ["--config.data.source=simulated", "--config.data.cap=20"]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_states_that_images_are_simulated(tmp_path):
     words = ["--config.model.name=mlp", "--config.model.hidden=5", *IMAGES, "--out=here"]
     status, printed, errors = entry("run", *words, cwd=tmp_path, file="fashion_mnist.py")

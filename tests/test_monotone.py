@@ -229,14 +229,20 @@ def played(method, defence="", **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedavg", "panacea", "sfl"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "panacea",
+        *[pytest.param(method, marks=pytest.mark.release) for method in ("fedavg", "sfl")],
+    ],
+)
 def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):
     defended, plain = played(method, "monotone", **TRUSTING), played(method)
     for a, b in zip(jax.tree.leaves(defended), jax.tree.leaves(plain), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("method", [name.replace("_", "-") for name in ALGORITHMS])
 def test_every_method_whose_clients_send_models_can_have_it(method):
     """The state keeps its shape; methods whose clients send something else are refused."""

@@ -380,7 +380,7 @@ def test_allocations_are_kept_at_every_evaluation_and_over_an_interruption(tmp_p
     assert resumed.splitlines() == lines
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_methods_without_mixtures_have_no_allocation():
     result = graphfl_jax.run(small_config("fedavg", rounds=1, eval_every=1), two_clusters())
     assert result.results["allocation"] is None and "allocation" not in result.rows[0]

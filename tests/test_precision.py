@@ -78,7 +78,7 @@ def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
     assert products and all("bf16" in line for line in products)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("name", ["mlp", "lenet"])
 def test_predictions_stay_float32(name):
     whole, x = MODELS[name](), batch_of(name).x

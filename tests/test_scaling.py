@@ -103,7 +103,7 @@ def test_vmapped_runs_have_different_seeds():
     assert rounds.client_steps == 3 * 4 * 5
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_runs_are_split_over_the_devices_that_divide_them():
     """Tests simulate eight devices."""
     assert scaling.mesh_of(1) is None and scaling.mesh_of(11) is None
@@ -127,7 +127,7 @@ def test_a_player_continues_and_keeps_the_first_state():
     assert int(rounds.state.round) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_clients_are_split_over_the_given_number_of_devices(monkeypatch):
     """Tests simulate eight devices."""
     monkeypatch.setattr(scaling, "AT_LEAST", 10)

@@ -146,7 +146,7 @@ def test_a_function_of_many_is_called_once_when_mapped_over_clients():
 # ------------------------------------------------------------------------------ neighbourhoods
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, monkeypatch):
     monkeypatch.setattr(neighbourhoods, "SIZE", 8)
     monkeypatch.setattr(neighbourhoods, "EDGES", 20)
@@ -424,7 +424,7 @@ def largest_array(jaxpr):
     return max(sizes)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("method", ["panacea", "sfl"])
 def test_no_array_of_a_large_federation_has_a_number_for_each_pair(method):
     """Arrays of a round grow with the relations times the width, here 8."""

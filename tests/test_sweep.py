@@ -110,7 +110,7 @@ def test_a_field_that_no_run_reads_is_refused():
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_diverged_run_has_the_results_of_the_single_run():
     config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)
     (results, rows, *_), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
@@ -156,7 +156,7 @@ def test_runs_do_not_depend_on_how_many_are_in_a_program():
         )
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_seeds_may_differ_in_the_number_of_their_relations():
     config = tiny_config("sfl", rounds=1, data__graph="knn", algorithm__sfl_layers=1)
     edges = [len(load_federation(with_seed(config, s)).data.graph.senders) for s in (0, 4)]

@@ -292,7 +292,7 @@ def as_examples(windows):
     return Examples(*(np.stack([rows[k] for rows in clients]) for k in (0, 1)), windows.count)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("clients_per_eval", [3, pytest.param(0, marks=pytest.mark.slow)])
 def test_windows_train_and_score_the_same_as_stored_examples(root, clients_per_eval):
     small = {"model.name": "mlp", "model.hidden": (4,), "client_optimizer": "sgd"}
