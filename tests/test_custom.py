@@ -306,7 +306,7 @@ def data_file(tmp_path_factory):
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("shared_programs")
 @pytest.mark.parametrize(
     "method, graph",

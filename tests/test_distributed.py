@@ -28,7 +28,7 @@ from graphfl_jax.runs import single
 from tests.entries import ROOT, launched
 from tests.federations import small_config, two_clusters
 
-METHODS = ("ditto", "panacea", "sfl")
+METHODS = ("ditto", "panacea")
 SMALL = {
     "rounds": 4,
     "eval_every": 2,

@@ -453,7 +453,7 @@ def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeyp
 # ---------------------------------------------------------------------------------- the entries
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_second_start_of_an_entry_reads_what_the_first_has_kept(tmp_path):
     found = []
     for out in ("first", "second"):

@@ -318,7 +318,7 @@ def test_a_table_of_traffic_has_forecast_baselines(tmp_path):
     assert page[2] == "| client | mean, mph | sd, mph |" and len(page) == 4 + len(names)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_tables_and_figures_share_cached_runs(tmp_path):
     """Runs of two rounds are not compared with published scores."""
     quick = ["--rounds=2", "--seeds=2", "--out=here"]

@@ -299,7 +299,7 @@ def fedrep_of(head_steps):
     return fedrep(MODEL, client_optimizer=optax.sgd(0.2), fedrep_head_steps=head_steps, **sizes)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
 def test_fedrep_with_steps_of_one_part_is_fedper_with_the_other_frozen(head_steps, trained):
     parts = {"body": "frozen", "head": "frozen"} | {trained: "trained"}
@@ -382,7 +382,7 @@ def test_a_client_of_fedah_that_was_never_sampled_predicts_as_the_server():
     assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("head_steps, trained", [(0, "body"), (3, "head")])
 def test_fedah_with_steps_of_one_part_keeps_the_other(head_steps, trained):
     """With the first message, whose head is the client's own."""
@@ -551,7 +551,7 @@ def test_the_head_that_fedrod_generates_for_the_only_client_of_a_class_is_a_kept
     assert_close(other, jax.tree.map(np.zeros_like, generated), atol=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_client_of_fedrod_has_a_generated_head_for_classes_that_it_did_not_train():
     """Each client has one of two classes, and then the other one, as a new client would."""
 

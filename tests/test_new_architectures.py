@@ -143,7 +143,7 @@ METHODS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("method", METHODS)
 def test_new_clients_join_with_every_method_of_several_architectures(method):
     """Traced only: a round of theirs keeps the shapes, and all clients have scores.

@@ -362,7 +362,7 @@ def test_paper_mode_reads_test_examples_and_says_so():
     assert free.build(free.hparams, 0).needs.held_out == ""
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_allocations_are_kept_at_every_evaluation_and_over_an_interruption(tmp_path):
     config = small_config("pfedgat-direct", rounds=4, eval_every=2, checkpoint_every=2)
     whole = graphfl_jax.run(config, two_clusters(), out=tmp_path / "whole")

@@ -207,7 +207,7 @@ def assert_close(found, expected, **tolerance):
         np.testing.assert_allclose(x, y, **({"rtol": 1e-4, "atol": 1e-5} | tolerance))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("layer", ["sage", pytest.param("mean", marks=pytest.mark.release)])
 def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, request):
     """Both draw the same cohorts, batches and dropped embeddings."""
