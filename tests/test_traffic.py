@@ -293,7 +293,7 @@ def as_examples(windows):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("clients_per_eval", [3, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients_per_eval", [3, 0])
 def test_windows_train_and_score_the_same_as_stored_examples(root, clients_per_eval):
     small = {"model.name": "mlp", "model.hidden": (4,), "client_optimizer": "sgd"}
     small |= {"cohort_size": 2, "batch_size": 5, "local_steps": 3, "hparams.client_lr": 0.01}
