@@ -4,5 +4,5 @@ import sys
 
 from graphfl_jax.commands.common import interrupts
 
-if sys.argv[0] == "-m":  # Python has not found the entry yet, whose imports take seconds
+if sys.argv[0] == "-m":  # Python has not found the command yet, whose imports take seconds
     interrupts.install()

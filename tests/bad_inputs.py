@@ -1,4 +1,4 @@
-"""One table of bad inputs: fields, flags, files, folders and environments of the entries.
+"""One table of bad inputs: fields, flags, files, folders and environments of the commands.
 
 Each row has the line that it must give. `test_bad_inputs` checks all of them: status 2, one
 line, and nothing written.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import h5py
 import numpy as np
 
-from tests.entries import ROOT
+from tests.commands import ROOT
 
 FL60, TPT48, CUSTOM, PEMS, CARS, CIFAR, RAYS = (
     f"--config={ROOT}/configs/{name}.py"
@@ -810,7 +810,7 @@ ENVIRONMENTS = [
 class Row(NamedTuple):
     """A bad input, and what the one line on stderr must say."""
 
-    entry: str
+    command: str
     words: list[str]
     environment: dict[str, str]
     message: str
@@ -830,10 +830,10 @@ def rows() -> dict[str, Row]:
         for name, colon, method in [file.partition(":")]
     ]
     found += [Row("run", words, {}, message) for words, message in FLAGS]
-    found += [Row(entry, words, {}, message) for entry, words, message in OTHERS]
+    found += [Row(command, words, {}, message) for command, words, message in OTHERS]
     found += [Row("run", words, own, message) for own, words, message in ENVIRONMENTS]
     named = {}
     for row in found:
         own = [f"{name}={value}" for name, value in row.environment.items()]
-        named[" ".join([row.entry, *own, *row.words]).replace(f"{ROOT}/", "")] = row
+        named[" ".join([row.command, *own, *row.words]).replace(f"{ROOT}/", "")] = row
     return named

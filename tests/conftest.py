@@ -23,7 +23,7 @@ os.environ.setdefault(
 )
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
-# The user's cache folder of the entries that tests start.
+# The user's cache folder of the commands that tests start.
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="graphfl_jax-tests-")
 
 import jax

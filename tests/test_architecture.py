@@ -29,7 +29,7 @@ COMPUTATION = {
     *("architecture", "examples", "core", "tree", "devices"),
     *("rounds", "evaluation", "program"),
 }
-ENTRIES = {
+COMMAND_NAMES = {
     *("run", "report", "compare", "track", "export", "predict"),
     *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
     *("list", "completion"),
@@ -75,7 +75,7 @@ def test_imports_of_commands_point_down():
             allowed = {"common", parts[0]}
             assert others <= allowed, f"{path} imports {others - allowed}"
         else:
-            assert not others & (ENTRIES - {path.stem}), f"{path} imports a command"
+            assert not others & (COMMAND_NAMES - {path.stem}), f"{path} imports a command"
 
 
 def test_the_package_does_not_need_the_checkout():
@@ -85,12 +85,14 @@ def test_the_package_does_not_need_the_checkout():
 
 def test_commands_are_the_only_modules_beside_their_parts():
     assert (
-        {path.stem for path in COMMANDS.glob("[!_]*.py")} == ENTRIES == set(commands.COMMANDS)
+        {path.stem for path in COMMANDS.glob("[!_]*.py")}
+        == COMMAND_NAMES
+        == set(commands.COMMANDS)
     )
     folders = {path.name for path in COMMANDS.iterdir() if (path / "__init__.py").exists()}
     assert folders == PARTS | {"common"}
-    entries = {path.stem for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
-    assert entries <= ENTRIES
+    short = {path.stem for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
+    assert short <= COMMAND_NAMES
 
 
 def test_algorithms_use_each_other_only_by_public_names():

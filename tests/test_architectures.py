@@ -30,7 +30,7 @@ from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.executables import description, kept_of
 from graphfl_jax.runs.session import inputs_of, program_of
 from graphfl_jax.runs.sweep import groups_of
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 
 KEY = jax.random.key(0)
 TASK = {"outputs": 3, "task": CLASSIFICATION}

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from tests.bad_inputs import FILES, rows
-from tests.entries import ENVIRONMENT, Ended, command, launched
+from tests.commands import ENVIRONMENT, Ended, command, launched
 
 ROWS = rows()
 
@@ -29,11 +29,11 @@ def workplace(tmp_path_factory):
 
 
 def started(row, folder):
-    """How an entry ends; with an environment, in a process of its own."""
+    """How a command ends; with an environment, in a process of its own."""
     if not row.environment:
-        return launched(row.entry, *row.words, cwd=folder)
+        return launched(row.command, *row.words, cwd=folder)
     ended = subprocess.run(
-        command(row.entry, *row.words),
+        command(row.command, *row.words),
         cwd=folder,
         env=ENVIRONMENT | row.environment,
         capture_output=True,

@@ -22,7 +22,7 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import MULTI_LABEL, areas, task_of
 from graphfl_jax.robustness.attacks import backdoor, label_flip_wrong
 from graphfl_jax.runs import batch
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 from tests.federations import small_config
 
 LIST = "nih-chestxray/Data_Entry_2017.csv"

@@ -17,7 +17,7 @@ from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data import DATASETS
 from graphfl_jax.models import MODELS
 from graphfl_jax.settings import perhaps
-from tests.entries import ENVIRONMENT, ROOT, launched
+from tests.commands import ENVIRONMENT, ROOT, launched
 
 WITH_FLAGS = [name for name in COMMANDS if (ROOT / f"experiments/{name}.py").exists()]
 

@@ -11,7 +11,7 @@ from graphfl_jax.commands.common.comparison import comparison, holm
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.statistics import critical_value, half_width, wilcoxon_p
 from graphfl_jax.metrics import summary
-from tests.entries import scripted
+from tests.commands import scripted
 from tests.federations import small_config
 
 CLIENTS = 12

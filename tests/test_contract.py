@@ -32,7 +32,7 @@ from graphfl_jax.testing.subject import (
     fixed_key,
     floats,
 )
-from tests.entries import scripted
+from tests.commands import scripted
 
 METHODS = [name.replace("_", "-") for name in ALGORITHMS]
 # Every algorithm as it is, and what can be combined with any of them.

@@ -25,7 +25,7 @@ from graphfl_jax.configs import changed, fl60
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import single
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 from tests.federations import small_config, two_clusters
 
 METHODS = ("ditto", "panacea")
@@ -86,13 +86,13 @@ def ends(processes, timeout=200):
             process.kill()
 
 
-def entry(*flags, **changes):
+def command(*flags, **changes):
     return begin("-m", "experiments.run", *FLAGS, *flags, **changes)
 
 
 def member(process, where, *flags):
     joins = ["--distributed", f"--coordinator={where}", "--num_processes=2"]
-    return entry(*joins, f"--process_id={process}", *flags)
+    return command(*joins, f"--process_id={process}", *flags)
 
 
 # ----------------------------------------------------------------------------- devices
@@ -184,14 +184,14 @@ def test_two_processes_compute_what_one_device_does(two_processes, method):
         assert_close([leaves[name] for name in leaves.files], alone(method))
 
 
-# ------------------------------------------------------------------------------- entry
+# ------------------------------------------------------------------------------- command
 
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
     """The folder of a run of two rounds by two processes with different --out, and how both
     ended."""
-    folder, where = tmp_path_factory.mktemp("entry"), coordinator()
+    folder, where = tmp_path_factory.mktemp("command"), coordinator()
     names = ("first", "second")
     members = [
         member(i, where, "--config.rounds=2", f"--out={folder / name}")
@@ -230,7 +230,7 @@ def test_processes_of_a_cluster_continue_a_run(started, tmp_path):
         "JAX_COORDINATOR_PORT": str(port),
     }
     members = [
-        entry(
+        command(
             *("--distributed", f"--out={out}", "--resume"),
             **slurm,
             SLURM_PROCID=str(i),
@@ -360,7 +360,7 @@ def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, na
     assert other == ("", "", 2)
 
 
-# A process that joins as the entry does, and then waits for the others again and again.
+# A process that joins as the command does, and then waits for the others again and again.
 WAITING = """
 import sys
 import time

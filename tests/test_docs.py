@@ -78,8 +78,8 @@ def commands(path):
     return found
 
 
-# Imports what all entries share, and forks a child for each entry, since entries define flags
-# of the same names. Prints a line of JSON with the errors of each entry.
+# Imports what all commands share, and forks a child for each, as commands define flags of the
+# same names. Prints a line of JSON with the errors of each command.
 CHECKER = """
 import contextlib, importlib, io, json, os, sys, warnings
 import graphfl_jax.commands.common.command_line as command_line
@@ -90,14 +90,14 @@ FLAGS = command_line.FLAGS
 warnings.simplefilter("error", FutureWarning)  # old names of fields
 
 
-def check(entry, module, words):
+def check(command, module, words):
     points = [{}]
-    if entry == "sweep":
+    if command == "sweep":
         words, module.AXES = module.take_axes(words)
         points = one_by_one(module.points_of, module.AXES)
-    command_line.parse(f"graphfl_jax.commands.{entry}", [entry, *words])
-    if entry in ("sweep", "robustness"):
-        if entry == "robustness":
+    command_line.parse(f"graphfl_jax.commands.{command}", [command, *words])
+    if command in ("sweep", "robustness"):
+        if command == "robustness":
             module.check_names("attacks", FLAGS.attacks, module.ATTACKS)
             module.shares("ratios", FLAGS.ratios)
             points = [
@@ -108,18 +108,18 @@ def check(entry, module, words):
         unread = [set(module.configured(point)[1]) for point in points]
         if set.intersection(*unread):
             raise ValueError(f"not read: {set.intersection(*unread)}")
-    elif entry == "tables":
+    elif command == "tables":
         _, cells, _ = module.planned()
         for cell in cells:
             for method in FLAGS.methods:
                 module.table_config(cell, method)
-    elif entry == "figures":
+    elif command == "figures":
         module.check_names("methods", FLAGS.methods, module.methods())
-    elif entry == "theory":
+    elif command == "theory":
         module.check_flags()
-    if FLAGS.config is not None and entry not in ("sweep", "robustness"):
+    if FLAGS.config is not None and command not in ("sweep", "robustness"):
         config = command_line.configuration()
-        if entry == "bench":
+        if command == "bench":
             module.names_of(FLAGS.methods)
             FLAGS.vary and module.varied(config, FLAGS.vary)
 
@@ -135,16 +135,16 @@ def one_by_one(points_of, axes):
     return points
 
 
-for entry, all_words in json.load(sys.stdin).items():
+for command, all_words in json.load(sys.stdin).items():
     if os.fork():
         continue
     errors = []
-    module = importlib.import_module(f"graphfl_jax.commands.{entry}")
+    module = importlib.import_module(f"graphfl_jax.commands.{command}")
     for words in all_words:
         output = io.StringIO()
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                check(entry, module, list(words))
+                check(command, module, list(words))
         except SystemExit as stop:
             if stop.code:  # not after --help
                 errors.append([words, output.getvalue()])
@@ -163,35 +163,35 @@ while True:
 
 
 def test_commands_of_all_pages_parse(tmp_path):
-    by_entry, own = {}, tmp_path / "my.py"
+    by_command, own = {}, tmp_path / "my.py"
     own.write_text(blocks((ROOT / "docs/guide/own-parts.md").read_text())[0][1])
     packages = [*(ROOT / "graphfl_jax/configs").glob("*.py")]
     packages += (ROOT / "graphfl_jax/commands").glob("*.py")
     for path in [*PAGES, *packages]:
         for module, *words in commands(path):
-            package, _, entry = module.rpartition(".")
-            if entry in WITHOUT_FLAGS:
+            package, _, command = module.rpartition(".")
+            if command in WITHOUT_FLAGS:
                 continue
             if package == "graphfl_jax":
                 assert importlib.util.find_spec(f"{module}.__main__"), f"{path}: {module}"
                 continue
-            assert importlib.util.find_spec(f"graphfl_jax.commands.{entry}"), (
+            assert importlib.util.find_spec(f"graphfl_jax.commands.{command}"), (
                 f"{path}: {module}"
             )
             words = [re.sub(r"\bmy\.py", str(own), word) for word in words]
-            if words not in by_entry.setdefault(entry, []):
-                by_entry[entry].append(words)
-    assert set(by_entry) == set(COMMANDS) - WITHOUT_FLAGS  # every command is documented
+            if words not in by_command.setdefault(command, []):
+                by_command[command].append(words)
+    assert set(by_command) == set(COMMANDS) - WITHOUT_FLAGS  # every command is documented
     checked = subprocess.run(
         [sys.executable, "-c", CHECKER],
-        input=json.dumps(by_entry),
+        input=json.dumps(by_command),
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
     )
     results = [json.loads(line) for line in checked.stdout.splitlines()]
-    assert len(results) == len(by_entry), checked.stderr
+    assert len(results) == len(by_command), checked.stderr
     assert [error for errors in results for error in errors] == []
 
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.entries import ENVIRONMENT, ROOT
+from tests.commands import ENVIRONMENT, ROOT
 
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 METADATA = {

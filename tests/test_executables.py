@@ -25,7 +25,7 @@ from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of
-from tests.entries import ENVIRONMENT, entry
+from tests.commands import ENVIRONMENT, launched_small
 from tests.federations import two_clusters
 
 HEAVY = {"orbax", "scipy", "h5py", "PIL", "matplotlib", "psutil"}
@@ -450,14 +450,14 @@ def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeyp
     assert len(keys) == 2
 
 
-# ---------------------------------------------------------------------------------- the entries
+# ------------------------------------------------------------------------------------- commands
 
 
 @pytest.mark.release
-def test_a_second_start_of_an_entry_reads_what_the_first_has_kept(tmp_path):
+def test_a_second_start_of_a_run_reads_what_the_first_has_kept(tmp_path):
     found = []
     for out in ("first", "second"):
-        ended = entry("run", f"--out={out}", "--compilation_cache=kept", cwd=tmp_path)
+        ended = launched_small("run", f"--out={out}", "--compilation_cache=kept", cwd=tmp_path)
         assert ended.status == 0, ended.stderr
         kept = sorted((tmp_path / "kept" / "executables").iterdir())
         written = [(path, path.stat().st_ino) for path in kept]
@@ -470,7 +470,7 @@ def test_a_folder_that_others_can_write_is_refused_and_not_changed(tmp_path):
     kept = tmp_path / "kept"
     kept.mkdir()
     kept.chmod(0o777)
-    ended = entry("run", "--out=out", "--compilation_cache=kept", cwd=tmp_path)
+    ended = launched_small("run", "--out=out", "--compilation_cache=kept", cwd=tmp_path)
     assert ended.status == 2
     assert ended.stderr == (
         "error: compilation_cache=kept can be written by others, and its files are executed; "

@@ -1,4 +1,4 @@
-"""Configurations, and the entries tables, figures and bench."""
+"""Configurations, and the commands tables, figures and bench."""
 
 import json
 import re
@@ -31,7 +31,7 @@ from graphfl_jax.configs import (
 )
 from graphfl_jax.configs.base import CLASSIFIERS, LAYERED, VALIDATED
 from graphfl_jax.program import make_program
-from tests.entries import ROOT, entry, launched, shrunk
+from tests.commands import ROOT, launched, launched_small, shrunk
 from tests.test_traffic import write_matrix, write_series
 
 FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
@@ -234,7 +234,9 @@ def test_matrix_products_are_counted_with_their_loops():
 
 @pytest.mark.slow
 def test_the_benchmark_prints_its_measures(tmp_path):
-    status, printed, errors = entry("bench", "--repeats=1", "--rounds_each=2", cwd=tmp_path)
+    status, printed, errors = launched_small(
+        "bench", "--repeats=1", "--rounds_each=2", cwd=tmp_path
+    )
     assert status == 0, errors
     for measure in ("ms per round", "client-steps/s", "compile", "peak memory", "GFLOP/s"):
         assert measure in printed
@@ -243,7 +245,7 @@ def test_the_benchmark_prints_its_measures(tmp_path):
 @pytest.mark.release
 def test_methods_are_compared_with_fedavg(tmp_path):
     words = ["--repeats=1", "--rounds_each=2", "--methods=ditto,local"]
-    status, printed, errors = entry("bench", *words, cwd=tmp_path)
+    status, printed, errors = launched_small("bench", *words, cwd=tmp_path)
     assert status == 0, errors
     rows = [line.split("\u2502") for line in printed.splitlines() if "\u2502" in line]
     ratios = {row[1].strip(): (float(row[5]), float(row[7])) for row in rows}
@@ -257,7 +259,7 @@ def test_methods_are_compared_with_fedavg(tmp_path):
 @pytest.mark.release
 def test_values_of_a_field_are_compared_with_the_first(tmp_path):
     words = ["--repeats=1", "--rounds_each=2", "--vary=algorithm.server_steps=1,20"]
-    status, printed, errors = entry("bench", *words, cwd=tmp_path)
+    status, printed, errors = launched_small("bench", *words, cwd=tmp_path)
     assert status == 0, errors
     rows = [line.split("\u2502") for line in printed.splitlines() if "\u2502" in line]
     work = {row[1].strip(): float(row[7]) for row in rows}

@@ -39,7 +39,7 @@ from graphfl_jax.commands.paper.flha_text import (
 from graphfl_jax.configs import changed
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
-from tests.entries import launched
+from tests.commands import launched
 
 # ---------------------------------------------------------------------------- published scores
 
@@ -504,7 +504,7 @@ def test_rows_of_unseen_architectures_are_made_of_real_runs(tiny_run):
     assert len(flha_unseen.score_rows([row])[0]) == len(flha_unseen.HEADS)
 
 
-# --------------------------------------------------------------------------------- entries
+# --------------------------------------------------------------------------------- commands
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from graphfl_jax.configs import fl60
 from graphfl_jax.runs.folder import RunFolder
-from tests.entries import ENVIRONMENT, ROOT, entry, limited
+from tests.commands import ENVIRONMENT, ROOT, launched_small, limited
 
 # Writes checkpoints on small file systems of its own, until one does not fit. Then there is
 # room again, and the same one is written. Prints a line of JSON for each file system.
@@ -126,7 +126,7 @@ def test_a_folder_of_checkpoints_that_is_a_file_is_refused_before_the_run(tmp_pa
     )
 
 
-# --------------------------------------------------------------------------------- the entries
+# --------------------------------------------------------------------------------- the commands
 
 
 LIMITED = ["--config.checkpoint_every=1", "--config.eval_every=1", "--cores=1"]
@@ -136,7 +136,7 @@ LIMITED = ["--config.checkpoint_every=1", "--config.eval_every=1", "--cores=1"]
 def whole(tmp_path_factory):
     """metrics.jsonl of a run without an error."""
     folder = tmp_path_factory.mktemp("whole")
-    assert entry("run", "--out=out", *LIMITED, cwd=folder).status == 0
+    assert launched_small("run", "--out=out", *LIMITED, cwd=folder).status == 0
     return (folder / "out" / "metrics.jsonl").read_bytes()
 
 
@@ -163,7 +163,7 @@ def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(tmp_path, whole
     assert found, ended.stderr
     begun = (tmp_path / "out" / "config.json").exists()
     assert (found[2] == "continue") == begun == found[3].endswith("--resume")
-    resumed = entry("run", "--out=out", *LIMITED, *["--resume"] * begun, cwd=tmp_path)
+    resumed = launched_small("run", "--out=out", *LIMITED, *["--resume"] * begun, cwd=tmp_path)
     assert resumed.status == 0, resumed.stderr
     assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == whole
 

@@ -26,7 +26,7 @@ from graphfl_jax.runs import identity
 from graphfl_jax.runs.batch import Outcome, run_trials
 from graphfl_jax.runs.folder import RUN, SWEEP, TABLES, check_folder, held
 from graphfl_jax.runs.sweep import groups_of
-from tests.entries import ROOT, entry, launched, shrunk, tiny
+from tests.commands import ROOT, launched, launched_small, shrunk, tiny
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SMALL = {
@@ -313,19 +313,29 @@ def test_a_folder_holds_one_kind_of_results(tmp_path, content):
     "name, start_of, flags, message",
     [
         ("missing", launched, ["--resume"], "no run to resume; leave --resume out"),
-        ("missing", entry, ["--resume"], "no run to resume; leave --resume out"),
+        ("missing", launched_small, ["--resume"], "no run to resume; leave --resume out"),
         ("", launched, ["--resume"], "no run to resume; leave --resume out"),
-        ("", entry, ["--resume"], "no run to resume; leave --resume out"),
+        ("", launched_small, ["--resume"], "no run to resume; leave --resume out"),
         (
             "trials.jsonl",
             launched,
             ["--resume"],
             "a sweep, and a run needs a folder of its own",
         ),
-        ("trials.jsonl", entry, ["--resume"], "a sweep, and a run needs a folder of its own"),
-        ("trials.jsonl", entry, [], "a sweep, and a run needs a folder of its own"),
+        (
+            "trials.jsonl",
+            launched_small,
+            ["--resume"],
+            "a sweep, and a run needs a folder of its own",
+        ),
+        ("trials.jsonl", launched_small, [], "a sweep, and a run needs a folder of its own"),
         ("cached_runs", launched, ["--resume"], "runs of tables or figures, and a run needs a"),
-        ("cached_runs", entry, [], "runs of tables or figures, and a run needs a folder"),
+        (
+            "cached_runs",
+            launched_small,
+            [],
+            "runs of tables or figures, and a run needs a folder",
+        ),
     ],
 )
 def test_a_run_is_refused_where_it_does_not_fit(tmp_path, name, start_of, flags, message):
@@ -357,12 +367,12 @@ def test_a_sweep_is_refused_where_it_does_not_fit(tmp_path, name, words, message
     if name != "empty":
         (tmp_path / "out" / name).touch()
     before = contents(tmp_path)
-    status, _, errors = entry("sweep", *words, "--out=out", cwd=tmp_path)
+    status, _, errors = launched_small("sweep", *words, "--out=out", cwd=tmp_path)
     assert status == 2 and errors.count("\n") == 1 and message in errors, errors
     assert contents(tmp_path) == before
 
 
-# ------------------------------------------------------------------------------- the entry run
+# ---------------------------------------------------------------------------- the command run
 
 
 @pytest.fixture(scope="module")
@@ -370,7 +380,7 @@ def begun(tmp_path_factory):
     """The working folder of a run of one round."""
     folder = tmp_path_factory.mktemp("begun")
     words = ["--config.rounds=1", "--out=out"]
-    status, _, errors = entry("run", *words, cwd=folder, file="fl60.py:local")
+    status, _, errors = launched_small("run", *words, cwd=folder, file="fl60.py:local")
     assert status == 0, errors
     return folder
 

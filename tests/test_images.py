@@ -18,7 +18,7 @@ from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew
 from graphfl_jax.data.resized import resized
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.runs import batch
-from tests.entries import entry, launched, small_words
+from tests.commands import launched, launched_small, small_words
 
 RNG = np.random.default_rng(0)
 
@@ -509,7 +509,9 @@ IMAGES = ["--config.data.source=simulated", "--config.data.cap=20"]
 @pytest.mark.release
 def test_a_run_states_that_images_are_simulated(tmp_path):
     words = ["--config.model.name=mlp", "--config.model.hidden=5", *IMAGES, "--out=here"]
-    status, printed, errors = entry("run", *words, cwd=tmp_path, file="fashion_mnist.py")
+    status, printed, errors = launched_small(
+        "run", *words, cwd=tmp_path, file="fashion_mnist.py"
+    )
     assert status == 0, errors
     assert "data: simulated" in printed and "at most 20 images of a split" in printed
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end an entry at once, in one line with the command that continues."""
+"""Ctrl-C and SIGTERM end a command at once, in one line with the words that continue it."""
 
 import os
 import shlex
@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from graphfl_jax.commands.common import interrupts
-from tests.entries import ENVIRONMENT, ROOT, command, small_words
+from tests.commands import ENVIRONMENT, ROOT, command, small_words
 
 BOTH = {signal.SIGINT: 130, signal.SIGTERM: 143}
 TIMEOUT = 120  # seconds
@@ -88,7 +88,7 @@ linux = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs
 @linux
 @pytest.mark.parametrize("number", BOTH)
 @pytest.mark.parametrize("name", ["run", "sweep", "tables", "robustness"])
-def test_an_entry_is_interrupted_while_it_imports(tmp_path, name, number):
+def test_a_command_is_interrupted_while_it_imports(tmp_path, name, number):
     words = command(name, "--out=out", "--grid.batch_size=2,3")
     process = begin(*words, cwd=tmp_path)
     until(process, lambda: catches_sigterm(process))
@@ -140,7 +140,7 @@ def test_a_run_is_interrupted_and_names_the_command_that_resumes(tmp_path, numbe
     assert shlex.split(continued) == words
 
 
-def test_the_processes_that_an_entry_has_started_end_too(tmp_path):
+def test_the_processes_that_a_command_has_started_end_too(tmp_path):
     (tmp_path / "script.py").write_text(WITH_A_CHILD)
     process = begin(sys.executable, str(tmp_path / "script.py"))
     child = psutil.Process(int(process.stdout.readline()))
@@ -162,7 +162,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored():
     assert answer.stdout == "True True\n"
 
 
-def test_importing_the_entries_changes_no_handler():
+def test_importing_the_commands_changes_no_handler():
     """In a process of its own, because libraries of other tests install handlers."""
     words = "import signal, experiments; print(signal.getsignal(signal.SIGTERM).name)"
     ended = subprocess.run(

@@ -14,7 +14,7 @@ from graphfl_jax.configs import changed
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.runs import models
 from graphfl_jax.runs.description import description_of
-from tests.entries import scripted
+from tests.commands import scripted
 from tests.federations import small_config
 
 NAMES = ["Bergen", "Oslo", "Bari", "Nice", "Faro"]

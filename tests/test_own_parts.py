@@ -19,7 +19,7 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.settings import Integer, Real
 from graphfl_jax.trainers import Train
-from tests.entries import ENVIRONMENT, command, launched
+from tests.commands import ENVIRONMENT, command, launched
 from tests.federations import small_config, two_clusters
 
 PAGE = Path(__file__).parents[1] / "docs/guide/own-parts.md"

@@ -40,7 +40,7 @@ from graphfl_jax.commands.paper.pfedgat_text import (
 from graphfl_jax.commands.paper.row_text import sizes
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs.batch import Outcome
-from tests.entries import launched, shrunk, tiny
+from tests.commands import launched, shrunk, tiny
 from tests.federations import two_clusters
 from tests.test_images import write_cifar
 
@@ -363,7 +363,7 @@ def test_scores_of_new_clients_are_means_over_finished_runs(monkeypatch, tmp_pat
     assert [line.get_label() for line in lines] == ["local", "fedamp (1 diverged)"]
 
 
-# --------------------------------------------------------------------------------- entries
+# --------------------------------------------------------------------------------- commands
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from graphfl_jax.commands.reporting.comparison import compared
 from graphfl_jax.commands.reporting.folders import in_readable_units, stated
 from graphfl_jax.commands.reporting.page import number, rendered, write_report
 from graphfl_jax.commands.reporting.places import map_of
-from tests.entries import launched, scripted
+from tests.commands import launched, scripted
 from tests.federations import small_config, two_clusters
 
 SCRIPT = "<script>alert(1)</script>"

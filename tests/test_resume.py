@@ -21,7 +21,7 @@ import graphfl_jax
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs import single
 from graphfl_jax.runs.environment import environment
-from tests.entries import ENVIRONMENT, ROOT, command
+from tests.commands import ENVIRONMENT, ROOT, command
 from tests.last_release import forget_digests, make_old
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -365,7 +365,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
 
 
 def start_and_kill(out, *, ready, **changes):
-    """Starts or resumes the entry as a process, and kills it as soon as `ready()`."""
+    """Starts or resumes the command as a process, and kills it as soon as `ready()`."""
     settings = SMALL | LONG | {"model.hidden": 4} | changes
     words = [f"--config={ROOT}/configs/fl60.py:fedavg", f"--out={out}"]
     words += ["--resume"] * out.exists()

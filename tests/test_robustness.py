@@ -1,4 +1,4 @@
-"""The robustness entry: statistics of runs under attack, tables and figure."""
+"""The robustness command: statistics of runs under attack, tables and figure."""
 
 import json
 
@@ -15,7 +15,7 @@ from graphfl_jax.commands.paper.robustness_statistics import (
     robustness_tables,
     with_best_defences,
 )
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 
 
 def run(scores, ids=(), success=None, higher=True, neighbours=None, rejected=None):
@@ -180,7 +180,7 @@ def test_ratios_are_sorted_and_zero_is_added():
 
 
 @pytest.mark.slow
-def test_the_entry_writes_tables_and_reads_runs_from_the_cache(tmp_path):
+def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     """A defence that a method cannot have is left out, and attacks share runs without them."""
     words = [CONFIG, "--config.rounds=3", "--config.local_steps=5", "--config.model.hidden=5"]
     words += ["--methods=fedavg,local", "--attacks=sign_flip,ipm", "--ratios=0.5", "--seeds=2"]

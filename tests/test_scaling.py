@@ -12,7 +12,7 @@ from graphfl_jax.commands.bench import varied, with_method
 from graphfl_jax.commands.benchmarks import scaling
 from graphfl_jax.commands.benchmarks.timing import compile_rounds, cost, interleaved, player
 from graphfl_jax.configs import methods
-from tests.entries import entry
+from tests.commands import launched_small
 from tests.federations import small_config, two_clusters
 
 
@@ -175,7 +175,7 @@ def test_a_cost_is_the_memory_of_its_block():
 @pytest.mark.release
 def test_a_scaling_writes_numbers_a_page_and_a_figure(tmp_path):
     words = ["--scaling=clients", "--sizes=3,6,12", "--repeats=1", "--rounds_each=2"]
-    status, printed, errors = entry(
+    status, printed, errors = launched_small(
         "bench", *words, "--out=here", cwd=tmp_path, file="tpt48.py:fedavg"
     )
     assert status == 0, errors

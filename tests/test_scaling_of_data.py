@@ -11,7 +11,7 @@ from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.new_clients import hold_out
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 
 CLIENTS, SIZE = 5, 12
 CLIENT = np.repeat(np.arange(CLIENTS), SIZE)

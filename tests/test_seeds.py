@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from tests.entries import entry
+from tests.commands import launched_small
 
 
 def contents(folder):
@@ -17,7 +17,7 @@ def contents(folder):
 def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_path):
     words = ["--config.rounds=2", "--config.eval_every=1", "--config.seed=3"]
     words += ["--seeds=2", "--out=runs/mine"]
-    ended = entry("run", *words, cwd=tmp_path, file="fl60.py:local")
+    ended = launched_small("run", *words, cwd=tmp_path, file="fl60.py:local")
     assert ended.status == 0, ended.stderr
     folders = [tmp_path / f"runs/mine-seed{seed}" for seed in (3, 4)]
     assert sorted((tmp_path / "runs").iterdir()) == folders
@@ -37,10 +37,10 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
     np.testing.assert_allclose(float(shown[1]), np.mean(means), rtol=1e-3)
 
     before = contents(tmp_path)
-    again = entry("run", *words, cwd=tmp_path, file="fl60.py:local")
+    again = launched_small("run", *words, cwd=tmp_path, file="fl60.py:local")
     assert again.status == 2 and "already holds a run; add --resume" in again.stderr
     (folders[1] / "results.json").unlink()
-    again = entry("run", *words, "--resume", cwd=tmp_path, file="fl60.py:local")
+    again = launched_small("run", *words, "--resume", cwd=tmp_path, file="fl60.py:local")
     assert (again.status, again.stdout) == (0, ended.stdout), again.stderr
     after = contents(tmp_path)
     first, second = (folder / "results.json" for folder in folders)

@@ -8,7 +8,7 @@ from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.runs.batch import Trial
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.sweep import Planned, TrialGroup, part_of
-from tests.entries import entry, scripted
+from tests.commands import launched_small, scripted
 from tests.test_compare import GRAPHFL
 
 
@@ -39,13 +39,15 @@ def test_parts_share_a_folder_and_have_one_leaderboard(tmp_path):
     words = ["--config.data.val_fraction=0.1", "--grid.hparams.client_lr=0.1,0.03,1e30"]
     words += ["--config.rounds=1", "--at_once=2", "--out=here"]
     for part in (1, 2):
-        ended = entry("sweep", *words, f"--shard={part}/2", cwd=tmp_path, file="fl60.py:local")
+        ended = launched_small(
+            "sweep", *words, f"--shard={part}/2", cwd=tmp_path, file="fl60.py:local"
+        )
         assert ended.status == 0, ended.stderr
     logs = [tmp_path / f"here/trials-{part}-of-2.jsonl" for part in (1, 2)]
     lines = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
     rates = [[line["point"]["hparams.client_lr"] for line in own] for own in lines]
     assert rates == [[0.1], [0.03, 1e30]]
-    again = entry("sweep", *words, "--shard=1/2", cwd=tmp_path, file="fl60.py:local")
+    again = launched_small("sweep", *words, "--shard=1/2", cwd=tmp_path, file="fl60.py:local")
     assert again.status == 2 and "already holds a sweep; add --resume" in again.stderr
 
     # While a third process writes a line of a copy, which also has runs of the others.

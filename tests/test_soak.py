@@ -8,7 +8,7 @@ import pytest
 
 from graphfl_jax.commands.benchmarks import interrupted_runs
 from graphfl_jax.commands.benchmarks.interrupted_runs import REFUSED, WRONG, Ended
-from tests.entries import launched
+from tests.commands import launched
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from graphfl_jax.commands.bench import FLAGS
 from graphfl_jax.commands.benchmarks import images, suite, suite_commands, suite_tables
 from graphfl_jax.configs import PRESETS, custom, parsed, tpt48
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 
 CPU = suite.Machine(
     {

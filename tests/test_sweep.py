@@ -26,7 +26,7 @@ from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.results import new_client_scores
 from graphfl_jax.runs.sweep import groups_of
-from tests.entries import ENVIRONMENT, command, entry, small_words, tiny
+from tests.commands import ENVIRONMENT, command, launched_small, small_words, tiny
 from tests.last_release import old_field, old_identity
 
 
@@ -384,7 +384,7 @@ def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
     ]
 
 
-# --------------------------------------------------------------------------------------- entry
+# ------------------------------------------------------------------------------------- command
 
 
 VALIDATED = "--config.data.val_fraction=0.1"
@@ -395,7 +395,9 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     words = [VALIDATED, "--grid.algorithm=fedprox,fedavg", "--grid.hparams.mu=0,0.1"]
     words += ["--grid.hparams.client_lr=0.1,1e30", "--seeds=2", "--out=here", "--at_once=8"]
     words += ["--config.rounds=1"]
-    status, printed, errors = entry("sweep", *words, cwd=tmp_path, file="fl60.py:fedavg")
+    status, printed, errors = launched_small(
+        "sweep", *words, cwd=tmp_path, file="fl60.py:fedavg"
+    )
     assert status == 0, errors
     assert "3 of 6 points ranked, 2 seeds" in " ".join(printed.split())
     assert "12 runs in" in printed and "6 diverged" in printed
@@ -440,10 +442,10 @@ def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     assert 0 < len(kept) <= 18
     path.write_text(complete + kept[0][:100])
 
-    status, _, errors = entry("sweep", *words[len(small_words()) :], cwd=tmp_path)
+    status, _, errors = launched_small("sweep", *words[len(small_words()) :], cwd=tmp_path)
     assert status == 2 and "already holds a sweep; add --resume" in errors
     words = [*words[len(small_words()) :], "--config.rounds=60", "--resume"]
-    status, printed, errors = entry("sweep", *words, cwd=tmp_path)
+    status, printed, errors = launched_small("sweep", *words, cwd=tmp_path)
     assert status == 0, errors
     assert f"line {len(kept) + 1} is damaged" in errors
     assert f"{18 - len(kept)} runs in" in printed and f"{len(kept)} were in trials" in printed
@@ -459,7 +461,7 @@ def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cor
     split = (["train"] * 6 + ["val"] * 2 + ["test"] * 2) * 6
     np.savez(tmp_path / "user.npz", x=x, y=x[:, 0] > 0, client=client, split=split)
     words = ["--config.data.path=user.npz", "--grid.hparams.client_lr=0.1,0.2,0.3", "--cores=3"]
-    status, printed, errors = entry(
+    status, printed, errors = launched_small(
         *("sweep", *words, "--at_once=3", "--config.rounds=1"),
         cwd=tmp_path,
         file="custom.py:local",

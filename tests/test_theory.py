@@ -1,4 +1,4 @@
-"""Panacea's theorems in the linear case: closed forms, simulation, and the entry."""
+"""Panacea's theorems in the linear case: closed forms, simulation, and the command."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from graphfl_jax.commands.common.statistics import critical_value
 from graphfl_jax.commands.linear_theory import closed_form, simulation
 from graphfl_jax.data import relations
-from tests.entries import ROOT, launched
+from tests.commands import ROOT, launched
 
 SIZES = {"params": 8, "embedding": 3}
 SCALE = SIZES["params"] * SIZES["embedding"]
@@ -303,11 +303,11 @@ def test_random_labels_have_zero_mean_gradient_only_for_uniform_predictions():
     np.testing.assert_allclose(gradients(jnp.ones(3), jnp.arange(3)).mean(axis=0), 0, atol=1e-7)
 
 
-# ---------------------------------------------------------------------------------- the entry
+# ---------------------------------------------------------------------------------- the command
 
 
 @pytest.mark.release
-def test_the_entry_writes_numbers_verdicts_and_a_plot(tmp_path):
+def test_the_command_writes_numbers_verdicts_and_a_plot(tmp_path):
     words = ["--clients=5", "--params=6", "--code=2", "--draws=60", "--graphs=clique,star"]
     words += [
         f"--config={ROOT}/configs/pems_bay.py",

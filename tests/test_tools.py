@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.entries import ROOT
+from tests.commands import ROOT
 
 pytestmark = pytest.mark.slow
 

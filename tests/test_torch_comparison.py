@@ -14,7 +14,7 @@ from graphfl_jax.commands.benchmarks.recorded_rounds import Round, play_in_jax
 from graphfl_jax.commands.benchmarks.scaling import generated_federation
 from graphfl_jax.commands.benchmarks.timing import compile_rounds
 from graphfl_jax.configs import changed, compcars, fl60, metr_la, tpt48
-from tests.entries import entry
+from tests.commands import launched_small
 from tests.federations import SMALL, small_config, two_clusters
 
 ONE_DEVICE = "--xla_backend_optimization_level=0"
@@ -292,7 +292,7 @@ def test_a_comparison_writes_numbers_a_page_and_a_figure(torch_player, tmp_path)
     words = ["--against=torch", "--variants=eager,vmap+compile", "--threads=1"]
     words += ["--repeats=2", "--rounds_each=2", "--out=here"]
     settings = {"XLA_FLAGS": ONE_DEVICE, "CXX": "/nowhere/c++"}
-    status, printed, errors = entry(
+    status, printed, errors = launched_small(
         "bench", *words, cwd=tmp_path, file="fl60.py:fedavg", **settings
     )
     assert status == 0, errors

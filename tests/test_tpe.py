@@ -5,7 +5,7 @@ import json
 import pytest
 
 from graphfl_jax.runs.fleet import load
-from tests.entries import entry
+from tests.commands import launched_small
 
 pytest.importorskip("optuna", reason="--sampler=tpe needs Optuna: pip install optuna")
 
@@ -56,7 +56,7 @@ def test_a_sweep_continues_as_if_it_had_not_ended_and_keeps_the_best(tmp_path):
     words += ["--batch=2", "--at_once=2"]
 
     def sweep(*more):
-        return entry("sweep", *words, *more, cwd=tmp_path, file="fl60.py:local")
+        return launched_small("sweep", *words, *more, cwd=tmp_path, file="fl60.py:local")
 
     ended = sweep("--out=whole", "--keep_best=1")
     assert ended.status == 0, ended.stderr

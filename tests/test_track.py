@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from tests.entries import entry, scripted
+from tests.commands import launched_small, scripted
 from tests.test_compare import GRAPHFL, write_run
 
 ROWS = [
@@ -102,7 +102,7 @@ def test_a_finished_run_is_written_for_wandb(made):
 def test_a_run_is_tracked_while_it_is_made(tmp_path):
     pytest.importorskip("tensorboard", reason="needs '.[tensorboard]'")
     words = ["--config.rounds=2", "--config.eval_every=1", "--out=mine", "--track=tensorboard"]
-    ended = entry("run", *words, cwd=tmp_path, file="fl60.py:local")
+    ended = launched_small("run", *words, cwd=tmp_path, file="fl60.py:local")
     assert ended.status == 0, ended.stderr
     rows = [json.loads(line) for line in (tmp_path / "mine/metrics.jsonl").open()]
     found = events(tmp_path / "mine/tensorboard")["test/P/mean"]

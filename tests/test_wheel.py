@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.entries import ROOT
+from tests.commands import ROOT
 
 pytestmark = pytest.mark.slow
 SOURCES = ("graphfl_jax", "pyproject.toml", "requirements.txt", "README.md", "LICENSE")

@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
 
 def started(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
-    """Starts the entry of a run.
+    """Starts the command of a run.
 
     Args:
       folder: of the run.
@@ -154,7 +154,7 @@ def _after(fault, end, resumed):
 
 
 def _wait_for_start(process):
-    """Waits until the entry catches SIGTERM, which it does before its imports."""
+    """Waits until the command catches SIGTERM, which it does before its imports."""
     status = Path(f"/proc/{process.pid}/status")
     caught = 0
     while process.poll() is None and not caught >> (signal.SIGTERM - 1) & 1:

@@ -1,1 +1,1 @@
-"""What the entries share: command line, plots, text tables, statistics, units."""
+"""What the commands share: command line, plots, text tables, statistics, units."""

@@ -1,4 +1,4 @@
-"""The flag of entries that use results again: whether results of other code are used."""
+"""The flag of commands that use results again: whether results of other code are used."""
 
 from absl import flags
 
@@ -16,7 +16,7 @@ def changes_accepted() -> bool:
     """Whether --accept_changes is set.
 
     Raises:
-      ValueError: it is set, and the entry has --resume, which is not.
+      ValueError: it is set, and the command has --resume, which is not.
     """
     if FLAGS.accept_changes and "resume" in FLAGS and not FLAGS.resume:
         raise ValueError(

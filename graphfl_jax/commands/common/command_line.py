@@ -1,4 +1,4 @@
-"""The command line of all entries: flags, errors in one line, progress."""
+"""What all commands have on the command line: flags, errors in one line, progress."""
 
 import functools
 import itertools
@@ -67,7 +67,7 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     file could not be written, the line ends with the command that continues.
 
     Args:
-      main: the entry; returns the exit status.
+      main: the command; returns the exit status.
       keep_compiled: whether compiled programs are kept for later processes.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"

@@ -1,4 +1,4 @@
-"""Interrupts: SIGINT (Ctrl-C) and SIGTERM end an entry at once, with one line on how to go on.
+"""Interrupts: SIGINT (Ctrl-C) and SIGTERM end a command at once, with one line on how to go on.
 
 Python runs its handlers of signals between two of its instructions, so only after a compilation
 or a round has ended. Therefore a thread waits for the numbers of the signals, see
@@ -52,7 +52,7 @@ def watch_again() -> None:
 
 
 def ended(status: int) -> None:
-    """States that the entry ends with an exit status.
+    """States that the command ends with an exit status.
 
     Python then calls what is registered for its end, and removes no objects after that. This
     takes long, and a signal during it would end the process in another way.

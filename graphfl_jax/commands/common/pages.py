@@ -1,4 +1,4 @@
-"""Pages of results: an entry replaces one block of a Markdown page and leaves the rest.
+"""Pages of results: a command replaces one block of a Markdown page and leaves the rest.
 
 A block is the text between the lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 """

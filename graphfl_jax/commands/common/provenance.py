@@ -21,8 +21,8 @@ def provenance(
     """One sentence in Markdown that states how a result page was made.
 
     Args:
-      argv: ``sys.argv`` of the entry. Flags that name data or output folders are left out.
-      seconds: wall-clock time of the entry, if it is to be stated.
+      argv: ``sys.argv`` of the command. Flags that name data or output folders are left out.
+      seconds: wall-clock time of the command, if it is to be stated.
       where: the `environment` of the numbers; None is this process, which initialises JAX.
     """
     where = where or environment()
@@ -37,9 +37,9 @@ def provenance(
 
 
 def command(argv: list[str]) -> str:
-    """The command line of an entry without folders of this machine."""
-    program, _, name = argv[0].rpartition(" ")  # "graphfl run", or the path of an entry
-    entry = Path(name).name.removesuffix(".py").rpartition(".")[2]
+    """What was typed to start a command, without folders of this machine."""
+    program, _, name = argv[0].rpartition(" ")  # "graphfl run", or the path of a command
+    command = Path(name).name.removesuffix(".py").rpartition(".")[2]
     words, flag = [], ""
     for word in argv[1:]:
         if word.startswith("-"):
@@ -50,7 +50,7 @@ def command(argv: list[str]) -> str:
             word = _portable(word)
         if flag not in PATH_FLAGS:
             words.append(word)
-    start = [program, entry] if program else ["python", "-m", f"experiments.{entry}"]
+    start = [program, command] if program else ["python", "-m", f"experiments.{command}"]
     return shlex.join([*start, *words])
 
 

@@ -29,14 +29,14 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 
-FOLDER = "cached_runs"  # in the output folder of an entry
+FOLDER = "cached_runs"  # in the output folder of a command
 # Fields by which `load_federation` makes a federation.
 DATA = ("seed", "data.", "new_clients.", "attack.", "hparams.attack_")
 LOADED: dict[str, Federation] = {}  # by the values of these fields
 
 
 class Cache:
-    """The cached runs in the output folder of an entry.
+    """The cached runs in the output folder of a command.
 
     Attributes:
       folder: of the files.
@@ -50,7 +50,7 @@ class Cache:
         """Warns of runs of other code in the folder. Nothing is written yet.
 
         Args:
-          out: output folder of the entry.
+          out: output folder of the command.
           accept_changes: whether runs of other code are used.
           config_file: the configuration file that the user gave, if there is one.
 
@@ -119,7 +119,7 @@ def cached_runs(
     Args:
       config: configuration of the runs.
       seeds: seeds of the runs.
-      cache: of the entry.
+      cache: of the command.
       points: values of ``hparams``; every point is run with every seed.
       at_once: runs in one program; 0 is all.
       report: called with numbers of rounds, of all runs: of those in the cache at once, of the

@@ -1,4 +1,4 @@
-"""Scores under attack and losses of benign clients: rows and tables of the robustness entry."""
+"""Scores under attack and losses of benign clients: rows and tables of `graphfl robustness`."""
 
 import numpy as np
 

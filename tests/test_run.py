@@ -1,4 +1,4 @@
-"""The entry experiments.run: the files that it leaves, its output, and its refusals."""
+"""The command experiments.run: the files that it leaves, its output, and its refusals."""
 
 import concurrent.futures
 import json
@@ -19,7 +19,7 @@ from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.results import final_scores
-from tests.entries import ENVIRONMENT, ROOT, Ended, command, entry, launched
+from tests.commands import ENVIRONMENT, ROOT, Ended, command, launched, launched_small
 from tests.federations import small_config, two_clusters
 
 FL60, TPT48, CUSTOM, PEMS, CARS = (
@@ -209,7 +209,7 @@ def test_output_that_is_not_a_terminal_gets_no_progress_bar(runs, name):
     assert name == "tpt48" or ended.stderr == ""
 
 
-def test_python_gets_the_scores_of_the_entry_and_writes_nothing(runs, tmp_path, monkeypatch):
+def test_python_gets_the_scores_of_the_command_and_writes_nothing(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = configs.tpt48.get_config("fedavg")
     result = graphfl_jax.run(changed(config, SMALL | {"data.source": "simulated"}))
@@ -315,7 +315,7 @@ def test_debug_shows_the_traceback_before_the_line(tmp_path):
 @pytest.mark.release
 def test_debug_names_round_client_and_stage_in_which_training_diverges(tmp_path):
     words = ["--config.hparams.client_lr=1e30", "--debug", "--out=out"]
-    status, printed, errors = entry("run", *words, cwd=tmp_path, file="fl60.py:fedavg")
+    status, printed, errors = launched_small("run", *words, cwd=tmp_path, file="fl60.py:fedavg")
     assert (status, printed) == (2, "")
     assert re.fullmatch(
         r"error: round 1, client 'domain \d+' \(number \d+\), local training: a number is not "

@@ -1,4 +1,4 @@
-"""Starts entries as a user does, at tiny sizes.
+"""Starts commands as a user does, at tiny sizes.
 
 Importing JAX and the packages takes seconds. So a server process imports them once, and forks a
 child for every start before JAX is used. The child is a fresh process in all other respects.
@@ -29,8 +29,8 @@ TIMEOUT = 300  # seconds of one start
 SERVER = """
 import atexit, gc, json, os, runpy, sys, threading, traceback
 import graphfl_jax
-import orbax.checkpoint, scipy.special  # which the entries import when they need them
-# All but the entries and `processes`, whose flags would be those of every entry.
+import orbax.checkpoint, scipy.special  # which the commands import when they need them
+# All but the commands and `processes`, whose flags would be those of every command.
 import graphfl_jax.runs.sweep
 import graphfl_jax.commands.common.plots, graphfl_jax.commands.paper.cached_runs
 import graphfl_jax.commands.paper.table_text, graphfl_jax.commands.sweeping.grid
@@ -110,22 +110,22 @@ def small_words(file="fl60.py", rounds=3):
 
 
 def command(name, *words):
-    """The command line of an entry."""
+    """The words that start a command as a process."""
     return [sys.executable, "-m", f"experiments.{name}", *words]
 
 
 def launched(name, *words, cwd, **environment) -> Ended:
-    """Runs an entry to its end."""
+    """Runs a command to its end."""
     return _forked({"argv": [f"experiments.{name}", *words]}, cwd, environment)
 
 
-def entry(name, *words, cwd, file="fl60.py", **environment) -> Ended:
-    """Runs an entry with a configuration at tiny sizes to its end."""
+def launched_small(name, *words, cwd, file="fl60.py", **environment) -> Ended:
+    """Runs a command with a configuration at tiny sizes to its end."""
     return launched(name, *small_words(file), *words, cwd=cwd, **environment)
 
 
 def limited(name, *words, cwd, largest, file="fl60.py") -> Ended:
-    """As `entry`, in a process that cannot write files of more than `largest` bytes.
+    """As `launched_small`, in a process that cannot write files of more than `largest` bytes.
 
     A write then ends in its middle, as on a full disk.
     """
@@ -145,7 +145,7 @@ def scripted(script, *words, cwd) -> Ended:
 
 
 def shrunk(name, *words, cwd, file, **changes) -> Ended:
-    """Runs an entry that chooses configurations itself, with those of `file` at tiny sizes.
+    """Runs a command that chooses configurations itself, with those of `file` at tiny sizes.
 
     `changes` of its configurations, with __ for the dots, come before.
     """
@@ -153,7 +153,7 @@ def shrunk(name, *words, cwd, file, **changes) -> Ended:
     script = f"""
 import runpy
 from graphfl_jax.configs import changed, {file} as file
-from tests.entries import tiny
+from tests.commands import tiny
 whole = file.get_config
 file.get_config = lambda *method: tiny(changed(whole(*method), {changes}))
 runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
