@@ -17,6 +17,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
+from graphfl_jax.runs.executables import options_of_architectures, options_of_one_call
 from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.session import (
     Inputs,
@@ -120,8 +121,11 @@ def compile_rounds(
     else:
         program = program_of(experiment, config, mesh)
         inputs = inputs_of(experiment, config.seed, mesh)
-    state = jax.block_until_ready(program.start(*inputs))
-    executable = program.advance.lower(state, *inputs, jnp.int32(1)).compile()
+    # With the options that a run compiles with.
+    start = program.start.lower(*inputs).compile(options_of_one_call())
+    state = jax.block_until_ready(start(*inputs))
+    options = options_of_architectures(len(state.clients))
+    executable = program.advance.lower(state, *inputs, jnp.int32(1)).compile(options)
     return Rounds(
         state,
         lambda state, rounds: executable(state, *inputs, rounds),
