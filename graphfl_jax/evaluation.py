@@ -32,8 +32,8 @@ class Evaluated(NamedTuple):
 
     scores: dict  # {split: {point: [N]}}
     extras: dict  # {point: {name: [N, ...]}}: the task's extra metrics on the test split
-    # {point: {name: ([N], [N])}}: of `Task.metrics` on the test split, the value, 0 where it is
-    # undefined, and whether it is defined
+    # {point: {name: {"values": [N], "defined": [N]}}}: of `Task.metrics` on the test split; a
+    # value is 0 where it is undefined
     metrics: dict
     # `core.Allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
@@ -300,7 +300,7 @@ def predictors_of_clients(
 def _defined(value):
     """A value, 0 where it is not finite, and whether it is finite."""
     finite = jnp.isfinite(value)
-    return jnp.where(finite, value, 0.0), finite
+    return {"values": jnp.where(finite, value, 0.0), "defined": finite}
 
 
 def _form(values):

@@ -6,6 +6,7 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax import metrics
+from graphfl_jax.commands.common import trackers
 from graphfl_jax.metrics import CLASSIFICATION, metric_summary, with_metrics
 from tests.federations import small_config, two_clusters
 
@@ -109,12 +110,18 @@ def test_a_run_has_the_metrics_of_each_client_and_the_same_scores():
     data = whole.data._replace(evals=whole.data.evals | {"test": test._replace(y=y)})
     whole = whole._replace(data=data)
 
+    lines = []
+
     def results(**fields):
         config = small_config("fedavg", rounds=2, eval_every=2, **fields)
-        return graphfl_jax.run(config, whole).results
+        return graphfl_jax.run(config, whole, report=lines.append).results
 
     with_them, without = results(metrics=("auc", "macro_f1")), results()
     assert without["metrics"] is None
+    assert lines[0]["metrics"] == with_them["metrics"] and "metrics" not in lines[1]
+    written = dict(trackers.scalars(lines[0]))
+    for name, own in with_them["metrics"]["P"].items():
+        assert written[f"metrics/P/{name}"] == own["mean"]
     assert with_them["scores"] == without["scores"]
     for point in ("G", "L", "P"):
         own = with_them["metrics"][point]
@@ -122,3 +129,14 @@ def test_a_run_has_the_metrics_of_each_client_and_the_same_scores():
         values = [value for value in own["auc"]["per_client"] if value is not None]
         assert own["auc"]["mean"] == pytest.approx(np.mean(values))
         assert own["macro_f1"]["clients"] == 7
+
+
+def test_a_resumed_run_has_the_metrics_of_the_whole_run(tmp_path):
+    def play(name, rounds):
+        config = small_config("fedavg", rounds=rounds, eval_every=1, metrics=("auc",))
+        resume = (tmp_path / name).exists()
+        graphfl_jax.run(config, two_clusters(), out=tmp_path / name, resume=resume)
+        return (tmp_path / name / "metrics.jsonl").read_text()
+
+    play("cut", 2)
+    assert play("cut", 3) == play("whole", 3)

@@ -1,8 +1,8 @@
 """Times rounds of FedAvg with LeNet in fluke 0.8.1, for the comparison on the page about speed.
 
 Install it in an environment of its own: ``pip install fluke-fl==0.8.1``. The work is that of
-`graphfl_round.py`: 10 of 20 clients with 500 random images each, one epoch in batches
-of 64, SGD. Evaluations are turned off. Prints the seconds of each round, and those of the first round
+`graphfl_round.py`: 10 of 20 clients with 500 random images each, one epoch in batches of 64,
+SGD. Evaluations are turned off. Prints the seconds of a round, and those of the first round
 from the start of this process.
 """
 

@@ -76,12 +76,7 @@ def results_of(
             else:
                 labels = details
         if task.metrics:
-            metrics = {
-                point: {
-                    name: metric_summary(*own) for name, own in final.metrics[point].items()
-                }
-                for point in POINTS
-            }
+            metrics = metric_summaries(final.metrics)
         if len(experiment.groups) > 1:
             architectures = architecture_scores(experiment, final.scores, traffic)
     sizes = [group.cohort_size for group in experiment.groups]
@@ -127,9 +122,12 @@ def results_of(
 def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
     """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
 
-    It has also ``"allocation"`` [N, N], if the method has one.
+    It has also ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"`` [N, N], if
+    the method has one.
     """
     row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
+    if any(evaluated.metrics.values()):
+        row["metrics"] = evaluated.metrics
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
 
 
@@ -138,13 +136,16 @@ def row_fields(row: dict, task: Task) -> dict:
 
     Returns:
       ``round``; ``train``, the metrics of the training by name; for each split the
-      `metrics.summary` of its scores at each point; and ``allocation``, if there is one.
+      `metrics.summary` of its scores at each point; and ``metrics``, as `metric_summaries`, and
+      ``allocation``, if there are any.
     """
     fields = {
         "round": int(row["round"]),
         "train": {name: float(value) for name, value in row["train"].items()},
         **{split: summaries(scores, task) for split, scores in row["scores"].items()},
     }
+    if "metrics" in row:
+        fields["metrics"] = metric_summaries(row["metrics"])
     if "allocation" in row:
         fields["allocation"] = _rounded(row["allocation"])
     return fields
@@ -153,6 +154,14 @@ def row_fields(row: dict, task: Task) -> dict:
 def row_line(row: dict, task: Task) -> str:
     """One evaluation of `row_of` as a line of JSON."""
     return json.dumps(row_fields(row, task), allow_nan=False) + "\n"
+
+
+def metric_summaries(metrics: dict) -> dict:
+    """Each `metrics.metric_summary` by point and name, of `Evaluated.metrics`."""
+    return {
+        point: {name: metric_summary(**values) for name, values in own.items()}
+        for point, own in metrics.items()
+    }
 
 
 def _rounded(allocation) -> list[list[float]]:

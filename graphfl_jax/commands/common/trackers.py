@@ -87,11 +87,19 @@ def check_trackers(flag: str, names: list[str]) -> None:
 
 
 def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """The numbers of an evaluation by names such as ``train/loss`` and ``test/P/mean``."""
+    """The numbers of an evaluation, by names.
+
+    Examples are ``train/loss``, ``test/P/mean`` and ``metrics/P/auc``. A metric that no client
+    has is left out.
+    """
     for name, value in row["train"].items():
         yield f"train/{name}", value
+    for point, metrics in row.get("metrics", {}).items():
+        for name, values in metrics.items():
+            if values["mean"] is not None:
+                yield f"metrics/{point}/{name}", values["mean"]
     for split, points in row.items():
-        if split in ("round", "train", "allocation"):
+        if split in ("round", "train", "metrics", "allocation"):
             continue
         for point, scores in points.items():
             for name in SUMMARIES:
