@@ -711,6 +711,16 @@ OTHERS = [
     ),
     (
         "robustness",
+        [FL60, "--choose_at=0.3"],
+        "choose_at=0.3 has no effect without --best_defences; add it",
+    ),
+    (
+        "robustness",
+        [FL60, "--defences=none,clip", "--best_defences", "--choose_at=0.25"],
+        "choose_at=0.25 has a share that --ratios has not; add it to --ratios",
+    ),
+    (
+        "robustness",
         [FL60, "--methods=panacea", "--defences=median"],
         "defence.name='median' makes one model of all uploads",
     ),

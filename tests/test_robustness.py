@@ -184,7 +184,7 @@ def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     """A defence that a method cannot have is left out, and attacks share runs without them."""
     words = [CONFIG, "--config.rounds=3", "--config.local_steps=5", "--config.model.hidden=5"]
     words += ["--methods=fedavg,local", "--attacks=sign_flip,ipm", "--ratios=0.5", "--seeds=2"]
-    words += ["--defences=none,monotone"]
+    words += ["--defences=none,monotone", "--config.data.val_fraction=0.2"]
     status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
     (warning,) = [line for line in errors.splitlines() if "warning" in line]
@@ -209,3 +209,15 @@ def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0 and "0 new runs, 18 from the cache" in printed, errors
     assert json.loads((tmp_path / "out/robustness.json").read_text()) == before
+
+    # The share 1 is trained with the defence that is best at the share 0.5.
+    words += ["--best_defences", "--choose_at=0.5", "--ratios=0.5,1"]
+    status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
+    assert status == 0, errors
+    rows = json.loads((tmp_path / "out/robustness.json").read_text())["rows"]
+    chosen = {row["method"] for row in rows}
+    assert chosen in ({"fedavg", "local"}, {"fedavg+monotone", "local"})
+    at_half = [row for row in before["rows"] if row["method"] in chosen]
+    assert [row for row in rows if row["ratio"] < 1] == at_half
+    # Two methods with two seeds for each attack; the runs above are read twice.
+    assert "8 new runs, " in printed and [row["ratio"] for row in rows[:3]] == [0, 0.5, 1]

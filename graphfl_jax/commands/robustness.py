@@ -17,7 +17,9 @@ train new heads before the predictor is scored.
 a warning names the others. With --best_defences, the tables keep one defence of each method:
 that with the fewest diverged runs, and among these with the best mean validation score at P
 over all attacks, shares and seeds. All clients count in it, because a server does not know
-which are malicious. It needs a validation split, such as --config.data.val_fraction=0.2.
+which are malicious. It needs a validation split, such as --config.data.val_fraction=0.2. With
+--choose_at=0.3, the defences are chosen from the runs with these shares and without attackers
+alone, and the other shares are trained with the chosen defences only, which takes less time.
 
 Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
 Writes robustness.json and robustness.md, and as .png and .svg robustness and neighbours, into
@@ -80,6 +82,7 @@ flags.DEFINE_list(
     "defences", [], "Defences of each method, none is no defence; empty: --config.defence.name."
 )
 flags.DEFINE_bool("best_defences", False, "Keep the best of --defences for each method.")
+flags.DEFINE_list("choose_at", [], "Shares of --ratios that choose the defence; empty: all.")
 flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning.")
 flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
 
@@ -106,38 +109,23 @@ def main() -> int:
     if FLAGS.best_defences and len(FLAGS.defences) < 2:
         raise ValueError("best_defences chooses from --defences; give two or more of them")
     ratios = shares("ratios", FLAGS.ratios)
+    first_ratios = ratios_of_choice(ratios)
     out = Path(FLAGS.out)
     accept = changes_accepted()
     cache = Cache(out, accept_changes=accept, config_file=configuration_file())
     every = fitting(planned())
 
-    rows, clean_runs = [], {}
-    seeds = list(range(FLAGS.seeds))
-    with progress_bar("methods") as bar:
-        task = bar.add_task("methods", total=len(every))
-        for attack, undefended, method, config in every:
-            bar.update(task, description=f"{method}, {attack}")
-            config = changed(config, {"eval_every": config.rounds})  # only final scores count
-            # Without attackers, only a backdoor measures something of its own: its success.
-            key = (method, attack if attack == "backdoor" else "")
-            new = [ratio for ratio in ratios if ratio or key not in clean_runs]
-            points = [{"attack_ratio": ratio} for ratio in new]
-            runs = iter(cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once))
-            for ratio in ratios:
-                attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
-                clean = clean_runs.setdefault(key, attacked)  # the first share is 0
-                names = {"attack": attack, "method": method, "ratio": ratio}
-                names["undefended"] = undefended
-                rows.append(names | robustness_row(attacked, clean))
-            bar.advance(task)
+    rows, data = measured(every, first_ratios, cache)
     if FLAGS.best_defences:
         rows = with_best_defences(rows)
+    if first_ratios != ratios:
+        best = {row["method"] for row in rows}
+        rows, data = measured([one for one in every if one.method in best], ratios, cache)
 
     console = Console()
     tables = robustness_tables(rows)
     for title, text in tables:
         console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
-    data = clean[0]["dataset"]
     extent = f", {data['extent']}" if data["extent"] else ""
     note = f"{data['name']}, data: {data['source']}{extent}"
     counts = cache.counts()
@@ -159,6 +147,61 @@ def main() -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def ratios_of_choice(ratios: list[float]) -> list[float]:
+    """The shares of which all defences are trained, with 0.
+
+    Args:
+      ratios: of --ratios.
+
+    Raises:
+      ValueError: --choose_at does not fit.
+    """
+    if not FLAGS.choose_at:
+        return ratios
+    words = f"choose_at={','.join(FLAGS.choose_at)}"
+    if not FLAGS.best_defences:
+        raise ValueError(f"{words} has no effect without --best_defences; add it")
+    chosen = shares("choose_at", FLAGS.choose_at)
+    if not set(chosen) <= set(ratios):
+        raise ValueError(f"{words} has a share that --ratios has not; add it to --ratios")
+    return chosen
+
+
+def measured(
+    every: list[Planned], ratios: list[float], cache: Cache
+) -> tuple[list[dict], dict]:
+    """The rows of all methods and attacks.
+
+    Args:
+      every: methods and attacks.
+      ratios: in ascending order, with 0.
+      cache: of runs.
+
+    Returns:
+      `robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended`` of each; and
+      the ``dataset`` of the runs.
+    """
+    rows, clean_runs, seeds = [], {}, list(range(FLAGS.seeds))
+    with progress_bar("methods") as bar:
+        task = bar.add_task("methods", total=len(every))
+        for attack, undefended, method, config in every:
+            bar.update(task, description=f"{method}, {attack}")
+            config = changed(config, {"eval_every": config.rounds})  # only final scores count
+            # Without attackers, only a backdoor measures something of its own: its success.
+            key = (method, attack if attack == "backdoor" else "")
+            new = [ratio for ratio in ratios if ratio or key not in clean_runs]
+            points = [{"attack_ratio": ratio} for ratio in new]
+            runs = iter(cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once))
+            for ratio in ratios:
+                attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
+                clean = clean_runs.setdefault(key, attacked)  # the first share is 0
+                names = {"attack": attack, "method": method, "ratio": ratio}
+                names["undefended"] = undefended
+                rows.append(names | robustness_row(attacked, clean))
+            bar.advance(task)
+    return rows, clean[0]["dataset"]
 
 
 def planned() -> list[Planned]:
