@@ -744,6 +744,11 @@ OTHERS = [
     ),
     ("sweep", [FL60, "--grid.rounds=1,2"], "data.val_fraction=0.0 leaves no examples"),
     ("sweep", [*VALIDATED], "the sweep has no points; add an axis"),
+    (
+        "sweep",
+        [*VALIDATED, "--config.attack.name=label_flip", "--grid.hparams.attack_ratio=0,0.001"],
+        "attack.name='label_flip' has no attackers with hparams.attack_ratio=0; set a larger",
+    ),
     ("sweep", [*VALIDATED, "--grid.hparams.client_lr=a,b"], "client_lr=a is not of type float"),
     ("sweep", [*VALIDATED, "--grid.hparams.client_lr=-1"], "hparams.client_lr=-1.0 must be fi"),
     ("sweep", [*VALIDATED, "--grid.local_steps=99999999999"], "local_steps=99999999999 is too"),

@@ -116,13 +116,17 @@ def by_malicious_neighbours(graph, malicious: np.ndarray, scores: dict, task: Ta
     return rows
 
 
-def check_attacked(config: ConfigDict, experiment: Experiment) -> None:
-    """Refuses a run with an attack and without attackers.
+def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
+    """Refuses runs with an attack, if none of them has attackers.
+
+    Args:
+      runs: configurations, and what was built of them. All have the same ``attack.name``.
 
     Raises:
       ValueError: nobody attacks; one line.
     """
-    if config.attack.name and not attack_summary(config, experiment, None)["ids"]:
+    config, _ = runs[0]
+    if config.attack.name and not any(attack_summary(*run, None)["ids"] for run in runs):
         raise ValueError(
             f"attack.name={config.attack.name!r} has no attackers with "
             f"hparams.attack_ratio={config.hparams.attack_ratio:g}; set a larger one, or "

@@ -157,7 +157,7 @@ def run(
             folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
         found = load_federation(config) if federation is None else arrange(config, federation)
         experiment = build_experiment(config, found)
-        check_attacked(config, experiment)
+        check_attacked((config, experiment))
         return folder, experiment
 
     folder, experiment = run_synchronized(prepare)

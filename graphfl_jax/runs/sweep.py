@@ -14,6 +14,7 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import adjusted, current_field, structure, values_of
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, fields_text, run_trials, with_seed
 
 Point = dict[str, Any]
@@ -139,9 +140,10 @@ def _group(members, seeds, loaded):
     """The group of points and configurations of one structure."""
     _, base = members[0]
     federations = {seed: _load(with_seed(base, seed), loaded) for seed in seeds}
-    planned = {}
+    first, planned = federations[seeds[0]], {}
+    # Both refuse values that do not fit.
+    check_attacked(*((config, build_experiment(config, first)) for _, config in members))
     for point, config in members:
-        build_experiment(config, federations[seeds[0]])  # refuses values that do not fit
         hparams = config.hparams.to_dict()
         for seed in seeds:
             name = fields_text(with_seed(config, seed))

@@ -65,7 +65,7 @@ def run_seeds(
         seed: build_experiment(own, federations[seed]) for seed, own in configs.items()
     }
     for seed, own in configs.items():
-        check_attacked(own, experiments[seed])
+        check_attacked((own, experiments[seed]))
     code = digests_of_code(config_file=config_file)
     found = {}
     for seed, folder in opened.items():
