@@ -144,6 +144,7 @@ FILES = {
     "declared.h5": frame(declared=10**13),
     "empty.h5": frame(name="other"),
     "below/pems-bay/distances_bay_2017.csv": "from,to,cost\n7,8,-5\n",
+    "other/pems-bay/distances_bay_2017.csv": "from,to,cost\n7,8,5\n8,7,5\n7,8,6\n",
     "twice/pems-bay/adj_mx_bay.pkl": pickle.dumps(
         (["7", "7"], {"7": 0}, [[0.0, 0.5], [0.5, 0.0]])
     ).decode("latin1"),
@@ -660,11 +661,15 @@ FLAGS = [
         "below/pems-bay/distances_bay_2017.csv: line 2 has the distance -5; give metres of at",
     ),
     (
+        [PEMS, "--config.data.path=speeds.h5", "--data_root=other"],
+        "other/pems-bay/distances_bay_2017.csv: line 4 has another distance from 7 to 8 .* 6 and 5",
+    ),
+    (
         [PEMS, "--config.data.path=speeds.h5", "--data_root=twice"],
         "twice/pems-bay/adj_mx_bay.pkl: sensor 7 is given twice; remove one of them",
     ),
 ]
-# Entries other than experiments.run, their flags, and what the line must say.
+# Commands other than experiments.run, their flags, and what the line must say.
 OTHERS = [
     (
         "tables",

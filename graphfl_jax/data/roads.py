@@ -149,29 +149,34 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
       N ids, and weights [N, N] with senders as rows.
 
     Raises:
-      ValueError: a row has another format, or no sigma can be computed.
+      ValueError: a row has another format, a pair has two different distances, or no sigma can
+        be computed.
     """
-    rows = []
+    found = {}  # metres by pair
     with Path(file).open(newline="", encoding="latin1") as text:
         for number, row in enumerate(csv.reader(text), start=1):
             try:
-                start, end, metres = row
-                rows.append((start.strip(), end.strip(), float(metres)))
+                start, end, metres = map(str.strip, row)
+                own = float(metres)
             except ValueError:
                 if number > 1:  # the first row may be a header
                     raise ValueError(
                         f"{file}: line {number} is not from,to,metres; use the file from {URL}"
                     ) from None
                 continue
-            if not 0 <= rows[-1][2] < np.inf:
+            if not 0 <= own < np.inf:
                 raise ValueError(
-                    f"{file}: line {number} has the distance {metres.strip()}; give metres of "
-                    f"at least 0"
+                    f"{file}: line {number} has the distance {metres}; give metres of at least 0"
                 )
-    ids = sensors or list(dict.fromkeys(end for row in rows for end in row[:2]))
+            if found.setdefault((start, end), own) != own:
+                raise ValueError(
+                    f"{file}: line {number} has another distance from {start} to {end} than a "
+                    f"line before, {metres} and {found[start, end]:g}; remove one of the lines"
+                )
+    ids = sensors or list(dict.fromkeys(end for pair in found for end in pair))
     index = {sensor: i for i, sensor in enumerate(ids)}
     distances = np.full((len(ids), len(ids)), np.inf)
-    for start, end, metres in rows:
+    for (start, end), metres in found.items():
         if start in index and end in index:
             distances[index[start], index[end]] = metres
     return ids, weights_of(distances)
