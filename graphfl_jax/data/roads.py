@@ -166,7 +166,8 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
                 continue
             if not 0 <= own < np.inf:
                 raise ValueError(
-                    f"{file}: line {number} has the distance {metres}; give metres of at least 0"
+                    f"{file}: line {number} has the distance {metres}; give metres of at "
+                    f"least 0"
                 )
             if found.setdefault((start, end), own) != own:
                 raise ValueError(
