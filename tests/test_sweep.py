@@ -529,3 +529,15 @@ def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
         alone["scores"]["final"]["L"]["per_client"],
         atol=1e-5,
     )
+
+
+@pytest.mark.parametrize(("ratio", "part"), [(0.5, False), (0.0, True)])
+def test_some_points_of_a_sweep_may_have_no_attackers(ratio, part):
+    """Others of the sweep have them, in another group or in another part of its points."""
+    config = changed(tiny(fl60.get_config("local")), {"attack.name": "label_flip"})
+    points = [
+        {"local_steps": 1, "hparams.attack_ratio": 0.0},
+        {"local_steps": 2, "hparams.attack_ratio": ratio},
+    ]
+    groups = groups_of(points, [0], lambda point: adjusted(config, {}, point), part=part)
+    assert len(groups) == 2

@@ -120,13 +120,14 @@ def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
     """Refuses runs with an attack, if none of them has attackers.
 
     Args:
-      runs: configurations, and what was built of them. All have the same ``attack.name``.
+      runs: configurations, and what was built of them.
 
     Raises:
       ValueError: nobody attacks; one line.
     """
-    config, _ = runs[0]
-    if config.attack.name and not any(attack_summary(*run, None)["ids"] for run in runs):
+    runs = [run for run in runs if run[0].attack.name]
+    if runs and not any(attack_summary(*run, None)["ids"] for run in runs):
+        config, _ = runs[0]
         raise ValueError(
             f"attack.name={config.attack.name!r} has no attackers with "
             f"hparams.attack_ratio={config.hparams.attack_ratio:g}; set a larger one, or "

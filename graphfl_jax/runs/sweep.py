@@ -111,6 +111,13 @@ def groups_of(
             f"each is compiled separately; add --yes if this is intended"
         )
     loaded = {}
+    built = [  # refuses values that do not fit
+        (config, build_experiment(config, _load(with_seed(config, seeds[0]), loaded)))
+        for members in by_structure.values()
+        for _, config in members
+    ]
+    if not part:
+        check_attacked(*built)
     return [_group(members, seeds, loaded) for members in by_structure.values()]
 
 
@@ -140,9 +147,7 @@ def _group(members, seeds, loaded):
     """The group of points and configurations of one structure."""
     _, base = members[0]
     federations = {seed: _load(with_seed(base, seed), loaded) for seed in seeds}
-    first, planned = federations[seeds[0]], {}
-    # Both refuse values that do not fit.
-    check_attacked(*((config, build_experiment(config, first)) for _, config in members))
+    planned = {}
     for point, config in members:
         hparams = config.hparams.to_dict()
         for seed in seeds:

@@ -39,7 +39,7 @@ def provenance(
 def command(argv: list[str]) -> str:
     """What was typed to start a command, without folders of this machine."""
     program, _, name = argv[0].rpartition(" ")  # "graphfl run", or the path of a command
-    command = Path(name).name.removesuffix(".py").rpartition(".")[2]
+    module = Path(name).name.removesuffix(".py").rpartition(".")[2]
     words, flag = [], ""
     for word in argv[1:]:
         if word.startswith("-"):
@@ -50,7 +50,7 @@ def command(argv: list[str]) -> str:
             word = _portable(word)
         if flag not in PATH_FLAGS:
             words.append(word)
-    start = [program, command] if program else ["python", "-m", f"experiments.{command}"]
+    start = [program, module] if program else ["python", "-m", f"experiments.{module}"]
     return shlex.join([*start, *words])
 
 
