@@ -115,17 +115,22 @@ def main() -> int:
     cache = Cache(out, accept_changes=accept, config_file=configuration_file())
     every = fitting(planned())
 
-    rows, data = measured(every, first_ratios, cache)
+    clean_runs = {}
+    rows = measured(every, first_ratios, cache, clean_runs)
     if FLAGS.best_defences:
         rows = with_best_defences(rows)
-    if first_ratios != ratios:
+    others = [ratio for ratio in ratios if ratio not in first_ratios]
+    if others:
         best = {row["method"] for row in rows}
-        rows, data = measured([one for one in every if one.method in best], ratios, cache)
+        kept = [one for one in every if one.method in best]
+        rows += measured(kept, others, cache, clean_runs)
+        rows.sort(key=lambda row: row["ratio"])  # the tables have ratios in the order of rows
 
     console = Console()
     tables = robustness_tables(rows)
     for title, text in tables:
         console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
+    data = next(iter(clean_runs.values()))[0]["dataset"]
     extent = f", {data['extent']}" if data["extent"] else ""
     note = f"{data['name']}, data: {data['source']}{extent}"
     counts = cache.counts()
@@ -170,20 +175,20 @@ def ratios_of_choice(ratios: list[float]) -> list[float]:
 
 
 def measured(
-    every: list[Planned], ratios: list[float], cache: Cache
-) -> tuple[list[dict], dict]:
+    every: list[Planned], ratios: list[float], cache: Cache, clean_runs: dict
+) -> list[dict]:
     """The rows of all methods and attacks.
 
     Args:
       every: methods and attacks.
-      ratios: in ascending order, with 0.
+      ratios: in ascending order, with 0 where `clean_runs` has no runs.
       cache: of runs.
+      clean_runs: runs without attackers, which are added.
 
     Returns:
-      `robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended`` of each; and
-      the ``dataset`` of the runs.
+      `robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended`` of each.
     """
-    rows, clean_runs, seeds = [], {}, list(range(FLAGS.seeds))
+    rows, seeds = [], list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
         task = bar.add_task("methods", total=len(every))
         for attack, undefended, method, config in every:
@@ -196,12 +201,12 @@ def measured(
             runs = iter(cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once))
             for ratio in ratios:
                 attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
-                clean = clean_runs.setdefault(key, attacked)  # the first share is 0
+                clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
                 names = {"attack": attack, "method": method, "ratio": ratio}
                 names["undefended"] = undefended
                 rows.append(names | robustness_row(attacked, clean))
             bar.advance(task)
-    return rows, clean[0]["dataset"]
+    return rows
 
 
 def planned() -> list[Planned]:
