@@ -692,6 +692,12 @@ OTHERS = [
         ["--configs=lean.py", "--table=panacea_3", "--methods=fedavg"],
         "table=panacea_3 is not read with --configs; leave --table out",
     ),
+    ("tables", ["tpt48"], "config=tpt48 is not read, since tables has no configuration"),
+    ("tables", ["--config.rounds=3"], "^config.rounds=3 is not read, since tables has no"),
+    ("figures", ["--config.rounds=3"], "config.rounds=3 is not read, since panacea_3c has its"),
+    ("theory", ["--config.rounds=3"], "config.rounds=3 is not read, since no --config names"),
+    ("bench", ["--suite", "--config.rounds=3"], "rounds=3 is not read, since --suite has its"),
+    ("soak", ["tpt48"], "config=tpt48 is not read, since soak has no configuration; leave it"),
     (
         "sweep",
         ["--config=taken.py", "--grid.hparams.client_lr=1"],

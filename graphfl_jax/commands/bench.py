@@ -43,7 +43,8 @@ from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.benchmarks import images, scaling, suite, torch_comparison
 from graphfl_jax.commands.benchmarks.report import Report, show, write
 from graphfl_jax.commands.benchmarks.timing import interleaved, peak_memory, player, spread
-from graphfl_jax.commands.common.command_line import FLAGS, configuration, launch
+from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.flag_values import check_names
 from graphfl_jax.commands.common.processes import joined
 from graphfl_jax.configs import changed, for_any_task, methods, parsed
@@ -148,7 +149,8 @@ def suite_of_measurements(out: Path) -> int:
     Raises:
       ValueError: a flag does not fit.
     """
-    for name in ("config", "images", "distributed"):
+    refuse_configuration("--suite has its own configurations")
+    for name in ("images", "distributed"):
         if FLAGS[name].value:
             raise ValueError(f"{given(name)} is not read by --suite; leave it out")
     return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)

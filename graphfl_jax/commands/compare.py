@@ -163,4 +163,4 @@ def csv_text(found: dict) -> str:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main, keep_compiled=False)
+    launch(main, keep_compiled=False, configured=False)

@@ -27,4 +27,4 @@ def main() -> int:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main)
+    launch(main, configured=False)

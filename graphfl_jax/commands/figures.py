@@ -39,7 +39,8 @@ from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.architecture_plots import draw_architectures
-from graphfl_jax.commands.common.command_line import FLAGS, configuration, launch, progress_bar
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.flag_values import check_names
 from graphfl_jax.commands.common.plots import (
     draw_histograms,
@@ -154,11 +155,8 @@ def main() -> int:
             f"profile={FLAGS.profile} is not read, since {FLAGS.figure} has one size; leave "
             f"--profile out"
         )
-    if FLAGS.config is not None and FLAGS.figure not in CONFIGURED:
-        raise ValueError(
-            f"config={FLAGS.config} is not read, since {FLAGS.figure} has its own "
-            f"configurations; leave --config out, or set --figure to {' or '.join(CONFIGURED)}"
-        )
+    if FLAGS.figure not in CONFIGURED:
+        refuse_configuration(f"{FLAGS.figure} has its own configurations")
     check_names("methods", FLAGS.methods, methods())
     out = Path(FLAGS.out)
     cache = Cache(out, accept_changes=changes_accepted())

@@ -61,4 +61,4 @@ def inputs(path: str) -> np.ndarray:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main)
+    launch(main, configured=False)

@@ -44,13 +44,8 @@ from rich.console import Console
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.accept_changes import changes_accepted
-from graphfl_jax.commands.common.command_line import (
-    FLAGS,
-    configuration_file,
-    file_configuration,
-    launch,
-    progress_bar,
-)
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.configuration import configuration_file, file_configuration
 from graphfl_jax.commands.common.flag_values import check_list, check_names, shares
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.provenance import provenance

@@ -38,12 +38,11 @@ from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     compiled_folder,
-    configuration,
-    configuration_file,
     fresh_folder,
     launch,
     progress_bar,
 )
+from graphfl_jax.commands.common.configuration import configuration, configuration_file
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import joined
 from graphfl_jax.commands.common.result_tables import (

@@ -129,4 +129,4 @@ def memory_of_calls(calls: int, work: Path) -> list[dict]:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main)
+    launch(main, configured=False)

@@ -49,11 +49,13 @@ from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     compiled_folder,
-    configuration_file,
-    execute_configuration_file,
     fresh_folder,
     launch,
     progress_bar,
+)
+from graphfl_jax.commands.common.configuration import (
+    configuration_file,
+    execute_configuration_file,
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.plots import draw_search, save_figure

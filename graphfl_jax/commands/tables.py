@@ -240,4 +240,4 @@ def table_config(cell: Cell, method: str):
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main)
+    launch(main, configured=False)

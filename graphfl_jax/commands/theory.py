@@ -27,7 +27,8 @@ from rich.console import Console
 
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common import pages
-from graphfl_jax.commands.common.command_line import FLAGS, configuration, launch, progress_bar
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.flag_values import check_names
 from graphfl_jax.commands.common.plots import draw_risks, save_figure
 from graphfl_jax.commands.common.provenance import provenance
@@ -159,6 +160,7 @@ def adjacencies() -> dict[str, np.ndarray]:
         rng = np.random.default_rng(FLAGS.seed)
         graphs[name] = closed_form.GRAPHS[name](FLAGS.clients, rng, FLAGS.density)
     if FLAGS.config is None:
+        refuse_configuration("no --config names a federation")
         return graphs
     federation = load_federation(configuration())
     adjacency = closed_form.adjacency_of(federation.data.graph)

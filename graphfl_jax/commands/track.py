@@ -55,4 +55,4 @@ def main() -> int:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main, keep_compiled=False)
+    launch(main, keep_compiled=False, configured=False)

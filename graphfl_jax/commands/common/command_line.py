@@ -12,30 +12,24 @@ from pathlib import Path
 
 import jax
 from absl import app, flags, logging
-from ml_collections import ConfigDict
 from rich import progress
 from rich.console import Console
 from rich.text import Text
 
+from graphfl_jax.commands.common.configuration import (
+    OVERRIDES,
+    configuration,
+    refuse_configuration,
+)
 from graphfl_jax.commands.common.help_text import flags_of, show_help
 from graphfl_jax.commands.common.interrupts import ended, how_to_continue
-from graphfl_jax.commands.common.python_files import call_in_file, contents_of
 from graphfl_jax.commands.common.refusals import refuse
-from graphfl_jax.configs import PRESETS
 from graphfl_jax.configs.fields import all_fields
-from graphfl_jax.configs.values import changed, checked, parsed
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import compiled
 from graphfl_jax.runs.disk import WriteError
 from graphfl_jax.settings import perhaps
 
-flags.DEFINE_string(
-    "config",
-    None,
-    "Name of a configuration, such as tpt48, or a file, such as mine.py; with :METHOD, of a "
-    "method, such as tpt48:fedavg. --config.FIELD=VALUE sets a field; --help lists the fields.",
-)
-flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
 flags.DEFINE_string(
     "compilation_cache",
     None,
@@ -56,10 +50,11 @@ flags.DEFINE_bool(
 )
 FLAGS = flags.FLAGS
 BROKEN_PIPE = 128 + 13  # the exit status of a program that SIGPIPE ends
-OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
 
 
-def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
+def launch(
+    main: Callable[[], int], *, keep_compiled: bool = True, configured: bool = True
+) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
     An OSError or ValueError, as raised for an invalid flag, field or file, is printed as one
@@ -69,12 +64,15 @@ def launch(main: Callable[[], int], *, keep_compiled: bool = True) -> None:
     Args:
       main: the command; returns the exit status.
       keep_compiled: whether compiled programs are kept for later processes.
+      configured: whether the command reads a configuration; if not, --config is refused.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax logs every step of a save
         try:
+            if not configured:
+                refuse_configuration(f"{_name_of(main.__module__)} has no configuration")
             if keep_compiled:
                 _keep_compiled(FLAGS.compilation_cache)
             _make_cores_devices(FLAGS.cores)
@@ -122,85 +120,6 @@ def compiled_folder() -> str | None:
     folder = jax.config.jax_compilation_cache_dir
     kept = FLAGS.compilation_cache != "" and jax.config.jax_enable_compilation_cache
     return folder if kept and folder and "://" not in folder else None
-
-
-def configuration(default: ConfigDict | None = None) -> ConfigDict:
-    """The configuration of the file, with the fields that the flags set.
-
-    Args:
-      default: the configuration without --config.
-
-    Raises:
-      ValueError: --config is missing without a default, or a field does not fit.
-    """
-    unset = FLAGS.config is None and default is not None
-    config = parsed(default if unset else file_configuration(), OVERRIDES)
-    if FLAGS.data_root is not None:
-        config = changed(config, {"data.root": FLAGS.data_root})
-    return config
-
-
-def configuration_file() -> Path | None:
-    """The configuration file of --config, if it is set to a file."""
-    path = (FLAGS.config or "").partition(":")[0]
-    return None if path in ("", *PRESETS) else Path(path)
-
-
-def execute_configuration_file() -> None:
-    """Executes the configuration file, if there is one, so that what it registers is known.
-
-    Raises:
-      ValueError: there is no such file, or it raises.
-    """
-    if configuration_file() is not None:
-        contents_of("config", str(configuration_file()))
-
-
-def file_configuration(method: str = "") -> ConfigDict:
-    """The configuration that --config names, without ``--config.FIELD=VALUE``.
-
-    Args:
-      method: replaces the method that --config names.
-
-    Raises:
-      ValueError: --config is missing, or the file or the method does not fit.
-    """
-    if FLAGS.config is None:
-        raise ValueError(
-            f"config is not set; add the name of a configuration, {', '.join(PRESETS)}, or of "
-            f"a file, as in --config=mine.py"
-        )
-    path, _, named = FLAGS.config.partition(":")
-    words = [word for word in (method or named,) if word]
-    if path in PRESETS:
-        return checked(PRESETS[path](*words))
-    if not Path(path).is_file():
-        raise ValueError(
-            f"config={path} is neither a configuration nor a file"
-            f"{perhaps(Path(path).stem, PRESETS)}; choose from {', '.join(PRESETS)}, or a "
-            f"Python file, such as mine.py"
-        )
-    return configuration_in_file("config", path, *words)
-
-
-def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
-    """The configuration that get_config() of a Python file returns.
-
-    Args:
-      flag: that names the file, for error messages.
-      path: of the file.
-      *words: the method, if one is chosen.
-
-    Raises:
-      ValueError: there is no such file or function, or what it returns does not fit.
-    """
-    config = call_in_file(flag, path, "get_config", *words)
-    if not isinstance(config, ConfigDict):
-        raise ValueError(
-            f"{flag}={path}: get_config() returns a {type(config).__name__}; return a "
-            f"ConfigDict"
-        )
-    return checked(config)
 
 
 def fresh_folder(name: str) -> Path:
@@ -336,11 +255,15 @@ def _unknown_flag(name, command):
     near = perhaps(f"--{name}", [f"--{flag}" for flag in known])
     if name in {field for field, _ in all_fields()}:
         near = f"; perhaps --config.{name} is meant, a field of the configuration"
-    name_of_command = command.rpartition(".")[2]
     return (
-        f"--{name} is not a flag of {name_of_command}{near}; --help lists the flags, and "
+        f"--{name} is not a flag of {_name_of(command)}{near}; --help lists the flags, and "
         f"fields are set by --config.FIELD=VALUE"
     )
+
+
+def _name_of(module):
+    """The name of the command in a module."""
+    return module.rpartition(".")[2]
 
 
 def _take_overrides(argv):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.commands.common.command_line import configuration_in_file
+from graphfl_jax.commands.common.configuration import configuration_in_file
 from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table
 from graphfl_jax.commands.paper import table_text

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.commands.common.command_line import FLAGS, OVERRIDES, file_configuration
+from graphfl_jax.commands.common.command_line import FLAGS
+from graphfl_jax.commands.common.configuration import OVERRIDES, file_configuration
 from graphfl_jax.commands.common.python_files import call_in_file
 from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjusted, changed, current_field, parse

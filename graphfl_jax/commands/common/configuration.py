@@ -1,0 +1,115 @@
+"""The configuration that a command line names and changes."""
+
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict
+
+from graphfl_jax.commands.common.python_files import call_in_file, contents_of
+from graphfl_jax.configs import PRESETS
+from graphfl_jax.configs.values import changed, checked, parsed
+from graphfl_jax.settings import perhaps
+
+flags.DEFINE_string(
+    "config",
+    None,
+    "Name of a configuration, such as tpt48, or a file, such as mine.py; with :METHOD, of a "
+    "method, such as tpt48:fedavg. --config.FIELD=VALUE sets a field; --help lists the fields.",
+)
+flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
+FLAGS = flags.FLAGS
+OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
+
+
+def configuration(default: ConfigDict | None = None) -> ConfigDict:
+    """The configuration of the file, with the fields that the flags set.
+
+    Args:
+      default: the configuration without --config.
+
+    Raises:
+      ValueError: --config is missing without a default, or a field does not fit.
+    """
+    unset = FLAGS.config is None and default is not None
+    config = parsed(default if unset else file_configuration(), OVERRIDES)
+    if FLAGS.data_root is not None:
+        config = changed(config, {"data.root": FLAGS.data_root})
+    return config
+
+
+def refuse_configuration(why: str) -> None:
+    """Refuses --config and --config.FIELD=VALUE where nothing reads them.
+
+    Args:
+      why: ends "is not read, since".
+
+    Raises:
+      ValueError: one of them is set.
+    """
+    words = [] if FLAGS.config is None else [f"config={FLAGS.config}"]
+    words += [f"config.{field}={value}" for field, value in OVERRIDES.items()]
+    if words:
+        raise ValueError(f"{words[0]} is not read, since {why}; leave it out")
+
+
+def configuration_file() -> Path | None:
+    """The configuration file of --config, if it is set to a file."""
+    path = (FLAGS.config or "").partition(":")[0]
+    return None if path in ("", *PRESETS) else Path(path)
+
+
+def execute_configuration_file() -> None:
+    """Executes the configuration file, if there is one, so that what it registers is known.
+
+    Raises:
+      ValueError: there is no such file, or it raises.
+    """
+    if configuration_file() is not None:
+        contents_of("config", str(configuration_file()))
+
+
+def file_configuration(method: str = "") -> ConfigDict:
+    """The configuration that --config names, without ``--config.FIELD=VALUE``.
+
+    Args:
+      method: replaces the method that --config names.
+
+    Raises:
+      ValueError: --config is missing, or the file or the method does not fit.
+    """
+    if FLAGS.config is None:
+        raise ValueError(
+            f"config is not set; add the name of a configuration, {', '.join(PRESETS)}, or of "
+            f"a file, as in --config=mine.py"
+        )
+    path, _, named = FLAGS.config.partition(":")
+    words = [word for word in (method or named,) if word]
+    if path in PRESETS:
+        return checked(PRESETS[path](*words))
+    if not Path(path).is_file():
+        raise ValueError(
+            f"config={path} is neither a configuration nor a file"
+            f"{perhaps(Path(path).stem, PRESETS)}; choose from {', '.join(PRESETS)}, or a "
+            f"Python file, such as mine.py"
+        )
+    return configuration_in_file("config", path, *words)
+
+
+def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
+    """The configuration that get_config() of a Python file returns.
+
+    Args:
+      flag: that names the file, for error messages.
+      path: of the file.
+      *words: the method, if one is chosen.
+
+    Raises:
+      ValueError: there is no such file or function, or what it returns does not fit.
+    """
+    config = call_in_file(flag, path, "get_config", *words)
+    if not isinstance(config, ConfigDict):
+        raise ValueError(
+            f"{flag}={path}: get_config() returns a {type(config).__name__}; return a "
+            f"ConfigDict"
+        )
+    return checked(config)
