@@ -63,9 +63,7 @@ def _optimizer(declared: Optimizer, config: ConfigDict, hparams: Mapping[str, An
             if setting is not None
         }
 
-    rate = rate_field(declared).removeprefix("hparams.")
-    # A rate that nothing reads is 0: its optimiser is built, and never used.
-    lr = hparams.get(rate, 0.0) if declared.when else hparams[rate]
+    lr = hparams[rate_field(declared).removeprefix("hparams.")]
     if not declared.rate:
         schedule = SCHEDULES[config[f"{side}_schedule"]]
         lr = schedule(lr, played, **floats(schedule))

@@ -90,6 +90,11 @@ def check_needs(
             f"{apart} needs client models with a head, and model.name={config.model.name!r} "
             f"has none; choose another, or give the model a head"
         )
+    if config.tuning.part and any(client.predict is not None for client in algorithm.clients):
+        raise ValueError(
+            f"tuning.part={config.tuning.part!r} trains a client's model, and the clients of "
+            f"{method} predict with more than their model; leave tuning.part empty"
+        )
     if needs.everyone and config.cohort_size < num_clients:
         raise ValueError(
             f"{method} needs all clients in every round, and cohort_size={config.cohort_size}; "

@@ -202,14 +202,12 @@ class Optimizer:
         without the side.
       rate: the field of the learning rate in ``hparams``; by default ``SIDE_lr``.
       meaning: of the learning rate.
-      when: as in `Real`, for the field of the rate.
     """
 
     side: str
     defaults: tuple[tuple[str, Any], ...] = ()
     rate: str = ""
     meaning: str = ""
-    when: str = ""
 
 
 class Part:

@@ -28,6 +28,7 @@ from graphfl_jax.robustness.attacks import (
     with_attack_order,
 )
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
+from graphfl_jax.robustness.updates import with_updates
 from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
 from graphfl_jax.runs.attack_results import by_malicious_neighbours, rejections
 from graphfl_jax.runs.batch import Trial, run_trials
@@ -548,11 +549,26 @@ def test_rejected_clients_count_as_untrained_where_clients_have_different_models
             "attackers=2 is too many for trimmed_mean in a cohort of 4; .*cohort_size=5",
         ),
         ("fedavg", {"attack__name": "backdoor"}, "attack.name='backdoor' needs images"),
+        (
+            "fedrod",
+            {"tuning__part": "new_head"},
+            "tuning.part='new_head' .*'fedrod' predict with more than their model; leave",
+        ),
     ],
 )
 def test_attacks_and_defences_that_do_not_fit_are_refused_in_one_line(method, changes, message):
     with pytest.raises(ValueError, match=f"^[^\n]*{message}[^\n]*$"):
         build_experiment(small_config(method, **changes), two_clusters())
+
+
+def test_counts_of_examples_are_no_part_of_an_update():
+    """Their client sends them as they are, or untrained if its update is rejected."""
+    untrained = {"count": jnp.zeros((3, 2), jnp.int32), "mean": jnp.ones((3, 2))}
+    sent = {"count": jnp.full((3, 2), 4, jnp.int32), "mean": jnp.full((3, 2), 3.0)}
+    factors = jnp.array([[1.0], [-1.0], [0.0]])
+    (changed,) = with_updates((untrained,), (sent,), lambda own, before, group: own * factors)
+    np.testing.assert_array_equal(changed["count"], [[4, 4], [4, 4], [0, 0]])
+    np.testing.assert_array_equal(changed["mean"], [[3, 3], [-1, -1], [1, 1]])
 
 
 def test_simple_tuning_trains_a_newly_drawn_head_on_the_unchanged_body():

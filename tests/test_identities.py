@@ -84,19 +84,35 @@ METHODS = {
     "ditto": (lambda pull: ditto(MODEL, TRAIN, ditto_lambda=pull), {"pull": 0.3}),
     "fedamp": (
         lambda pull, share: fedamp(
-            MODEL, TRAIN, fedamp_lambda=pull, fedamp_share=share, fedamp_sigma=1.0
+            MODEL,
+            TRAIN,
+            num_clients=7,
+            fedamp_lambda=pull,
+            fedamp_share=share,
+            fedamp_sigma=1.0,
         ),
         {"pull": 0.3, "share": 0.5},
     ),
     "heurfedamp": (
         lambda own, sigma: heurfedamp(
-            MODEL, TRAIN, fedamp_lambda=0.3, heurfedamp_own=own, heurfedamp_sigma=sigma
+            MODEL,
+            TRAIN,
+            num_clients=7,
+            fedamp_lambda=0.3,
+            heurfedamp_own=own,
+            heurfedamp_sigma=sigma,
         ),
         {"own": 0.3, "sigma": 10.0},
     ),
     "cfl": (
         lambda **floats: cfl(
-            MODEL, TRAIN, played=jnp.int32(100), cfl_clusters=5, cfl_warmup=20, **floats
+            MODEL,
+            TRAIN,
+            played=jnp.int32(100),
+            num_clients=7,
+            cfl_clusters=5,
+            cfl_warmup=20,
+            **floats,
         ),
         {"cfl_mean_norm": 0.0, "cfl_max_norm": 0.0},
     ),
@@ -489,7 +505,11 @@ def test_heurfedamp_with_equal_shares_sends_the_mean_of_all_models():
     """With 1 / N of the own model, and sigma = 0."""
     server = play("heurfedamp", CLUSTERS, cohort_size=7, own=1 / 7, sigma=0.0).server
     method = heurfedamp(
-        MODEL, TRAIN, fedamp_lambda=0.3, heurfedamp_own=1 / 7, heurfedamp_sigma=0.0
+        *(MODEL, TRAIN),
+        num_clients=7,
+        fedamp_lambda=0.3,
+        heurfedamp_own=1 / 7,
+        heurfedamp_sigma=0.0,
     )
     sent = models_of(method, server, jnp.arange(7))
     means = jax.tree.map(lambda leaf: np.stack([leaf.mean(0)] * 7), server.uploads)

@@ -1,10 +1,14 @@
 """New clients: which clients are held out of training, and what the training graph has."""
 
+import jax
 import numpy as np
 import pytest
 
+from graphfl_jax.build import build_experiment
 from graphfl_jax.data.new_clients import hold_out
-from tests.federations import two_clusters
+from graphfl_jax.program import make_program
+from graphfl_jax.robustness.attacks import with_attack_order
+from tests.federations import small_config, two_clusters
 
 
 def edges_by_name(data, names):
@@ -36,6 +40,41 @@ def test_new_clients_come_last_and_all_clients_keep_their_data(graph, seed):
     expected = between_training_clients if graph == "inductive" else edges
     assert edges_by_name(after.data, after.clients) == expected
     assert len(after.data.graph.nodes) == (5 if graph == "inductive" else 7)
+
+
+@pytest.mark.parametrize(
+    "method, changes",
+    [
+        ("fedamp", {}),
+        ("cfl", {}),
+        ("pfedgat", {"algorithm__attention": "direct", "algorithm__feedback": "update"}),
+        ("pfedgat", {"algorithm__attention": "given"}),
+    ],
+)
+def test_servers_have_no_rows_of_new_clients_before_these_join(method, changes):
+    """With relations to them in training, states have the shapes that they have without."""
+    states = []
+    for graph in ("inductive", "transductive"):
+        whole = hold_out(two_clusters(), fraction=0.3, graph=graph, seed=0)
+        config = small_config(method, new_clients__fraction=0.3, **changes)
+        experiment = build_experiment(config, whole)
+        program = make_program(experiment.build, cohort_size=4, joined=experiment.joined)
+        given = (jax.random.key(0), experiment.hparams)
+        before = jax.eval_shape(program.start, *given, whole.data)
+        after = jax.eval_shape(program.admit, before, *given, whole.everyone)
+        states.append((before, after))
+    inductive, transductive = states
+    assert inductive == transductive
+    sizes = [
+        {size for leaf in jax.tree.leaves(state) for size in leaf.shape} for state in inductive
+    ]
+    assert 5 in sizes[0] and 7 not in sizes[0] and 7 in sizes[1]
+
+
+def test_attackers_that_are_neighbours_are_no_new_clients():
+    whole = hold_out(two_clusters(), fraction=0.3, graph="transductive", seed=0)
+    ranked = with_attack_order(whole, seed=0, placement="neighbours")
+    assert sorted(ranked.data.attack_rank) == [0, 1, 2, 3, 4]
 
 
 def test_new_clients_are_drawn_by_the_seed():

@@ -20,7 +20,8 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ClientData, ClientModel, Cohort, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
-from graphfl_jax.metrics import REGRESSION
+from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
+from graphfl_jax.models.architectures import architectures
 from graphfl_jax.program import make_program
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.trainers import sgd_trainer
@@ -58,10 +59,11 @@ def data(clients=3):
     return FederatedData(examples(0, clients), parts, relations.from_edges(clients, []))
 
 
-def method(name="direct", feedback="gradient", rate=0.5, **settings):
+def method(name="direct", feedback="gradient", rate=0.5, clients=3, **settings):
     return pfedgat(
         PLANE,
         sgd_trainer(optax.sgd(RATE), steps=2, batch_size=None),
+        num_clients=clients,
         attention=(ATTENTIONS | FIXED)[name],
         feedback=FEEDBACK[feedback](**settings),
         server_optimizer=optax.sgd(rate),
@@ -281,12 +283,37 @@ def test_with_equal_shares_that_stay_it_is_fedavg():
 def test_with_one_client_it_is_local_training():
     federated = data(clients=1)
     for name in ATTENTIONS | FIXED:
-        first, last, _ = play(method(name), federated, 2, cohort_size=1)
+        first, last, _ = play(method(name, clients=1), federated, 2, cohort_size=1)
         w = first.server.uploads["head"][0]
         for _ in range(2):
             w = trained(w, 0, federated.train)
         np.testing.assert_allclose(last.server.uploads["head"][0], w, rtol=1e-4, atol=1e-6)
         np.testing.assert_allclose(last.server.mixing, [[1.0]])
+
+
+@pytest.mark.parametrize("feedback", ["gradient", "spsa"])
+def test_a_model_with_batch_normalisation_sends_a_gradient_of_its_parameters(feedback):
+    model = architectures(
+        inputs=(4, 4, 1), outputs=2, task=CLASSIFICATION, architectures=("plain4",), width=1
+    )[0]
+    algorithm = pfedgat(
+        *(model, sgd_trainer(optax.sgd(RATE), steps=1, batch_size=2)),
+        num_clients=2,
+        attention=ATTENTIONS["dot"],
+        feedback=FEEDBACK[feedback](),
+        server_optimizer=optax.sgd(RATE),
+    )
+    images = Examples(jnp.ones((5, 4, 4, 1)), jnp.zeros(5, jnp.int32), jnp.int32(5))
+
+    def local(key):
+        server = algorithm.server.init(key, relations.from_edges(2, []))
+        server = algorithm.server.begin_round(server, key)
+        message, client = algorithm.server.download(server, 0), algorithm.client
+        _, sent, _ = client.local(message, (), ClientData(images, images), key)
+        return sent, client.untrained(message, ())
+
+    sent, untrained = jax.eval_shape(local, KEY)
+    assert sent == untrained
 
 
 def test_given_shares_are_those_of_the_client_graph_and_stay():
@@ -305,7 +332,7 @@ def test_given_shares_are_those_of_the_client_graph_and_stay():
 
 def test_collapsed_heads_have_the_logits_of_the_factors_products():
     whole, collapsed = ATTENTIONS["v1"], ATTENTIONS["collapsed"]
-    weights = whole.init(KEY, relations.from_edges(5, []), D)
+    weights = whole.init(KEY, relations.from_edges(5, []), (5, D))
     products = jnp.einsum("kch,khd->kcd", weights["a"], weights["W"])
     models = jax.random.normal(jax.random.key(1), (5, D))
     np.testing.assert_allclose(
@@ -317,7 +344,7 @@ def test_v1_ranks_all_clients_alike_for_every_client_and_the_others_do_not():
     models = jax.random.normal(jax.random.key(1), (6, D))
     alike = {}
     for name, own in ATTENTIONS.items():
-        weights = own.init(KEY, relations.from_edges(6, []), D)
+        weights = own.init(KEY, relations.from_edges(6, []), (6, D))
         if name == "direct":
             weights = jax.random.normal(KEY, (6, 6))
         ranks = np.argsort(own.logits(weights, models), axis=2)

@@ -20,7 +20,12 @@ from graphfl_jax.algorithms.fedper import fedper
 from graphfl_jax.algorithms.fedprox import fedprox
 from graphfl_jax.algorithms.fedrep import fedrep
 from graphfl_jax.algorithms.fedrod import fedrod
-from graphfl_jax.algorithms.hyper import ServerFit
+from graphfl_jax.algorithms.hyper import (
+    HyperServer,
+    ServerFit,
+    fitted_embeddings,
+    server_fit,
+)
 from graphfl_jax.algorithms.knnper import Neighbours, knnper, vote
 from graphfl_jax.algorithms.local import local
 from graphfl_jax.algorithms.panacea import graph_loss, panacea, panacea_mlp
@@ -37,6 +42,7 @@ from graphfl_jax.hypernets.generator import generator
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
+from graphfl_jax.optimizers import momentum
 from graphfl_jax.program import make_program
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
 
@@ -612,6 +618,20 @@ def test_new_clients_start_from_their_neighbours_and_change_only_their_embedding
     np.testing.assert_array_equal(adapted["embeddings"][:2], admitted["embeddings"][:2])
 
 
+def test_new_clients_embeddings_stay_where_nothing_is_to_fit():
+    """Their steps have no momentum and no weight decay, whatever the hypernetwork's have."""
+    heavy = momentum(lr=0.5, momentum=0.9, weight_decay=0.1)
+    fit = server_fit(server_optimizer=heavy, server_steps=3, new_client_lr=100.0)
+    weights, ids = {"embeddings": jnp.arange(1.0, 7.0).reshape(3, 2)}, jnp.array([2])
+    server = HyperServer(weights, fit.new_client_optimizer.init(weights["embeddings"][ids]), ())
+
+    def gap(weights):
+        return 0.0 * jnp.sum(weights["embeddings"])
+
+    after = fitted_embeddings(server, ids, gap, fit)
+    np.testing.assert_array_equal(after.weights["embeddings"], weights["embeddings"])
+
+
 @pytest.mark.parametrize(
     "scheme, expected",
     [
@@ -770,7 +790,13 @@ def test_graph_loss_is_the_mean_cross_entropy_over_ordered_pairs():
 def test_fedamp_mixes_models_by_their_distances_and_trains_near_the_mixture():
     """The first mixtures are of equal models, so that all clients start from the same."""
     share, sigma, pull = 0.6, 0.5, 0.8
-    algorithm = fedamp(LINE, TRAIN, fedamp_lambda=pull, fedamp_share=share, fedamp_sigma=sigma)
+    algorithm = fedamp(
+        *(LINE, TRAIN),
+        num_clients=3,
+        fedamp_lambda=pull,
+        fedamp_share=share,
+        fedamp_sigma=sigma,
+    )
     first, last, program = play(algorithm, data(), 2)
     sent = np.repeat(float(first.server.uploads["head"][0, 0]), 3)
     for _ in range(2):
@@ -815,7 +841,11 @@ def after_uploads(algorithm, *rounds, ids=None):
 def test_heurfedamp_mixes_models_by_their_cosines():
     own, sigma = 0.3, 4.0
     algorithm = heurfedamp(
-        VECTOR, TRAIN, fedamp_lambda=1.0, heurfedamp_own=own, heurfedamp_sigma=sigma
+        *(VECTOR, TRAIN),
+        num_clients=5,
+        fedamp_lambda=1.0,
+        heurfedamp_own=own,
+        heurfedamp_sigma=sigma,
     )
     models = np.random.default_rng(0).normal(size=(5, 4))
     server, sent = after_uploads(algorithm, models)
@@ -864,7 +894,7 @@ def cfl_of(played=20, **changes):
         "cfl_mean_norm": 0.5,
         "cfl_max_norm": 2.0,
     }
-    return cfl(VECTOR, TRAIN, played=played, **settings | changes)
+    return cfl(VECTOR, TRAIN, played=played, num_clients=12, **settings | changes)
 
 
 # Clients of four kinds, in no order; kinds 0 and 1 are the nearer to each other, as 2 and 3.

@@ -178,7 +178,7 @@ def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4):
             output=output_layer(MODEL), embedding_dim=width, width=width, depth=2
         ),
         fit=server_fit(
-            server_optimizer=optax.sgd(0.1), server_steps=3, new_client_optimizer=optax.sgd(0.1)
+            server_optimizer=optax.sgd(0.1), server_steps=3, new_client_lr=0.1
         ),
         lambda_d=lambda_d,
         embedding_dropout=dropout,
@@ -382,9 +382,10 @@ def test_sfl_is_the_same_on_a_sparse_graph(rule, request):
     assert_close((server.uploads, scores), (dense[0].uploads, dense[1]), rtol=1e-5, atol=1e-6)
 
 
-def test_new_clients_of_sfl_are_the_same_on_a_sparse_graph(request):
+@pytest.mark.parametrize("graph", ["inductive", "transductive"])
+def test_new_clients_of_sfl_are_the_same_on_a_sparse_graph(graph, request):
     algorithm = sfl(MODEL, TRAIN, smoothing=Smoothing(2, "intended", 0.3, 0.8)).server
-    known = relations.subgraph(directed(), np.arange(8))
+    known = relations.subgraph(directed(), np.arange(8 if graph == "inductive" else 12))
 
     def join():
         @jax.jit

@@ -21,12 +21,14 @@ from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
+from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.results import new_client_scores
 from graphfl_jax.runs.sweep import groups_of
 from tests.commands import ENVIRONMENT, command, launched_small, small_words, tiny
+from tests.federations import small_config, two_clusters
 from tests.last_release import old_field, old_identity
 
 
@@ -132,14 +134,21 @@ def test_scores_of_new_clients_end_where_one_is_not_finite():
 
 @pytest.mark.release
 def test_new_clients_that_diverge_are_reported_and_have_no_score():
-    settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 3, "rounds": 1}
-    settings |= {"server_optimizer": "sgd", "hparams__new_client_lr": 1e30}
-    config = tiny_config(**settings)
-    alone = graphfl_jax.run(config).results
-    assert alone["new_clients"]["diverged_at"] in (1, 2)
-    assert len(alone["new_clients"]["curve"]) == alone["new_clients"]["diverged_at"]
-    results = outcomes(config, [{}], [0])[0].results
-    assert results["new_clients"]["diverged_at"] == alone["new_clients"]["diverged_at"]
+    """Examples of the new clients are so large that their training overflows."""
+    settings = {"new_clients__fraction": 0.3, "new_clients__rounds": 2, "rounds": 1}
+    config, whole = small_config("fedavg", **settings), two_clusters()
+    new = hold_out(whole, fraction=0.3, seed=0).clients[5:]
+    large = np.where(np.isin(whole.clients, new), np.float32(1e30), np.float32(1.0))
+    train = whole.data.train._replace(x=whole.data.train.x * large[:, None, None])
+    whole = whole._replace(data=whole.data._replace(train=train))
+    alone = graphfl_jax.run(config, whole).results
+    assert alone["new_clients"]["diverged_at"] == 0  # L is scored when they join
+    assert not alone["new_clients"]["curve"]
+    ((_, outcome),) = run_trials(
+        config, {0: hold_out(whole, fraction=0.3, seed=0)}, [Trial({}, 0)]
+    )
+    results = outcome.results
+    assert results["new_clients"]["diverged_at"] == 0
     assert diverged(results) and diverged(alone) and not results["diverged"]
 
 

@@ -19,10 +19,11 @@ Size = Annotated[int, Integer("Features d' of a head of pFedGAT's attention.")]
 class Attention(NamedTuple):
     """Logits between clients, as pure functions."""
 
-    init: Callable  # (key, client graph, d) -> weights
+    init: Callable  # (key, client graph, (N, d)) -> weights
     logits: Callable  # (weights, models [N, d]) -> [K, N, N]
     # (weights, client graph with the new clients) -> weights
     grown: Callable = lambda weights, graph: weights
+    learns: bool = True  # whether the weights change
 
 
 def v1(
@@ -35,8 +36,8 @@ def v1(
 ) -> Attention:
     """The attention of the paper: two numbers per client and head."""
 
-    def init(key, graph, d):
-        key_w, key_a = jax.random.split(key)
+    def init(key, graph, shape):
+        (_, d), (key_w, key_a) = shape, jax.random.split(key)
         if attention_collapsed:
             return jax.random.normal(key_w, (attention_heads, 2, d)) / d**0.5
         w = jax.random.normal(key_w, (attention_heads, attention_size, d)) / d**0.5
@@ -62,8 +63,8 @@ def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
     https://arxiv.org/abs/2105.14491
     """
 
-    def init(key, graph, d):
-        key_w, key_a = jax.random.split(key)
+    def init(key, graph, shape):
+        (_, d), (key_w, key_a) = shape, jax.random.split(key)
         w = jax.random.normal(key_w, (2, attention_heads, attention_size, d)) / d**0.5
         a = jax.random.normal(key_a, (attention_heads, attention_size)) / attention_size**0.5
         return {"W": w, "a": a}
@@ -79,8 +80,8 @@ def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
 def direct() -> Attention:
     """A free number for each pair of clients."""
 
-    def init(key, graph, d):
-        return jnp.zeros([relations.num_clients(graph)] * 2)
+    def init(key, graph, shape):
+        return jnp.zeros([shape[0]] * 2)
 
     def grown(weights, graph):
         return jnp.pad(weights, (0, relations.num_clients(graph) - len(weights)))
@@ -94,17 +95,20 @@ def given() -> Attention:
     With a graph of the clients that should share a model, it is the mixture to compare with.
     """
 
-    def shares(graph):
-        return relations.propagation_array(graph, "mean")
+    def shares(graph, total):
+        """Among the first clients: the training graph can have new clients, which come last."""
+        among = relations.propagation_array(graph, "mean")[:total, :total]
+        return among / jnp.sum(among, axis=1, keepdims=True)
 
     def logits(weights, models):
         smallest = jnp.finfo(weights.dtype).tiny
         return jnp.log(jnp.maximum(jax.lax.stop_gradient(weights), smallest))[None]
 
     return Attention(
-        init=lambda key, graph, d: shares(graph),
+        init=lambda key, graph, shape: shares(graph, shape[0]),
         logits=logits,
-        grown=lambda weights, graph: shares(graph),
+        grown=lambda weights, graph: shares(graph, relations.num_clients(graph)),
+        learns=False,
     )
 
 
@@ -120,7 +124,7 @@ def dot(
     largest product with another client, so that clients that are all alike get equal shares.
     """
 
-    def init(key, graph, d):
+    def init(key, graph, shape):
         return {
             "log t": jnp.log(jnp.asarray(attention_scale, jnp.float32)),
             "b": jnp.float32(0),

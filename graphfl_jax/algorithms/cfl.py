@@ -59,6 +59,7 @@ def cfl(
     train: Train,
     *,
     played: Array,
+    num_clients: int,
     cfl_clusters: Annotated[int, Integer("Largest number of CFL's clusters.")] = 8,
     cfl_warmup: Annotated[
         int, Integer("Rounds before CFL's first possible split.", low=0)
@@ -74,19 +75,23 @@ def cfl(
         ),
     ] = 1.6,
 ) -> Algorithm:
-    """Builds CFL. A message and an upload are one model each."""
+    """Builds CFL. A message and an upload are one model each.
+
+    Raises:
+      ValueError: there are too many clients for N x N numbers.
+    """
+    relations.check_number_of_pairs(num_clients, "cfl")
 
     def init(key, graph):
-        total = relations.num_clients_of_pairs(graph, "cfl")
         root = model.init(key)
         size = sum(leaf.size for leaf in jax.tree.leaves(root))
         return ClusterServer(
             models=jax.tree.map(lambda leaf: jnp.stack([leaf] * cfl_clusters), root),
             root=root,
-            clusters=jnp.zeros(total, jnp.int32),
+            clusters=jnp.zeros(num_clients, jnp.int32),
             count=jnp.int32(1),
-            updates=jnp.zeros((total, size)),
-            trained=jnp.zeros(total, bool),
+            updates=jnp.zeros((num_clients, size)),
+            trained=jnp.zeros(num_clients, bool),
         )
 
     def download(server, i):

@@ -8,7 +8,8 @@ ICML 2021. https://arxiv.org/abs/2012.04221
 
 In the second line, w is the model that client i received in this round.
 
-Departures: both models take the same number of local steps. A client that was never sampled is
+Departures: both models take the same number of local steps. w weights clients by their numbers
+of examples, and the authors' code weights them equally. A client that was never sampled is
 scored at P with the first model that it received, which is its v_i until then.
 """
 

@@ -54,6 +54,7 @@ def fedamp(
     model: ClientModel,
     train: Train,
     *,
+    num_clients: int,
     fedamp_lambda: Pull = 0.1,
     fedamp_share: Annotated[
         Array,
@@ -72,13 +73,14 @@ def fedamp(
         own = 1.0 - jnp.sum(others, axis=1)
         return others + jnp.diag(own)
 
-    return _mixed_by("fedamp", mixing, model, train, fedamp_lambda)
+    return _mixed_by("fedamp", num_clients, mixing, model, train, fedamp_lambda)
 
 
 def heurfedamp(
     model: ClientModel,
     train: Train,
     *,
+    num_clients: int,
     fedamp_lambda: Pull = 0.1,
     heurfedamp_own: Annotated[
         Array, Real("Share xi_ii of the own model in HeurFedAMP's mixture.", high=1.0)
@@ -100,7 +102,7 @@ def heurfedamp(
         others = jax.nn.softmax(cosines, axis=1)
         return heurfedamp_own * own + (1.0 - heurfedamp_own) * others
 
-    return _mixed_by("heurfedamp", mixing, model, train, fedamp_lambda)
+    return _mixed_by("heurfedamp", num_clients, mixing, model, train, fedamp_lambda)
 
 
 def attention(models: Params, share: Array, sigma: Array) -> Array:
@@ -115,6 +117,7 @@ def attention(models: Params, share: Array, sigma: Array) -> Array:
 
 def _mixed_by(
     name: str,
+    num_clients: int,
     mixing: Callable[[Params], Array],
     model: ClientModel,
     train: Train,
@@ -122,9 +125,10 @@ def _mixed_by(
 ) -> Algorithm:
     """The method `name`, whose u_i are the rows of mixing(models [N, ...]) times the models."""
 
+    relations.check_number_of_pairs(num_clients, name)
+
     def init(key, graph):
-        total = relations.num_clients_of_pairs(graph, name)
-        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * total), model.init(key))
+        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), model.init(key))
         return MixingServer(models, mixing(models))
 
     def download(server, i):

@@ -77,7 +77,8 @@ def feddistill(
         number = jnp.sum(has, axis=0) - has[i]
         total = jnp.einsum("nc,ncd->cd", has, known.mean)
         others = total - has[i][:, None] * known.mean[i]
-        return ClassMeans(others / jnp.maximum(number, 1.0)[:, None], number)
+        means = others / jnp.maximum(number, 1.0)[:, None]
+        return ClassMeans(means, number.astype(jnp.int32))
 
     def aggregate(known, cohort, uploads, key):
         cohort, uploads = of_all_architectures(cohort, uploads)

@@ -52,7 +52,7 @@ class ClassMeans(NamedTuple):
     """Means of D numbers over the examples of each of C classes."""
 
     mean: Array  # [C, D]; 0 for a class without examples
-    count: Array  # [C] float32, number of examples
+    count: Array  # [C] int32, number of examples
 
 
 def fedproto(
@@ -143,7 +143,7 @@ def fedproto(
 
 def empty(classes: int, size: int) -> ClassMeans:
     """Means of `size` numbers over no examples."""
-    return ClassMeans(jnp.zeros((classes, size)), jnp.zeros(classes))
+    return ClassMeans(jnp.zeros((classes, size)), jnp.zeros(classes, jnp.int32))
 
 
 def no_examples(means: ClassMeans, memory: Params) -> ClassMeans:
@@ -157,7 +157,8 @@ def class_means(values: Array, examples: Examples, classes: int) -> ClassMeans:
     rows = jax.nn.one_hot(examples.y, classes) * real[:, None].astype(jnp.float32)
     count = jnp.sum(rows, axis=0)
     values = jnp.where(real[:, None], values, 0.0)  # padding may hold any value
-    return ClassMeans(rows.T @ values / jnp.maximum(count, 1.0)[:, None], count)
+    means = rows.T @ values / jnp.maximum(count, 1.0)[:, None]
+    return ClassMeans(means, count.astype(jnp.int32))
 
 
 def mean_features(
@@ -177,8 +178,8 @@ def averaged(last: ClassMeans, uploads: ClassMeans) -> ClassMeans:
     """
     count = jnp.sum(uploads.count, axis=0)
     some = count > 0
-    total = jnp.einsum("mc,mcd->cd", uploads.count, uploads.mean)
-    mean = total / jnp.where(some, count, 1.0)[:, None]
+    total = jnp.einsum("mc,mcd->cd", uploads.count.astype(jnp.float32), uploads.mean)
+    mean = total / jnp.maximum(count, 1).astype(jnp.float32)[:, None]
     return ClassMeans(
         jnp.where(some[:, None], mean, last.mean), jnp.where(some, count, last.count)
     )

@@ -20,7 +20,9 @@ A new client is admitted with an untrained initial embedding, chosen by
                 without any
 
 It adapts by K_s steps on sum_i 1/2 ||theta~_i - theta_i||^2 over the new clients. These steps
-change its embedding only; the hypernetwork and the known clients' embeddings stay.
+change its embedding only; the hypernetwork and the known clients' embeddings stay. They are
+steps of `optimizers.polyak_sgd`, whatever the optimiser of the hypernetwork is, so that there
+is neither momentum nor weight decay.
 """
 
 from collections.abc import Callable
@@ -34,7 +36,8 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
 from graphfl_jax.devices import together
-from graphfl_jax.settings import Choice, Integer, Optimizer
+from graphfl_jax.optimizers import polyak_sgd
+from graphfl_jax.settings import Choice, Integer, Optimizer, Real
 from graphfl_jax.trainers import Train
 
 SCHEMES = ("neighbours", "random", "zero", "mean", "neighbour")  # of new clients' embeddings
@@ -62,23 +65,21 @@ def server_fit(
     server_steps: Annotated[
         int, Integer("Optimiser steps K_s of the hypernetwork in a round.")
     ] = 10,
-    new_client_optimizer: Annotated[
-        optax.GradientTransformation,
-        Optimizer(
-            "server",
-            (("lr", 100.0),),
-            rate="new_client_lr",
-            meaning="Learning rate of new clients' embeddings.",
+    new_client_lr: Annotated[
+        Array,
+        Real(
+            "Largest step size of new clients' embeddings, by Polyak's rule.",
             when="new_clients.fraction",
         ),
-    ],
+    ] = 100.0,
     new_client_embedding: Annotated[
         str,
         Choice("Initial embedding of a new client.", SCHEMES, when="new_clients.fraction"),
     ] = "neighbours",
 ) -> ServerFit:
     """Assembles a `ServerFit`."""
-    return ServerFit(server_optimizer, server_steps, new_client_optimizer, new_client_embedding)
+    of_new = polyak_sgd(lr=new_client_lr)
+    return ServerFit(server_optimizer, server_steps, of_new, new_client_embedding)
 
 
 def _nothing(relations, key):
@@ -138,7 +139,6 @@ def hyper_federation(
       fit: of its weights.
     """
     optimizer = optax.with_extra_args_support(fit.optimizer)
-    new_client_optimizer = optax.with_extra_args_support(fit.new_client_optimizer)
 
     def init(key: Array, graph) -> HyperServer:
         weights = hyper.init(key, graph.nodes.shape[0])
@@ -198,7 +198,7 @@ def hyper_federation(
             start = _initial_embeddings(embeddings, new_clients, graph, scheme, key)
             embeddings = embeddings.at[new_clients].set(start)
         # From here on, only the new clients' embeddings are optimised.
-        opt_state = new_client_optimizer.init(embeddings[new_clients])
+        opt_state = fit.new_client_optimizer.init(embeddings[new_clients])
         weights = server.weights | {"embeddings": embeddings}
         return HyperServer(weights, opt_state, hyper.relate(graph))
 

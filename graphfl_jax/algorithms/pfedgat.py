@@ -28,7 +28,7 @@ gets:
     spsa      V_i of two more models, the mixtures of shares softmax_j(log R_ij +- c D_ij) with
               random signs D; (V+ - V-) / 2c D_ij stands for dV_i / d log R_ij
 
-P is G, the mixture u_i. L is the model after local training.
+With ``attention=given``, it is update. P is G, the mixture u_i. L is the model after local training.
 
 Departures:
   * The attention is trained on validation examples. The paper trains it on the test examples
@@ -134,6 +134,7 @@ def pfedgat(
     model: ClientModel,
     train: Train,
     *,
+    num_clients: int,
     attention: Annotated[
         Attention,
         Variant("Logits of pFedGAT's attention.", tuple(ATTENTIONS), factories=ATTENTIONS),
@@ -156,9 +157,20 @@ def pfedgat(
     A message is (mixture, others), where spsa has two other mixtures and the rest have none. An
     upload is (trained model, feedback).
 
+    Args:
+      model: of the clients.
+      train: local trainer.
+      num_clients: N, clients that train.
+      attention: its logits.
+      feedback: what clients send for it.
+      server_optimizer: of its weights.
+
     Raises:
-      ValueError: in `init`, there are too many clients for N x N numbers.
+      ValueError: there are too many clients for N x N numbers.
     """
+    relations.check_number_of_pairs(num_clients, "pfedgat")
+    if not attention.learns:
+        feedback = update()  # so that clients send nothing for it
     optimizer = optax.with_extra_args_support(server_optimizer)
     perturbs = feedback.kind == "spsa"
 
@@ -166,17 +178,17 @@ def pfedgat(
         return jnp.exp(log_shares(attention.logits(weights, tree.as_matrix(models)[0])))
 
     def init(key, graph):
-        total = relations.num_clients_of_pairs(graph, "pfedgat")
         key_model, key_attention = jax.random.split(key)
-        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * total), model.init(key_model))
-        size = sum(leaf[0].size for leaf in jax.tree.leaves(models))
-        weights = attention.init(key_attention, graph, size)
+        root = model.init(key_model)
+        models = jax.tree.map(lambda leaf: jnp.stack([leaf] * num_clients), root)
+        size = sum(leaf.size for leaf in jax.tree.leaves(root))
+        weights = attention.init(key_attention, graph, (num_clients, size))
         return AttentionServer(
             models,
             mixing_of(weights, models),
             weights,
             optimizer.init(weights),
-            jnp.zeros((total, total)) if perturbs else (),
+            jnp.zeros((num_clients, num_clients)) if perturbs else (),
         )
 
     def begin_round(server, key):
@@ -194,14 +206,14 @@ def pfedgat(
 
     def local(message, memory, data, key):
         mixture, others = message
+
+        def loss(params):
+            return held_out_loss(model, model.recalibrate(params, data.train), data.val)
+
         if feedback.kind == "gradient":
-            ready = model.recalibrate(mixture, data.train)
-            sent = jax.grad(held_out_loss, argnums=1)(model, ready, data.val)
+            sent = jax.grad(loss)(mixture)
         else:
-            sent = tuple(
-                held_out_loss(model, model.recalibrate(other, data.train), data.val)
-                for other in others
-            )
+            sent = tuple(map(loss, others))
         trained, metrics = train(model.objective, mixture, data.train, key)
         return memory, (trained, sent), metrics
 

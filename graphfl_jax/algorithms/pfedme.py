@@ -33,7 +33,7 @@ def pfedme(
     local_steps: int,
     batch_size: int,
     pfedme_steps: Annotated[int, Integer("Steps K of pFedMe's personal model on a batch.")] = 5,
-    client_lr: Annotated[Array, Real("Learning rate eta of w_i; eta lambda < 1.")] = 0.1,
+    client_lr: Annotated[Array, Real("Learning rate eta of w_i; eta lambda < 2.")] = 0.1,
     pfedme_lr: Annotated[Array, Real("Learning rate of pFedMe's personal models.")] = 0.05,
     pfedme_lambda: Annotated[Array, Real("Weight of pFedMe's distance to w_i.")] = 15.0,
     pfedme_beta: Annotated[Array, Real("Server step of pFedMe; 1 takes the mean.")] = 1.0,
@@ -45,7 +45,7 @@ def pfedme(
       local_steps: batches in a round, which are the steps of w_i.
       batch_size: examples of each batch.
       pfedme_steps: K, gradient steps of theta_i on a batch.
-      client_lr: eta.
+      client_lr: eta; with eta lambda = 1, a step ends at theta_i, and from 2 on steps diverge.
       pfedme_lr: the learning rate of theta_i; times (lambda + curvature) it must be below 2.
       pfedme_lambda: lambda.
       pfedme_beta: beta.

@@ -24,8 +24,10 @@ Departures:
   * The released learner of SFL* imitates distances between models, which joins the clients that
     differ most; here it imitates similarities. Its embeddings are tables of free vectors; here
     they are functions of the models, so that a client's number has no effect.
-  * Until a new client uploads, the mean of the known clients' uploads by its row of A^^L takes
-    the place of its own upload.
+  * When a new client joins, the mean of the known clients' uploads by its row of A^^L takes the
+    place of its own upload until it uploads. Its neighbours are smoothed with both. With a
+    transductive graph, it has the initial model until then. SFL* learns no relations any more
+    when new clients have joined, and smooths all clients over the given ones.
 """
 
 from typing import Annotated, Any, NamedTuple
@@ -169,7 +171,8 @@ def _with_relations(model, train, smoothing, propagation):
         if isinstance(given, SparseMatrix):
             is_known = jnp.ones(len(given)).at[new_clients].set(0.0)
             totals = smoothed(admitted, is_known)[new_clients]
-            sums = tree.take(smoothed(admitted, uploads), new_clients)
+            known = jax.tree.map(lambda leaf: jax.vmap(jnp.multiply)(leaf, is_known), uploads)
+            sums = tree.take(smoothed(admitted, known), new_clients)
             mean = tree.mean(uploads, is_known / jnp.sum(is_known))
             first = jax.tree.map(_quotients(totals), sums, mean)
         else:
@@ -237,7 +240,7 @@ def sfl_star(
 
 def _small_propagation(graph, layer):
     """`relations.propagation_array` of a graph that is not too large for SFL*."""
-    relations.num_clients_of_pairs(graph, "sfl_star")
+    relations.check_number_of_pairs(relations.num_clients(graph), "sfl_star")
     return relations.propagation_array(graph, layer)
 
 

@@ -228,9 +228,8 @@ class _Collector:
         side, own = declared.side, dict(declared.defaults)
         kind = Choice(f"Optimiser of the {side}.", tuple(OPTIMIZERS))
         self.add(f"{side}_optimizer", kind, own.get("kind", "sgd"), reader)
-        if self.is_read(declared):
-            rate = Real(declared.meaning or f"Learning rate of the {side}'s optimiser.")
-            self.add(rate_field(declared), rate, own.get("lr", FIRST_RATE), reader)
+        rate = Real(declared.meaning or f"Learning rate of the {side}'s optimiser.")
+        self.add(rate_field(declared), rate, own.get("lr", FIRST_RATE), reader)
         chosen = {f"{side}_optimizer": OPTIMIZERS}
         if not declared.rate:
             schedule = Choice(f"Schedule of {side}_lr over rounds.", tuple(SCHEDULES))

@@ -50,7 +50,6 @@ SETTINGS = {
     "clients_per_eval": 20,
     "client_optimizer": "adam",
     "server_optimizer": "adam",
-    "hparams.new_client_lr": 0.03,
 }
 
 

@@ -125,19 +125,17 @@ def num_clients(graph) -> int:
     return graph.nodes.shape[0]
 
 
-def num_clients_of_pairs(graph, method: str) -> int:
-    """N, for a method that holds a number for each pair of clients.
+def check_number_of_pairs(total: int, method: str) -> None:
+    """Checks N, for a method that holds a number for each pair of clients.
 
     Raises:
       ValueError: there are more than `LARGEST_OF_PAIRS` clients.
     """
-    total = num_clients(graph)
     if total > LARGEST_OF_PAIRS:
         raise ValueError(
             f"algorithm.name={method!r} holds N x N numbers, and N={total} clients exceed "
             f"{LARGEST_OF_PAIRS}; choose another method"
         )
-    return total
 
 
 def shares_among_neighbours(graph, chosen) -> np.ndarray:

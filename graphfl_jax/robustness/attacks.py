@@ -24,6 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax.core import Array, FederatedData
+from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.robustness.adaptive_attacks import ADAPTIVE_ATTACKS
@@ -315,7 +316,8 @@ def with_attack_order(
         # Three numbers seed the draw, as for new clients; the last one, 0, is no count of them.
         order = np.random.default_rng([seed, training, 0]).permutation(training)
         if placement == "neighbours":
-            order = _in_reach(federation.data.graph, order)
+            graph = relations.subgraph(federation.data.graph, np.arange(training))
+            order = _in_reach(graph, order)
         rank[:training] = order
     everyone = federation.everyone and federation.everyone._replace(attack_rank=rank)
     data = federation.data._replace(attack_rank=rank[:training])

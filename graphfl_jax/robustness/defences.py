@@ -14,7 +14,9 @@ An update u_i is an upload minus what its client would have sent untrained; a ro
 A server that averages gets clip's updates, or M copies of the one update that the other
 defences make. A server that keeps its clients apart, as with hypernetworks and SFL, gets clip's
 updates too. With krum and multi_krum, its rejected clients count as untrained: a single update
-for all would make all clients equal. The other defences are refused there.
+for all would make all clients equal. The other defences are refused there. If clients have
+different architectures, a defence sees the updates of each architecture by themselves, so f is
+the number of attackers among them.
 
 Sources: Sun, Kairouz, Suresh, McMahan, Can You Really Backdoor Federated Learning?, 2019
 (clip); Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning, ICML 2018
@@ -187,9 +189,14 @@ def check_defence(
         raise DoesNotFit(f"defence.name={name!r} {why}; choose from {', '.join(fitting)}")
     smallest = SMALLEST_COHORT.get(name, lambda attackers: 1)(attackers)
     if cohort_size < smallest:
+        where = f"a cohort of {cohort_size}"
+        remedy = f"--config.cohort_size={smallest} or more"
+        if len(algorithm.clients) > 1:
+            where = f"a cohort with {cohort_size} clients of an architecture"
+            remedy = f"a larger --config.cohort_size, so that each architecture has {smallest}"
         raise ValueError(
-            f"defence.attackers={attackers} is too many for {name} in a cohort of "
-            f"{cohort_size}; set --config.cohort_size={smallest} or more, or fewer attackers"
+            f"defence.attackers={attackers} is too many for {name} in {where}; set {remedy}, "
+            f"or fewer attackers"
         )
 
 

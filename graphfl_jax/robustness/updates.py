@@ -1,8 +1,10 @@
 """Uploads as updates, which attacks and defences change.
 
-An upload is what the client would send untrained, plus its update.
+An upload is what the client would send untrained, plus its update. Integers, such as numbers
+of examples, are not part of the update.
 """
 
+import itertools
 from collections.abc import Callable
 
 import jax
@@ -23,7 +25,8 @@ def shortened(updates: Array, limit: Array) -> Array:
 def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
     """The uploads of each architecture after their updates have been changed.
 
-    Where `change` leaves a number as it is, so is the upload, bit for bit.
+    Where `change` leaves a number as it is, so is the upload, bit for bit. Integers stay as
+    they were sent; those of a client whose update becomes 0 are what it would send untrained.
 
     Args:
       untrained: what the clients would have sent untrained, for each architecture, every leaf
@@ -36,11 +39,19 @@ def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
     def changed(group: int, before, after):
         if not jax.tree.leaves(after):  # of clients that send nothing
             return after
-        before, _ = tree.as_matrix(before)  # [M, d]
-        after, back = tree.as_matrix(after)
-        updates = after - before
-        new = change(updates, before, group)
-        return back(jnp.where(new == updates, after, before + new))
+        before, (after, structure) = jax.tree.leaves(before), jax.tree.flatten(after)
+        is_float = [jnp.issubdtype(leaf.dtype, jnp.floating) for leaf in after]
+        start, _ = tree.as_matrix(list(itertools.compress(before, is_float)))  # [M, d]
+        sent, back = tree.as_matrix(list(itertools.compress(after, is_float)))
+        updates = sent - start
+        new = change(updates, start, group)
+        rejected = jnp.any(updates, axis=1) & ~jnp.any(new, axis=1)
+        floats = iter(back(jnp.where(new == updates, sent, start + new)))
+        leaves = [
+            next(floats) if own else jax.vmap(jnp.where)(rejected, old, leaf)
+            for own, old, leaf in zip(is_float, before, after, strict=True)
+        ]
+        return jax.tree.unflatten(structure, leaves)
 
     groups = range(len(uploads))
     return tuple(changed(*own) for own in zip(groups, untrained, uploads, strict=True))
