@@ -394,10 +394,10 @@ def test_means_of_classes_leave_padding_out():
 
 
 def test_a_class_that_no_client_of_a_cohort_has_keeps_its_mean():
-    last = ClassMeans(jnp.array([[1.0], [2.0], [0.0]]), jnp.array([4.0, 9.0, 0.0]))
+    last = ClassMeans(jnp.array([[1.0], [2.0], [0.0]]), jnp.array([4, 9, 0]))
     uploads = ClassMeans(
         jnp.array([[[3.0], [0.0], [0.0]], [[7.0], [0.0], [0.0]]]),
-        jnp.array([[1.0, 0.0, 0.0], [3.0, 0.0, 0.0]]),
+        jnp.array([[1, 0, 0], [3, 0, 0]]),
     )
     means = averaged(last, uploads)
     np.testing.assert_allclose(means.mean, [[6.0], [2.0], [0.0]])
@@ -408,7 +408,7 @@ def test_a_new_client_of_feddistill_receives_the_mean_of_all_and_changes_none():
     server = feddistill(MODELS[:1], TRAIN, num_clients=2, classes=2).server
     known = ClassMeans(
         jnp.array([[[0.9, 0.1], [0.0, 0.0]], [[0.7, 0.3], [0.2, 0.8]]]),
-        jnp.array([[4.0, 0.0], [1.0, 2.0]]),
+        jnp.array([[4, 0], [1, 2]]),
     )
     new = jnp.array([2, 3], jnp.int32)
     joined = server.admit(known, new, relations.from_edges(4, []), KEY)
