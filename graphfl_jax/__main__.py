@@ -16,7 +16,10 @@ from graphfl_jax.settings import perhaps
 OVERVIEW = """\
 graphfl {version}: personalised federated learning with relations between clients, in JAX
 
-    graphfl COMMAND [CONFIGURATION[:METHOD]] [--FLAG=VALUE] [--config.FIELD=VALUE]
+    graphfl COMMAND [--FLAG=VALUE]
+    graphfl COMMAND CONFIGURATION[:METHOD] [--FLAG=VALUE] [--config.FIELD=VALUE]
+
+The second form is for run, sweep, figures, robustness, theory and bench.
 
 commands:
 {commands}

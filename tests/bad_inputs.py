@@ -697,6 +697,7 @@ OTHERS = [
     ("figures", ["--config.rounds=3"], "config.rounds=3 is not read, since panacea_3c has its"),
     ("theory", ["--config.rounds=3"], "config.rounds=3 is not read, since no --config names"),
     ("bench", ["--suite", "--config.rounds=3"], "rounds=3 is not read, since --suite has its"),
+    ("bench", [FL60, "--config.init_from=first"], "init_from=first is only for single runs"),
     ("soak", ["tpt48"], "config=tpt48 is not read, since soak has no configuration; leave it"),
     (
         "sweep",

@@ -54,6 +54,7 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.rounds import play_round
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import check_folder
+from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.multihost import is_first, run_synchronized
 from graphfl_jax.runs.single import compiled
 
@@ -112,6 +113,7 @@ def main() -> int:
     if FLAGS.only:
         raise ValueError(f"{given('only')} is not read without --suite; add it")
     config = configuration()
+    check_begins_anew(config)
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
     for name in IMAGE_FLAGS:
         if FLAGS[name].present and not FLAGS.images:

@@ -39,7 +39,7 @@ def rounds(found):
 
 
 def methods(found):
-    """Times of all methods, compared with FedAvg."""
+    """Times of the methods of the suite, compared with FedAvg."""
     cells = [["method", "ms per round", "fastest", "slowest", "ratio", "ratio of products"]]
     for one in found.values():
         for row in one["rows"]:
@@ -133,7 +133,7 @@ TABLES = {
         rounds,
         f"{MEDIANS} Product rate: of 1024 x 1024 float32 matrices.",
     ),
-    "methods": Table("All methods on TPT-48", "bench-tpt48-methods", methods, MEDIANS),
+    "methods": Table("Ten methods on TPT-48", "bench-tpt48-methods", methods, MEDIANS),
     "torch": Table(
         "Compared with PyTorch",
         "bench-torch",

@@ -18,7 +18,6 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.runs.executables import options_of_architectures, options_of_one_call
-from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
@@ -114,7 +113,6 @@ def compile_rounds(
       mesh: devices over which the cohort is split, or with `runs` the runs, as the axis "runs".
       runs: number of runs in one program, with different seeds; 0 is a single run.
     """
-    check_begins_anew(config)
     if runs:
         program = batched(program_of(experiment, config), mesh=mesh, federations=1)
         inputs = _inputs_of_runs(experiment, config, mesh, runs)
