@@ -177,9 +177,7 @@ def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4):
         generator=generator(
             output=output_layer(MODEL), embedding_dim=width, width=width, depth=2
         ),
-        fit=server_fit(
-            server_optimizer=optax.sgd(0.1), server_steps=3, new_client_lr=0.1
-        ),
+        fit=server_fit(server_optimizer=optax.sgd(0.1), server_steps=3, new_client_lr=0.1),
         lambda_d=lambda_d,
         embedding_dropout=dropout,
     )

@@ -28,7 +28,9 @@ gets:
     spsa      V_i of two more models, the mixtures of shares softmax_j(log R_ij +- c D_ij) with
               random signs D; (V+ - V-) / 2c D_ij stands for dV_i / d log R_ij
 
-With ``attention=given``, it is update. P is G, the mixture u_i. L is the model after local training.
+With ``attention=given``, it is update.
+
+P is G, the mixture u_i. L is the model after local training.
 
 Departures:
   * The attention is trained on validation examples. The paper trains it on the test examples

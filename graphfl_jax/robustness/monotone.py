@@ -12,11 +12,10 @@ neighbours N(i), answers x_t with u_t,
 where u_j is the last update of client j, and med is the lower median of the norms of the last
 updates of all clients that have been in a cohort. A client is trusted while s_i <= theta. The
 upload of a client that is not trusted counts as untrained; for a server that averages, it
-counts as the mean of the trusted uploads of the cohort, in which clients have the weights of
-their numbers of examples, also where the server weights all clients equally. What the server keeps for this client
-alone, such as an initial embedding, becomes the mean over its trusted neighbours, or over all
-trusted clients if no neighbour is trusted. At the first visit of a client there is no m_i, and
-s_i stays. A client whose update has a number that is not finite gets s_i = 1, and the norm of
+counts as the mean of the trusted uploads of the cohort, weighted by numbers of examples, even
+if the server weights all clients equally. What the server keeps for this client alone, such as
+an initial embedding, becomes the mean over its trusted neighbours, or over all trusted clients
+if no neighbour is trusted. At the first visit of a client there is no m_i, and s_i stays. A client whose update has a number that is not finite gets s_i = 1, and the norm of
 this update is not among those of the median.
 
 Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
