@@ -15,8 +15,9 @@ upload of a client that is not trusted counts as untrained; for a server that av
 counts as the mean of the trusted uploads of the cohort, weighted by numbers of examples, even
 if the server weights all clients equally. What the server keeps for this client alone, such as
 an initial embedding, becomes the mean over its trusted neighbours, or over all trusted clients
-if no neighbour is trusted. At the first visit of a client there is no m_i, and s_i stays. A client whose update has a number that is not finite gets s_i = 1, and the norm of
-this update is not among those of the median.
+if no neighbour is trusted. At the first visit of a client there is no m_i, and s_i stays. A
+client whose update has a number that is not finite gets s_i = 1, and the norm of this update is
+not among those of the median.
 
 Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
 quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. Then
