@@ -110,6 +110,11 @@ def test_a_field_that_no_run_reads_is_refused():
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
 
 
+def test_a_seed_in_a_point_is_refused():
+    with pytest.raises(ValueError, match=r"^seed=1 cannot be a field of a point; .* by --seed"):
+        list(graphfl_jax.sweep(tiny_config("fedavg"), [{"seed": 1}, {"seed": 2}]))
+
+
 @pytest.mark.release
 def test_a_diverged_run_has_the_results_of_the_single_run():
     config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)

@@ -56,6 +56,7 @@ from graphfl_jax.commands.common.command_line import (
 from graphfl_jax.commands.common.configuration import (
     configuration_file,
     execute_configuration_file,
+    refuse_overrides,
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.plots import draw_search, save_figure
@@ -63,6 +64,7 @@ from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,
+    axis_fields,
     configured,
     domains_of,
     evaluated_as_ranked,
@@ -121,6 +123,10 @@ def main() -> int:
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
         )
     execute_configuration_file()  # before its fields are read
+    refuse_overrides(
+        {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
+        | dict.fromkeys(axis_fields(AXES), "an axis replaces it")
+    )
     search = None
     if FLAGS.sampler == "tpe":
         check_tpe()

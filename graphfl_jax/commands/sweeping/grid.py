@@ -1,6 +1,7 @@
 """The points of a sweep, from a grid, random draws or a file, and their configurations."""
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -38,6 +39,12 @@ def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
             raise ValueError(f"{word} repeats an axis; give all its values in one {axis}")
         axes[axis] = values.split(",")
     return rest, axes
+
+
+def axis_fields(axes: Iterable[str]) -> list[str]:
+    """The fields of some axes, such as ``--grid.FIELD``; of methods, their name."""
+    fields = [axis.split(".", 1)[1] for axis in axes]
+    return ["algorithm.name" if field == METHOD else field for field in fields]
 
 
 def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
