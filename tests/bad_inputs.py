@@ -25,6 +25,7 @@ ROADS = [PEMS, SIMULATED, "--config.data.sensors=6", "--config.data.steps=100"]
 FLIP = [FL60, "--config.attack.name=label_flip"]
 SLEEPER = [FL60, "--config.attack.name=sleeper", "--config.hparams.attack_ratio=0.1"]
 VALIDATED = [FL60, "--config.data.val_fraction=0.2"]
+TPE = [*VALIDATED, "--grid.algorithm=local,fedavg", "--sampler=tpe", "--samples=2"]
 CLIP, MONOTONE = {"defence.name": "clip"}, {"defence.name": "monotone"}
 FIVE_MINUTES = 5 * 60 * 10**9  # nanoseconds
 
@@ -852,6 +853,16 @@ OTHERS = [
         "sweep",
         [*VALIDATED, "--grid.hparams.mu=1", "--sampler=tpe", "--samples=2"],
         "hparams.mu=1.0 is not read by any run of this sweep",
+    ),
+    (
+        "sweep",
+        [*TPE, "--config.hparams.client_lrr=9"],
+        "^hparams.client_lrr=9 is not read by any run of this sweep; remove it, or add a",
+    ),
+    (
+        "sweep",
+        [*TPE, "--config.attack.name=label_flip", "--uniform.hparams.attack_ratio=0,0.001"],
+        "^attack.name='label_flip' has no attackers with hparams.attack_ratio=0.001; set a lar",
     ),
     (
         "sweep",

@@ -16,7 +16,12 @@ import graphfl_jax
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping import ray_backend
-from graphfl_jax.commands.sweeping.grid import points_of, points_of_file, take_axes
+from graphfl_jax.commands.sweeping.grid import (
+    extreme_points,
+    points_of,
+    points_of_file,
+    take_axes,
+)
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import changed, fl60
@@ -259,6 +264,20 @@ def test_random_points_are_in_their_ranges_and_the_first_are_the_same_for_more_s
 def test_an_invalid_axis_is_refused(words, samples, message):
     with pytest.raises(ValueError, match=message):
         points_of(take_axes(words)[1], samples)
+
+
+def test_extreme_points_have_all_names_and_the_largest_numbers():
+    """So a field that only one of the defences reads is read in one of them."""
+    words = ["--grid.defence.name=clip,krum", "--grid.defence.attackers=3,10,2"]
+    _, axes = take_axes([*words, "--grid.attack.clients=4,Ann", "--uniform.hparams.mu=-1,3"])
+    assert extreme_points(axes) == [
+        {
+            **{"defence.name": name, "defence.attackers": 10},
+            **{"attack.clients": clients, "hparams.mu": 3.0},
+        }
+        for name in ("clip", "krum")
+        for clients in ((4,), ("Ann",))
+    ]
 
 
 def test_points_come_from_a_python_file(tmp_path):

@@ -63,11 +63,10 @@ from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
-    METHOD,
     axis_fields,
     configured,
-    domains_of,
     evaluated_as_ranked,
+    extreme_points,
     points_of,
     points_of_file,
     take_axes,
@@ -210,7 +209,7 @@ def check_tpe() -> None:
     """Checks the flags of a search by TPE.
 
     Raises:
-      ValueError: a flag does not fit, or nothing reads the field of an axis.
+      ValueError: a flag or a value does not fit, no run reads a field, or none has attackers.
     """
     for flag in ("points", "shard"):
         if FLAGS[flag].value:
@@ -219,15 +218,7 @@ def check_tpe() -> None:
             )
     if not FLAGS.samples:
         raise ValueError("samples=0 is not possible with sampler=tpe; add --samples=200")
-    domains = domains_of(AXES)
-    methods = [{METHOD: name} for name in domains.get(METHOD, ())] or [{}]
-    for field, own in domains.items():
-        value = own[0] if isinstance(own, list) else own[1]
-        if all(field in configured(method | {field: value})[1] for method in methods):
-            raise ValueError(
-                f"{field}={value} is not read by any run of this sweep; remove it, or add a "
-                f"method that reads it"
-            )
+    groups_of(extreme_points(AXES), [0], configured)
 
 
 def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:

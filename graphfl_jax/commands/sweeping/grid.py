@@ -114,6 +114,29 @@ def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float,
     return domains
 
 
+def extreme_points(axes: dict[str, list[str]]) -> list[Point]:
+    """All combinations of the values that are not numbers, with the largest numbers.
+
+    A field that one of all points reads is read in one of these.
+
+    Args:
+      axes: as `take_axes` returns them.
+
+    Raises:
+      ValueError: as `domains_of`.
+    """
+    domains = domains_of(axes)
+    values = [
+        own[2:] if isinstance(own, tuple) else [max(own)] if _numbers(own) else own
+        for own in domains.values()
+    ]
+    return [dict(zip(domains, point, strict=True)) for point in itertools.product(*values)]
+
+
+def _numbers(values):
+    return all(isinstance(value, int | float) for value in values)
+
+
 def _range(axis, field, values):
     setting = setting_of(field)
     low, high = (parse(field, values[end], setting) for end in (0, -1))
