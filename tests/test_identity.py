@@ -190,6 +190,25 @@ def test_a_configuration_file_counts_where_both_have_one(tmp_path):
     assert identity.changed_code(digests[0], none) == identity.changed_code(none, none) == []
 
 
+def test_files_of_pretrained_weights_are_compared_where_both_are_recorded(tmp_path):
+    file = tmp_path / "own.pth"
+    config = changed(CONFIG, {"model.name": "resnet18", "model.weights": str(file)})
+    made = []
+    for text in ("a", "b"):
+        file.write_text(text)
+        made.append(identity.identity_of(config, data(), "arrays", {}))
+    before, now = made
+    message = "^out=here: the content of model.weights differs .*; put the file back, or choose"
+    with pytest.raises(ValueError, match=message):
+        identity.check_same_data(before, now, where="out=here")
+    assert not cache._is_of({"identity": before, "fields": ""}, now, "")
+    older = {name: digest for name, digest in before.items() if name != "weights"}
+    for same in (older, now):
+        identity.check_same_data(same, now, where="out=here")
+        assert cache._is_of({"identity": same, "fields": ""}, now, "")
+    assert "weights" not in identity.identity_of(CONFIG, data(), "arrays", {})
+
+
 # -------------------------------------------------------------------------------------- runs
 
 

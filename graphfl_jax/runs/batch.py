@@ -23,6 +23,7 @@ from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.identity import (
     PATHS,
     digest_of_arrays,
+    digest_of_config,
     digests_of_code,
     identity_of,
 )
@@ -212,8 +213,11 @@ class _Player:
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
         self.executables = {}
         self.where = environment()
-        self.code = digests_of_code()
-        self.arrays = {seed: digest_of_arrays(one) for seed, one in federations.items()}
+        code = digests_of_code()
+        self.identities = {
+            seed: identity_of(config, one, digest_of_arrays(one), code)
+            for seed, one in federations.items()
+        }
 
     def _put(self, leaves, spec):
         return jax.device_put(leaves, self.mesh and NamedSharding(self.mesh, spec))
@@ -308,9 +312,8 @@ class _Player:
             played=played,
             traffic=traffic,
             where=self.where,
-            identity=identity_of(
-                config, experiment.federation, self.arrays[trial.seed], self.code
-            ),
+            identity=self.identities[trial.seed]
+            | {"config": digest_of_config(config.to_dict())},
         )
         return Outcome(results, rows, joined, None if diverged >= 0 else final.scores)
 

@@ -11,10 +11,12 @@ they were made, as a dictionary:
     config_file  the configuration file that the user gave; None without one
     callables    the files of functions that the user registered or passed, by file name
     init         only with ``init_from``: the state of the server from which the run began
+    weights      only with ``model.weights``: the file of pretrained weights
 
-Results are continued or used again only if the identity is still the same. Other `data` or
-`arrays` are always refused. `source`, `config_file` and `callables` are the code, of which a
-change can be accepted. The last release recorded `data` alone, so its folders count as changed.
+Results are continued or used again only if the identity is still the same. Other `data`,
+`arrays` or `weights` are always refused. `source`, `config_file` and `callables` are the code,
+of which a change can be accepted. The last release recorded `data` alone, so its folders count
+as changed.
 """
 
 import functools
@@ -87,7 +89,9 @@ def identity_of(
       code: from `digests_of_code`.
     """
     own = digest_of_config(config.to_dict())
-    return {"config": own, "data": federation.sha256, "arrays": arrays, **code}
+    weights = config.model.get("weights")
+    pretrained = {"weights": _sha256(Path(weights).read_bytes())} if weights else {}
+    return {"config": own, "data": federation.sha256, "arrays": arrays, **code} | pretrained
 
 
 def digest_of_config(values: Mapping[str, Any]) -> str:
@@ -153,10 +157,10 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
 
 
 def check_same_data(before: Identity, now: Identity, *, where: str) -> None:
-    """Checks that results were made of the same data and split.
+    """Checks that results were made of the same data, split and pretrained weights.
 
     Args:
-      before: identity of the results; that of the last release has no `arrays`.
+      before: identity of the results; that of an older release may lack `arrays` or `weights`.
       now: identity of this run.
       where: begins the message, such as ``out=DIR``.
 
@@ -174,6 +178,18 @@ def check_same_data(before: Identity, now: Identity, *, where: str) -> None:
             f"examples may be former training examples; give the same split, or choose another "
             f"--out"
         )
+    if not same_weights(before, now):
+        raise ValueError(
+            f"{where}: the content of model.weights differs from that of the run in it (sha256 "
+            f"{now['weights'][:12]}, not {before['weights'][:12]}); put the file back, or "
+            f"choose another --out"
+        )
+
+
+def same_weights(before: Identity, now: Identity) -> bool:
+    """Whether two runs began with the same pretrained weights, as far as both recorded them."""
+    recorded = {one["weights"] for one in (before, now) if "weights" in one}
+    return len(recorded) < 2
 
 
 def changed_code(before: Identity, now: Identity) -> list[str]:

@@ -20,9 +20,11 @@ from graphfl_jax.runs.identity import (
     check_same_code,
     check_same_data,
     digest_of_arrays,
+    digest_of_config,
     digest_of_json,
     digests_of_code,
     identity_of,
+    same_weights,
 )
 from graphfl_jax.runs.sweep import Planned, TrialGroup
 
@@ -84,12 +86,14 @@ class TrialLog:
         for group in groups:
             new = [one for one in group.planned if one.name not in self.planned]
             self.groups.append(group._replace(planned=new))
-            arrays = {seed: digest_of_arrays(one) for seed, one in group.federations.items()}
+            by_seed = {
+                seed: identity_of(group.config, one, digest_of_arrays(one), self.code)
+                for seed, one in group.federations.items()
+            }
             for planned in new:
-                config, seed = config_of(group.config, planned.trial), planned.trial.seed
-                self.planned[planned.name] = identity_of(
-                    *(config, group.federations[seed], arrays[seed], self.code)
-                )
+                config = digest_of_config(config_of(group.config, planned.trial).to_dict())
+                identity = by_seed[planned.trial.seed] | {"config": config}
+                self.planned[planned.name] = identity
 
     def _check_folder(self):
         check_folder(self.out, SWEEP)
@@ -194,6 +198,11 @@ class TrialLog:
             raise ValueError(
                 f"data.source={results['dataset']['source']}: a node has other data than this "
                 f"host; put the same files into {group.config.data.root} on every node"
+            )
+        if not same_weights(made, now):
+            raise ValueError(
+                f"model.weights={group.config.model.weights}: a node has another file than "
+                f"this host; put the same file on every node"
             )
         if changes := changed_code(made, now):
             raise ValueError(
