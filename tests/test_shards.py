@@ -95,6 +95,24 @@ def line(point, score, *, seed=0, metrics=None, **settings):
     }
 
 
+def test_runs_of_methods_that_are_not_known_here_are_ranked(tmp_path):
+    """The configuration file that registers the method is not executed."""
+    run = {**line({}, 0.5), "identity": {}, "device": "", "versions": {}, "git_commit": ""}
+    lines = [
+        run | {"trial": json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})}
+        for name in ("own_method", "fedavg")
+    ]
+    texts = [json.dumps(one | {"sha256": digest_of_json(one)}) + "\n" for one in lines]
+    (tmp_path / "trials.jsonl").write_text("".join(texts))
+    found, notes = merged_logs([tmp_path])
+    assert not notes
+    assert [json.loads(one["trial"])["algorithm.name"] for one in found] == [
+        "own_method",
+        "fedavg",
+    ]
+    assert found[0]["trial"] == lines[0]["trial"]
+
+
 def test_a_point_of_two_sweeps_with_other_settings_is_two_points():
     """Of three methods, of which one has a setting of its own with two values."""
     point = {"hparams.client_lr": 0.1}

@@ -1,6 +1,5 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs.values import as_text, changed, checked, recorded, values_of
+from graphfl_jax.configs.values import as_text, changed, checked, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
@@ -351,11 +350,6 @@ def _padded(leaves):
 def fields_text(config: ConfigDict) -> str:
     """The fields that determine a run, as text: its name in a sweep."""
     return as_text(values_of(config)[0], without=ELSEWHERE)
-
-
-def recorded_fields_text(text: str) -> str:
-    """The `fields_text` of a run that an older release may have written."""
-    return as_text(recorded(json.loads(text)), without=ELSEWHERE)
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:

@@ -10,7 +10,8 @@ import warnings
 from pathlib import Path
 
 from graphfl_jax.configs.renamed import current
-from graphfl_jax.runs.batch import Outcome, config_of, recorded_fields_text
+from graphfl_jax.configs.values import as_text, recorded
+from graphfl_jax.runs.batch import ELSEWHERE, Outcome, config_of
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.environment import environment
@@ -335,8 +336,14 @@ def _line(text):
 
 
 def _with_current_names(line):
-    """A line that the last release may have written, with the names of this one."""
-    line["trial"] = recorded_fields_text(line["trial"])
+    """A line that the last release may have written, with the names of this one.
+
+    Fields that are not known here stay as they were written.
+    """
+    fields = json.loads(line["trial"])
+    with contextlib.suppress(ValueError):  # a part that the user registers elsewhere
+        fields = recorded(fields)
+    line["trial"] = as_text(fields, without=ELSEWHERE)
     line["point"] = dict(current(field, value) for field, value in line["point"].items())
     for part in (line, line["validation"] or {}):
         if "novel" in part:
