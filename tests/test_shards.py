@@ -95,22 +95,34 @@ def line(point, score, *, seed=0, metrics=None, **settings):
     }
 
 
+def logged(*methods):
+    """The lines of a log with a run of each method."""
+    run = {**line({}, 0.5), "identity": {}, "device": "", "versions": {}, "git_commit": ""}
+    for name in methods:
+        own = run | {"trial": json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})}
+        yield json.dumps(own | {"sha256": digest_of_json(own)}) + "\n"
+
+
+def methods_of(lines):
+    return [json.loads(one["trial"])["algorithm.name"] for one in lines]
+
+
 def test_runs_of_methods_that_are_not_known_here_are_ranked(tmp_path):
     """The configuration file that registers the method is not executed."""
-    run = {**line({}, 0.5), "identity": {}, "device": "", "versions": {}, "git_commit": ""}
-    lines = [
-        run | {"trial": json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})}
-        for name in ("own_method", "fedavg")
-    ]
-    texts = [json.dumps(one | {"sha256": digest_of_json(one)}) + "\n" for one in lines]
-    (tmp_path / "trials.jsonl").write_text("".join(texts))
+    (tmp_path / "trials.jsonl").write_text("".join(logged("own_method", "fedavg")))
     found, notes = merged_logs([tmp_path])
-    assert not notes
-    assert [json.loads(one["trial"])["algorithm.name"] for one in found] == [
-        "own_method",
-        "fedavg",
-    ]
-    assert found[0]["trial"] == lines[0]["trial"]
+    assert (methods_of(found), notes) == (["own_method", "fedavg"], [])
+    assert found[0]["trial"] == '{"algorithm.name": "own_method", "rounds": 1, "seed": 0}'
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\x0c"])
+def test_a_damaged_byte_costs_one_line(tmp_path, byte):
+    first, second, third = (text.encode() for text in logged("local", "fedavg", "ditto"))
+    damaged = second.replace(b"own", b"ow" + byte)
+    (tmp_path / "trials.jsonl").write_bytes(first + damaged + third)
+    found, (note,) = merged_logs([tmp_path])
+    assert methods_of(found) == ["local", "ditto"]
+    assert note.endswith("trials.jsonl, line 2: incomplete or damaged")
 
 
 def test_a_point_of_two_sweeps_with_other_settings_is_two_points():

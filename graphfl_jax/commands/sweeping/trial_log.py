@@ -254,7 +254,7 @@ def read_log(path: Path) -> tuple[list[dict], list[int]]:
       OSError: the file cannot be read.
     """
     lines, damaged = [], []
-    for number, text in enumerate(path.read_text().splitlines(), 1):
+    for number, text in enumerate(path.read_bytes().splitlines(), 1):
         try:
             lines.append(_line(text))
         except ValueError:
