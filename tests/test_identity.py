@@ -541,6 +541,33 @@ def test_trials_of_other_code_are_refused_or_accepted_and_recorded(swept, groups
         assert continued(swept, sweep_of(0.1, 0.2, 0.3))[0] == 0
 
 
+def test_runs_of_later_batches_of_a_search_are_used_when_they_are_planned(swept, monkeypatch):
+    """As if the search had asked for the second point only after the first."""
+    before = contents(swept)
+    first, second = ([one] for one in sweep_of(0.1) + sweep_of(0.2))
+    with pytest.raises(ValueError, match="has a run that is not in this sweep, .*0.2.* seed 0"):
+        continued(swept, first)
+    log = TrialLog(swept, first, resume=True)
+    log.growing = True
+    with log:
+        assert not log.unfinished()
+        with pytest.raises(ValueError, match="has a run that is not in this sweep, .*0.2"):
+            log.check_others()
+        log.plan(second)
+        assert not log.unfinished()
+        log.check_others()
+    assert len(log.lines()) == 2 and contents(swept) == before
+
+    edit_package(monkeypatch)
+    with pytest.warns(RuntimeWarning, match="runs in .* are of other code"):
+        log = TrialLog(swept, first, resume=True, accept_changes=True)
+        log.growing = True
+        with log:
+            log.plan(second)
+    lines = [json.loads(line) for line in (swept / "trials.jsonl").open()]
+    assert [one["accepted_changes"][0]["source"][:4] for one in lines] == ["eeee"] * 2
+
+
 def test_a_node_with_other_code_is_refused(tmp_path, groups, monkeypatch):
     (group,) = groups
     trials = [one.trial for one in group.planned]

@@ -449,12 +449,15 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
 @pytest.mark.slow
 def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     """No run is lost, repeated or written twice, and an incomplete line is dropped."""
-    words = [*small_words(rounds=60), VALIDATED, "--at_once=8", "--seeds=3", "--out=here"]
-    words += ["--config.eval_every=60"]
+    words = [VALIDATED, "--at_once=8", "--seeds=3", "--out=here", "--config.eval_every=60"]
+    words += ["--config.rounds=60"]
     words += ["--grid.hparams.client_lr=0.1,0.05,0.03,0.02,0.01,0.005"]
     path = tmp_path / "here/trials.jsonl"
     first = subprocess.Popen(
-        command("sweep", *words), env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.DEVNULL
+        command("sweep", *small_words(words=words), *words),
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
     )
     while first.poll() is None and not (path.exists() and path.read_text().count("\n")):
         time.sleep(0.01)
@@ -466,10 +469,9 @@ def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     assert 0 < len(kept) <= 18
     path.write_text(complete + kept[0][:100])
 
-    status, _, errors = launched_small("sweep", *words[len(small_words()) :], cwd=tmp_path)
+    status, _, errors = launched_small("sweep", *words, cwd=tmp_path)
     assert status == 2 and "already holds a sweep; add --resume" in errors
-    words = [*words[len(small_words()) :], "--config.rounds=60", "--resume"]
-    status, printed, errors = launched_small("sweep", *words, cwd=tmp_path)
+    status, printed, errors = launched_small("sweep", *words, "--resume", cwd=tmp_path)
     assert status == 0, errors
     assert f"line {len(kept) + 1} is damaged" in errors
     assert f"{18 - len(kept)} runs in" in printed and f"{len(kept)} were in trials" in printed
@@ -525,12 +527,12 @@ def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
     try:
         lost = nodes.add_node(num_cpus=1)
         nodes.add_node(num_cpus=1)
-        words = [*small_words(), VALIDATED, "--grid.hparams.client_lr=0.1,0.05,0.02,0.01"]
+        words = [VALIDATED, "--grid.hparams.client_lr=0.1,0.05,0.02,0.01"]
         words += ["--seeds=2", "--at_once=2", "--out=here"]
         words += ["--launcher=ray", f"--ray_address={nodes.address}"]
         path = tmp_path / "here/trials.jsonl"
         sweep = subprocess.Popen(
-            command("sweep", *words),
+            command("sweep", *small_words(words=words), *words),
             env=ENVIRONMENT,
             cwd=tmp_path,
             stdout=subprocess.PIPE,

@@ -155,19 +155,22 @@ def main() -> int:
     if search is not None:
         points = replayed(search, log, points)
     with log, progress_bar("runs") as bar:
-        found = len(log.found)
+        made = 0
         total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
-        task = bar.add_task("sweep", total=total, completed=found)
+        task = bar.add_task("sweep", total=total, completed=len(log.found))
         while True:
             for group, i, outcome in outcomes(
                 log.unfinished(), lambda runs: bar.advance(task, runs)
             ):
                 log.write(group, group.planned[i], outcome)
+                made += 1
             if search is None or not search.left:
                 break
             search.record(runs_of(points, log.found))
             points = search.ask()
             log.plan(planned_groups(points))
+            bar.update(task, completed=len(log.found))
+        log.check_others()
         lines, total = log.lines(), len(log.planned)
     seconds = time.perf_counter() - began
 
@@ -189,7 +192,7 @@ def main() -> int:
         for line in kept_best(board, out):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"{total - found} runs in {seconds:.0f} s, {found} were in {log.path.name}; "
+        f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
         f"{diverged} diverged\n{files}",
         highlight=False,
         soft_wrap=True,
@@ -232,7 +235,10 @@ def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
 
 
 def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
-    """Gives a search the scores in the log, plans its next batch of points and returns it."""
+    """Gives a search the scores in the log, plans its next batch of points and returns it.
+
+    The log may have runs of later batches, if a line of an earlier one is damaged.
+    """
     if not log.path.exists():
         return points
     found = {line["trial"]: line for line in read_log(log.path)[0]}
@@ -243,6 +249,7 @@ def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
         search.record(runs)
         points = search.ask()
         log.plan(planned_groups(points))
+    log.growing = bool(search.left)
     return points
 
 

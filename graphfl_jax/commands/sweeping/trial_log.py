@@ -46,7 +46,9 @@ class TrialLog:
     Attributes:
       path: of the file.
       planned: identities of all runs of the sweep, by the runs' names.
-      found: lines of the runs that the file has, by their names.
+      found: lines of the planned runs that the file has, by their names.
+      others: its lines of runs that are not planned yet.
+      growing: whether more runs will be planned. Otherwise there must not be any others.
     """
 
     def __init__(
@@ -79,11 +81,16 @@ class TrialLog:
         self.resume, self.accept_changes = resume, accept_changes
         self._check_folder()
         self.code = digests_of_code(config_file=config_file)
-        self.groups, self.planned = [], {}
+        self.groups, self.planned, self.found, self.others = [], {}, {}, {}
+        self.growing, self.file = False, None
         self.plan(groups)
 
     def plan(self, groups: list[TrialGroup]) -> None:
-        """Adds runs to the sweep. Runs that it has already are left out."""
+        """Adds runs to the sweep. Runs that it has already are left out.
+
+        Raises:
+          ValueError: the file has one of the runs, of other data or code.
+        """
         for group in groups:
             new = [one for one in group.planned if one.name not in self.planned]
             self.groups.append(group._replace(planned=new))
@@ -95,6 +102,9 @@ class TrialLog:
                 config = digest_of_config(config_of(group.config, planned.trial).to_dict())
                 identity = by_seed[planned.trial.seed] | {"config": config}
                 self.planned[planned.name] = identity
+        if self._take_planned() and self.file is not None:
+            self.file.close()
+            self._open()
 
     def _check_folder(self):
         check_folder(self.out, SWEEP)
@@ -120,10 +130,11 @@ class TrialLog:
             self.lock = lock(self.out, self.lock_name)
         try:
             self._check_folder()  # again, since another process may have ended in the meantime
-            self.found = self._read()
-            self._check()
-            write_text(self.path, "".join(_text(line) for line in self.found.values()))
-            self.file = open(self.path, "a")  # noqa: SIM115
+            self.others = self._read()
+            self._take_planned()
+            if not self.growing:
+                self.check_others()
+            self._open()
         except BaseException:
             self.lock.close()
             raise
@@ -132,6 +143,12 @@ class TrialLog:
     def __exit__(self, *error):
         with contextlib.closing(self.lock), writing(self.path):
             self.file.close()
+
+    def _open(self):
+        """Writes the lines with the changes that were accepted, and opens the file for more."""
+        lines = (self.found | self.others).values()
+        write_text(self.path, "".join(map(_text, lines)))
+        self.file = open(self.path, "a")  # noqa: SIM115
 
     def _read(self):
         if not self.path.exists():
@@ -145,16 +162,28 @@ class TrialLog:
             )
         return {line["trial"]: line for line in lines}
 
-    def _check(self):
+    def check_others(self) -> None:
+        """Checks that all runs of the file are planned.
+
+        Raises:
+          ValueError: one is not.
+        """
+        for line in self.others.values():
+            raise ValueError(
+                f"out={self.out} has a run that is not in this sweep, {line['point']} with "
+                f"seed {line['seed']}; add it to the sweep, or choose another --out"
+            )
+
+    def _take_planned(self):
+        """Moves the lines of planned runs to those that are found; whether there are any."""
+        taken = {name: line for name, line in self.others.items() if name in self.planned}
+        if not taken:
+            return False
         here, changed, other = environment(), set(), 0
-        for name, line in self.found.items():
-            if name not in self.planned:
-                raise ValueError(
-                    f"out={self.out} has a run that is not in this sweep, {line['point']} with "
-                    f"seed {line['seed']}; add it to the sweep, or choose another --out"
-                )
+        for name, line in taken.items():
             other += self._check_identity(line, self.planned[name])
             changed |= {what for what, value in here.items() if line[what] != value}
+            self.found[name] = self.others.pop(name)
         for what in sorted(changed):
             warnings.warn(
                 f"{what} differs from that of runs in {self.path}",
@@ -168,6 +197,7 @@ class TrialLog:
                 RuntimeWarning,
                 stacklevel=3,
             )
+        return True
 
     def _check_identity(self, line, now):
         """Whether a run is of other code; refuses it, or records that it is accepted."""
