@@ -876,6 +876,16 @@ OTHERS = [
         ],
         "shard=1/2 cannot be combined with sampler=tpe",
     ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--shard=1/2", "--out=new", "--keep_best=1"],
+        "^keep_best=1 cannot be combined with shard=1/2, since a part .*; leave one out",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--out=a[1]", "--keep_best=1"],
+        r"^out=a\[1\]/best/run has a bracket in its path, .*; choose another --out",
+    ),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=3/2"], "shard=3/2 is not a part; write"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=one"], "shard=one is not a part; write"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=1/2"], "shard=1/2 needs .* --out=DIR"),

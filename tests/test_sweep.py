@@ -447,6 +447,17 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_best_runs_are_kept_with_and_without_attackers(tmp_path):
+    words = [VALIDATED, "--config.attack.name=label_flip", "--grid.hparams.attack_ratio=0,0.3"]
+    words += ["--config.rounds=1", "--keep_best=2", "--out=here", "--at_once=2"]
+    ended = launched_small("sweep", *words, cwd=tmp_path, file="fl60.py:local")
+    assert ended.status == 0, ended.stderr
+    folders = (tmp_path / "here/best").iterdir()
+    runs = [json.loads((folder / "results.json").read_text()) for folder in folders]
+    assert sorted(len(run["attack"]["ids"]) for run in runs) == [0, 18]  # of sixty
+
+
+@pytest.mark.slow
 def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     """No run is lost, repeated or written twice, and an incomplete line is dropped."""
     words = [VALIDATED, "--at_once=8", "--seeds=3", "--out=here", "--config.eval_every=60"]

@@ -44,7 +44,7 @@ import matplotlib
 from absl import flags
 from rich.console import Console
 
-import graphfl_jax
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
@@ -76,11 +76,14 @@ from graphfl_jax.commands.sweeping.tpe import Search
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, read_log
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.folder import held
+from graphfl_jax.runs.executables import private_folder
+from graphfl_jax.runs.folder import RunFolder, held
 from graphfl_jax.runs.identity import digest_of_json
+from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of, part_of
 
 MOST_GROUPS = 20  # programs to compile without --yes
+BEST = "best"  # folder of the runs of --keep_best
 
 flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer(
@@ -113,6 +116,11 @@ def main() -> int:
         raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
     accept_changes = changes_accepted()
     shard = shard_of(FLAGS.shard)
+    if shard is not None and FLAGS.keep_best:
+        raise ValueError(
+            f"keep_best={FLAGS.keep_best} cannot be combined with shard={FLAGS.shard}, since a "
+            f"part does not know the best points; leave one out"
+        )
     if FLAGS.points and (AXES or FLAGS.samples):
         raise ValueError(
             f"points={FLAGS.points} cannot be combined with axes or --samples; leave one out"
@@ -143,6 +151,8 @@ def main() -> int:
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
+    if FLAGS.keep_best:  # refuses a path that no run can have
+        RunFolder(out / BEST / "run", groups[0].config, resume=False)
     began = time.perf_counter()
     log = TrialLog(
         *(out, groups),
@@ -258,16 +268,20 @@ def kept_best(board: dict, out: Path) -> Iterator[str]:
     for rank, row in enumerate(board["rows"][: FLAGS.keep_best], 1):
         for seed in range(FLAGS.seeds):
             config = with_seed(configured(row["point"])[0], seed)
-            folder = out / "best" / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
-            graphfl_jax.run(
-                config,
-                out=folder,
-                resume=bool(held(folder)),
+            path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
+            folder = RunFolder(
+                *(path, config),
+                resume=bool(held(path)),
                 accept_changes=changes_accepted(),
-                config_file=configuration_file(),
-                keep_in=compiled_folder(),
             )
-            yield f"best {rank}, seed {seed}: {folder}"
+            keep_in = compiled_folder()
+            run_experiment(  # a point may have no attackers, which `graphfl_jax.run` refuses
+                *(build_experiment(config, load_federation(config)), config),
+                folder=folder,
+                config_file=configuration_file(),
+                executables=None if keep_in is None else private_folder(keep_in),
+            )
+            yield f"best {rank}, seed {seed}: {path}"
 
 
 def shard_of(text: str | None) -> tuple[int, int] | None:
