@@ -177,6 +177,16 @@ def test_functions_without_a_file_have_the_digests_of_their_instructions():
     text = "def own(x):\n    return (lambda y: y + 1)(x)\n"
     assert typed(text) == typed("\n\n" + text)  # only the lines differ
     assert typed(text) != typed(text.replace("+ 1", "+ 2"))
+    for before, after in (("x, y=3", "x, y=4"), ("x, *, y=(3, abs)", "x, *, y=(3, len)")):
+        texts = [text.replace("own(x)", f"own({inside})") for inside in (before, after)]
+        assert typed(texts[0]) != typed(texts[1])
+    address = text.replace("own(x)", "own(x, y=object())")
+    assert typed(address) == typed(address)
+    # These sets are equal, but their elements have another order, as strings in every process.
+    sets = ["{0, 8}", "{8, 0}"]
+    assert repr(frozenset((0, 8))) != repr(frozenset((8, 0)))
+    first, second = (typed(text.replace("y + 1", f"y in {own}")) for own in sets)
+    assert first == second != typed(text.replace("y + 1", "y in {0, 9}"))
 
 
 def test_a_configuration_file_counts_where_both_have_one(tmp_path):

@@ -138,13 +138,16 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
     """The digests of those files that define functions, or what they wrap, by file name.
 
     Files of this package are left out. A function without a file, as from a notebook, has under
-    its own name the digest of its instructions.
+    its own name the digest of its instructions and defaults.
     """
     found = set()
-    for code in filter(None, map(_code_of, itertools.chain(*map(_layers, functions)))):
+    for function in filter(None, map(_called, itertools.chain(*map(_layers, functions)))):
+        code = function.__code__
         file = Path(code.co_filename).resolve()
         if not file.is_file():
-            found.add((code.co_name, _sha256(_instructions(code))))
+            defaults = (function.__defaults__, function.__kwdefaults__)
+            content = _instructions(code) + _text(defaults).encode()
+            found.add((code.co_name, _sha256(content)))
         elif not file.is_relative_to(PACKAGE):
             found.add((file.name, _sha256(file.read_bytes())))
     by_name = {}
@@ -255,17 +258,32 @@ def _layers(function):
         function = getattr(function, "__wrapped__", inner)
 
 
-def _code_of(function):
-    """The code of a function, or of what is called in its place; None if it is not Python."""
-    called = type(function).__call__
-    return getattr(function, "__code__", None) or getattr(called, "__code__", None)
+def _called(function):
+    """A function, or what is called in its place; None if it is not Python."""
+    candidates = (function, type(function).__call__)
+    return next((one for one in candidates if getattr(one, "__code__", None)), None)
 
 
 def _instructions(code):
     """The instructions, names and constants of a function without its file and lines."""
     nested = [c for c in code.co_consts if inspect.iscode(c)]
-    own = (code.co_code, code.co_names, [c for c in code.co_consts if c not in nested])
-    return repr(own).encode() + b"".join(map(_instructions, nested))
+    constants = _text([c for c in code.co_consts if c not in nested])
+    own = repr((code.co_code, code.co_names, constants))
+    return own.encode() + b"".join(map(_instructions, nested))
+
+
+def _text(value):
+    """A constant or a default as text that is the same in every process."""
+    kind = type(value).__qualname__
+    if isinstance(value, set | frozenset):
+        return f"{kind} {sorted(map(_text, value))}"
+    if isinstance(value, tuple | list):
+        return f"{kind} {list(map(_text, value))}"
+    if isinstance(value, dict):
+        return f"{kind} {list(map(_text, value.items()))}"
+    if value is None or isinstance(value, int | float | complex | str | bytes):
+        return repr(value)
+    return getattr(value, "__qualname__", kind)  # its repr may have an address
 
 
 def _short(digest):
