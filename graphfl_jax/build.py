@@ -77,19 +77,8 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
         supplied["fraction"] = fraction
         supplied["federation"] = made(hold_out, config, "new_clients", supplied)
     if config.attack.name:
-        _check_attackers(config)
         return made(attacks.with_attack_order, config, "attack", supplied)
     return supplied["federation"]
-
-
-def _check_attackers(config):
-    named = [str(client) for client in config.attack.clients]
-    ratio = config.hparams.attack_ratio
-    if named and ratio:
-        raise ValueError(
-            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both choose "
-            f"attackers; leave one out"
-        )
 
 
 def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
@@ -107,6 +96,8 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     experiment.poison(experiment.hparams)
     check_needs(algorithm, config, federation, num_clients)
     check_splits(config, federation)
+    if config.attack.name:
+        _check_attackers(config)
     if config.defence.name:
         defences.check_defence(
             *(algorithm, config.defence.name, federation.data.graph),
@@ -122,6 +113,16 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         sized=_largest_size(config),
     )
     return experiment
+
+
+def _check_attackers(config):
+    named = [str(client) for client in config.attack.clients]
+    ratio = config.hparams.attack_ratio
+    if named and ratio:
+        raise ValueError(
+            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both choose "
+            f"attackers; leave one out"
+        )
 
 
 def assemble(config: ConfigDict, federation: Federation) -> Experiment:

@@ -25,6 +25,7 @@ ROADS = [PEMS, SIMULATED, "--config.data.sensors=6", "--config.data.steps=100"]
 FLIP = [FL60, "--config.attack.name=label_flip"]
 SLEEPER = [FL60, "--config.attack.name=sleeper", "--config.hparams.attack_ratio=0.1"]
 VALIDATED = [FL60, "--config.data.val_fraction=0.2"]
+TPE = [*VALIDATED, "--grid.algorithm=local,fedavg", "--sampler=tpe", "--samples=2"]
 CLIP, MONOTONE = {"defence.name": "clip"}, {"defence.name": "monotone"}
 FIVE_MINUTES = 5 * 60 * 10**9  # nanoseconds
 
@@ -746,6 +747,36 @@ OTHERS = [
         [FL60, "--config.attack.clients=3"],
         "attack.clients=3 chooses attackers as --ratios does; leave it out",
     ),
+    (
+        "robustness",
+        [f"{FL60}:ditto"],
+        "^config=.*fl60.py:ditto names a method, which --methods replaces; .* --methods=ditto$",
+    ),
+    (
+        "robustness",
+        [FL60, "--config.hparams.attack_ratio=0.3"],
+        "^config.hparams.attack_ratio=0.3 is not read, since --ratios replaces it; leave it o",
+    ),
+    (
+        "robustness",
+        [FL60, "--config.attack.name=gas"],
+        "^config.attack.name=gas is not read, since --attacks replaces it",
+    ),
+    (
+        "robustness",
+        [FL60, "--defences=none,clip", "--config.defence.name=krum"],
+        "^config.defence.name=krum is not read, since --defences replaces it",
+    ),
+    (
+        "robustness",
+        [FL60, "--config.algorithm.name=local"],
+        "^config.algorithm.name=local is not read, since --methods replaces it",
+    ),
+    (
+        "robustness",
+        [FL60, "--config.seed=7"],
+        "^config.seed=7 is not read, since the runs have the seeds 0, 1, ... of --seeds; leave",
+    ),
     ("robustness", [FL60, "--ratios=2"], r"ratios=2 has a value outside \[0, 1\]; set --rat"),
     ("robustness", [FL60, "--out=file"], "out=file cannot be written .*is a file.; choose"),
     ("robustness", [], "config is not set; add the name"),
@@ -756,6 +787,39 @@ OTHERS = [
     ),
     ("sweep", [FL60, "--grid.rounds=1,2"], "data.val_fraction=0.0 leaves no examples"),
     ("sweep", [*VALIDATED], "the sweep has no points; add an axis"),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--config.seed=7"],
+        "^config.seed=7 is not read, since the runs have the seeds 0, 1, ... of --seeds; leave",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--config.rounds=2"],
+        "^config.rounds=2 is not read, since an axis replaces it; leave it out",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.algorithm=local", "--config.algorithm.name=fedavg"],
+        "^config.algorithm.name=fedavg is not read, since an axis replaces it",
+    ),
+    (
+        "sweep",
+        [*user_file("good"), "--grid.data.root=a,b"],
+        "^data.root=a cannot be a field of a point; set it for the whole sweep, and make anot",
+    ),
+    (
+        "sweep",
+        [CUSTOM, "--grid.data.path=good.npz,split.npz"],
+        "^data.path=good.npz cannot be a field of a point; set it for the whole sweep, and",
+    ),
+    (
+        "sweep",
+        [
+            *[*VALIDATED, "--config.attack.name=label_flip", "--config.attack.clients=1,2"],
+            "--grid.hparams.attack_ratio=0,0.3",
+        ],
+        "^attack.clients=1,2 and hparams.attack_ratio=0.3 both choose attackers; leave one out",
+    ),
     (
         "sweep",
         [*VALIDATED, "--config.attack.name=label_flip", "--grid.hparams.attack_ratio=0,0.001"],
@@ -793,6 +857,16 @@ OTHERS = [
     ),
     (
         "sweep",
+        [*TPE, "--config.hparams.client_lrr=9"],
+        "^hparams.client_lrr=9 is not read by any run of this sweep; remove it, or add a",
+    ),
+    (
+        "sweep",
+        [*TPE, "--config.attack.name=label_flip", "--uniform.hparams.attack_ratio=0,0.001"],
+        "^attack.name='label_flip' has no attackers with hparams.attack_ratio=0.001; set a lar",
+    ),
+    (
+        "sweep",
         [
             *VALIDATED,
             "--grid.rounds=1",
@@ -802,6 +876,16 @@ OTHERS = [
             "--out=new",
         ],
         "shard=1/2 cannot be combined with sampler=tpe",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--shard=1/2", "--out=new", "--keep_best=1"],
+        "^keep_best=1 cannot be combined with shard=1/2, since a part .*; leave one out",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--out=a[1]", "--keep_best=1"],
+        r"^out=a\[1\]/best/run has a bracket in its path, .*; choose another --out",
     ),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=3/2"], "shard=3/2 is not a part; write"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--shard=one"], "shard=one is not a part; write"),

@@ -95,8 +95,11 @@ def tiny(config):
     return changed(config, {name: value for name, value in SMALL.items() if name in fields})
 
 
-def small_words(file="fl60.py", rounds=3):
-    """Flags of a configuration at tiny sizes; `file` may name a method, as in "fl60.py:sfl"."""
+def small_words(file="fl60.py", rounds=3, words=()):
+    """Flags of a configuration at tiny sizes; `file` may name a method, as in "fl60.py:sfl".
+
+    Fields that are axes of a sweep in the other `words` are left out.
+    """
     name, _, method = file.partition(":")
     module = importlib.import_module(f"graphfl_jax.configs.{name.removesuffix('.py')}")
     config = module.get_config(*[method] * bool(method))
@@ -104,7 +107,7 @@ def small_words(file="fl60.py", rounds=3):
     settings = [
         f"--config.{field}={','.join(map(str, value)) if isinstance(value, tuple) else value}"
         for field, value in values.items()
-        if value != before[field]
+        if value != before[field] and not any(f".{field}=" in word for word in words)
     ]
     return [f"--config={ROOT}/configs/{file}", *settings, f"--config.rounds={rounds}"]
 
@@ -121,7 +124,7 @@ def launched(name, *words, cwd, **environment) -> Ended:
 
 def launched_small(name, *words, cwd, file="fl60.py", **environment) -> Ended:
     """Runs a command with a configuration at tiny sizes to its end."""
-    return launched(name, *small_words(file), *words, cwd=cwd, **environment)
+    return launched(name, *small_words(file, words=words), *words, cwd=cwd, **environment)
 
 
 def limited(name, *words, cwd, largest, file="fl60.py") -> Ended:
@@ -135,7 +138,7 @@ sys.orig_argv = [sys.executable, "-m", *sys.argv]
 resource.setrlimit(resource.RLIMIT_FSIZE, ({largest}, resource.RLIM_INFINITY))
 runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
 """
-    argv = [f"experiments.{name}", *small_words(file), *words]
+    argv = [f"experiments.{name}", *small_words(file, words=words), *words]
     return _forked({"argv": argv, "script": script}, cwd, {})
 
 

@@ -177,6 +177,16 @@ def test_functions_without_a_file_have_the_digests_of_their_instructions():
     text = "def own(x):\n    return (lambda y: y + 1)(x)\n"
     assert typed(text) == typed("\n\n" + text)  # only the lines differ
     assert typed(text) != typed(text.replace("+ 1", "+ 2"))
+    for before, after in (("x, y=3", "x, y=4"), ("x, *, y=(3, abs)", "x, *, y=(3, len)")):
+        texts = [text.replace("own(x)", f"own({inside})") for inside in (before, after)]
+        assert typed(texts[0]) != typed(texts[1])
+    address = text.replace("own(x)", "own(x, y=object())")
+    assert typed(address) == typed(address)
+    # These sets are equal, but their elements have another order, as strings in every process.
+    sets = ["{0, 8}", "{8, 0}"]
+    assert repr(frozenset((0, 8))) != repr(frozenset((8, 0)))
+    first, second = (typed(text.replace("y + 1", f"y in {own}")) for own in sets)
+    assert first == second != typed(text.replace("y + 1", "y in {0, 9}"))
 
 
 def test_a_configuration_file_counts_where_both_have_one(tmp_path):
@@ -188,6 +198,25 @@ def test_a_configuration_file_counts_where_both_have_one(tmp_path):
     assert difference.startswith("the configuration file (sha256 ")
     none = identity.digests_of_code()
     assert identity.changed_code(digests[0], none) == identity.changed_code(none, none) == []
+
+
+def test_files_of_pretrained_weights_are_compared_where_both_are_recorded(tmp_path):
+    file = tmp_path / "own.pth"
+    config = changed(CONFIG, {"model.name": "resnet18", "model.weights": str(file)})
+    made = []
+    for text in ("a", "b"):
+        file.write_text(text)
+        made.append(identity.identity_of(config, data(), "arrays", {}))
+    before, now = made
+    message = "^out=here: the content of model.weights differs .*; put the file back, or choose"
+    with pytest.raises(ValueError, match=message):
+        identity.check_same_data(before, now, where="out=here")
+    assert not cache._is_of({"identity": before, "fields": ""}, now, "")
+    older = {name: digest for name, digest in before.items() if name != "weights"}
+    for same in (older, now):
+        identity.check_same_data(same, now, where="out=here")
+        assert cache._is_of({"identity": same, "fields": ""}, now, "")
+    assert "weights" not in identity.identity_of(CONFIG, data(), "arrays", {})
 
 
 # -------------------------------------------------------------------------------------- runs
@@ -520,6 +549,33 @@ def test_trials_of_other_code_are_refused_or_accepted_and_recorded(swept, groups
     assert board["other_code"] == 2 and "2 runs are of other code" in markdown(board, 3)
     with pytest.warns(RuntimeWarning, match="2 of 3 runs"):  # it has been accepted
         assert continued(swept, sweep_of(0.1, 0.2, 0.3))[0] == 0
+
+
+def test_runs_of_later_batches_of_a_search_are_used_when_they_are_planned(swept, monkeypatch):
+    """As if the search had asked for the second point only after the first."""
+    before = contents(swept)
+    first, second = ([one] for one in sweep_of(0.1) + sweep_of(0.2))
+    with pytest.raises(ValueError, match="has a run that is not in this sweep, .*0.2.* seed 0"):
+        continued(swept, first)
+    log = TrialLog(swept, first, resume=True)
+    log.growing = True
+    with log:
+        assert not log.unfinished()
+        with pytest.raises(ValueError, match="has a run that is not in this sweep, .*0.2"):
+            log.check_others()
+        log.plan(second)
+        assert not log.unfinished()
+        log.check_others()
+    assert len(log.lines()) == 2 and contents(swept) == before
+
+    edit_package(monkeypatch)
+    with pytest.warns(RuntimeWarning, match="runs in .* are of other code"):
+        log = TrialLog(swept, first, resume=True, accept_changes=True)
+        log.growing = True
+        with log:
+            log.plan(second)
+    lines = [json.loads(line) for line in (swept / "trials.jsonl").open()]
+    assert [one["accepted_changes"][0]["source"][:4] for one in lines] == ["eeee"] * 2
 
 
 def test_a_node_with_other_code_is_refused(tmp_path, groups, monkeypatch):

@@ -226,8 +226,9 @@ def test_tasks_on_a_ray_cluster_end_with_the_sweep(tmp_path, monkeypatch):
 
     nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
-        words = [*small_words(rounds=100_000_000), "--config.data.val_fraction=0.2"]
-        words += ["--grid.hparams.client_lr=0.1,0.2", "--at_once=1", "--out=out"]
+        words = ["--grid.hparams.client_lr=0.1,0.2", "--at_once=1", "--out=out"]
+        words += [*small_words(rounds=100_000_000, words=words)]
+        words += ["--config.data.val_fraction=0.2"]
         words += ["--launcher=ray", f"--ray_address={nodes.address}"]
         sweep = begin(*command("sweep", *words), cwd=tmp_path)
         until(sweep, tasks)

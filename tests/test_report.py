@@ -342,6 +342,10 @@ def test_results_beside_the_scores_are_tables(folders, tmp_path):
             lambda run: (run / "metrics.jsonl").write_text('{"round": 2'),
             r"metrics\.jsonl: line 1 is damaged; graphfl run --resume --out=\S+ writes",
         ),
+        (
+            lambda run: (run / "metrics.jsonl").write_bytes(b'{"round": "\xff"}\n'),
+            r"metrics\.jsonl: line 1 is damaged; graphfl run --resume --out=\S+ writes",
+        ),
     ],
 )
 def test_bad_folders_are_refused_and_nothing_is_written(change, why, folders, tmp_path):

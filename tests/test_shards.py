@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.runs.batch import Trial
 from graphfl_jax.runs.identity import digest_of_json
@@ -79,6 +80,81 @@ def test_parts_share_a_folder_and_have_one_leaderboard(tmp_path):
         ValueError, match="trials.jsonl have the run .* seed 0, and its arrays d"
     ):
         merged_logs([tmp_path / folder for folder in folders])
+
+
+def line(point, score, *, seed=0, metrics=None, **settings):
+    """What a leaderboard reads of a line of a log; `settings` with __ for the dots."""
+    settings = {name.replace("__", "."): value for name, value in settings.items()}
+    trial = json.dumps({"seed": seed} | settings | point)
+    scores = {"final": {"P": {"mean": score}}}
+    return {
+        **{"trial": trial, "point": point, "seed": seed},
+        **{"dataset": {"name": "fl60", "source": "own"}, "metric": "accuracy"},
+        **{"validation": scores, "scores": scores, "metrics": metrics, "new_clients": None},
+        **{"higher_is_better": True, "diverged": False, "accepted_changes": []},
+    }
+
+
+def logged(*methods):
+    """The lines of a log with a run of each method."""
+    run = {**line({}, 0.5), "identity": {}, "device": "", "versions": {}, "git_commit": ""}
+    for name in methods:
+        own = run | {"trial": json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})}
+        yield json.dumps(own | {"sha256": digest_of_json(own)}) + "\n"
+
+
+def methods_of(lines):
+    return [json.loads(one["trial"])["algorithm.name"] for one in lines]
+
+
+def test_runs_of_methods_that_are_not_known_here_are_ranked(tmp_path):
+    """The configuration file that registers the method is not executed."""
+    (tmp_path / "trials.jsonl").write_text("".join(logged("own_method", "fedavg")))
+    found, notes = merged_logs([tmp_path])
+    assert (methods_of(found), notes) == (["own_method", "fedavg"], [])
+    assert found[0]["trial"] == '{"algorithm.name": "own_method", "rounds": 1, "seed": 0}'
+
+
+@pytest.mark.parametrize("byte", [b"\xff", b"\x0c"])
+def test_a_damaged_byte_costs_one_line(tmp_path, byte):
+    first, second, third = (text.encode() for text in logged("local", "fedavg", "ditto"))
+    damaged = second.replace(b"own", b"ow" + byte)
+    (tmp_path / "trials.jsonl").write_bytes(first + damaged + third)
+    found, (note,) = merged_logs([tmp_path])
+    assert methods_of(found) == ["local", "ditto"]
+    assert note.endswith("trials.jsonl, line 2: incomplete or damaged")
+
+
+def test_a_point_of_two_sweeps_with_other_settings_is_two_points():
+    """Of three methods, of which one has a setting of its own with two values."""
+    point = {"hparams.client_lr": 0.1}
+    further = {"P": {"macro_f1": {"mean": 0.25}}}
+    lines = [
+        line(point, 0.9, algorithm__name="fedavg", metrics=further),
+        line(point, 0.7, algorithm__name="fedavg", metrics=further, seed=1),
+        line(point, 0.1, algorithm__name="local"),
+        line(point, 0.2, algorithm__name="fedprox", hparams__mu=0.5),
+        line(point, 0.3, algorithm__name="fedprox", hparams__mu=1.0),
+    ]
+    (board,) = leaderboards(lines)
+    assert (board["points"], board["runs"]) == (4, 5)
+    assert ranked_rows(board, 9) == [
+        [
+            *["client_lr", "algorithm.name", "mu", "runs", "validation", "sd seeds", "test"],
+            "test macro f1",
+        ],
+        ["0.1", "fedavg", "", "2", "0.8", "0.1", "0.8", "0.25"],
+        ["0.1", "fedprox", "1", "1", "0.3", "0", "0.3", "none"],
+        ["0.1", "fedprox", "0.5", "1", "0.2", "0", "0.2", "none"],
+        ["0.1", "local", "", "1", "0.1", "0", "0.1", "none"],
+    ]
+
+
+def test_a_point_that_lacks_an_axis_of_another_sweep_has_the_value_of_its_runs():
+    rate = {"hparams.client_lr": 0.1}
+    lines = [line(rate, 0.5, local_steps=5), line(rate | {"local_steps": 1}, 0.4)]
+    (board,) = leaderboards(lines)
+    assert [row["point"]["local_steps"] for row in board["rows"]] == [5, 1]
 
 
 def test_logs_that_cannot_be_ranked_are_refused(tmp_path):

@@ -16,7 +16,12 @@ import graphfl_jax
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping import ray_backend
-from graphfl_jax.commands.sweeping.grid import points_of, points_of_file, take_axes
+from graphfl_jax.commands.sweeping.grid import (
+    extreme_points,
+    points_of,
+    points_of_file,
+    take_axes,
+)
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import changed, fl60
@@ -110,6 +115,11 @@ def test_points_that_differ_in_structure_are_separate_programs():
 def test_a_field_that_no_run_reads_is_refused():
     with pytest.raises(ValueError, match=r"^hparams\.mu=0.1 is not read by any run of this"):
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
+
+
+def test_a_seed_in_a_point_is_refused():
+    with pytest.raises(ValueError, match=r"^seed=1 cannot be a field of a point; .* by --seed"):
+        list(graphfl_jax.sweep(tiny_config("fedavg"), [{"seed": 1}, {"seed": 2}]))
 
 
 @pytest.mark.release
@@ -263,6 +273,20 @@ def test_random_points_are_in_their_ranges_and_the_first_are_the_same_for_more_s
 def test_an_invalid_axis_is_refused(words, samples, message):
     with pytest.raises(ValueError, match=message):
         points_of(take_axes(words)[1], samples)
+
+
+def test_extreme_points_have_all_names_and_the_largest_numbers():
+    """So a field that only one of the defences reads is read in one of them."""
+    words = ["--grid.defence.name=clip,krum", "--grid.defence.attackers=3,10,2"]
+    _, axes = take_axes([*words, "--grid.attack.clients=4,Ann", "--uniform.hparams.mu=-1,3"])
+    assert extreme_points(axes) == [
+        {
+            **{"defence.name": name, "defence.attackers": 10},
+            **{"attack.clients": clients, "hparams.mu": 3.0},
+        }
+        for name in ("clip", "krum")
+        for clients in ((4,), ("Ann",))
+    ]
 
 
 def test_points_come_from_a_python_file(tmp_path):
@@ -432,14 +456,28 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_best_runs_are_kept_with_and_without_attackers(tmp_path):
+    words = [VALIDATED, "--config.attack.name=label_flip", "--grid.hparams.attack_ratio=0,0.3"]
+    words += ["--config.rounds=1", "--keep_best=2", "--out=here", "--at_once=2"]
+    ended = launched_small("sweep", *words, cwd=tmp_path, file="fl60.py:local")
+    assert ended.status == 0, ended.stderr
+    folders = (tmp_path / "here/best").iterdir()
+    runs = [json.loads((folder / "results.json").read_text()) for folder in folders]
+    assert sorted(len(run["attack"]["ids"]) for run in runs) == [0, 18]  # of sixty
+
+
+@pytest.mark.slow
 def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     """No run is lost, repeated or written twice, and an incomplete line is dropped."""
-    words = [*small_words(rounds=60), VALIDATED, "--at_once=8", "--seeds=3", "--out=here"]
-    words += ["--config.eval_every=60"]
+    words = [VALIDATED, "--at_once=8", "--seeds=3", "--out=here", "--config.eval_every=60"]
+    words += ["--config.rounds=60"]
     words += ["--grid.hparams.client_lr=0.1,0.05,0.03,0.02,0.01,0.005"]
     path = tmp_path / "here/trials.jsonl"
     first = subprocess.Popen(
-        command("sweep", *words), env=ENVIRONMENT, cwd=tmp_path, stderr=subprocess.DEVNULL
+        command("sweep", *small_words(words=words), *words),
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
     )
     while first.poll() is None and not (path.exists() and path.read_text().count("\n")):
         time.sleep(0.01)
@@ -451,10 +489,9 @@ def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     assert 0 < len(kept) <= 18
     path.write_text(complete + kept[0][:100])
 
-    status, _, errors = launched_small("sweep", *words[len(small_words()) :], cwd=tmp_path)
+    status, _, errors = launched_small("sweep", *words, cwd=tmp_path)
     assert status == 2 and "already holds a sweep; add --resume" in errors
-    words = [*words[len(small_words()) :], "--config.rounds=60", "--resume"]
-    status, printed, errors = launched_small("sweep", *words, cwd=tmp_path)
+    status, printed, errors = launched_small("sweep", *words, "--resume", cwd=tmp_path)
     assert status == 0, errors
     assert f"line {len(kept) + 1} is damaged" in errors
     assert f"{18 - len(kept)} runs in" in printed and f"{len(kept)} were in trials" in printed
@@ -510,12 +547,12 @@ def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
     try:
         lost = nodes.add_node(num_cpus=1)
         nodes.add_node(num_cpus=1)
-        words = [*small_words(), VALIDATED, "--grid.hparams.client_lr=0.1,0.05,0.02,0.01"]
+        words = [VALIDATED, "--grid.hparams.client_lr=0.1,0.05,0.02,0.01"]
         words += ["--seeds=2", "--at_once=2", "--out=here"]
         words += ["--launcher=ray", f"--ray_address={nodes.address}"]
         path = tmp_path / "here/trials.jsonl"
         sweep = subprocess.Popen(
-            command("sweep", *words),
+            command("sweep", *small_words(words=words), *words),
             env=ENVIRONMENT,
             cwd=tmp_path,
             stdout=subprocess.PIPE,

@@ -45,7 +45,11 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
-from graphfl_jax.commands.common.configuration import configuration_file, file_configuration
+from graphfl_jax.commands.common.configuration import (
+    configuration_file,
+    file_configuration,
+    refuse_overrides,
+)
 from graphfl_jax.commands.common.flag_values import check_list, check_names, shares
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.provenance import provenance
@@ -95,6 +99,7 @@ def main() -> int:
     started = time.perf_counter()
     matplotlib.use("Agg")  # needs no screen
     file_configuration()  # fails early without --config
+    check_overrides()
     check_list("attacks", FLAGS.attacks)
     check_names("attacks", FLAGS.attacks, ATTACKS)
     check_list("methods", FLAGS.methods)
@@ -147,6 +152,29 @@ def main() -> int:
         soft_wrap=True,
     )
     return 0
+
+
+def check_overrides() -> None:
+    """Checks that --config sets nothing that other flags replace.
+
+    Raises:
+      ValueError: it does.
+    """
+    path, _, method = FLAGS.config.partition(":")
+    if method:
+        raise ValueError(
+            f"config={FLAGS.config} names a method, which --methods replaces; write "
+            f"--config={path} and --methods={method}"
+        )
+    replaced = {
+        "seed": "the runs have the seeds 0, 1, ... of --seeds",
+        "algorithm.name": "--methods replaces it",
+        "attack.name": "--attacks replaces it",
+        "hparams.attack_ratio": "--ratios replaces it",
+    }
+    if FLAGS.defences:
+        replaced["defence.name"] = "--defences replaces it"
+    refuse_overrides(replaced)
 
 
 def ratios_of_choice(ratios: list[float]) -> list[float]:

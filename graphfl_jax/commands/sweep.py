@@ -44,7 +44,7 @@ import matplotlib
 from absl import flags
 from rich.console import Console
 
-import graphfl_jax
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
@@ -56,16 +56,17 @@ from graphfl_jax.commands.common.command_line import (
 from graphfl_jax.commands.common.configuration import (
     configuration_file,
     execute_configuration_file,
+    refuse_overrides,
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
-    METHOD,
+    axis_fields,
     configured,
-    domains_of,
     evaluated_as_ranked,
+    extreme_points,
     points_of,
     points_of_file,
     take_axes,
@@ -75,11 +76,14 @@ from graphfl_jax.commands.sweeping.tpe import Search
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, read_log
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.folder import held
+from graphfl_jax.runs.executables import private_folder
+from graphfl_jax.runs.folder import RunFolder, held
 from graphfl_jax.runs.identity import digest_of_json
+from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of, part_of
 
 MOST_GROUPS = 20  # programs to compile without --yes
+BEST = "best"  # folder of the runs of --keep_best
 
 flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer(
@@ -112,6 +116,11 @@ def main() -> int:
         raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
     accept_changes = changes_accepted()
     shard = shard_of(FLAGS.shard)
+    if shard is not None and FLAGS.keep_best:
+        raise ValueError(
+            f"keep_best={FLAGS.keep_best} cannot be combined with shard={FLAGS.shard}, since a "
+            f"part does not know the best points; leave one out"
+        )
     if FLAGS.points and (AXES or FLAGS.samples):
         raise ValueError(
             f"points={FLAGS.points} cannot be combined with axes or --samples; leave one out"
@@ -121,6 +130,10 @@ def main() -> int:
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
         )
     execute_configuration_file()  # before its fields are read
+    refuse_overrides(
+        {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
+        | dict.fromkeys(axis_fields(AXES), "an axis replaces it")
+    )
     search = None
     if FLAGS.sampler == "tpe":
         check_tpe()
@@ -138,6 +151,8 @@ def main() -> int:
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
+    if FLAGS.keep_best:  # refuses a path that no run can have
+        RunFolder(out / BEST / "run", groups[0].config, resume=False)
     began = time.perf_counter()
     log = TrialLog(
         *(out, groups),
@@ -150,19 +165,22 @@ def main() -> int:
     if search is not None:
         points = replayed(search, log, points)
     with log, progress_bar("runs") as bar:
-        found = len(log.found)
+        made = 0
         total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
-        task = bar.add_task("sweep", total=total, completed=found)
+        task = bar.add_task("sweep", total=total, completed=len(log.found))
         while True:
             for group, i, outcome in outcomes(
                 log.unfinished(), lambda runs: bar.advance(task, runs)
             ):
                 log.write(group, group.planned[i], outcome)
+                made += 1
             if search is None or not search.left:
                 break
             search.record(runs_of(points, log.found))
             points = search.ask()
             log.plan(planned_groups(points))
+            bar.update(task, completed=len(log.found))
+        log.check_others()
         lines, total = log.lines(), len(log.planned)
     seconds = time.perf_counter() - began
 
@@ -184,7 +202,7 @@ def main() -> int:
         for line in kept_best(board, out):
             console.print(line, highlight=False, markup=False, soft_wrap=True)
     console.print(
-        f"{total - found} runs in {seconds:.0f} s, {found} were in {log.path.name}; "
+        f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
         f"{diverged} diverged\n{files}",
         highlight=False,
         soft_wrap=True,
@@ -204,7 +222,7 @@ def check_tpe() -> None:
     """Checks the flags of a search by TPE.
 
     Raises:
-      ValueError: a flag does not fit, or nothing reads the field of an axis.
+      ValueError: a flag or a value does not fit, no run reads a field, or none has attackers.
     """
     for flag in ("points", "shard"):
         if FLAGS[flag].value:
@@ -213,15 +231,7 @@ def check_tpe() -> None:
             )
     if not FLAGS.samples:
         raise ValueError("samples=0 is not possible with sampler=tpe; add --samples=200")
-    domains = domains_of(AXES)
-    methods = [{METHOD: name} for name in domains.get(METHOD, ())] or [{}]
-    for field, own in domains.items():
-        value = own[0] if isinstance(own, list) else own[1]
-        if all(field in configured(method | {field: value})[1] for method in methods):
-            raise ValueError(
-                f"{field}={value} is not read by any run of this sweep; remove it, or add a "
-                f"method that reads it"
-            )
+    groups_of(extreme_points(AXES), [0], configured)
 
 
 def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
@@ -235,7 +245,10 @@ def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
 
 
 def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
-    """Gives a search the scores in the log, plans its next batch of points and returns it."""
+    """Gives a search the scores in the log, plans its next batch of points and returns it.
+
+    The log may have runs of later batches, if a line of an earlier one is damaged.
+    """
     if not log.path.exists():
         return points
     found = {line["trial"]: line for line in read_log(log.path)[0]}
@@ -246,6 +259,7 @@ def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
         search.record(runs)
         points = search.ask()
         log.plan(planned_groups(points))
+    log.growing = bool(search.left)
     return points
 
 
@@ -254,16 +268,20 @@ def kept_best(board: dict, out: Path) -> Iterator[str]:
     for rank, row in enumerate(board["rows"][: FLAGS.keep_best], 1):
         for seed in range(FLAGS.seeds):
             config = with_seed(configured(row["point"])[0], seed)
-            folder = out / "best" / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
-            graphfl_jax.run(
-                config,
-                out=folder,
-                resume=bool(held(folder)),
+            path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
+            folder = RunFolder(
+                *(path, config),
+                resume=bool(held(path)),
                 accept_changes=changes_accepted(),
-                config_file=configuration_file(),
-                keep_in=compiled_folder(),
             )
-            yield f"best {rank}, seed {seed}: {folder}"
+            keep_in = compiled_folder()
+            run_experiment(  # a point may have no attackers, which `graphfl_jax.run` refuses
+                *(build_experiment(config, load_federation(config)), config),
+                folder=folder,
+                config_file=configuration_file(),
+                executables=None if keep_in is None else private_folder(keep_in),
+            )
+            yield f"best {rank}, seed {seed}: {path}"
 
 
 def shard_of(text: str | None) -> tuple[int, int] | None:

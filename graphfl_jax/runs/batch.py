@@ -1,6 +1,5 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
-import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs.values import as_text, changed, checked, recorded, values_of
+from graphfl_jax.configs.values import as_text, changed, checked, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
@@ -23,6 +22,7 @@ from graphfl_jax.runs.executables import kept_of, private_folder
 from graphfl_jax.runs.identity import (
     PATHS,
     digest_of_arrays,
+    digest_of_config,
     digests_of_code,
     identity_of,
 )
@@ -212,8 +212,11 @@ class _Player:
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
         self.executables = {}
         self.where = environment()
-        self.code = digests_of_code()
-        self.arrays = {seed: digest_of_arrays(one) for seed, one in federations.items()}
+        code = digests_of_code()
+        self.identities = {
+            seed: identity_of(config, one, digest_of_arrays(one), code)
+            for seed, one in federations.items()
+        }
 
     def _put(self, leaves, spec):
         return jax.device_put(leaves, self.mesh and NamedSharding(self.mesh, spec))
@@ -308,9 +311,8 @@ class _Player:
             played=played,
             traffic=traffic,
             where=self.where,
-            identity=identity_of(
-                config, experiment.federation, self.arrays[trial.seed], self.code
-            ),
+            identity=self.identities[trial.seed]
+            | {"config": digest_of_config(config.to_dict())},
         )
         return Outcome(results, rows, joined, None if diverged >= 0 else final.scores)
 
@@ -348,11 +350,6 @@ def _padded(leaves):
 def fields_text(config: ConfigDict) -> str:
     """The fields that determine a run, as text: its name in a sweep."""
     return as_text(values_of(config)[0], without=ELSEWHERE)
-
-
-def recorded_fields_text(text: str) -> str:
-    """The `fields_text` of a run that an older release may have written."""
-    return as_text(recorded(json.loads(text)), without=ELSEWHERE)
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:

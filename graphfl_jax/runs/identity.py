@@ -11,10 +11,12 @@ they were made, as a dictionary:
     config_file  the configuration file that the user gave; None without one
     callables    the files of functions that the user registered or passed, by file name
     init         only with ``init_from``: the state of the server from which the run began
+    weights      only with ``model.weights``: the file of pretrained weights
 
-Results are continued or used again only if the identity is still the same. Other `data` or
-`arrays` are always refused. `source`, `config_file` and `callables` are the code, of which a
-change can be accepted. The last release recorded `data` alone, so its folders count as changed.
+Results are continued or used again only if the identity is still the same. Other `data`,
+`arrays` or `weights` are always refused. `source`, `config_file` and `callables` are the code,
+of which a change can be accepted. The last release recorded `data` alone, so its folders count
+as changed.
 """
 
 import functools
@@ -87,7 +89,9 @@ def identity_of(
       code: from `digests_of_code`.
     """
     own = digest_of_config(config.to_dict())
-    return {"config": own, "data": federation.sha256, "arrays": arrays, **code}
+    weights = config.model.get("weights")
+    pretrained = {"weights": _sha256(Path(weights).read_bytes())} if weights else {}
+    return {"config": own, "data": federation.sha256, "arrays": arrays, **code} | pretrained
 
 
 def digest_of_config(values: Mapping[str, Any]) -> str:
@@ -134,13 +138,16 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
     """The digests of those files that define functions, or what they wrap, by file name.
 
     Files of this package are left out. A function without a file, as from a notebook, has under
-    its own name the digest of its instructions.
+    its own name the digest of its instructions and defaults.
     """
     found = set()
-    for code in filter(None, map(_code_of, itertools.chain(*map(_layers, functions)))):
+    for function in filter(None, map(_called, itertools.chain(*map(_layers, functions)))):
+        code = function.__code__
         file = Path(code.co_filename).resolve()
         if not file.is_file():
-            found.add((code.co_name, _sha256(_instructions(code))))
+            defaults = (function.__defaults__, function.__kwdefaults__)
+            content = _instructions(code) + _text(defaults).encode()
+            found.add((code.co_name, _sha256(content)))
         elif not file.is_relative_to(PACKAGE):
             found.add((file.name, _sha256(file.read_bytes())))
     by_name = {}
@@ -153,10 +160,10 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
 
 
 def check_same_data(before: Identity, now: Identity, *, where: str) -> None:
-    """Checks that results were made of the same data and split.
+    """Checks that results were made of the same data, split and pretrained weights.
 
     Args:
-      before: identity of the results; that of the last release has no `arrays`.
+      before: identity of the results; that of an older release may lack `arrays` or `weights`.
       now: identity of this run.
       where: begins the message, such as ``out=DIR``.
 
@@ -174,6 +181,18 @@ def check_same_data(before: Identity, now: Identity, *, where: str) -> None:
             f"examples may be former training examples; give the same split, or choose another "
             f"--out"
         )
+    if not same_weights(before, now):
+        raise ValueError(
+            f"{where}: the content of model.weights differs from that of the run in it (sha256 "
+            f"{now['weights'][:12]}, not {before['weights'][:12]}); put the file back, or "
+            f"choose another --out"
+        )
+
+
+def same_weights(before: Identity, now: Identity) -> bool:
+    """Whether two runs began with the same pretrained weights, as far as both recorded them."""
+    recorded = {one["weights"] for one in (before, now) if "weights" in one}
+    return len(recorded) < 2
 
 
 def changed_code(before: Identity, now: Identity) -> list[str]:
@@ -239,17 +258,32 @@ def _layers(function):
         function = getattr(function, "__wrapped__", inner)
 
 
-def _code_of(function):
-    """The code of a function, or of what is called in its place; None if it is not Python."""
-    called = type(function).__call__
-    return getattr(function, "__code__", None) or getattr(called, "__code__", None)
+def _called(function):
+    """A function, or what is called in its place; None if it is not Python."""
+    candidates = (function, type(function).__call__)
+    return next((one for one in candidates if getattr(one, "__code__", None)), None)
 
 
 def _instructions(code):
     """The instructions, names and constants of a function without its file and lines."""
     nested = [c for c in code.co_consts if inspect.iscode(c)]
-    own = (code.co_code, code.co_names, [c for c in code.co_consts if c not in nested])
-    return repr(own).encode() + b"".join(map(_instructions, nested))
+    constants = _text([c for c in code.co_consts if c not in nested])
+    own = repr((code.co_code, code.co_names, constants))
+    return own.encode() + b"".join(map(_instructions, nested))
+
+
+def _text(value):
+    """A constant or a default as text that is the same in every process."""
+    kind = type(value).__qualname__
+    if isinstance(value, set | frozenset):
+        return f"{kind} {sorted(map(_text, value))}"
+    if isinstance(value, tuple | list):
+        return f"{kind} {list(map(_text, value))}"
+    if isinstance(value, dict):
+        return f"{kind} {list(map(_text, value.items()))}"
+    if value is None or isinstance(value, int | float | complex | str | bytes):
+        return repr(value)
+    return getattr(value, "__qualname__", kind)  # its repr may have an address
 
 
 def _short(digest):

@@ -94,6 +94,7 @@ def groups_of(
     by_structure, read, unread = {}, set(), {}
     for point in points:
         point = dict(current_field(field, value) for field, value in point.items())
+        _check_fields(point)
         config, left = configure(point)
         own = {field: value for field, value in point.items() if field not in left}
         read |= set(values_of(config)[0])
@@ -141,6 +142,19 @@ def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGrou
             federations = {seed: group.federations[seed] for seed in sorted(seeds)}
             result.append(group._replace(planned=own, federations=federations))
     return result
+
+
+def _check_fields(point):
+    if "seed" in point:
+        raise ValueError(
+            f"seed={point['seed']} cannot be a field of a point; give all points the same "
+            f"seeds, by --seeds, or by seeds in Python"
+        )
+    for field in sorted(ELSEWHERE & point.keys()):
+        raise ValueError(
+            f"{field}={point[field]} cannot be a field of a point; set it for the whole sweep, "
+            f"and make another sweep for another value"
+        )
 
 
 def _group(members, seeds, loaded):

@@ -1,5 +1,6 @@
 """The configuration that a command line names and changes."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from absl import flags
@@ -50,6 +51,22 @@ def refuse_configuration(why: str) -> None:
     words += [f"config.{field}={value}" for field, value in OVERRIDES.items()]
     if words:
         raise ValueError(f"{words[0]} is not read, since {why}; leave it out")
+
+
+def refuse_overrides(fields: Mapping[str, str]) -> None:
+    """Refuses --config.FIELD=VALUE of fields that a command does not read.
+
+    Args:
+      fields: for each dotted name, what ends "is not read, since".
+
+    Raises:
+      ValueError: one of them is set.
+    """
+    for field, why in fields.items():
+        if field in OVERRIDES:
+            raise ValueError(
+                f"config.{field}={OVERRIDES[field]} is not read, since {why}; leave it out"
+            )
 
 
 def configuration_file() -> Path | None:

@@ -91,8 +91,8 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
     file, rows = path / "metrics.jsonl", []
     if not file.exists():  # of a run of the last release that diverged at once
         return rows
-    for number, line in enumerate(file.read_text().splitlines(keepends=True), 1):
-        if not ended and not line.endswith("\n"):
+    for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
+        if not ended and not line.endswith(b"\n"):
             break
         try:
             rows.append(json.loads(line))

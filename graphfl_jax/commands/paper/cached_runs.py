@@ -27,6 +27,7 @@ from graphfl_jax.runs.identity import (
     digest_of_json,
     digests_of_code,
     identity_of,
+    same_weights,
 )
 
 FOLDER = "cached_runs"  # in the output folder of a command
@@ -196,10 +197,10 @@ def _read(path) -> dict | None:
 
 
 def _is_of(run, identity, fields):
-    """Whether a run has these fields and data."""
+    """Whether a run has these fields, data and pretrained weights."""
     own = run["identity"]
     same = all(own[what] == identity[what] for what in ("data", "arrays"))
-    return same and run["fields"] == fields
+    return same and same_weights(own, identity) and run["fields"] == fields
 
 
 def _warn(number, folder, what):

@@ -1,6 +1,7 @@
 """The points of a sweep, from a grid, random draws or a file, and their configurations."""
 
 import itertools
+from collections.abc import Iterable
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -38,6 +39,12 @@ def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
             raise ValueError(f"{word} repeats an axis; give all its values in one {axis}")
         axes[axis] = values.split(",")
     return rest, axes
+
+
+def axis_fields(axes: Iterable[str]) -> list[str]:
+    """The fields of some axes, such as ``--grid.FIELD``; of methods, their name."""
+    fields = [axis.split(".", 1)[1] for axis in axes]
+    return ["algorithm.name" if field == METHOD else field for field in fields]
 
 
 def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
@@ -105,6 +112,29 @@ def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float,
             values = [parse(field, text, setting) for text in values]
         domains[field] = values
     return domains
+
+
+def extreme_points(axes: dict[str, list[str]]) -> list[Point]:
+    """All combinations of the values that are not numbers, with the largest numbers.
+
+    A field that one of all points reads is read in one of these.
+
+    Args:
+      axes: as `take_axes` returns them.
+
+    Raises:
+      ValueError: as `domains_of`.
+    """
+    domains = domains_of(axes)
+    values = [
+        own[2:] if isinstance(own, tuple) else [max(own)] if _numbers(own) else own
+        for own in domains.values()
+    ]
+    return [dict(zip(domains, point, strict=True)) for point in itertools.product(*values)]
+
+
+def _numbers(values):
+    return all(isinstance(value, int | float) for value in values)
 
 
 def _range(axis, field, values):

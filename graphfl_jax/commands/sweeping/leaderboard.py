@@ -1,5 +1,6 @@
 """Leaderboards of a sweep: points ranked by validation scores, with test scores beside them."""
 
+import itertools
 import json
 
 import numpy as np
@@ -18,7 +19,7 @@ def leaderboards(lines: list[dict]) -> list[dict]:
 
     Returns:
       For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``
-      of the points, the numbers of ``runs`` and ``points``, the number of runs of
+      that name a point, the numbers of ``runs`` and ``points``, the number of runs of
       ``other_code`` that was accepted, the ``rows``, best first, and the ``diverged`` runs. A
       row has a ``point``, the number of its ``runs``, ``validation``, ``sd_seeds`` and
       ``test``. With new clients it also has their validation scores at the start,
@@ -34,34 +35,71 @@ def leaderboards(lines: list[dict]) -> list[dict]:
 
 
 def _board(data, metric, lines):
-    fields = list(dict.fromkeys(field for line in lines for field in line["point"]))
-    points = {}
-    for line in lines:
-        points.setdefault(json.dumps(line["point"]), []).append(line)
-    rows = [_row(runs) for runs in points.values() if not any(map(diverged, runs))]
+    groups = _points(lines)
+    rows = [_row(point, runs) for point, runs in groups if not any(map(diverged, runs))]
     better = lines[0]["higher_is_better"]
     rows.sort(key=lambda row: row["validation"], reverse=better)
     return {
         "data": data,
-        "source": lines[0]["dataset"]["source"],
+        "source": ", ".join(dict.fromkeys(line["dataset"]["source"] for line in lines)),
         "metric": metric,
         "higher_is_better": better,
-        "fields": fields,
+        "fields": list(dict.fromkeys(field for point, _ in groups for field in point)),
         "runs": len(lines),
-        "points": len(points),
+        "points": len(groups),
         "other_code": sum(bool(line["accepted_changes"]) for line in lines),
         "rows": rows,
         "diverged": [
-            {"point": line["point"], "seed": line["seed"]} for line in lines if diverged(line)
+            {"point": point, "seed": run["seed"]}
+            for point, runs in groups
+            for run in runs
+            if diverged(run)
         ],
     }
 
 
-def _row(runs):
+def _points(lines):
+    """Points with their runs, which differ only in the seed.
+
+    Several sweeps may have the same point, with other values of fields that are no axes. Their
+    points then have these fields too.
+    """
+    groups = {}
+    for line in lines:
+        settings = {k: v for k, v in json.loads(line["trial"]).items() if k != "seed"}
+        groups.setdefault(json.dumps(settings, sort_keys=True), (settings, []))[1].append(line)
+    axes = dict.fromkeys(field for line in lines for field in line["point"])
+    same = {}
+    for settings, runs in groups.values():
+        known = settings | runs[0]["point"]
+        point = {field: known[field] for field in axes if field in known}
+        same.setdefault(json.dumps(point), []).append((point, settings, runs))
+    points = []
+    for several in same.values():
+        different = _different([settings for _, settings, _ in several])
+        for point, settings, runs in several:
+            own = {field: settings[field] for field in different if field in settings}
+            points.append((point | own, runs))
+    return points
+
+
+def _different(several):
+    """The fields that two settings have with different values, in sorted order."""
+    return sorted(
+        {
+            field
+            for one, other in itertools.combinations(several, 2)
+            for field in one.keys() & other.keys()
+            if one[field] != other[field]
+        }
+    )
+
+
+def _row(point, runs):
     """Means at P over clients and seeds."""
     validation = [run["validation"]["final"]["P"]["mean"] for run in runs]
     row = {
-        "point": runs[0]["point"],
+        "point": point,
         "runs": len(runs),
         "validation": float(np.mean(validation)),
         "sd_seeds": float(np.std(validation)),

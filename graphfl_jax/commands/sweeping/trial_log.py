@@ -10,7 +10,8 @@ import warnings
 from pathlib import Path
 
 from graphfl_jax.configs.renamed import current
-from graphfl_jax.runs.batch import Outcome, config_of, recorded_fields_text
+from graphfl_jax.configs.values import as_text, recorded
+from graphfl_jax.runs.batch import ELSEWHERE, Outcome, config_of
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.environment import environment
@@ -20,9 +21,11 @@ from graphfl_jax.runs.identity import (
     check_same_code,
     check_same_data,
     digest_of_arrays,
+    digest_of_config,
     digest_of_json,
     digests_of_code,
     identity_of,
+    same_weights,
 )
 from graphfl_jax.runs.sweep import Planned, TrialGroup
 
@@ -43,7 +46,9 @@ class TrialLog:
     Attributes:
       path: of the file.
       planned: identities of all runs of the sweep, by the runs' names.
-      found: lines of the runs that the file has, by their names.
+      found: lines of the planned runs that the file has, by their names.
+      others: its lines of runs that are not planned yet.
+      growing: whether more runs will be planned. Otherwise there must not be any others.
     """
 
     def __init__(
@@ -76,20 +81,30 @@ class TrialLog:
         self.resume, self.accept_changes = resume, accept_changes
         self._check_folder()
         self.code = digests_of_code(config_file=config_file)
-        self.groups, self.planned = [], {}
+        self.groups, self.planned, self.found, self.others = [], {}, {}, {}
+        self.growing, self.file = False, None
         self.plan(groups)
 
     def plan(self, groups: list[TrialGroup]) -> None:
-        """Adds runs to the sweep. Runs that it has already are left out."""
+        """Adds runs to the sweep. Runs that it has already are left out.
+
+        Raises:
+          ValueError: the file has one of the runs, of other data or code.
+        """
         for group in groups:
             new = [one for one in group.planned if one.name not in self.planned]
             self.groups.append(group._replace(planned=new))
-            arrays = {seed: digest_of_arrays(one) for seed, one in group.federations.items()}
+            by_seed = {
+                seed: identity_of(group.config, one, digest_of_arrays(one), self.code)
+                for seed, one in group.federations.items()
+            }
             for planned in new:
-                config, seed = config_of(group.config, planned.trial), planned.trial.seed
-                self.planned[planned.name] = identity_of(
-                    *(config, group.federations[seed], arrays[seed], self.code)
-                )
+                config = digest_of_config(config_of(group.config, planned.trial).to_dict())
+                identity = by_seed[planned.trial.seed] | {"config": config}
+                self.planned[planned.name] = identity
+        if self._take_planned() and self.file is not None:
+            self.file.close()
+            self._open()
 
     def _check_folder(self):
         check_folder(self.out, SWEEP)
@@ -115,10 +130,11 @@ class TrialLog:
             self.lock = lock(self.out, self.lock_name)
         try:
             self._check_folder()  # again, since another process may have ended in the meantime
-            self.found = self._read()
-            self._check()
-            write_text(self.path, "".join(_text(line) for line in self.found.values()))
-            self.file = open(self.path, "a")  # noqa: SIM115
+            self.others = self._read()
+            self._take_planned()
+            if not self.growing:
+                self.check_others()
+            self._open()
         except BaseException:
             self.lock.close()
             raise
@@ -127,6 +143,12 @@ class TrialLog:
     def __exit__(self, *error):
         with contextlib.closing(self.lock), writing(self.path):
             self.file.close()
+
+    def _open(self):
+        """Writes the lines with the changes that were accepted, and opens the file for more."""
+        lines = (self.found | self.others).values()
+        write_text(self.path, "".join(map(_text, lines)))
+        self.file = open(self.path, "a")  # noqa: SIM115
 
     def _read(self):
         if not self.path.exists():
@@ -140,16 +162,28 @@ class TrialLog:
             )
         return {line["trial"]: line for line in lines}
 
-    def _check(self):
+    def check_others(self) -> None:
+        """Checks that all runs of the file are planned.
+
+        Raises:
+          ValueError: one is not.
+        """
+        for line in self.others.values():
+            raise ValueError(
+                f"out={self.out} has a run that is not in this sweep, {line['point']} with "
+                f"seed {line['seed']}; add it to the sweep, or choose another --out"
+            )
+
+    def _take_planned(self):
+        """Moves the lines of planned runs to those that are found; whether there are any."""
+        taken = {name: line for name, line in self.others.items() if name in self.planned}
+        if not taken:
+            return False
         here, changed, other = environment(), set(), 0
-        for name, line in self.found.items():
-            if name not in self.planned:
-                raise ValueError(
-                    f"out={self.out} has a run that is not in this sweep, {line['point']} with "
-                    f"seed {line['seed']}; add it to the sweep, or choose another --out"
-                )
+        for name, line in taken.items():
             other += self._check_identity(line, self.planned[name])
             changed |= {what for what, value in here.items() if line[what] != value}
+            self.found[name] = self.others.pop(name)
         for what in sorted(changed):
             warnings.warn(
                 f"{what} differs from that of runs in {self.path}",
@@ -163,6 +197,7 @@ class TrialLog:
                 RuntimeWarning,
                 stacklevel=3,
             )
+        return True
 
     def _check_identity(self, line, now):
         """Whether a run is of other code; refuses it, or records that it is accepted."""
@@ -194,6 +229,11 @@ class TrialLog:
             raise ValueError(
                 f"data.source={results['dataset']['source']}: a node has other data than this "
                 f"host; put the same files into {group.config.data.root} on every node"
+            )
+        if not same_weights(made, now):
+            raise ValueError(
+                f"model.weights={group.config.model.weights}: a node has another file than "
+                f"this host; put the same file on every node"
             )
         if changes := changed_code(made, now):
             raise ValueError(
@@ -244,7 +284,7 @@ def read_log(path: Path) -> tuple[list[dict], list[int]]:
       OSError: the file cannot be read.
     """
     lines, damaged = [], []
-    for number, text in enumerate(path.read_text().splitlines(), 1):
+    for number, text in enumerate(path.read_bytes().splitlines(), 1):
         try:
             lines.append(_line(text))
         except ValueError:
@@ -326,8 +366,14 @@ def _line(text):
 
 
 def _with_current_names(line):
-    """A line that the last release may have written, with the names of this one."""
-    line["trial"] = recorded_fields_text(line["trial"])
+    """A line that the last release may have written, with the names of this one.
+
+    Fields that are not known here stay as they were written.
+    """
+    fields = json.loads(line["trial"])
+    with contextlib.suppress(ValueError):  # a part that the user registers elsewhere
+        fields = recorded(fields)
+    line["trial"] = as_text(fields, without=ELSEWHERE)
     line["point"] = dict(current(field, value) for field, value in line["point"].items())
     for part in (line, line["validation"] or {}):
         if "novel" in part:
