@@ -2,7 +2,7 @@
 
 import itertools
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import stdev
 
@@ -16,6 +16,7 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.description import description_of
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, held
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
 
@@ -32,8 +33,9 @@ def run_seeds(
 ) -> list[dict]:
     """Runs a configuration with every seed, and writes a folder for each.
 
-    A folder has the files of a single run, but neither checkpoints nor models. It is written
-    when the program that plays its seed has ended.
+    A folder has the files of a single run, but neither checkpoints nor models. All folders are
+    locked before the first round. Evaluations and results are written when the program that
+    plays the seed has ended.
 
     Args:
       config: of the runs.
@@ -49,7 +51,8 @@ def run_seeds(
       The content of results.json of each run.
 
     Raises:
-      ValueError: a field or the data does not fit, or a folder cannot take a run.
+      ValueError: a field or the data does not fit, or a folder cannot take a run. Nothing is
+        written then, unless another process has just begun to write into a folder.
     """
     configs = {seed: with_seed(config, seed) for seed in folders}
     opened = {
@@ -67,24 +70,41 @@ def run_seeds(
     for seed, own in configs.items():
         check_attacked((own, experiments[seed]))
     code = digests_of_code(config_file=config_file)
-    found = {}
+    identities, found = {}, {}
     for seed, folder in opened.items():
         arrays = digest_of_arrays(federations[seed])
-        folder.check(identity_of(configs[seed], federations[seed], arrays, code))
+        identities[seed] = identity_of(configs[seed], federations[seed], arrays, code)
+        folder.check(identities[seed])
         results = folder.path / "results.json"
         if folder.resume and results.exists():
             found[seed] = json.loads(results.read_text())
             if found[seed]["rounds"] != config.rounds:
                 del found[seed]
+        if seed not in found and any(folder.path.glob("checkpoints/*.json")):
+            raise ValueError(
+                f"out={folder.path} holds checkpoints of a single run; finish it with graphfl "
+                f"run --out={folder.path} --resume --config.rounds={config.rounds}, or choose "
+                f"another --out"
+            )
     report(float(len(found)))
     seeds = [seed for seed in folders if seed not in found]
     trials = [Trial({}, seed) for seed in seeds]
-    for i, outcome in run_trials(config, federations, trials, report=report, keep_in=keep_in):
-        seed = seeds[i]
-        identity = outcome.results["identity"] | code
-        outcome = outcome._replace(results=outcome.results | {"identity": identity})
-        _write(opened[seed], experiments[seed], outcome)
-        found[seed] = outcome.results
+    # Checks what is left to check, and plays nothing yet.
+    outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
+    where = environment()
+    try:
+        for seed in seeds:
+            task = experiments[seed].model.task
+            opened[seed].begin(None, task, identities[seed], where)
+            opened[seed].describe(description_of(experiments[seed]))
+        for i, outcome in outcomes:
+            seed = seeds[i]
+            found[seed] = outcome.results | {"identity": opened[seed].identity}
+            clients = experiments[seed].federation.clients
+            _write(opened[seed], outcome._replace(results=found[seed]), clients)
+    finally:
+        for folder in opened.values():
+            folder.close()
     return [found[seed] for seed in folders]
 
 
@@ -104,20 +124,12 @@ def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
     return found
 
 
-def _write(folder: RunFolder, experiment, outcome: Outcome) -> None:
-    """Writes the folder of a run."""
-    results = outcome.results
-    where = {name: results[name] for name in ("device", "versions", "git_commit")}
-    try:
-        folder.begin(None, experiment.model.task, results["identity"], where)
-        for row in outcome.rows:
-            folder.append(row)
-        folder.describe(description_of(experiment))
-        names = experiment.federation.clients
-        write_views(folder.path, outcome.rows, outcome.final, results, names)
-        folder.finish(results)
-    finally:
-        folder.close()
+def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> None:
+    """Writes the evaluations and the results of a run."""
+    for row in outcome.rows:
+        folder.append(row)
+    write_views(folder.path, outcome.rows, outcome.final, outcome.results, clients)
+    folder.finish(outcome.results)
 
 
 def seeds_table(runs: list[dict]) -> Table:
