@@ -121,6 +121,14 @@ def test_one_client_is_exported_and_loaded(made, tmp_path):
     np.testing.assert_array_equal(load_file(path)["P/params/body/Dense_0/kernel"][0], kernel)
 
 
+def test_an_export_replaces_no_file(made):
+    fleet = graphfl_jax.load(made[0])
+    before = fleet.path.read_bytes()
+    with pytest.raises(ValueError, match="^to=.*models.safetensors exists; remove it, or choo"):
+        fleet.export("Oslo", fleet.path)
+    assert fleet.path.read_bytes() == before
+
+
 def test_large_models_are_written_only_if_asked_for(tmp_path, monkeypatch, shared_programs):
     monkeypatch.setattr(models, "LARGEST", 500)
     federation, out = own_data(), tmp_path / "run"
