@@ -178,6 +178,8 @@ class RunFolder:
         if found is None or found.state.round < self.config.rounds:
             for name in ("results.json", models.FILE):  # of fewer rounds
                 (self.path / name).unlink(missing_ok=True)
+        for path in self.path.glob("*.part"):  # of processes that were killed
+            path.unlink()
         # First, so that a folder with a configuration has an identity too.
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
         checkpoint.write_json(self.path / "identity.json", record)
