@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.configs.values import configuration, flat, recorded, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.runs import checkpoint, description, models
+from graphfl_jax.runs import checkpoint, description, models, views
 from graphfl_jax.runs.disk import why_not_writable, writing
 from graphfl_jax.runs.identity import (
     FREE_ON_RESUME,
@@ -176,7 +176,8 @@ class RunFolder:
         if self.accepted_changes:
             self._warn_of_changes()
         if found is None or found.state.round < self.config.rounds:
-            for name in ("results.json", models.FILE):  # of fewer rounds
+            shown = (views.TABLE, views.PLOT, views.REPORT)
+            for name in ("results.json", models.FILE, *shown):  # of fewer rounds
                 (self.path / name).unlink(missing_ok=True)
         for path in self.path.glob("*.part"):  # of processes that were killed
             path.unlink()
