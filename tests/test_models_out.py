@@ -163,7 +163,7 @@ def test_bad_inputs_of_predictions_are_refused(made, tmp_path):
 
 def format_of(content, number):
     """A file of models with another number of its format."""
-    own, other = (rf'\"format\": {one}'.encode() for one in (models.FORMAT, number))
+    own, other = (rf"\"format\": {one}".encode() for one in (models.FORMAT, number))
     assert content.count(own) == 1
     return content.replace(own, other)
 
