@@ -43,6 +43,7 @@ from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.benchmarks import images, scaling, suite, torch_comparison
 from graphfl_jax.commands.benchmarks.report import Report, show, write
 from graphfl_jax.commands.benchmarks.timing import interleaved, peak_memory, player, spread
+from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.flag_values import check_names
@@ -111,6 +112,7 @@ def main() -> int:
         return suite_of_measurements(out)
     if FLAGS.only:
         raise ValueError(f"{given('only')} is not read without --suite; add it")
+    pages.check_page()
     config = configuration()
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
     for name in IMAGE_FLAGS:

@@ -21,8 +21,22 @@ def publish(text: str) -> None:
       ValueError: as `update`.
     """
     if flags.FLAGS.page:
-        path, _, name = flags.FLAGS.page.partition("#")
-        update(path, name, text)
+        update(*_place(), text)
+
+
+def check_page() -> None:
+    """Checks that there is the block that --page names, if it does; writes nothing.
+
+    Raises:
+      ValueError: as `update`.
+    """
+    if flags.FLAGS.page:
+        around(*_place())
+
+
+def _place():
+    path, _, name = flags.FLAGS.page.partition("#")
+    return path, name
 
 
 def update(path: str | Path, name: str, text: str) -> None:
