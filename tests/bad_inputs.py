@@ -173,6 +173,8 @@ FILES = {
     "flat/config.json": '{"data": 3}',
     "broken.py": "def get_config(:",
     "empty.py": "",
+    "listed.py": "def get_points(): return [{'algorithm.name': ['fedavg', 'panacea']}]",
+    "methods.py": "def get_points(): return [{'algorithm': ['fedavg']}]",
     "number.py": "def get_config(): return 3",
 }
 
@@ -796,6 +798,12 @@ OTHERS = [
         [*VALIDATED, "--points=raising.py"],
         "points=raising.py .*line 5: ValueError",
     ),
+    (
+        "sweep",
+        [*VALIDATED, "--points=listed.py"],
+        r"algorithm.name=\['fedavg', 'panacea'\] is unknown; choose from ",
+    ),
+    ("sweep", [*VALIDATED, "--points=methods.py"], r"method=\['fedavg'\] is unknown.*; choose"),
     ("sweep", [*VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
     ("sweep", [*VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),

@@ -251,7 +251,15 @@ def test_a_changed_configuration_in_the_folder_is_refused(cut):
     refused(cut, "config.json was changed since the run began", config=config)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "null", '{"identity": 1}'])
+DAMAGED_IDENTITIES = (
+    *("", "[1]", "null", '{"identity": 1}'),
+    '{"identity": {}, "accepted_changes": []}',
+    '{"identity": {"data": "a", "config": "b", "source": "c"}, "accepted_changes": []}',
+    '{"identity": {"data": "a", "config": "b"}, "accepted_changes": [1]}',
+)
+
+
+@pytest.mark.parametrize("text", DAMAGED_IDENTITIES)
 def test_a_damaged_identity_is_refused(cut, text):
     (cut / "identity.json").write_text(text)
     refused(cut, "identity.json is damaged; remove it and resume with --accept_changes")

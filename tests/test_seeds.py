@@ -99,3 +99,12 @@ def test_checkpoints_of_a_single_run_are_refused_before_the_first_round(tmp_path
         f"--out={folders[1]} --resume --config.rounds={config.rounds}, or choose another --out"
     )
     assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("text, why", [("{}", "it has no dataset"), ("", "Expecting value.*")])
+def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text, why):
+    config, folders = begun(tmp_path, monkeypatch)
+    file = folders[1] / "results.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=rf"^{file} is missing or damaged \({why}\); leave"):
+        run_seeds(config, folders, resume=True)

@@ -35,6 +35,9 @@ HOLDS = {
     SWEEP: ("trials.jsonl", "trials-*-of-*.jsonl"),
     TABLES: ("cached_runs",),
 }
+# What is read of an identity, and that of a run of the last release.
+PARTS = {"config", "data", "source", "config_file", "callables"}
+OLD_PARTS = {"config", "data"}
 
 
 class RunFolder:
@@ -129,10 +132,13 @@ class RunFolder:
         path = self.path / "identity.json"
         try:
             record = json.loads(path.read_text())
-            return [record["identity"], *record["accepted_changes"]]
+            made = [record["identity"], *record["accepted_changes"]]
+            if not all(one.keys() >= PARTS or one.keys() == OLD_PARTS for one in made):
+                raise KeyError("an identity lacks a part")
+            return made
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is damaged; remove it and resume with --accept_changes, or choose "
                 f"another --out"

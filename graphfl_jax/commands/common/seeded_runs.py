@@ -1,7 +1,6 @@
 """The runs of one configuration with several seeds, as one program, each with a folder."""
 
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import stdev
@@ -10,6 +9,7 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.finished_runs import damaged, read_object
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.evaluation import POINTS
@@ -19,6 +19,9 @@ from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, held
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
+
+# What `seeds_table` and this module read of results.json.
+NEEDED = {"rounds", "diverged", "scores", "metric", "higher_is_better", "variant", "dataset"}
 
 
 def run_seeds(
@@ -75,11 +78,13 @@ def run_seeds(
         arrays = digest_of_arrays(federations[seed])
         identities[seed] = identity_of(configs[seed], federations[seed], arrays, code)
         folder.check(identities[seed])
-        results = folder.path / "results.json"
-        if folder.resume and results.exists():
-            found[seed] = json.loads(results.read_text())
-            if found[seed]["rounds"] != config.rounds:
-                del found[seed]
+        file = folder.path / "results.json"
+        if folder.resume and file.exists():
+            results = read_object(file)
+            if missing := NEEDED - results.keys():
+                raise damaged(file, f"it has no {min(missing)}")
+            if results["rounds"] == config.rounds:
+                found[seed] = results
         if seed not in found and any(folder.path.glob("checkpoints/*.json")):
             raise ValueError(
                 f"out={folder.path} holds checkpoints of a single run; finish it with graphfl "
