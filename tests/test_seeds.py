@@ -9,6 +9,7 @@ import pytest
 from graphfl_jax.commands.common import seeded_runs
 from graphfl_jax.commands.common.seeded_runs import run_seeds
 from graphfl_jax.configs import fl60
+from graphfl_jax.runs import identity
 from tests.commands import launched_small, tiny
 
 
@@ -108,3 +109,18 @@ def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text
     file.write_text(text)
     with pytest.raises(ValueError, match=rf"^{file} is missing or damaged \({why}\); leave"):
         run_seeds(config, folders, resume=True)
+
+
+def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
+    config, folders = begun(tmp_path, monkeypatch)
+    results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
+    for folder in folders.values():
+        (folder / "results.json").write_text(json.dumps(results))
+    monkeypatch.setattr(seeded_runs, "run_trials", lambda *arguments, **options: iter(()))
+    assert run_seeds(config, folders, resume=True) == [results, results]
+    monkeypatch.setattr(identity, "SOURCE", "e" * 64)  # as if the package had been edited
+    with pytest.raises(ValueError, match="the code changed since its results were made"):
+        run_seeds(config, folders, resume=True)
+    with pytest.warns(RuntimeWarning, match="^2 of the 2 seeds with results are of other code"):
+        found = run_seeds(config, folders, resume=True, accept_changes=True)
+    assert found == [results, results]

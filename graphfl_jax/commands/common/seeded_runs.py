@@ -1,6 +1,7 @@
 """The runs of one configuration with several seeds, as one program, each with a folder."""
 
 import itertools
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import stdev
@@ -18,7 +19,12 @@ from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, held
-from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.identity import (
+    changed_code,
+    digest_of_arrays,
+    digests_of_code,
+    identity_of,
+)
 
 # What `seeds_table` and this module read of results.json.
 NEEDED = {"rounds", "diverged", "scores", "metric", "higher_is_better", "variant", "dataset"}
@@ -78,19 +84,17 @@ def run_seeds(
         arrays = digest_of_arrays(federations[seed])
         identities[seed] = identity_of(configs[seed], federations[seed], arrays, code)
         folder.check(identities[seed])
-        file = folder.path / "results.json"
-        if folder.resume and file.exists():
-            results = read_object(file)
-            if missing := NEEDED - results.keys():
-                raise damaged(file, f"it has no {min(missing)}")
-            if results["rounds"] == config.rounds:
-                found[seed] = results
-        if seed not in found and any(folder.path.glob("checkpoints/*.json")):
-            raise ValueError(
-                f"out={folder.path} holds checkpoints of a single run; finish it with graphfl "
-                f"run --out={folder.path} --resume --config.rounds={config.rounds}, or choose "
-                f"another --out"
-            )
+        results = _results_in(folder.path, config.rounds)
+        if results:
+            found[seed] = results
+    other = sum(bool(changed_code(opened[s].made[0], opened[s].identity)) for s in found)
+    if other:
+        warnings.warn(
+            f"{other} of the {len(found)} seeds with results are of other code, which was "
+            f"accepted",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     report(float(len(found)))
     seeds = [seed for seed in folders if seed not in found]
     trials = [Trial({}, seed) for seed in seeds]
@@ -127,6 +131,27 @@ def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
         if not (fresh and any(path.exists() for path in found.values())):
             break
     return found
+
+
+def _results_in(folder: Path, rounds: int) -> dict | None:
+    """The results in a folder; None if there are none of this number of rounds.
+
+    Raises:
+      ValueError: results.json is damaged, or a single run has to be finished.
+    """
+    file = folder / "results.json"
+    if file.exists():
+        results = read_object(file)
+        if missing := NEEDED - results.keys():
+            raise damaged(file, f"it has no {min(missing)}")
+        if results["rounds"] == rounds:
+            return results
+    if any(folder.glob("checkpoints/*.json")):
+        raise ValueError(
+            f"out={folder} holds checkpoints of a single run; finish it with graphfl run "
+            f"--out={folder} --resume --config.rounds={rounds}, or choose another --out"
+        )
+    return None
 
 
 def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> None:
