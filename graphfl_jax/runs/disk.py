@@ -50,8 +50,8 @@ def why_not_writable(folder: Path) -> str:
     if not os.access(existing, os.W_OK):
         return f"{existing} is not writable"
     disk = os.statvfs(existing)
-    if disk.f_blocks and not disk.f_bfree:
+    if disk.f_blocks and not disk.f_bavail:  # without the blocks that only root may use
         return "its disk is full"
-    if disk.f_files and not disk.f_ffree:  # some file systems count no inodes
+    if disk.f_files and not disk.f_favail:  # some file systems count no inodes
         return "its file system has no free inode"
     return ""

@@ -64,7 +64,7 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
     begin, end = markers(name)
     if not path.is_file():
         raise ValueError(f"page={path} is not a file; choose a page that has the line {begin}")
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     places = [[i for i, line in enumerate(lines) if line == mark] for mark in (begin, end)]
     if [len(found) for found in places] != [1, 1] or places[0] > places[1]:
         raise ValueError(
