@@ -120,8 +120,9 @@ def chosen(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
     changes = {}
     for kind, part in parts.items():
         if callable(part):
-            {"model": model, "algorithm": algorithm}[kind](part.__name__, part)
-            part = part.__name__
+            name = getattr(part, "__name__", type(part).__name__)
+            {"model": model, "algorithm": algorithm}[kind](name, part)
+            part = name
         if part is not None:
             changes[f"{kind}.name"] = part
     return changed(config, changes) if changes else config

@@ -107,7 +107,7 @@ class Choice:
         return text
 
     def check(self, field: str, value: Any) -> str:
-        if value not in self.choices:
+        if not isinstance(value, str) or value not in self.choices:
             choices = ", ".join(filter(None, self.choices))
             empty = ", or leave it empty for none" if "" in self.choices else ""
             near = perhaps(str(value), self.choices)

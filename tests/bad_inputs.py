@@ -112,6 +112,12 @@ FILES = {
     "lean.py": registering(
         "g.register.model('net', net)", "{'model.name': 'net', 'algorithm.name': 'fedper'}"
     ),
+    "regression.py": (
+        "from graphfl_jax.configs import changed, tpt48\n"
+        "def get_config(method):\n"
+        "    changes = {'data.source': 'simulated', 'rounds': 1, 'local_steps': 1}\n"
+        "    return changed(tpt48.get_config(method), changes)\n"
+    ),
     "wide.py": registering("g.register.model('wide', wide)", "{'model.name': 'wide'}"),
     "kept.py": registering("g.register.model('kept', kept)", "{'model.name': 'kept'}"),
     "text.pkl": "no pickle\n",
@@ -168,6 +174,8 @@ FILES = {
     "flat/config.json": '{"data": 3}',
     "broken.py": "def get_config(:",
     "empty.py": "",
+    "listed.py": "def get_points(): return [{'algorithm.name': ['fedavg', 'panacea']}]",
+    "methods.py": "def get_points(): return [{'algorithm': ['fedavg']}]",
     "number.py": "def get_config(): return 3",
 }
 
@@ -693,6 +701,19 @@ OTHERS = [
         ["--configs=lean.py", "--table=panacea_3", "--methods=fedavg"],
         "table=panacea_3 is not read with --configs; leave --table out",
     ),
+    (
+        "tables",
+        ["--configs=regression.py", "--methods=fedavg,fedproto", "--seeds=1"],
+        "algorithm.name='fedproto' needs labels",
+    ),
+    (
+        "tables",
+        ["--datasets=fl60", "--methods=fedavg", "--page=file#scores"],
+        "page=file has no block scores; add the lines <!-- begin scores --> and",
+    ),
+    ("robustness", [FL60, "--page=no.md#a"], "page=no.md is not a file; choose a page that"),
+    ("theory", ["--page=no.md#a"], "page=no.md is not a file; choose a page that has the line"),
+    ("bench", [FL60, "--page=no.md#a"], "page=no.md is not a file; choose a page that has the"),
     ("tables", ["tpt48"], "config=tpt48 is not read, since tables has no configuration"),
     ("tables", ["--config.rounds=3"], "^config.rounds=3 is not read, since tables has no"),
     ("figures", ["--config.rounds=3"], "config.rounds=3 is not read, since panacea_3c has its"),
@@ -842,6 +863,12 @@ OTHERS = [
         [*VALIDATED, "--points=raising.py"],
         "points=raising.py .*line 5: ValueError",
     ),
+    (
+        "sweep",
+        [*VALIDATED, "--points=listed.py"],
+        r"algorithm.name=\['fedavg', 'panacea'\] is unknown; choose from ",
+    ),
+    ("sweep", [*VALIDATED, "--points=methods.py"], r"method=\['fedavg'\] is unknown.*; choose"),
     ("sweep", [*VALIDATED, "--points=a.py", "--samples=3"], "points=a.py cannot be combined"),
     ("sweep", [*VALIDATED, "--grid.rounds=1", "--resume"], "resume=True needs .*add --out=DIR"),
     ("sweep", [*VALIDATED, "--grid.rounds="], "--grid.rounds= lacks a value"),

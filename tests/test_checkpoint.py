@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import shutil
 import warnings
 
@@ -81,13 +82,26 @@ def test_files_of_an_interrupted_save_are_skipped(tmp_path):
     save(tmp_path, some_state(4))
     shutil.copytree(tmp_path / "00000004", tmp_path / "00000006")  # killed before the manifest
     (tmp_path / "00000008.orbax-checkpoint-tmp" / "state").mkdir(parents=True)
-    (tmp_path / "00000008.json.part").write_text('{"bo')
+    (tmp_path / "00000008.json.0af3.part").write_text('{"bo')
     with pytest.warns(RuntimeWarning) as caught:
         assert latest(tmp_path).state.round == 4
     assert ["00000006 is skipped" in str(w.message) for w in caught] == [True]
     save(tmp_path, some_state(6))
     assert latest(tmp_path).state.round == 6
     assert rounds_kept(tmp_path) == ["00000004", "00000004.json", "00000006", "00000006.json"]
+
+
+def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path, monkeypatch):
+    synchronize, path = os.fsync, tmp_path / "a.json"
+
+    def other_writer(file):
+        monkeypatch.setattr(os, "fsync", synchronize)
+        checkpoint.write_json(path, {"written": "first"})
+
+    monkeypatch.setattr(os, "fsync", other_writer)  # while the other one writes
+    checkpoint.write_json(path, {"written": "last"})
+    assert json.loads(path.read_text()) == {"written": "last"}
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_damaged_checkpoints_of_later_rounds_do_not_replace_valid_ones(tmp_path):

@@ -322,6 +322,18 @@ def test_update_replaces_one_block_and_keeps_the_rest(tmp_path):
     assert "<!-- begin two -->\nx\n<!-- end two -->\n" in page.read_text()
 
 
+def test_update_reads_utf_8_in_every_locale(tmp_path, monkeypatch):
+    page, text = tmp_path / "page.md", "± ü\n<!-- begin one -->\nold\n<!-- end one -->\n"
+    page.write_bytes(text.encode("utf-8"))
+
+    def read_text(path, encoding="latin1"):
+        return path.read_bytes().decode(encoding)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    pages.update(page, "one", "new")
+    assert page.read_bytes().decode("utf-8") == text.replace("old", "new")
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -1,6 +1,7 @@
 """Disks that are full or cannot be written: one line at once, and nothing before is lost."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import sys
 import pytest
 
 from graphfl_jax.configs import fl60
+from graphfl_jax.runs.disk import why_not_writable
 from graphfl_jax.runs.folder import RunFolder
 from tests.commands import ENVIRONMENT, ROOT, launched_small, limited
 
@@ -112,6 +114,23 @@ def test_a_file_system_without_inodes_is_refused_before_the_run(disks):
         f"out={folder}/out cannot be written (its file system has no free inode); choose "
         f"another --out"
     )
+
+
+@pytest.mark.parametrize(
+    "blocks, inodes, why",
+    [
+        ((9, 5, 0), (9, 5, 5), "its disk is full"),
+        ((9, 5, 5), (9, 5, 0), "its file system has no free inode"),
+        ((9, 5, 5), (9, 5, 5), ""),
+    ],
+)
+def test_what_only_root_may_use_is_not_free(tmp_path, monkeypatch, blocks, inodes, why):
+    """Numbers of all, of free and of available blocks and inodes."""
+    found = os.statvfs_result((4096, 4096, *blocks, *inodes, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: found)
+    for user, expected in ((0, ""), (1000, why)):
+        monkeypatch.setattr(os, "geteuid", lambda user=user: user)
+        assert why_not_writable(tmp_path) == expected
 
 
 def test_a_folder_of_checkpoints_that_is_a_file_is_refused_before_the_run(tmp_path):

@@ -280,7 +280,15 @@ def test_a_changed_configuration_in_the_folder_is_refused(cut):
     refused(cut, "config.json was changed since the run began", config=config)
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "null", '{"identity": 1}'])
+DAMAGED_IDENTITIES = (
+    *("", "[1]", "null", '{"identity": 1}'),
+    '{"identity": {}, "accepted_changes": []}',
+    '{"identity": {"data": "a", "config": "b", "source": "c"}, "accepted_changes": []}',
+    '{"identity": {"data": "a", "config": "b"}, "accepted_changes": [1]}',
+)
+
+
+@pytest.mark.parametrize("text", DAMAGED_IDENTITIES)
 def test_a_damaged_identity_is_refused(cut, text):
     (cut / "identity.json").write_text(text)
     refused(cut, "identity.json is damaged; remove it and resume with --accept_changes")
@@ -646,10 +654,26 @@ def test_cells_without_digests_are_made_again_and_said(tmp_path, asked):
         run = json.loads(path.read_text())
         path.write_text(json.dumps({"fingerprint": "0" * 64, "seed": run["seed"]}))
     with pytest.warns(
-        RuntimeWarning, match="2 runs in .* are of an older release and are made"
+        RuntimeWarning, match="2 runs in .* are damaged or of an older release and are made"
     ):
         found, _ = cells(tmp_path, accept_changes=True)
     assert asked == [0, 1, 0, 1] and found.counts() == "2 new runs, 0 from the cache"
+
+
+def test_a_cell_that_was_changed_is_made_again_and_said(tmp_path, asked):
+    cells(tmp_path, seeds=(0,))
+    (path,) = (tmp_path / "cached_runs").iterdir()
+    whole = path.read_text()
+    assert whole.count('"diverged": false') == 1
+    path.write_text(whole.replace('"diverged": false', '"diverged": true'))
+    with pytest.warns(RuntimeWarning, match="1 runs in .* are damaged or of an older release"):
+        cells(tmp_path, seeds=(0,))
+    assert asked == [0, 0] and path.read_text() == whole
+    run = json.loads(whole)
+    del run["sha256"]  # as before files had a digest
+    path.write_text(json.dumps(run))
+    cells(tmp_path, seeds=(0,))
+    assert asked == [0, 0]
 
 
 def test_a_cell_with_another_configuration_file_is_made_again(tmp_path, asked):
@@ -675,9 +699,10 @@ def test_a_table_says_what_it_does_with_cells_of_other_code(tmp_path):
 
     assert "1 new runs, 0 from the cache" in table()[0]
     (path,) = (tmp_path / "here/cached_runs").iterdir()
-    text = path.read_text().replace(identity.SOURCE, "0" * 64)
+    run = json.loads(path.read_text().replace(identity.SOURCE, "0" * 64))
+    del run["sha256"]
     path.unlink()
-    Path(path.parent, path.name.replace(path.stem[-12:], "0" * 12)).write_text(text)
+    Path(path.parent, path.name.replace(path.stem[-12:], "0" * 12)).write_text(json.dumps(run))
     printed, errors = table("--accept_changes")
     assert "1 runs in here/cached_runs are of other code and are used" in errors
     assert "1 from the cache (1 of them of other code" in printed

@@ -186,6 +186,10 @@ def test_the_command_that_continues_has_each_flag_once(tmp_path, monkeypatch):
     assert interrupts.how_to_continue() == (
         "continue with: python -m experiments.run --out 'my runs' --resume"
     )
+    monkeypatch.setattr(sys, "orig_argv", [*words[:3], "--data_root", "out"])
+    assert interrupts.how_to_continue() == (
+        "continue with: python -m experiments.run --data_root out --resume '--out=my runs'"
+    )
 
 
 AT_THE_END = """

@@ -1,5 +1,6 @@
 """Own models, methods, data sets and metrics: registered, refused, and in every command."""
 
+import functools
 import json
 import re
 import shlex
@@ -155,6 +156,8 @@ def test_run_takes_parts_by_name_and_as_functions(shared_programs):
         g.run(config, two_clusters(), algorithm="fedsgd")
     with pytest.raises(ValueError, match="^register.model=<lambda> is not an identifier"):
         g.run(config, two_clusters(), model=lambda *, inputs, outputs, task: None)
+    with pytest.raises(ValueError, match="^register.model=partial is given a partial; give it"):
+        g.run(config, two_clusters(), model=functools.partial(small, task=None))
 
 
 # ----------------------------------------------------------------------- the file of the page

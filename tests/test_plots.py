@@ -2,16 +2,20 @@
 
 import builtins
 import csv
+import os
 
 import matplotlib
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 import graphfl_jax
 from graphfl_jax import configs
-from graphfl_jax.commands.common.plots import draw_lines, draw_search
+from graphfl_jax.commands.common.plots import draw_lines, draw_search, save_figure
 from graphfl_jax.commands.common.styles import METHODS, STYLES, styles_of
+from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.runs import views
+from graphfl_jax.runs.disk import WriteError
 from tests.federations import small_config, two_clusters
 
 matplotlib.use("Agg")
@@ -19,6 +23,30 @@ matplotlib.use("Agg")
 
 def line(name, seeds, metric="accuracy"):
     return {"name": name, "metric": metric, "x": [1, 2, 3], "seeds": seeds}
+
+
+@pytest.mark.parametrize(
+    "name, save",
+    [
+        ("one.png", lambda folder: save_figure(Figure(), folder / "one")),
+        (views.PLOT, lambda folder: write_views(folder, [{}], None, {}, [])),
+    ],
+)
+def test_a_figure_is_replaced_in_one_step(tmp_path, monkeypatch, name, save):
+    monkeypatch.setattr(views, "draw", lambda *arguments: None)
+    (tmp_path / name).write_text("the old one")
+
+    def stop(*paths):
+        raise OSError("stopped")
+
+    with monkeypatch.context() as stopped, pytest.raises(WriteError, match="stopped"):
+        stopped.setattr(os, "replace", stop)  # the last step
+        save(tmp_path)
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == {
+        tmp_path / name: "the old one"
+    }
+    save(tmp_path)
+    assert (tmp_path / name).stat().st_size > 100
 
 
 def test_every_method_has_a_style_of_its_own():

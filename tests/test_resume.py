@@ -166,8 +166,16 @@ def test_a_finished_run_is_not_repeated(uncut, cut):
 
 def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
     play(tmp_path, changes={"rounds": 6})
+    (tmp_path / "models.safetensors.0af3.part").touch()  # as of a process that was killed
+    for name in ("clients.csv", "convergence.svg", "report.html"):  # as the command leaves them
+        (tmp_path / name).touch()
     assert play(tmp_path, cut_at=8) == [8]
-    assert not (tmp_path / "results.json").exists()  # those of six rounds are not of ten
+    assert {
+        path.name for path in tmp_path.iterdir()
+    } == {  # what is of six rounds is not of ten
+        *("config.json", "identity.json", "federation.json", "metrics.jsonl"),
+        *("checkpoints", ".lock"),
+    }
     assert play(tmp_path) == [10]
     assert outcome(tmp_path) == uncut
 

@@ -6,7 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from tests.commands import launched_small
+from graphfl_jax.commands.common import seeded_runs
+from graphfl_jax.commands.common.seeded_runs import run_seeds
+from graphfl_jax.configs import fl60
+from graphfl_jax.runs import identity
+from tests.commands import launched_small, tiny
 
 
 def contents(folder):
@@ -47,3 +51,76 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
     assert after[first] == before[first]  # with its times
     scores = [json.loads(files[second])["scores"] for files in (before, after)]
     assert scores[0]["final"]["P"]["mean"] == scores[1]["final"]["P"]["mean"]
+
+
+class Cut(BaseException):
+    """Ends a batch in these tests."""
+
+
+def begun(tmp_path, monkeypatch, during=lambda config, folders: None):
+    """A configuration with two folders, whose batch ended before its first round."""
+    config = tiny(fl60.get_config("fedavg"))
+    folders = {seed: tmp_path / f"mine-seed{seed}" for seed in (0, 1)}
+
+    def run_trials(*arguments, **options):
+        def outcomes():
+            during(config, folders)
+            raise Cut
+            yield
+
+        return outcomes()
+
+    monkeypatch.setattr(seeded_runs, "run_trials", run_trials)
+    with pytest.raises(Cut):
+        run_seeds(config, folders)
+    return config, folders
+
+
+def test_folders_are_locked_before_the_first_round(tmp_path, monkeypatch):
+    def during(config, folders):
+        for resume in (False, True):
+            begins = "out=.*mine-seed0:? (another process writes|already holds a run; add)"
+            with pytest.raises(ValueError, match=begins):
+                run_seeds(config, folders, resume=resume)
+
+    config, folders = begun(tmp_path, monkeypatch, during)
+    with pytest.raises(Cut):  # the locks are gone, and the runs go on
+        run_seeds(config, folders, resume=True)
+
+
+def test_checkpoints_of_a_single_run_are_refused_before_the_first_round(tmp_path, monkeypatch):
+    config, folders = begun(tmp_path, monkeypatch)
+    (folders[1] / "checkpoints").mkdir()
+    (folders[1] / "checkpoints" / "00000002.json").touch()
+    before = contents(tmp_path)
+    with pytest.raises(ValueError) as refused:
+        run_seeds(config, folders, resume=True)
+    assert str(refused.value) == (
+        f"out={folders[1]} holds checkpoints of a single run; finish it with graphfl run "
+        f"--out={folders[1]} --resume --config.rounds={config.rounds}, or choose another --out"
+    )
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("text, why", [("{}", "it has no dataset"), ("", "Expecting value.*")])
+def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text, why):
+    config, folders = begun(tmp_path, monkeypatch)
+    file = folders[1] / "results.json"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=rf"^{file} is missing or damaged \({why}\); leave"):
+        run_seeds(config, folders, resume=True)
+
+
+def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
+    config, folders = begun(tmp_path, monkeypatch)
+    results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
+    for folder in folders.values():
+        (folder / "results.json").write_text(json.dumps(results))
+    monkeypatch.setattr(seeded_runs, "run_trials", lambda *arguments, **options: iter(()))
+    assert run_seeds(config, folders, resume=True) == [results, results]
+    monkeypatch.setattr(identity, "SOURCE", "e" * 64)  # as if the package had been edited
+    with pytest.raises(ValueError, match="the code changed since its results were made"):
+        run_seeds(config, folders, resume=True)
+    with pytest.warns(RuntimeWarning, match="^2 of the 2 seeds with results are of other code"):
+        found = run_seeds(config, folders, resume=True, accept_changes=True)
+    assert found == [results, results]

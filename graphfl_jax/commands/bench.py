@@ -43,6 +43,7 @@ from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.benchmarks import images, scaling, suite, torch_comparison
 from graphfl_jax.commands.benchmarks.report import Report, show, write
 from graphfl_jax.commands.benchmarks.timing import interleaved, peak_memory, player, spread
+from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.flag_values import check_names
@@ -81,9 +82,7 @@ flags.DEFINE_string(
     "images", None, "HEIGHTxWIDTHxCHANNELS: generates images as the data of --config=custom."
 )
 flags.DEFINE_integer("clients", 20, "Clients with generated images.", lower_bound=1)
-flags.DEFINE_integer(
-    "examples", 500, "Generated training images of each client.", lower_bound=1
-)
+flags.DEFINE_integer("examples", 500, "Generated images of each client.", lower_bound=1)
 flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
 flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
 flags.DEFINE_list(
@@ -112,6 +111,7 @@ def main() -> int:
         return suite_of_measurements(out)
     if FLAGS.only:
         raise ValueError(f"{given('only')} is not read without --suite; add it")
+    pages.check_page()
     config = configuration()
     check_begins_anew(config)
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}

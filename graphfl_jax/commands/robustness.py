@@ -110,6 +110,7 @@ def main() -> int:
         raise ValueError("best_defences chooses from --defences; give two or more of them")
     ratios = shares("ratios", FLAGS.ratios)
     first_ratios = ratios_of_choice(ratios)
+    pages.check_page()
     out = Path(FLAGS.out)
     accept = changes_accepted()
     cache = Cache(out, accept_changes=accept, config_file=configuration_file())

@@ -61,8 +61,7 @@ from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
-
-REPORT = "report.html"
+from graphfl_jax.runs.views import REPORT
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)

@@ -38,13 +38,13 @@ from absl import flags
 from rich.console import Console
 
 from graphfl_jax import configs
-from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
 from graphfl_jax.commands.common.flag_values import check_list, check_names
 from graphfl_jax.commands.common.provenance import provenance
-from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
+from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs, loaded
 from graphfl_jax.commands.paper.configurations import Cell, paper_config
 from graphfl_jax.commands.paper.forecast_baselines import forecast_rows
 from graphfl_jax.commands.paper.own_configurations import (
@@ -56,6 +56,8 @@ from graphfl_jax.commands.paper.own_configurations import (
 from graphfl_jax.commands.paper.pfedgat import SIZES
 from graphfl_jax.commands.paper.table_text import error_markdown, error_table, forecast_row
 from graphfl_jax.commands.paper.tables import TABLES, Table
+from graphfl_jax.core import Task
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
@@ -99,17 +101,23 @@ flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs."
 
 def main() -> int:
     started = time.perf_counter()
+    pages.check_page()
     table, cells, methods = planned()
     seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
     cache = Cache(out, accept_changes=changes_accepted())
-    baselines = baseline_rows(cells, methods[0])  # also finds missing files at once
-
-    rows = []
     planned_rows = [
         (cell, method, table_config(cell, method))
         for cell, method in itertools.product(cells, methods)
     ]
+    baselines = []
+    for cell, method, config in planned_rows:  # refuses all that does not fit at once
+        federation = loaded(config, seeds[:1])[0]
+        task = build_experiment(config, federation).model.task
+        if method == methods[0]:
+            baselines += baseline_rows(cell, federation, task)
+
+    rows = []
     with progress_bar("rounds") as bar:
         rounds = sum(config.rounds for *_, config in planned_rows)
         task = bar.add_task("", total=rounds * len(seeds))
@@ -213,20 +221,12 @@ def number_of_clients(cell: Cell) -> str:
     return str(cell.changes.get("data.clients", ""))
 
 
-def baseline_rows(cells: list[Cell], method: str) -> list[dict]:
-    """Rows of the forecast baselines of data sets with physical units."""
-    rows = []
-    for cell in cells:
-        config = table_config(cell, method)
-        federation = load_federation(config)
-        if federation.units and not federation.new_clients:
-            task = build_experiment(config, federation).model.task
-            units = federation.units.name
-            rows += [
-                forecast_row(cell.dataset, row, units)
-                for row in forecast_rows(federation, task)
-            ]
-    return rows
+def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
+    """Rows of the forecast baselines, if the data have physical units."""
+    if not federation.units or federation.new_clients:
+        return []
+    units = federation.units.name
+    return [forecast_row(cell.dataset, row, units) for row in forecast_rows(federation, task)]
 
 
 def table_config(cell: Cell, method: str):

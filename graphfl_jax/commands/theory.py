@@ -81,6 +81,7 @@ def main() -> int:
     started = time.perf_counter()
     matplotlib.use("Agg")  # needs no screen
     check_flags()
+    pages.check_page()
     out = Path(FLAGS.out)
     check_folder(out)
     cases = cases_of(adjacencies())

@@ -80,8 +80,8 @@ def configured(
       ValueError: the method is unknown.
     """
     known = methods()
-    if method not in known:
-        near = perhaps(method, known)
+    if not isinstance(method, str) or method not in known:
+        near = perhaps(str(method), known)
         raise ValueError(f"method={method!r} is unknown{near}; choose from {', '.join(known)}")
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
     settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)

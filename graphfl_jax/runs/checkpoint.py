@@ -152,7 +152,8 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
-    part = path.with_name(path.name + ".part")
+    # Drawn, since processes of several hosts can write the same file, with the same number.
+    part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
     with writing(path), _removed_on_error(part):
         with open(part, "wb") as file:
             file.write(content)

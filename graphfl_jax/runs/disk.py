@@ -49,9 +49,9 @@ def why_not_writable(folder: Path) -> str:
         return f"{existing} is a file"
     if not os.access(existing, os.W_OK):
         return f"{existing} is not writable"
-    disk = os.statvfs(existing)
-    if disk.f_blocks and not disk.f_bfree:
+    disk, is_root = os.statvfs(existing), os.geteuid() == 0  # who may use reserved blocks too
+    if disk.f_blocks and not (disk.f_bfree if is_root else disk.f_bavail):
         return "its disk is full"
-    if disk.f_files and not disk.f_ffree:  # some file systems count no inodes
+    if disk.f_files and not (disk.f_ffree if is_root else disk.f_favail):  # some count none
         return "its file system has no free inode"
     return ""

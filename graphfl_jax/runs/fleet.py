@@ -170,6 +170,8 @@ class Fleet:
           WriteError: the file cannot be written.
         """
         group, row = self._place(client)
+        if Path(to).exists():
+            raise ValueError(f"to={to} exists; remove it, or choose another file")
         chosen = jax.tree.map(lambda leaf: leaf[row : row + 1], self._at(group, at))
         (same,) = (own["points"] for own in self.facts["groups"] if own["name"] == group.name)
         own = GroupOfModels(group.name, [client], {same[at]: chosen})

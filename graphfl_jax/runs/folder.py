@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.configs.values import configuration, flat, recorded, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.runs import checkpoint, description, models
+from graphfl_jax.runs import checkpoint, description, models, views
 from graphfl_jax.runs.disk import why_not_writable, writing
 from graphfl_jax.runs.identity import (
     FREE_ON_RESUME,
@@ -35,6 +35,9 @@ HOLDS = {
     SWEEP: ("trials.jsonl", "trials-*-of-*.jsonl"),
     TABLES: ("cached_runs",),
 }
+# What is read of an identity, and that of a run of the last release.
+PARTS = {"config", "data", "source", "config_file", "callables"}
+OLD_PARTS = {"config", "data"}
 
 
 class RunFolder:
@@ -129,10 +132,13 @@ class RunFolder:
         path = self.path / "identity.json"
         try:
             record = json.loads(path.read_text())
-            return [record["identity"], *record["accepted_changes"]]
+            made = [record["identity"], *record["accepted_changes"]]
+            if not all(one.keys() >= PARTS or one.keys() == OLD_PARTS for one in made):
+                raise KeyError("an identity lacks a part")
+            return made
         except FileNotFoundError:
             return []
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is damaged; remove it and resume with --accept_changes, or choose "
                 f"another --out"
@@ -176,8 +182,11 @@ class RunFolder:
         if self.accepted_changes:
             self._warn_of_changes()
         if found is None or found.state.round < self.config.rounds:
-            for name in ("results.json", models.FILE):  # of fewer rounds
+            shown = (views.TABLE, views.PLOT, views.REPORT)
+            for name in ("results.json", models.FILE, *shown):  # of fewer rounds
                 (self.path / name).unlink(missing_ok=True)
+        for path in self.path.glob("*.part"):  # of processes that were killed
+            path.unlink()
         # First, so that a folder with a configuration has an identity too.
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
         checkpoint.write_json(self.path / "identity.json", record)

@@ -34,7 +34,7 @@ from graphfl_jax.runs import checkpoint
 
 FILE = "models.safetensors"
 KEY = "graphfl_jax"  # of the metadata
-FORMAT = 1
+FORMAT = 2  # in format 1, the digest is of the tensors alone
 POINTS = ("G", "P")
 LARGEST = 100_000_000  # bytes of a file that a run writes unasked
 
@@ -89,7 +89,6 @@ def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[st
     federation = experiment.federation
     scaling = federation.scaling or federation.loader_scaling
     return {
-        "format": FORMAT,
         "version": graphfl_jax.__version__,
         "method": variant_of(config),
         "round": played,
@@ -131,7 +130,8 @@ def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> Non
             start = prefix(group.name, point)
             for name, leaf in tree.named(predictor).items():
                 tensors[start + name] = np.ascontiguousarray(jax.device_get(leaf))
-    body = {**facts, "groups": described, "sha256": _digest(tensors)}
+    body = {**facts, "format": FORMAT, "groups": described}
+    body["sha256"] = _digest(tensors, body)
     checkpoint.write_bytes(path, save(tensors, {KEY: json.dumps(body, sort_keys=True)}))
 
 
@@ -159,12 +159,12 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         ) from error
     if not isinstance(body, dict) or "format" not in body:
         raise ValueError(f"{path} holds no models of this package; {again}")
-    if body["format"] != FORMAT:
+    if body["format"] not in (1, FORMAT):
         raise ValueError(
             f"{path} has format {body['format']}, and version {graphfl_jax.__version__} reads "
-            f"format {FORMAT}; read it with version {body.get('version')}"
+            f"formats up to {FORMAT}; read it with version {body.get('version')}"
         )
-    if body.get("sha256") != _digest(tensors):
+    if body.pop("sha256", "") != _digest(tensors, body):
         raise ValueError(f"{path} is damaged (its digest differs); {again}")
     return body, tensors
 
@@ -239,8 +239,10 @@ def _zeros_of(shapes):
     return Examples(x, zeros("y"), np.zeros(len(x), np.int32))
 
 
-def _digest(tensors: dict[str, np.ndarray]) -> str:
+def _digest(tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> str:
     digest = hashlib.sha256()
+    if facts["format"] > 1:
+        digest.update(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         array = tensors[name]
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

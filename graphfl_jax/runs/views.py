@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # Colours that colour-blind readers can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
-TABLE, PLOT = "clients.csv", "convergence.svg"  # files of a run
+TABLE, PLOT, REPORT = "clients.csv", "convergence.svg", "report.html"  # files of a run
 
 
 def scored(rows: Sequence[Mapping], final: Mapping | None) -> Iterator[tuple[int, Mapping]]:

@@ -74,7 +74,7 @@ def resumable(*words: str, marker: Path) -> None:
 
 def how_to_continue() -> str:
     """The command that goes on after this process has ended, with what it finds."""
-    given = {_flag(word) for word in sys.orig_argv}
+    given = {_flag(word) for word in sys.orig_argv if word.startswith("-")}
     if _marker is None or not _marker.exists():
         return f"nothing was written; start again with: {_command()}"
     return f"continue with: {_command(*(w for w in _words if _flag(w) not in given))}"

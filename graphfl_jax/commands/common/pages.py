@@ -21,8 +21,22 @@ def publish(text: str) -> None:
       ValueError: as `update`.
     """
     if flags.FLAGS.page:
-        path, _, name = flags.FLAGS.page.partition("#")
-        update(path, name, text)
+        update(*_place(), text)
+
+
+def check_page() -> None:
+    """Checks that there is the block that --page names, if it does; writes nothing.
+
+    Raises:
+      ValueError: as `update`.
+    """
+    if flags.FLAGS.page:
+        around(*_place())
+
+
+def _place():
+    path, _, name = flags.FLAGS.page.partition("#")
+    return path, name
 
 
 def update(path: str | Path, name: str, text: str) -> None:
@@ -50,7 +64,7 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
     begin, end = markers(name)
     if not path.is_file():
         raise ValueError(f"page={path} is not a file; choose a page that has the line {begin}")
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     places = [[i for i, line in enumerate(lines) if line == mark] for mark in (begin, end)]
     if [len(found) for found in places] != [1, 1] or places[0] > places[1]:
         raise ValueError(

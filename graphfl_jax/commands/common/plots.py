@@ -1,5 +1,6 @@
 """Figures of scores, risks and histograms."""
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.ticker import MaxNLocator
 
 from graphfl_jax.commands.common.styles import styles_of
 from graphfl_jax.commands.common.units import RANGES, UNITS
-from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.checkpoint import write_bytes
 from graphfl_jax.runs.views import COLOURS
 
 
@@ -20,10 +21,10 @@ def save_figure(figure: Figure, path: Path) -> None:
       figure: the figure.
       path: path of the files without their suffix.
     """
-    for suffix in (".png", ".svg"):
-        named = path.with_name(path.name + suffix)
-        with writing(named):
-            figure.savefig(named, dpi=150)
+    for suffix in ("png", "svg"):
+        content = io.BytesIO()
+        figure.savefig(content, format=suffix, dpi=150)
+        write_bytes(path.with_name(f"{path.name}.{suffix}"), content.getvalue())
 
 
 def draw_lines(lines: list[dict], label: str, title: str) -> Figure:

@@ -1,8 +1,8 @@
 """The runs of one configuration with several seeds, as one program, each with a folder."""
 
 import itertools
-import json
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import stdev
 
@@ -10,14 +10,24 @@ from ml_collections import ConfigDict
 from rich.table import Table
 
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.finished_runs import damaged, read_object
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.description import description_of
+from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, held
-from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.identity import (
+    changed_code,
+    digest_of_arrays,
+    digests_of_code,
+    identity_of,
+)
+
+# What `seeds_table` and this module read of results.json.
+NEEDED = {"rounds", "diverged", "scores", "metric", "higher_is_better", "variant", "dataset"}
 
 
 def run_seeds(
@@ -32,8 +42,9 @@ def run_seeds(
 ) -> list[dict]:
     """Runs a configuration with every seed, and writes a folder for each.
 
-    A folder has the files of a single run, but neither checkpoints nor models. It is written
-    when the program that plays its seed has ended.
+    A folder has the files of a single run, but neither checkpoints nor models. All folders are
+    locked before the first round. Evaluations and results are written when the program that
+    plays the seed has ended.
 
     Args:
       config: of the runs.
@@ -49,7 +60,8 @@ def run_seeds(
       The content of results.json of each run.
 
     Raises:
-      ValueError: a field or the data does not fit, or a folder cannot take a run.
+      ValueError: a field or the data does not fit, or a folder cannot take a run. Nothing is
+        written then, unless another process has just begun to write into a folder.
     """
     configs = {seed: with_seed(config, seed) for seed in folders}
     opened = {
@@ -67,24 +79,41 @@ def run_seeds(
     for seed, own in configs.items():
         check_attacked((own, experiments[seed]))
     code = digests_of_code(config_file=config_file)
-    found = {}
+    identities, found = {}, {}
     for seed, folder in opened.items():
         arrays = digest_of_arrays(federations[seed])
-        folder.check(identity_of(configs[seed], federations[seed], arrays, code))
-        results = folder.path / "results.json"
-        if folder.resume and results.exists():
-            found[seed] = json.loads(results.read_text())
-            if found[seed]["rounds"] != config.rounds:
-                del found[seed]
+        identities[seed] = identity_of(configs[seed], federations[seed], arrays, code)
+        folder.check(identities[seed])
+        results = _results_in(folder.path, config.rounds)
+        if results:
+            found[seed] = results
+    other = sum(bool(changed_code(opened[s].made[0], opened[s].identity)) for s in found)
+    if other:
+        warnings.warn(
+            f"{other} of the {len(found)} seeds with results are of other code, which was "
+            f"accepted",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     report(float(len(found)))
     seeds = [seed for seed in folders if seed not in found]
     trials = [Trial({}, seed) for seed in seeds]
-    for i, outcome in run_trials(config, federations, trials, report=report, keep_in=keep_in):
-        seed = seeds[i]
-        identity = outcome.results["identity"] | code
-        outcome = outcome._replace(results=outcome.results | {"identity": identity})
-        _write(opened[seed], experiments[seed], outcome)
-        found[seed] = outcome.results
+    # Checks what is left to check, and plays nothing yet.
+    outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
+    where = environment()
+    try:
+        for seed in seeds:
+            task = experiments[seed].model.task
+            opened[seed].begin(None, task, identities[seed], where)
+            opened[seed].describe(description_of(experiments[seed]))
+        for i, outcome in outcomes:
+            seed = seeds[i]
+            found[seed] = outcome.results | {"identity": opened[seed].identity}
+            clients = experiments[seed].federation.clients
+            _write(opened[seed], outcome._replace(results=found[seed]), clients)
+    finally:
+        for folder in opened.values():
+            folder.close()
     return [found[seed] for seed in folders]
 
 
@@ -104,20 +133,33 @@ def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
     return found
 
 
-def _write(folder: RunFolder, experiment, outcome: Outcome) -> None:
-    """Writes the folder of a run."""
-    results = outcome.results
-    where = {name: results[name] for name in ("device", "versions", "git_commit")}
-    try:
-        folder.begin(None, experiment.model.task, results["identity"], where)
-        for row in outcome.rows:
-            folder.append(row)
-        folder.describe(description_of(experiment))
-        names = experiment.federation.clients
-        write_views(folder.path, outcome.rows, outcome.final, results, names)
-        folder.finish(results)
-    finally:
-        folder.close()
+def _results_in(folder: Path, rounds: int) -> dict | None:
+    """The results in a folder; None if there are none of this number of rounds.
+
+    Raises:
+      ValueError: results.json is damaged, or a single run has to be finished.
+    """
+    file = folder / "results.json"
+    if file.exists():
+        results = read_object(file)
+        if missing := NEEDED - results.keys():
+            raise damaged(file, f"it has no {min(missing)}")
+        if results["rounds"] == rounds:
+            return results
+    if any(folder.glob("checkpoints/*.json")):
+        raise ValueError(
+            f"out={folder} holds checkpoints of a single run; finish it with graphfl run "
+            f"--out={folder} --resume --config.rounds={rounds}, or choose another --out"
+        )
+    return None
+
+
+def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> None:
+    """Writes the evaluations and the results of a run."""
+    for row in outcome.rows:
+        folder.append(row)
+    write_views(folder.path, outcome.rows, outcome.final, outcome.results, clients)
+    folder.finish(outcome.results)
 
 
 def seeds_table(runs: list[dict]) -> Table:

@@ -1,11 +1,11 @@
 """The plot and the table that a run leaves beside its results."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from graphfl_jax.runs import views
-from graphfl_jax.runs.checkpoint import write_text
-from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.checkpoint import write_bytes, write_text
 
 
 def write_views(
@@ -32,5 +32,6 @@ def write_views(
 
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
     views.draw(figure.subplots(), rows, final, results)
-    with writing(out / views.PLOT):
-        figure.savefig(out / views.PLOT)
+    content = io.BytesIO()
+    figure.savefig(content, format="svg")
+    write_bytes(out / views.PLOT, content.getvalue())

@@ -1,8 +1,8 @@
 """Runs of tables and figures, cached in a folder so that no run is repeated.
 
-Each file of JSON holds one run of one configuration with one seed, and its identity. It is used
-again only if the configuration, the data and the code are the same, or if a change of the code
-is accepted.
+Each file of JSON holds one run of one configuration with one seed, its identity and a digest of
+all this. It is used again only if the configuration, the data and the code are the same, or if
+a change of the code is accepted.
 """
 
 import json
@@ -70,7 +70,11 @@ class Cache:
         does = "used where they are needed" if accept_changes else advice
         _warn(other, self.folder, f"of other code and are {does}")
         does = "made again where they are needed"
-        _warn(len(runs) - len(usable), self.folder, f"of an older release and are {does}")
+        _warn(
+            len(runs) - len(usable),
+            self.folder,
+            f"damaged or of an older release and are {does}",
+        )
 
     def counts(self) -> str:
         """How many runs are new and how many were found, as text."""
@@ -90,7 +94,7 @@ class Cache:
         run = runs[0]
         if identity not in run["accepted_changes"]:
             run["accepted_changes"].append(identity)
-            write_json(self._path(name, run["identity"]), run)
+            self.write(name, run)
         self.accepted += 1
         return run
 
@@ -99,7 +103,7 @@ class Cache:
         path = self._path(name, run["identity"])
         with writing(path):
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, run)
+            write_json(path, run | {"sha256": digest_of_json(run)})
 
     def _path(self, name, identity):
         code = {what: identity[what] for what in self.code}
@@ -188,11 +192,12 @@ def _curve_row(row):
 
 
 def _read(path) -> dict | None:
-    """The run in a file; None if it is incomplete, or has no identity."""
+    """The run in a file; None if it is damaged, or has no identity."""
     try:
         run = json.loads(path.read_text())
-        return run if {"fields", "identity"} <= run.keys() else None
-    except (ValueError, AttributeError):
+        whole = "sha256" not in run or run.pop("sha256") == digest_of_json(run)
+        return run if whole and {"fields", "identity"} <= run.keys() else None
+    except (ValueError, AttributeError, TypeError):
         return None
 
 
