@@ -29,11 +29,21 @@ def scores_of(method, seed):
 
 
 def write_run(
-    path, method, seed, *, data="a", arrays=None, diverged=False, metrics=None, **changes
+    path,
+    method,
+    seed,
+    *,
+    data="a",
+    arrays=None,
+    diverged=False,
+    metrics=None,
+    scores=None,
+    **changes,
 ):
-    """A folder as a run leaves it, with drawn scores."""
+    """A folder as a run leaves it, with drawn scores or those of `scores`."""
     config = small_config(method, seed=seed, **changes)
-    own = {at: summary(scores_of(method, seed), higher_is_better=True) for at in "GLP"}
+    scores = scores_of(method, seed) if scores is None else np.float32(scores)
+    own = {at: summary(scores, higher_is_better=True) for at in "GLP"}
     results = {
         "variant": method,
         "dataset": {"name": f"set {data}", "source": "drawn", "extent": "", "sha256": data},
@@ -80,6 +90,43 @@ def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
     np.testing.assert_allclose(at["difference"], change.mean(), 1e-5)
     assert at["better"] == np.sum(change > 0)
     assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
+
+
+def test_rounding_of_float32_makes_no_client_differ(tmp_path):
+    """0.9 and 0.7 have the mean of 0.8 and 0.8, in float32 only nearly."""
+    paths = [
+        write_run(tmp_path / f"{method}{seed}", method, seed, scores=[score] * CLIENTS)
+        for method, scores in (("fedavg", (0.8, 0.8)), ("ditto", (0.9, 0.7)))
+        for seed, score in enumerate(scores)
+    ]
+    at = compared(*paths)["pairs"][0]["points"]["P"]
+    assert (at["better"], at["worse"], at["difference"], at["p"]) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("examples", [20, 128, 7])
+def test_differences_of_shares_of_test_examples_have_the_ties_of_integers(tmp_path, examples):
+    counts = np.random.default_rng(0).integers(0, examples + 1, (2, 5, 60))  # runs, seeds
+    paths = [
+        write_run(tmp_path / f"{method}{seed}", method, seed, scores=own[seed] / examples)
+        for method, own in zip(("fedavg", "ditto"), counts, strict=True)
+        for seed in range(5)
+    ]
+    at = compared(*paths)["pairs"][0]["points"]["P"]
+    change = (counts[1] - counts[0]).sum(axis=0)
+    assert (at["better"], at["worse"]) == (np.sum(change > 0), np.sum(change < 0))
+    assert at["p"] == pytest.approx(wilcoxon(change).pvalue, abs=1e-12)
+    np.testing.assert_allclose(at["difference"], change.mean() / (5 * examples), atol=1e-6)
+
+
+def test_small_errors_are_compared_in_their_own_unit(tmp_path):
+    errors = np.linspace(1e-9, 2e-9, CLIENTS)
+    paths = [
+        write_run(tmp_path / method, method, 0, scores=own)
+        for method, own in (("fedavg", errors), ("ditto", 1.001 * errors))
+    ]
+    at = compared(*paths)["pairs"][0]["points"]["P"]
+    assert (at["better"], at["worse"]) == (CLIENTS, 0)
+    assert at["p"] == pytest.approx(2 / 2**CLIENTS)  # all signs agree
 
 
 def test_intervals_and_p_values_are_those_of_tables():

@@ -166,7 +166,8 @@ def _paired(first, second, higher_is_better):
     seeds = sorted(first.keys() & second.keys())
     points = {}
     for point in POINTS:
-        change = _per_client(second, seeds, point) - _per_client(first, seeds, point)
+        scores = [_per_client(runs, seeds, point) for runs in (first, second)]
+        change = _differences(*scores)
         gain = change if higher_is_better else -change
         points[point] = {
             "difference": float(change.mean()),
@@ -176,6 +177,22 @@ def _paired(first, second, higher_is_better):
             "p": wilcoxon_p(change),
         }
     return {"seeds": seeds, "clients": len(change), "points": points}
+
+
+def _differences(first, second):
+    """Differences second - first [N], with the same size where only rounding makes it differ.
+
+    Scores are float32. Differences of the same size must be ties of the test, and those of
+    equal scores must be 0.
+    """
+    change = second - first
+    rounding = 4 * np.finfo(np.float32).eps * max(np.abs(first).max(), np.abs(second).max())
+    sizes, size = np.abs(change), 0.0
+    for i in np.argsort(sizes):
+        if sizes[i] > size + rounding:
+            size = sizes[i]
+        sizes[i] = size
+    return np.sign(change) * sizes
 
 
 def _per_client(runs, seeds, point):
