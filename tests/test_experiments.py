@@ -30,6 +30,7 @@ from graphfl_jax.configs import (
     tpt48,
 )
 from graphfl_jax.configs.base import CLASSIFIERS, LAYERED, VALIDATED
+from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.program import make_program
 from tests.commands import ROOT, launched, launched_small, shrunk
 from tests.test_traffic import write_matrix, write_series
@@ -418,6 +419,52 @@ def test_a_diverged_method_has_no_score_in_a_table():
     (cells,) = score_rows("panacea_2", [row])
     assert cells[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
     assert len(cells) == len(heads_of("panacea_2")) and cells[-1] == "2.6\u00b10.9"
+
+
+def run_with(**results):
+    """What a table reads of a run with the score 0.5 at all points."""
+    scores = {at: summary(np.full(2, 0.5), higher_is_better=False) for at in "GLP"}
+    return {
+        "metric": "mse",
+        "hparams": {},
+        "diverged": False,
+        "scores": {"final": scores},
+        "errors": None,
+        "new_clients": None,
+        "dataset": REAL,
+    } | results
+
+
+def test_a_table_of_own_files_has_errors_only_in_physical_units():
+    config = custom.get_config("fedavg")
+    own = {"target 0": {"mae": 1.0, "rmse": 2.0}}
+    run = run_with(errors={"units": OWN, **dict.fromkeys("GLP", own)})
+    row = table_row("own", config, [run])
+    assert row["errors"] is None and row["scores"]["P"]["mean"] == 500
+    speeds = dict.fromkeys("GLP", {"15 min": {"mae_seen": 1.0}})
+    row = table_row("own", config, [run_with(errors={"units": "mph", **speeds})])
+    assert (row["units"], row["errors"]) == ("mph", speeds)
+
+
+@pytest.mark.slow
+def test_scaled_targets_of_own_files_have_a_table_without_baselines(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(40, 3)), "y": rng.normal(size=(40, 1))}
+    np.savez(tmp_path / "own.npz", client=np.repeat(np.arange(4), 10), **arrays)
+    short = {"rounds": 1, "local_steps": 1, "cohort_size": 2}
+    for name, changes in (("all", {}), ("joining", {"new_clients.fraction": 0.25})):
+        fields = {"data.path": "own.npz", "data.scale": "standard"} | changes
+        (tmp_path / f"{name}.py").write_text(
+            "import graphfl_jax as g\n"
+            "def get_config(method):\n"
+            "    config = g.configs.custom.get_config(method)\n"
+            f"    return g.configs.changed(config, {fields | short})\n"
+        )
+    words = ["--configs=all.py,joining.py", "--methods=local", "--seeds=1", "--out=here"]
+    status, printed, errors = launched("tables", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = json.loads((tmp_path / "here/all-joining.json").read_text())
+    assert [row["method"] for row in rows] == ["local", "local"] and "MAE" not in printed
 
 
 @pytest.mark.parametrize("columns", [6, 11])

@@ -56,6 +56,7 @@ from graphfl_jax.commands.paper.own_configurations import (
 from graphfl_jax.commands.paper.pfedgat import SIZES
 from graphfl_jax.commands.paper.table_text import error_markdown, error_table, forecast_row
 from graphfl_jax.commands.paper.tables import TABLES, Table
+from graphfl_jax.metrics import Units
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
@@ -219,7 +220,7 @@ def baseline_rows(cells: list[Cell], method: str) -> list[dict]:
     for cell in cells:
         config = table_config(cell, method)
         federation = load_federation(config)
-        if federation.units and not federation.new_clients:
+        if isinstance(federation.units, Units) and not federation.new_clients:
             task = build_experiment(config, federation).model.task
             units = federation.units.name
             rows += [

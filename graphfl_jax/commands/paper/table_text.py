@@ -10,6 +10,7 @@ from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
 from graphfl_jax.commands.paper.row_text import common_row
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import OWN
 
 HEADS = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
 
@@ -33,8 +34,9 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     }
     if row["diverged"]:
         return row
-    if runs[0]["errors"] and table != "panacea_3":  # errors exclude new clients
-        row["units"] = runs[0]["errors"]["units"]
+    errors = runs[0]["errors"]  # without new clients
+    if errors and errors["units"] != OWN and table != "panacea_3":
+        row["units"] = errors["units"]
         row["errors"] = {
             point: jax.tree.map(
                 lambda *seeds: float(np.mean(seeds)), *(run["errors"][point] for run in runs)
