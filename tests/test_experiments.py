@@ -164,6 +164,8 @@ PART = {"source": "real", "extent": "a half"}
         ("data.protocol", "windows"),
         ("data.graph", "knn"),
         ("new_clients.fraction", 0.2),
+        ("attack.name", "sign_flip"),
+        ("defence.name", "clip"),
     ],
 )
 def test_published_scores_are_only_for_the_papers_protocol(field, value):
