@@ -223,10 +223,7 @@ def baseline_rows(cells: list[Cell], method: str) -> list[dict]:
         if isinstance(federation.units, Units) and not federation.new_clients:
             task = build_experiment(config, federation).model.task
             units = federation.units.name
-            rows += [
-                forecast_row(cell.dataset, row, units)
-                for row in forecast_rows(federation, task)
-            ]
+            rows += [forecast_row(cell, row, units) for row in forecast_rows(federation, task)]
     return rows
 
 
