@@ -38,6 +38,8 @@ def write_run(
     diverged=False,
     metrics=None,
     scores=None,
+    source="drawn",
+    extent="",
     **changes,
 ):
     """A folder as a run leaves it, with drawn scores or those of `scores`."""
@@ -46,7 +48,7 @@ def write_run(
     own = {at: summary(scores, higher_is_better=True) for at in "GLP"}
     results = {
         "variant": method,
-        "dataset": {"name": f"set {data}", "source": "drawn", "extent": "", "sha256": data},
+        "dataset": {"name": f"set {data}", "source": source, "extent": extent, "sha256": data},
         "seed": seed,
         "rounds": config.rounds,
         "metric": "accuracy",
@@ -220,7 +222,9 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     for method, metrics in (("fedavg", None), ("ditto", {"auc": {"mean": 0.5}})):
         for seed in (0, 1):
             write_run(tmp_path / f"runs/{method}-{seed}", method, seed, metrics=metrics)
-    write_run(tmp_path / "runs/other", "local", 0, data="b")
+    write_run(
+        tmp_path / "runs/other", "local", 0, data="b", source="simulated", extent="a half"
+    )
     (tmp_path / "runs/unfinished").mkdir()
     (tmp_path / "runs/unfinished/config.json").write_text("{}")
     folders = sorted(f"runs/{path.name}" for path in (tmp_path / "runs").iterdir())
@@ -240,6 +244,10 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     assert float(rows[2]["mean"]) == found["settings"][0]["scores"]["P"]["mean"]
     assert [rows[k]["metric"] for k in (0, 3, 6)] == ["accuracy", "auc", "accuracy"]
     text = (tmp_path / "all.md").read_text()
+    assert "| local | set b (simulated, a half) | accuracy |" in text
+    assert "(simulated," in printed and "a half)" in printed
+    assert (rows[-1]["source"], rows[-1]["extent"]) == ("simulated", "a half")
+    assert "| ditto | set a | accuracy |" in text
     assert "| ditto | fedavg | 2 | 12 |" in text and "| ditto | auc | 0.5±0 | 0.5±0 |" in text
 
     refused = [

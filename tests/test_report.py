@@ -228,6 +228,15 @@ def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
     assert in_readable_units(runs[:1]) == runs[:1]
 
 
+def test_groups_state_the_form_of_their_data(folders, tmp_path):
+    as_other_run(folders["fedavg-0"], other := tmp_path / "ditto-0")
+    with edited(other / "results.json") as results:
+        results["dataset"] |= {"source": "simulated", "extent": "a half"}
+    _, found = read_and_compared(folders["fedavg-0"], other)
+    name = results["dataset"]["name"]
+    assert [one["data"] for one in found["groups"]] == [name, f"{name} (simulated, a half)"]
+
+
 def test_simulated_data_are_stated(folders):
     run = read(folders["fedavg-0"])
     page = rendered([run | {"source": "simulated"}], None)

@@ -27,16 +27,17 @@ def comparison(runs: list[FinishedRun]) -> dict:
       runs: at least two.
 
     Returns:
-      ``settings``, for each its ``name``, ``method``, ``data``, ``metric``,
-      ``higher_is_better``, ``runs`` (folders), ``seeds``, the number of ``diverged`` runs, its
-      values of the ``fields`` that differ between settings, the ``scores`` at G, L and P as
-      `over_seeds` gives them, None if a run diverged, and such scores of further ``metrics`` by
-      name, None where a metric is undefined; ``fields``, the names of these fields; ``pairs``,
-      with ``first`` and ``second``, their common ``seeds``, the number of ``clients``, and
-      ``points``: at each the mean ``difference`` of second - first, the ``half_width`` of its
-      95 % interval over clients, the numbers of clients for which the second is ``better`` and
-      ``worse``, ``p`` of the test, and ``p_holm``, which Holm's method corrects for the number
-      of pairs; and ``unpaired``, the pairs without a test and why.
+      ``settings``, for each its ``name``, ``method``, ``data``, their ``source`` and ``extent``
+      as in results.json, ``metric``, ``higher_is_better``, ``runs`` (folders), ``seeds``, the
+      number of ``diverged`` runs, its values of the ``fields`` that differ between settings,
+      the ``scores`` at G, L and P as `over_seeds` gives them, None if a run diverged, and such
+      scores of further ``metrics`` by name, None where a metric is undefined; ``fields``, the
+      names of these fields; ``pairs``, with ``first`` and ``second``, their common ``seeds``,
+      the number of ``clients``, and ``points``: at each the mean ``difference`` of
+      second - first, the ``half_width`` of its 95 % interval over clients, the numbers of
+      clients for which the second is ``better`` and ``worse``, ``p`` of the test, and
+      ``p_holm``, which Holm's method corrects for the number of pairs; and ``unpaired``, the
+      pairs without a test and why.
 
     Raises:
       ValueError: two runs have the same configuration and seed.
@@ -70,6 +71,13 @@ def comparison(runs: list[FinishedRun]) -> dict:
         for pair, p in zip(pairs, corrected, strict=True):
             pair["points"][point]["p_holm"] = p
     return {"fields": fields, "settings": settings, "pairs": pairs, "unpaired": unpaired}
+
+
+def data_text(setting: dict) -> str:
+    """The data set of a setting, and whether it is simulated or a part."""
+    simulated = "simulated" * (setting["source"] == "simulated")
+    form = ", ".join(filter(None, [simulated, setting["extent"]]))
+    return f"{setting['data']} ({form})" if form else setting["data"]
 
 
 def differing(configurations: list[dict]) -> list[str]:
@@ -114,6 +122,8 @@ def _setting(name, runs, fields):
         "name": name,
         "method": first.results["variant"],
         "data": first.results["dataset"]["name"],
+        "source": first.results["dataset"]["source"],
+        "extent": first.results["dataset"]["extent"],
         "metric": first.results["metric"],
         "higher_is_better": first.results["higher_is_better"],
         "runs": [str(run.path) for run in runs.values()],
