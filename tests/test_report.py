@@ -228,6 +228,15 @@ def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
     assert in_readable_units(runs[:1]) == runs[:1]
 
 
+@pytest.mark.parametrize("count", [6, 7, 60])
+def test_equal_shares_are_no_lines_of_a_map(count):
+    described = {"relations": [], "axes": [], "clients": [{}] * count}
+    equal = np.full((count, count), 1 / count).round(6)
+    assert map_of(described, equal.tolist())["edges"] == []
+    equal[0, 1] += 1e-5
+    assert map_of(described, equal.tolist())["edges"] == [[0, 1, equal[0, 1]]]
+
+
 def test_groups_state_the_form_of_their_data(folders, tmp_path):
     as_other_run(folders["fedavg-0"], other := tmp_path / "ditto-0")
     with edited(other / "results.json") as results:
