@@ -250,6 +250,14 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     assert "| ditto | set a | accuracy |" in text
     assert "| ditto | fedavg | 2 | 12 |" in text and "| ditto | auc | 0.5±0 | 0.5±0 |" in text
 
+    for name in ("old", "/old"):
+        text = (tmp_path / "runs/other/config.json").read_text()
+        config = json.loads(text)
+        config["data"]["path"] = f"[{name}]"
+        (tmp_path / "runs/other/config.json").write_text(json.dumps(config))
+        status, printed, errors = graphfl(*folders)
+        assert (status, errors) == (0, "") and f"[{name}]" in printed
+
     refused = [
         (folders[:1], "folders=runs/ditto-0 has 1 finished runs; name two or more"),
         ([], "folders= has 0 finished runs; name two or more"),

@@ -13,7 +13,7 @@ from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.bench import matmul_flops
 from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.provenance import command, provenance
-from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.commands.paper.configurations import Cell, paper_config
 from graphfl_jax.commands.paper.published import PUBLISHED, published
 from graphfl_jax.commands.paper.table_text import (
@@ -511,6 +511,19 @@ def test_scaled_targets_of_own_files_have_a_table_without_baselines(tmp_path):
     assert status == 0, errors
     rows = json.loads((tmp_path / "here/all-joining.json").read_text())
     assert [row["method"] for row in rows] == ["local", "local"] and "MAE" not in printed
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_brackets_in_a_console_table_are_printed(wide):
+    rows = [["[bold]head", "[x]"], ["[/old]/x.npz", "[old]"]]
+    title, caption = "runs/[red]", "a [link]"
+    table = TextTable(title, caption, rows).wide() if wide else narrow(title, rows)
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(table)
+    printed = capture.get()
+    assert all(cell in printed for row in rows for cell in row)
+    assert title in printed and (caption in printed) == wide
 
 
 @pytest.mark.parametrize("columns", [6, 11])

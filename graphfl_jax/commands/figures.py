@@ -167,9 +167,8 @@ def main() -> int:
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     made += f" {cache.counts()}." if cache.new or cache.found else ""
     write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")
-    Console().print(
-        f"{out}/{FLAGS.figure}.png, .svg, .json and .md", highlight=False, soft_wrap=True
-    )
+    files = f"{out}/{FLAGS.figure}.png, .svg, .json and .md"
+    Console().print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -187,6 +187,7 @@ def main() -> int:
         f"{total - found} runs in {seconds:.0f} s, {found} were in {log.path.name}; "
         f"{diverged} diverged\n{files}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     return 0

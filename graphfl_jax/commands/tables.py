@@ -130,7 +130,7 @@ def main() -> int:
     for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
         console.print(table.console(list(own)))
     for note in table.notes(rows):
-        console.print(note, soft_wrap=True)
+        console.print(note, markup=False, soft_wrap=True)
     parts = [table.markdown(rows)]
     with_errors = baselines + [row for row in rows if row.get("errors")]
     for name in dict.fromkeys(cell.dataset for cell in cells):
@@ -144,7 +144,8 @@ def main() -> int:
     page = "\n".join([f"{made} {counts}.\n", *parts])
     write_text(out / f"{name}.md", page)
     pages.publish(page)
-    console.print(f"{counts}; {out}/{name}.md and .json", highlight=False, soft_wrap=True)
+    files = f"{counts}; {out}/{name}.md and .json"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
