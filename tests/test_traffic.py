@@ -140,6 +140,9 @@ def damage(root, how):
             hdf["speed"] = speeds()
     elif how == "no hdf":
         (folder / "metr-la.h5").write_text("speeds")
+    elif how == "damaged hdf":
+        content = (folder / "metr-la.h5").read_bytes()
+        (folder / "metr-la.h5").write_bytes(content.replace(b"TREE", b"LEAF"))
     elif how == "matrix":
         write_matrix(folder / "adj_mx.pkl", SENSORS[:3], WEIGHTS[:3, :3])
     elif how == "no matrix":
@@ -161,6 +164,7 @@ def damage(root, how):
     [
         ("format", ("metr-la.h5", "fixed format")),
         ("no hdf", ("metr-la.h5", "fixed format")),
+        ("damaged hdf", ("metr-la.h5", "fixed format")),
         ("matrix", ("adj_mx.pkl", "sensor 717447")),
         ("no matrix", ("adj_mx.pkl", "DCRNN")),
         ("short", ("metr-la.h5", "23 steps are too few")),
