@@ -133,6 +133,14 @@ def test_weights_are_computed_from_distances(root):
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
 
 
+def test_positions_with_a_single_quote_are_refused_in_one_line(tmp_path):
+    """The rest of the file is then one cell, which the reader limits."""
+    file = tmp_path / "places.csv"
+    file.write_text('0,"7,34.1,-118.2\n' + 10_000 * "1,8,34.2,-118.3\n")
+    with pytest.raises(ValueError, match=r"places.csv: the file is no list \(.*\); use the"):
+        roads.read_positions(file, ["7", "8"])
+
+
 def damage(root, how):
     folder = root / "metr-la"
     if how == "format":
