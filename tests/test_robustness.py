@@ -129,22 +129,41 @@ def test_methods_are_compared_with_the_first_seed_by_seed():
 def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validation():
     """Of three, one has a diverged run and the best scores; test scores play no part."""
 
-    def row(undefended, defence, validation, diverged=0, higher=True):
-        own = {"validation": validation, "diverged": diverged, "higher_is_better": higher}
-        return own | {"method": undefended + defence, "undefended": undefended}
-
     rows = [
-        *(row("one", "", 0.9), row("one", "", None, diverged=1)),
-        *(row("one", "+clip", 0.5), row("one", "+clip", 0.7)),
-        *(row("one", "+monotone", 0.4), row("one", "+monotone", 0.7)),
-        *(row("two", "", 0.3, higher=False), row("two", "+clip", 0.2, higher=False)),
+        *rows_of_defence("one", 0.9, None),
+        *rows_of_defence("one+clip", 0.5, 0.7),
+        *rows_of_defence("one+monotone", 0.4, 0.7),
+        *rows_of_defence("two", 0.3, higher=False),
+        *rows_of_defence("two+clip", 0.2, higher=False),
     ]
     names = [own["method"] for own in with_best_defences(rows)]
     assert names == ["one+clip", "one+clip", "two+clip"]
+    rows[-1]["validation"] = None
     with pytest.raises(
         ValueError, match="^best_defences chooses by validation, .*val_fraction"
     ):
-        with_best_defences([row("one", "", None), row("one", "+clip", 0.5)])
+        with_best_defences(rows)
+
+
+def test_a_defence_does_not_gain_by_diverging_where_scores_are_low():
+    """Both have one diverged run. The first is worse where neither diverged."""
+    rows = [*rows_of_defence("m", 0.8, 0.7, None), *rows_of_defence("m+clip", 0.9, None, 0.3)]
+    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+
+
+def test_defences_that_diverged_everywhere_in_turn_are_compared_by_their_own_scores():
+    rows = [*rows_of_defence("m", 0.8, None), *rows_of_defence("m+clip", None, 0.9)]
+    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+
+
+def rows_of_defence(method, *validation, higher=True):
+    """Rows of rising shares with these scores; None is a diverged run."""
+    return [
+        {"method": method, "undefended": method.partition("+")[0], "attack": "alie"}
+        | {"ratio": ratio, "validation": score, "diverged": int(score is None)}
+        | {"higher_is_better": higher}
+        for ratio, score in enumerate(validation)
+    ]
 
 
 def test_validation_scores_are_means_over_runs_at_p():

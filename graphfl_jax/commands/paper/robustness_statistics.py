@@ -95,30 +95,43 @@ def _validation(runs):
 def with_best_defences(rows: list[dict]) -> list[dict]:
     """The rows of one defence for each method: the most stable, then the best on validation.
 
+    Validation scores are means over the attacks and shares with which no defence of the method
+    diverged; if there are none, over those with which the defence itself did not diverge.
+
     Args:
-      rows: of `robustness_row`, with ``method``, and ``undefended``, its name without defence.
+      rows: of `robustness_row`, with ``attack``, ``ratio``, ``method``, and ``undefended``, its
+        name without defence.
 
     Raises:
       ValueError: runs that did not diverge have no validation score.
     """
-
-    def rank(method):
-        own = [row for row in rows if row["method"] == method]
-        scores = [row["validation"] for row in own if not row["diverged"]]
-        if None in scores:
-            raise ValueError(
-                "best_defences chooses by validation, and there is no validation split; set "
-                "--config.data.val_fraction=0.2"
-            )
-        sign = 1 if own[0]["higher_is_better"] else -1
-        broken = sum(row["diverged"] for row in own)
-        return -broken, sign * float(np.mean(scores)) if scores else -np.inf
-
+    if any(row["validation"] is None and not row["diverged"] for row in rows):
+        raise ValueError(
+            "best_defences chooses by validation, and there is no validation split; set "
+            "--config.data.val_fraction=0.2"
+        )
     best = []
     for undefended in dict.fromkeys(row["undefended"] for row in rows):
-        of_all = [row["method"] for row in rows if row["undefended"] == undefended]
-        best.append(max(dict.fromkeys(of_all), key=rank))
+        of_all = [row for row in rows if row["undefended"] == undefended]
+        by_method = {}
+        for row in of_all:
+            by_method.setdefault(row["method"], []).append(row)
+        left_out = {(row["attack"], row["ratio"]) for row in of_all if row["diverged"]}
+        ranks = {method: _rank(own, left_out) for method, own in by_method.items()}
+        best.append(max(ranks, key=ranks.get))
     return [row for row in rows if row["method"] in best]
+
+
+def _rank(rows, left_out):
+    """The smaller number of diverged runs is better, then the better validation score."""
+    scores = {
+        (row["attack"], row["ratio"]): row["validation"] for row in rows if not row["diverged"]
+    }
+    common = [score for cell, score in scores.items() if cell not in left_out]
+    chosen = common or list(scores.values())
+    sign = 1 if rows[0]["higher_is_better"] else -1
+    broken = sum(row["diverged"] for row in rows)
+    return -broken, sign * float(np.mean(chosen)) if chosen else -np.inf
 
 
 def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
