@@ -106,6 +106,25 @@ def test_without_benign_clients_or_with_a_diverged_run_there_is_no_score():
     assert robustness_row([run([0.1, 0.1, 0.1], [0, 1, 2])] * 2, CLEAN)["points"] is None
 
 
+def test_scores_are_shown_without_losses_if_only_a_clean_run_diverged():
+    broken = [CLEAN[0] | {"diverged": True, "scores": None}, CLEAN[1]]
+    row = robustness_row(RELATED, broken)
+    expected = robustness_row(RELATED, CLEAN)
+    for point, own in expected["points"].items():
+        assert row["points"][point] == {name: own[name] for name in ("benign", "all")}
+    assert row["neighbours"] == {} and row["rejected"] == expected["rejected"]
+    names = {"attack": "alie", "ratio": 0.3}
+    rows = [{"method": "first", **names, **row}, {"method": "other", **names, **expected}]
+    tables = dict(robustness_tables(rows))
+    cells = {title.split(", ")[-1]: text[1] for title, text in tables.items()}
+    assert cells["benign clients"][1].startswith("65.00")
+    assert tables["alie: loss of benign clients, accuracy at P, %"][1] == ["first", ""]
+    assert not any("minus that" in title for title in tables)
+    (axes,) = draw_robustness(rows, "").axes
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[30.0, 65.0]])
+    assert not len(axes.lines[1].get_xydata())  # no cross
+
+
 def test_methods_are_compared_with_the_first_seed_by_seed():
     names = {"attack": "alie", "ratio": 0.3}
     worse = [run([0.1, 0.5, 0.5], [0]), run([0.5, 0.0, 0.6], [1])]

@@ -22,9 +22,11 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
       `over_seeds`:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; and ``success`` of a
-      backdoor in %. ``points`` is None if a run diverged or has no benign clients.
+      backdoor in %. ``points`` is None if a run diverged or has no benign clients; without
+      ``loss`` if only a clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
-      `NEIGHBOURS` as their share of malicious neighbours, where there are such clients.
+      `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
+      losses.
       ``rejected`` has the shares of rejected uploads of ``honest`` and ``malicious`` clients
       in %, where a defence rejects uploads.
     """
@@ -41,24 +43,27 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         "neighbours": {},
         "rejected": {},
     }
-    if any(map(diverged, runs + clean)) or any(not run["attack"]["benign"] for run in runs):
+    if row["diverged"] or any(not run["attack"]["benign"] for run in runs):
         return row
+    with_loss = not any(map(diverged, clean))
     sign = scale if runs[0]["higher_is_better"] else -scale
     row["points"] = {}
     for point in POINTS:
         values = {"benign": [], "all": [], "loss": [], "success": []}
         for run, clean_run in zip(runs, clean, strict=True):
             attack = run["attack"]
-            final, clean_final = (one["scores"]["final"][point] for one in (run, clean_run))
             benign = attack["benign"][point]["mean"]
-            clean_benign = np.delete(clean_final["per_client"], attack["ids"]).mean()
             values["benign"].append(scale * benign)
-            values["all"].append(scale * final["mean"])
-            values["loss"].append(sign * (clean_benign - benign))
+            values["all"].append(scale * run["scores"]["final"][point]["mean"])
+            if with_loss:
+                before = clean_run["scores"]["final"][point]["per_client"]
+                clean_benign = np.delete(before, attack["ids"]).mean()
+                values["loss"].append(sign * (clean_benign - benign))
             if attack["success"]:
                 values["success"].append(100 * attack["success"][point])
         row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
-    row["neighbours"] = _by_neighbours(runs, clean, sign)
+    if with_loss:
+        row["neighbours"] = _by_neighbours(runs, clean, sign)
     for kind in ("honest", "malicious"):
         shares = [(run["rejected"] or {}).get(kind) for run in runs]
         if None not in shares:
@@ -197,11 +202,14 @@ def excess_losses(rows: list[dict], first: str) -> list[dict]:
     for row in rows:
         if row["method"] == first or row["ratio"] == 0:
             continue
-        points, first_points = row["points"], reference[row["ratio"]]
+        pair = [
+            points and points["P"].get("loss")
+            for points in (row["points"], reference[row["ratio"]])
+        ]
         excess = None
-        if points and first_points:
-            pair = (points["P"]["loss"]["seeds"], first_points["P"]["loss"]["seeds"])
-            excess = {"P": {"excess_loss": over_seeds(np.subtract(*pair).tolist())}}
+        if all(pair):
+            changes = np.subtract(*(loss["seeds"] for loss in pair)).tolist()
+            excess = {"P": {"excess_loss": over_seeds(changes)}}
         compared.append(row | {"points": excess})
     return compared
 
