@@ -4,6 +4,8 @@ import contextlib
 import json
 import re
 import shutil
+import subprocess
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -369,6 +371,33 @@ def test_bad_folders_are_refused_and_nothing_is_written(change, why, folders, tm
     with pytest.raises(ValueError, match=why) as refused:
         write_report([copy], tmp_path / "report.html", nothing_published)
     assert "\n" not in str(refused.value) and not (tmp_path / "report.html").exists()
+
+
+def of_script(expression):
+    """The value of an expression that uses the functions of elements.js."""
+    script = (files("graphfl_jax.commands.reporting") / "elements.js").read_text("utf-8")
+    page = "const document = {getElementById: () => ({textContent: '{}'})};"
+    words = ["node", "-e", f"{page}{script}console.log(JSON.stringify({expression}))"]
+    return json.loads(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+
+
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
+
+
+@needs_node
+def test_lines_of_a_figure_have_different_styles():
+    styles = of_script("Array.from({length: 36}, (_, k) => lineStyle(k))")
+    assert len({tuple(style) for style in styles}) == 36
+    for own in zip(*styles[:6], strict=True):  # by colour and by dashes alone
+        assert len(set(own)) == 6
+
+
+@needs_node
+def test_the_range_of_many_values_is_found():
+    """A function has fewer than so many arguments in browsers."""
+    assert of_script("range(Array.from({length: 1e6}, (_, k) => k - 7))") == [-7, 999992]
+    assert of_script("range([null, 2, null, -1])") == [-1, 2]
+    assert of_script("range([null])") == [0, 0]
 
 
 START = """
