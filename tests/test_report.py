@@ -255,6 +255,16 @@ def test_simulated_data_are_stated(folders):
     assert '<strong class="not-real">' not in rendered([run | {"source": "real"}], None)
 
 
+def test_a_diverged_run_has_no_total_of_its_traffic(folders, tmp_path):
+    """It played fewer rounds than its configuration has."""
+    assert read(folders["fedavg-0"])["traffic"]["total"] > 0
+    as_other_run(folders["fedavg-0"], other := tmp_path / "fedavg-2")
+    with edited(other / "results.json") as results:
+        results |= {"diverged": True, "scores": None}
+    found = read(other)["traffic"]
+    assert found["total"] is None and found["up"] > 0
+
+
 def test_runs_that_differ_only_in_the_seed_are_one_group(folders):
     names = ("fedavg-0", "ditto-1", "fedavg-1", "ditto-0")
     runs, found = read_and_compared(*(folders[name] for name in names))
