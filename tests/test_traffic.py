@@ -141,6 +141,17 @@ def test_positions_with_a_single_quote_are_refused_in_one_line(tmp_path):
         roads.read_positions(file, ["7", "8"])
 
 
+def test_two_places_of_a_sensor_are_refused(tmp_path):
+    file = tmp_path / "places.csv"
+    rows = ["0,7,34.1,-118.2", "1,8,34.2,-118.3", "2,7,34.1,-118.2"]
+    file.write_text("\n".join(["index,sensor,latitude,longitude", *rows]))
+    found = roads.read_positions(file, ["7", "8"])
+    np.testing.assert_array_equal(found.values, [[-118.2, 34.1], [-118.3, 34.2]])
+    file.write_text("\n".join([*rows, "3,8,34.2,-118.4"]))
+    with pytest.raises(ValueError, match="line 4 has another place of sensor 8 .*; remove"):
+        roads.read_positions(file, ["7", "8"])
+
+
 def damage(root, how):
     folder = root / "metr-la"
     if how == "format":

@@ -83,7 +83,7 @@ def read_positions(file, sensors) -> Positions | None:
       sensors: N ids.
 
     Raises:
-      ValueError: a row has another format, or a sensor is missing.
+      ValueError: a row has another format, or a sensor is missing or has two places.
     """
     if not Path(file).is_file():
         return None
@@ -91,13 +91,19 @@ def read_positions(file, sensors) -> Positions | None:
     for number, row in _rows(file):
         try:
             *_, sensor, latitude, longitude = row
-            places[sensor.strip()] = (float(longitude), float(latitude))
+            sensor, place = sensor.strip(), (float(longitude), float(latitude))
         except ValueError:
             if number > 1:  # the first row may be a header
                 raise ValueError(
                     f"{file}: line {number} does not end with sensor,latitude,longitude; "
                     f"use the file from {URL}, or remove it"
                 ) from None
+            continue
+        if places.setdefault(sensor, place) != place:
+            raise ValueError(
+                f"{file}: line {number} has another place of sensor {sensor} than a line "
+                f"before; remove one of the lines"
+            )
     for sensor in sensors:
         if not np.isfinite(places.get(sensor, np.nan)).all():
             raise ValueError(

@@ -119,7 +119,8 @@ def read_table(path, *, first_year) -> np.ndarray:
     and twelve months (7 each). Numbers above 048 are Alaska and regions.
 
     Raises:
-      ValueError: a line has another format, or a value is missing.
+      ValueError: a line has another format, a value is missing, or two lines differ in the
+        values of a year of a state.
     """
     table = np.full((NUM_STATES, LAST_YEAR + 1 - first_year, 12), np.nan)
     # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
@@ -133,7 +134,13 @@ def read_table(path, *, first_year) -> np.ndarray:
                 f"{path}: line {number}: {us_states.STATES[state - 1][0]} has no value for "
                 f"month {month} of {year}; use a complete release"
             )
-        table[state - 1, year - first_year] = months
+        known = table[state - 1, year - first_year]
+        if np.any(known != months) and not np.isnan(known).any():
+            raise ValueError(
+                f"{path}: line {number}: {us_states.STATES[state - 1][0]} has other values of "
+                f"{year} than on a line before; use a complete release"
+            )
+        known[:] = months
     absent = np.argwhere(np.isnan(table).any(axis=2))
     if len(absent):
         state, year = absent[0]
