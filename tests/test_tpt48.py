@@ -142,6 +142,28 @@ def test_only_complete_downloads_are_kept(tmp_path, lines, monkeypatch, served, 
             load(**settings, source="real")
 
 
+def test_several_processes_download_at_once(tmp_path, lines, monkeypatch):
+    """While one has the date, another one starts, downloads everything and ends."""
+
+    def fetch(url, destination, *, max_bytes):
+        destination.parent.mkdir(exist_ok=True)
+        dated = url.endswith("procdate.txt")
+        destination.write_text("20260806\n" if dated else "\n".join(lines))
+        if dated and others:
+            pid = others.pop()
+            with monkeypatch.context() as other:
+                other.setattr("os.getpid", lambda: pid)
+                tpt48._download(tmp_path)
+        return destination
+
+    others = [7]  # ids of processes
+    monkeypatch.setattr(tpt48.files, "fetch", fetch)
+    assert load(root=tmp_path, download=True).source == "real"
+    assert [path.name for path in (tmp_path / "tpt48").iterdir()] == [
+        "climdiv-tmpcst-v1.0.0-20260806"
+    ]
+
+
 def test_borders_are_equal_to_the_published_ones(data_root):
     postal = [abbreviation for _, abbreviation, *_ in us_states.STATES]
     ours = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}

@@ -6,6 +6,7 @@ climdiv-tmpcst. States with a common border are joined. The task is that of Xu e
 Graph-Relational Domain Adaptation, ICLR 2022: predict the next six months from six months.
 """
 
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -249,7 +250,9 @@ def _find(root, source, path, download):
 def _download(root):
     """Downloads NOAA's current release into the folder tpt48 of `root`."""
     folder = root / "tpt48"
-    note = files.fetch(_URL + "procdate.txt", folder / "procdate.txt", max_bytes=1000)
+    # Other processes that start at the same time download the date and the file too.
+    note = folder / f"procdate-{os.getpid()}.txt"
+    files.fetch(_URL + "procdate.txt", note, max_bytes=1000)
     date = note.read_text("latin1").strip()
     note.unlink()
     if len(date) != 8 or not date.isdecimal():
@@ -261,7 +264,7 @@ def _download(root):
     try:
         read_table(file, first_year=FIRST_YEAR)
     except ValueError:
-        file.unlink()  # the next run must not read it
+        file.unlink(missing_ok=True)  # the next run must not read it
         raise
     return file
 
