@@ -444,6 +444,13 @@ def run_with(**results):
     } | results
 
 
+def test_one_seed_has_no_spread_over_seeds():
+    config = paper_config(Cell("tpt48"), "fedavg")
+    for runs, spread in ((1, ""), (2, "0.00")):
+        (cells,) = score_rows("own", [table_row("own", config, [run_with()] * runs)])
+        assert dict(zip(heads_of("own"), cells, strict=True))["sd seeds"] == spread
+
+
 def test_a_table_of_own_files_has_errors_only_in_physical_units():
     config = custom.get_config("fedavg")
     own = {"target 0": {"mae": 1.0, "rmse": 2.0}}

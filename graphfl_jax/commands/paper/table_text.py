@@ -9,7 +9,7 @@ from graphfl_jax.commands.common.text_tables import escaped, markdown_table, nar
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
-from graphfl_jax.commands.paper.row_text import common_row
+from graphfl_jax.commands.paper.row_text import common_row, spread_text
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
@@ -129,8 +129,9 @@ def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
             cells += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * empty]
         else:
             score = row["scores"]["P"]
-            names = ("mean", "std_clients", "std_seeds", "worst_decile")
-            cells += [f"{score[name]:.2f}" for name in names] + [f"{score['jain']:.3f}"]
+            cells += [f"{score[name]:.2f}" for name in ("mean", "std_clients")]
+            cells += [spread_text(score["seeds"]), f"{score['worst_decile']:.2f}"]
+            cells.append(f"{score['jain']:.3f}")
             last = row["adapted"][-1]["P"] if table == "panacea_3" else row["scores"]["L"]
             cells += [f"{score['mean']:.2f}" for score in (row["scores"]["G"], last)]
         paper = row["published"]
