@@ -151,6 +151,7 @@ FILES = {
     "declared.h5": frame(declared=10**13),
     "empty.h5": frame(name="other"),
     "below/pems-bay/distances_bay_2017.csv": "from,to,cost\n7,8,-5\n",
+    "quoted/pems-bay/distances_bay_2017.csv": 'from,to,cost\n7,8,"5\n' + 30_000 * "8,7,5\n",
     "other/pems-bay/distances_bay_2017.csv": "from,to,cost\n7,8,5\n8,7,5\n7,8,6\n",
     "twice/pems-bay/adj_mx_bay.pkl": pickle.dumps(
         (["7", "7"], {"7": 0}, [[0.0, 0.5], [0.5, 0.0]])
@@ -668,6 +669,10 @@ FLAGS = [
     (
         [PEMS, "--config.data.path=speeds.h5", "--data_root=below"],
         "below/pems-bay/distances_bay_2017.csv: line 2 has the distance -5; give metres of at",
+    ),
+    (
+        [PEMS, "--config.data.path=speeds.h5", "--data_root=quoted"],
+        "distances_bay_2017.csv: the file is no list .*; use the file from",
     ),
     (
         [PEMS, "--config.data.path=speeds.h5", "--data_root=other"],

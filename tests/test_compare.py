@@ -29,14 +29,26 @@ def scores_of(method, seed):
 
 
 def write_run(
-    path, method, seed, *, data="a", arrays=None, diverged=False, metrics=None, **changes
+    path,
+    method,
+    seed,
+    *,
+    data="a",
+    arrays=None,
+    diverged=False,
+    metrics=None,
+    scores=None,
+    source="drawn",
+    extent="",
+    **changes,
 ):
-    """A folder as a run leaves it, with drawn scores."""
+    """A folder as a run leaves it, with drawn scores or those of `scores`."""
     config = small_config(method, seed=seed, **changes)
-    own = {at: summary(scores_of(method, seed), higher_is_better=True) for at in "GLP"}
+    scores = scores_of(method, seed) if scores is None else np.float32(scores)
+    own = {at: summary(scores, higher_is_better=True) for at in "GLP"}
     results = {
         "variant": method,
-        "dataset": {"name": f"set {data}", "source": "drawn", "extent": "", "sha256": data},
+        "dataset": {"name": f"set {data}", "source": source, "extent": extent, "sha256": data},
         "seed": seed,
         "rounds": config.rounds,
         "metric": "accuracy",
@@ -80,6 +92,43 @@ def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
     np.testing.assert_allclose(at["difference"], change.mean(), 1e-5)
     assert at["better"] == np.sum(change > 0)
     assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
+
+
+def test_rounding_of_float32_makes_no_client_differ(tmp_path):
+    """0.9 and 0.7 have the mean of 0.8 and 0.8, in float32 only nearly."""
+    paths = [
+        write_run(tmp_path / f"{method}{seed}", method, seed, scores=[score] * CLIENTS)
+        for method, scores in (("fedavg", (0.8, 0.8)), ("ditto", (0.9, 0.7)))
+        for seed, score in enumerate(scores)
+    ]
+    at = compared(*paths)["pairs"][0]["points"]["P"]
+    assert (at["better"], at["worse"], at["difference"], at["p"]) == (0, 0, 0, 1)
+
+
+@pytest.mark.parametrize("examples", [20, 128, 7])
+def test_differences_of_shares_of_test_examples_have_the_ties_of_integers(tmp_path, examples):
+    counts = np.random.default_rng(0).integers(0, examples + 1, (2, 5, 60))  # runs, seeds
+    paths = [
+        write_run(tmp_path / f"{method}{seed}", method, seed, scores=own[seed] / examples)
+        for method, own in zip(("fedavg", "ditto"), counts, strict=True)
+        for seed in range(5)
+    ]
+    at = compared(*paths)["pairs"][0]["points"]["P"]
+    change = (counts[1] - counts[0]).sum(axis=0)
+    assert (at["better"], at["worse"]) == (np.sum(change > 0), np.sum(change < 0))
+    assert at["p"] == pytest.approx(wilcoxon(change).pvalue, abs=1e-12)
+    np.testing.assert_allclose(at["difference"], change.mean() / (5 * examples), atol=1e-6)
+
+
+def test_small_errors_are_compared_in_their_own_unit(tmp_path):
+    errors = np.linspace(1e-9, 2e-9, CLIENTS)
+    paths = [
+        write_run(tmp_path / method, method, 0, scores=own)
+        for method, own in (("fedavg", errors), ("ditto", 1.001 * errors))
+    ]
+    at = compared(*paths)["pairs"][0]["points"]["P"]
+    assert (at["better"], at["worse"]) == (CLIENTS, 0)
+    assert at["p"] == pytest.approx(2 / 2**CLIENTS)  # all signs agree
 
 
 def test_intervals_and_p_values_are_those_of_tables():
@@ -173,7 +222,9 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     for method, metrics in (("fedavg", None), ("ditto", {"auc": {"mean": 0.5}})):
         for seed in (0, 1):
             write_run(tmp_path / f"runs/{method}-{seed}", method, seed, metrics=metrics)
-    write_run(tmp_path / "runs/other", "local", 0, data="b")
+    write_run(
+        tmp_path / "runs/other", "local", 0, data="b", source="simulated", extent="a half"
+    )
     (tmp_path / "runs/unfinished").mkdir()
     (tmp_path / "runs/unfinished/config.json").write_text("{}")
     folders = sorted(f"runs/{path.name}" for path in (tmp_path / "runs").iterdir())
@@ -193,7 +244,19 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     assert float(rows[2]["mean"]) == found["settings"][0]["scores"]["P"]["mean"]
     assert [rows[k]["metric"] for k in (0, 3, 6)] == ["accuracy", "auc", "accuracy"]
     text = (tmp_path / "all.md").read_text()
+    assert "| local | set b (simulated, a half) | accuracy |" in text
+    assert "(simulated," in printed and "a half)" in printed
+    assert (rows[-1]["source"], rows[-1]["extent"]) == ("simulated", "a half")
+    assert "| ditto | set a | accuracy |" in text
     assert "| ditto | fedavg | 2 | 12 |" in text and "| ditto | auc | 0.5±0 | 0.5±0 |" in text
+
+    for name in ("old", "/old"):
+        text = (tmp_path / "runs/other/config.json").read_text()
+        config = json.loads(text)
+        config["data"]["path"] = f"[{name}]"
+        (tmp_path / "runs/other/config.json").write_text(json.dumps(config))
+        status, printed, errors = graphfl(*folders)
+        assert (status, errors) == (0, "") and f"[{name}]" in printed
 
     refused = [
         (folders[:1], "folders=runs/ditto-0 has 1 finished runs; name two or more"),

@@ -13,10 +13,17 @@ from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.bench import matmul_flops
 from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.provenance import command, provenance
-from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.commands.paper.configurations import Cell, paper_config
 from graphfl_jax.commands.paper.published import PUBLISHED, published
-from graphfl_jax.commands.paper.table_text import heads_of, score_rows, table_row
+from graphfl_jax.commands.paper.table_text import (
+    error_rows,
+    forecast_row,
+    heads_of,
+    notes,
+    score_rows,
+    table_row,
+)
 from graphfl_jax.commands.paper.tables import TABLES
 from graphfl_jax.configs import (
     changed,
@@ -30,6 +37,7 @@ from graphfl_jax.configs import (
     tpt48,
 )
 from graphfl_jax.configs.base import CLASSIFIERS, LAYERED, VALIDATED
+from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.program import make_program
 from tests.commands import ROOT, launched, launched_small, shrunk
 from tests.test_traffic import write_matrix, write_series
@@ -163,6 +171,8 @@ PART = {"source": "real", "extent": "a half"}
         ("data.protocol", "windows"),
         ("data.graph", "knn"),
         ("new_clients.fraction", 0.2),
+        ("attack.name", "sign_flip"),
+        ("defence.name", "clip"),
     ],
 )
 def test_published_scores_are_only_for_the_papers_protocol(field, value):
@@ -418,6 +428,109 @@ def test_a_diverged_method_has_no_score_in_a_table():
     (cells,) = score_rows("panacea_2", [row])
     assert cells[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
     assert len(cells) == len(heads_of("panacea_2")) and cells[-1] == "2.6\u00b10.9"
+
+
+def run_with(**results):
+    """What a table reads of a run with the score 0.5 at all points."""
+    scores = {at: summary(np.full(2, 0.5), higher_is_better=False) for at in "GLP"}
+    return {
+        "metric": "mse",
+        "hparams": {},
+        "diverged": False,
+        "scores": {"final": scores},
+        "errors": None,
+        "new_clients": None,
+        "dataset": REAL,
+    } | results
+
+
+def test_one_seed_has_no_spread_over_seeds():
+    config = paper_config(Cell("tpt48"), "fedavg")
+    for runs, spread in ((1, ""), (2, "0.00")):
+        (cells,) = score_rows("own", [table_row("own", config, [run_with()] * runs)])
+        assert dict(zip(heads_of("own"), cells, strict=True))["sd seeds"] == spread
+
+
+def test_a_table_of_own_files_has_errors_only_in_physical_units():
+    config = custom.get_config("fedavg")
+    own = {"target 0": {"mae": 1.0, "rmse": 2.0}}
+    run = run_with(errors={"units": OWN, **dict.fromkeys("GLP", own)})
+    row = table_row("own", config, [run])
+    assert row["errors"] is None and row["scores"]["P"]["mean"] == 500
+    speeds = dict.fromkeys("GLP", {"15 min": {"mae_seen": 1.0}})
+    row = table_row("own", config, [run_with(errors={"units": "mph", **speeds})])
+    assert (row["units"], row["errors"]) == ("mph", speeds)
+
+
+def test_notes_of_own_files_state_the_form_of_the_data_of_each():
+    config = fl60.get_config("fedavg")
+    rows = [
+        table_row("own", config, [run_with(dataset={"source": source, "extent": extent})])
+        | {"setting": setting}
+        for setting, source, extent in (
+            ("small", "simulated", "20 per class"),
+            ("part", "real", "a half"),
+            ("whole", "real", ""),
+            ("large", "simulated", ""),
+        )
+    ]
+    assert notes(rows) == [
+        f"{form}; not comparable with published scores"
+        for form in (
+            "small on fl60: simulated, 20 per class",
+            "part on fl60: a half",
+            "large on fl60: simulated",
+        )
+    ]
+
+
+def test_errors_of_two_own_files_on_the_same_data_are_told_apart():
+    errors = {"15 min": {"mae_seen": 1.0, "rmse_seen": 2.0, "mape_seen": 3.0}}
+    forecast = {"method": "persistence", "scores": {"mean": 0.5}, "errors": errors}
+    config = metr_la.get_config("fedavg")
+    run = run_with(errors={"units": "mph", **dict.fromkeys("GLP", errors)})
+    for settings, column in ((("one", "two"), [["one"], ["two"]]), (("", ""), [[], []])):
+        rows = [forecast_row(Cell("metr_la", setting), forecast, "mph") for setting in settings]
+        rows.append(table_row("own", config, [run]) | {"setting": settings[0]})
+        heads, *lines = error_rows(rows)
+        assert heads[1:-3] == ["configuration"] * len(column[0]) + ["method"]
+        cells = ["persistence", "P", "500.0", "1.00/2.00/3.0"]
+        assert lines[:2] == [["metr_la", *own, *cells] for own in column]
+        assert lines[2] == ["metr_la", *column[0], "fedavg", *cells[1:]]
+
+
+@pytest.mark.slow
+def test_scaled_targets_of_own_files_have_a_table_without_baselines(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(40, 3)), "y": rng.normal(size=(40, 1))}
+    np.savez(tmp_path / "own.npz", client=np.repeat(np.arange(4), 10), **arrays)
+    short = {"rounds": 1, "local_steps": 1, "cohort_size": 2}
+    for name, changes in (("all", {}), ("joining", {"new_clients.fraction": 0.25})):
+        fields = {"data.path": "own.npz", "data.scale": "standard"} | changes
+        (tmp_path / f"{name}.py").write_text(
+            "import graphfl_jax as g\n"
+            "def get_config(method):\n"
+            "    config = g.configs.custom.get_config(method)\n"
+            f"    return g.configs.changed(config, {fields | short})\n"
+        )
+    words = ["--configs=all.py,joining.py", "--methods=local", "--seeds=1", "--out=here"]
+    status, printed, errors = launched("tables", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = json.loads((tmp_path / "here/all-joining.json").read_text())
+    assert [row["method"] for row in rows] == ["local", "local"] and "MAE" not in printed
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_brackets_in_a_console_table_are_printed(wide):
+    rows = [["[bold]head", "[x]"], ["[/old]/x.npz", "[old]"]]
+    title, caption = "runs/[red]", "a [link]"
+    table = TextTable(title, caption, rows).wide() if wide else narrow(title, rows)
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(table)
+    printed = capture.get()
+    assert all(cell in printed for row in rows for cell in row)
+    assert title in printed and (caption in printed) == wide
 
 
 @pytest.mark.parametrize("columns", [6, 11])

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 import graphfl_jax
 from graphfl_jax import configs
-from graphfl_jax.commands.common.plots import draw_lines, draw_search, save_figure
+from graphfl_jax.commands.common.plots import draw_lines, draw_panels, draw_search, save_figure
 from graphfl_jax.commands.common.styles import METHODS, STYLES, styles_of
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.runs import views
@@ -74,6 +74,20 @@ def test_bands_end_at_the_limits_of_the_score_and_rounds_are_integers():
     assert all(float(tick).is_integer() for tick in axes.get_xticks())
     assert axes.get_title() == "fl60"
     assert axes.lines[0].get_color() == styles_of(["fedavg"])[0]["color"]
+
+
+def test_the_legend_of_panels_says_in_which_of_them_runs_diverged():
+    scores = [[0.5, 0.9, 1.0]]
+    panels = {
+        "arch0": [line("fedavg", scores), line("local (2 diverged)", scores)],
+        "arch1": [line("fedavg (1 diverged)", scores), line("local", scores)],
+        "arch2": [line("fedavg", scores), line("local (3 diverged)", [])],
+    }
+    (legend,) = draw_panels(panels, "rounds").legends
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "fedavg\narch1: 1 diverged",
+        "local\narch0: 2 diverged\narch2: 3 diverged",
+    ]
 
 
 def test_categories_are_not_joined_and_numbers_are():

@@ -4,6 +4,8 @@ import contextlib
 import json
 import re
 import shutil
+import subprocess
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -228,11 +230,39 @@ def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
     assert in_readable_units(runs[:1]) == runs[:1]
 
 
+@pytest.mark.parametrize("count", [6, 7, 60])
+def test_equal_shares_are_no_lines_of_a_map(count):
+    described = {"relations": [], "axes": [], "clients": [{}] * count}
+    equal = np.full((count, count), 1 / count).round(6)
+    assert map_of(described, equal.tolist())["edges"] == []
+    equal[0, 1] += 1e-5
+    assert map_of(described, equal.tolist())["edges"] == [[0, 1, equal[0, 1]]]
+
+
+def test_groups_state_the_form_of_their_data(folders, tmp_path):
+    as_other_run(folders["fedavg-0"], other := tmp_path / "ditto-0")
+    with edited(other / "results.json") as results:
+        results["dataset"] |= {"source": "simulated", "extent": "a half"}
+    _, found = read_and_compared(folders["fedavg-0"], other)
+    name = results["dataset"]["name"]
+    assert [one["data"] for one in found["groups"]] == [name, f"{name} (simulated, a half)"]
+
+
 def test_simulated_data_are_stated(folders):
     run = read(folders["fedavg-0"])
     page = rendered([run | {"source": "simulated"}], None)
     assert '<strong class="not-real">simulated</strong>' in page
     assert '<strong class="not-real">' not in rendered([run | {"source": "real"}], None)
+
+
+def test_a_diverged_run_has_no_total_of_its_traffic(folders, tmp_path):
+    """It played fewer rounds than its configuration has."""
+    assert read(folders["fedavg-0"])["traffic"]["total"] > 0
+    as_other_run(folders["fedavg-0"], other := tmp_path / "fedavg-2")
+    with edited(other / "results.json") as results:
+        results |= {"diverged": True, "scores": None}
+    found = read(other)["traffic"]
+    assert found["total"] is None and found["up"] > 0
 
 
 def test_runs_that_differ_only_in_the_seed_are_one_group(folders):
@@ -355,6 +385,33 @@ def test_bad_folders_are_refused_and_nothing_is_written(change, why, folders, tm
     with pytest.raises(ValueError, match=why) as refused:
         write_report([copy], tmp_path / "report.html", nothing_published)
     assert "\n" not in str(refused.value) and not (tmp_path / "report.html").exists()
+
+
+def of_script(expression):
+    """The value of an expression that uses the functions of elements.js."""
+    script = (files("graphfl_jax.commands.reporting") / "elements.js").read_text("utf-8")
+    page = "const document = {getElementById: () => ({textContent: '{}'})};"
+    words = ["node", "-e", f"{page}{script}console.log(JSON.stringify({expression}))"]
+    return json.loads(subprocess.run(words, capture_output=True, check=True, text=True).stdout)
+
+
+needs_node = pytest.mark.skipif(not shutil.which("node"), reason="node is not installed")
+
+
+@needs_node
+def test_lines_of_a_figure_have_different_styles():
+    styles = of_script("Array.from({length: 36}, (_, k) => lineStyle(k))")
+    assert len({tuple(style) for style in styles}) == 36
+    for own in zip(*styles[:6], strict=True):  # by colour and by dashes alone
+        assert len(set(own)) == 6
+
+
+@needs_node
+def test_the_range_of_many_values_is_found():
+    """A function has fewer than so many arguments in browsers."""
+    assert of_script("range(Array.from({length: 1e6}, (_, k) => k - 7))") == [-7, 999992]
+    assert of_script("range([null, 2, null, -1])") == [-1, 2]
+    assert of_script("range([null])") == [0, 0]
 
 
 START = """

@@ -84,7 +84,10 @@ def pages(tmp_path_factory, run):
                 "success": None,
             },
         },
-        "diverged": {"diverged": True, "scores": None, "main": None},
+        "diverged": {
+            **{"diverged": True, "scores": None, "main": None},
+            "traffic": run["traffic"] | {"total": None},
+        },
         "old": {"map": None, "why_no_map": "There is no map.", "labels": None},
     }
     for name, change in kinds.items():
@@ -178,6 +181,8 @@ def test_parts_that_apply_are_shown_and_no_others(browser, pages):
         shown = found(browser, "section:has(> .host):not([hidden])")
         assert {part.get_attribute("id") for part in shown} == set(expected), name
         assert not found(browser, "section:not([hidden]) > .host:empty")
+        total = "all clients and rounds" in found(browser, "#cost")[0].text
+        assert total == (name != "diverged")
     opened(browser, pages / "rich.html")
     assert (
         len(found(browser, "#allocation svg[tabindex] rect")) == 7 + 2

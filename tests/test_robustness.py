@@ -106,6 +106,25 @@ def test_without_benign_clients_or_with_a_diverged_run_there_is_no_score():
     assert robustness_row([run([0.1, 0.1, 0.1], [0, 1, 2])] * 2, CLEAN)["points"] is None
 
 
+def test_scores_are_shown_without_losses_if_only_a_clean_run_diverged():
+    broken = [CLEAN[0] | {"diverged": True, "scores": None}, CLEAN[1]]
+    row = robustness_row(RELATED, broken)
+    expected = robustness_row(RELATED, CLEAN)
+    for point, own in expected["points"].items():
+        assert row["points"][point] == {name: own[name] for name in ("benign", "all")}
+    assert row["neighbours"] == {} and row["rejected"] == expected["rejected"]
+    names = {"attack": "alie", "ratio": 0.3}
+    rows = [{"method": "first", **names, **row}, {"method": "other", **names, **expected}]
+    tables = dict(robustness_tables(rows))
+    cells = {title.split(", ")[-1]: text[1] for title, text in tables.items()}
+    assert cells["benign clients"][1].startswith("65.00")
+    assert tables["alie: loss of benign clients, accuracy at P, %"][1] == ["first", ""]
+    assert not any("minus that" in title for title in tables)
+    (axes,) = draw_robustness(rows, "").axes
+    np.testing.assert_allclose(axes.lines[0].get_xydata(), [[30.0, 65.0]])
+    assert not len(axes.lines[1].get_xydata())  # no cross
+
+
 def test_methods_are_compared_with_the_first_seed_by_seed():
     names = {"attack": "alie", "ratio": 0.3}
     worse = [run([0.1, 0.5, 0.5], [0]), run([0.5, 0.0, 0.6], [1])]
@@ -129,22 +148,41 @@ def test_methods_are_compared_with_the_first_seed_by_seed():
 def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validation():
     """Of three, one has a diverged run and the best scores; test scores play no part."""
 
-    def row(undefended, defence, validation, diverged=0, higher=True):
-        own = {"validation": validation, "diverged": diverged, "higher_is_better": higher}
-        return own | {"method": undefended + defence, "undefended": undefended}
-
     rows = [
-        *(row("one", "", 0.9), row("one", "", None, diverged=1)),
-        *(row("one", "+clip", 0.5), row("one", "+clip", 0.7)),
-        *(row("one", "+monotone", 0.4), row("one", "+monotone", 0.7)),
-        *(row("two", "", 0.3, higher=False), row("two", "+clip", 0.2, higher=False)),
+        *rows_of_defence("one", 0.9, None),
+        *rows_of_defence("one+clip", 0.5, 0.7),
+        *rows_of_defence("one+monotone", 0.4, 0.7),
+        *rows_of_defence("two", 0.3, higher=False),
+        *rows_of_defence("two+clip", 0.2, higher=False),
     ]
     names = [own["method"] for own in with_best_defences(rows)]
     assert names == ["one+clip", "one+clip", "two+clip"]
+    rows[-1]["validation"] = None
     with pytest.raises(
         ValueError, match="^best_defences chooses by validation, .*val_fraction"
     ):
-        with_best_defences([row("one", "", None), row("one", "+clip", 0.5)])
+        with_best_defences(rows)
+
+
+def test_a_defence_does_not_gain_by_diverging_where_scores_are_low():
+    """Both have one diverged run. The first is worse where neither diverged."""
+    rows = [*rows_of_defence("m", 0.8, 0.7, None), *rows_of_defence("m+clip", 0.9, None, 0.3)]
+    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+
+
+def test_defences_that_diverged_everywhere_in_turn_are_compared_by_their_own_scores():
+    rows = [*rows_of_defence("m", 0.8, None), *rows_of_defence("m+clip", None, 0.9)]
+    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+
+
+def rows_of_defence(method, *validation, higher=True):
+    """Rows of rising shares with these scores; None is a diverged run."""
+    return [
+        {"method": method, "undefended": method.partition("+")[0], "attack": "alie"}
+        | {"ratio": ratio, "validation": score, "diverged": int(score is None)}
+        | {"higher_is_better": higher}
+        for ratio, score in enumerate(validation)
+    ]
 
 
 def test_validation_scores_are_means_over_runs_at_p():

@@ -77,6 +77,11 @@ def test_windows_have_one_scale_for_all_states():
         (9, lambda line: line[:10] + "    nan" + line[17:], "line 9 is not a key"),
         (126, lambda line: line[:4] + "01" + line[6:], "line 126: state 002, year 1895.*01"),
         (
+            252,
+            lambda line: line[:9] + "5" + line[10:],
+            "line 252: Arkansas has other values of 1895 than on a line before",
+        ),
+        (
             250,
             lambda line: line[:17] + " -99.90" + line[24:],
             "line 250: Arizona .* month 2 of 2019",
@@ -87,6 +92,11 @@ def test_lines_of_another_format_are_refused(tmp_path, lines, number, change, na
     lines[number - 1] = change(lines[number - 1])
     with pytest.raises(ValueError, match=f"20200106: {named}"):
         load(path=write_release(tmp_path, lines))
+
+
+def test_a_line_that_is_given_twice_is_read(tmp_path, table, lines):
+    path = write_release(tmp_path, [*lines, lines[7]])
+    np.testing.assert_array_equal(tpt48.read_table(path, first_year=1895), table)
 
 
 def test_truncated_table_is_refused(tmp_path, lines):
@@ -130,6 +140,28 @@ def test_only_complete_downloads_are_kept(tmp_path, lines, monkeypatch, served, 
             FileNotFoundError, match="download failed: .*(no network|is incomplete)"
         ):
             load(**settings, source="real")
+
+
+def test_several_processes_download_at_once(tmp_path, lines, monkeypatch):
+    """While one has the date, another one starts, downloads everything and ends."""
+
+    def fetch(url, destination, *, max_bytes):
+        destination.parent.mkdir(exist_ok=True)
+        dated = url.endswith("procdate.txt")
+        destination.write_text("20260806\n" if dated else "\n".join(lines))
+        if dated and others:
+            pid = others.pop()
+            with monkeypatch.context() as other:
+                other.setattr("os.getpid", lambda: pid)
+                tpt48._download(tmp_path)
+        return destination
+
+    others = [7]  # ids of processes
+    monkeypatch.setattr(tpt48.files, "fetch", fetch)
+    assert load(root=tmp_path, download=True).source == "real"
+    assert [path.name for path in (tmp_path / "tpt48").iterdir()] == [
+        "climdiv-tmpcst-v1.0.0-20260806"
+    ]
 
 
 def test_borders_are_equal_to_the_published_ones(data_root):

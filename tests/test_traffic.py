@@ -133,6 +133,25 @@ def test_weights_are_computed_from_distances(root):
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
 
 
+def test_positions_with_a_single_quote_are_refused_in_one_line(tmp_path):
+    """The rest of the file is then one cell, which the reader limits."""
+    file = tmp_path / "places.csv"
+    file.write_text('0,"7,34.1,-118.2\n' + 10_000 * "1,8,34.2,-118.3\n")
+    with pytest.raises(ValueError, match=r"places.csv: the file is no list \(.*\); use the"):
+        roads.read_positions(file, ["7", "8"])
+
+
+def test_two_places_of_a_sensor_are_refused(tmp_path):
+    file = tmp_path / "places.csv"
+    rows = ["0,7,34.1,-118.2", "1,8,34.2,-118.3", "2,7,34.1,-118.2"]
+    file.write_text("\n".join(["index,sensor,latitude,longitude", *rows]))
+    found = roads.read_positions(file, ["7", "8"])
+    np.testing.assert_array_equal(found.values, [[-118.2, 34.1], [-118.3, 34.2]])
+    file.write_text("\n".join([*rows, "3,8,34.2,-118.4"]))
+    with pytest.raises(ValueError, match="line 4 has another place of sensor 8 .*; remove"):
+        roads.read_positions(file, ["7", "8"])
+
+
 def damage(root, how):
     folder = root / "metr-la"
     if how == "format":
@@ -140,6 +159,9 @@ def damage(root, how):
             hdf["speed"] = speeds()
     elif how == "no hdf":
         (folder / "metr-la.h5").write_text("speeds")
+    elif how == "damaged hdf":
+        content = (folder / "metr-la.h5").read_bytes()
+        (folder / "metr-la.h5").write_bytes(content.replace(b"TREE", b"LEAF"))
     elif how == "matrix":
         write_matrix(folder / "adj_mx.pkl", SENSORS[:3], WEIGHTS[:3, :3])
     elif how == "no matrix":
@@ -161,6 +183,7 @@ def damage(root, how):
     [
         ("format", ("metr-la.h5", "fixed format")),
         ("no hdf", ("metr-la.h5", "fixed format")),
+        ("damaged hdf", ("metr-la.h5", "fixed format")),
         ("matrix", ("adj_mx.pkl", "sensor 717447")),
         ("no matrix", ("adj_mx.pkl", "DCRNN")),
         ("short", ("metr-la.h5", "23 steps are too few")),

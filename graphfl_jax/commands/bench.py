@@ -141,7 +141,7 @@ def main() -> int:
             console = Console()
             show(report, console)
             for path in write(report, out, "bench", results) if FLAGS.out else ():
-                console.print(path, highlight=False, soft_wrap=True)
+                console.print(path, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -19,7 +19,7 @@ from absl import flags
 from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
-from graphfl_jax.commands.common.comparison import comparison
+from graphfl_jax.commands.common.comparison import comparison, data_text
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
@@ -55,7 +55,7 @@ def main() -> int:
     ]
     console = Console()
     for title, caption, rows in tables(found):
-        left = ("field", "setting", "first", "second", "data", "metric")
+        left = ("field", "setting", "first", "second", "metric")
         console.print(narrow(title, rows, left=left, caption=caption))
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
@@ -80,7 +80,9 @@ def tables(found: dict) -> list[TextTable]:
         cells = [f"{one['diverged']} diverged"] * len(POINTS)
         if one["scores"] is not None:
             cells = [mean_text(one["scores"][point]) for point in POINTS]
-        rows.append([one["name"], one["data"], one["metric"], str(len(one["seeds"])), *cells])
+        rows.append(
+            [one["name"], data_text(one), one["metric"], str(len(one["seeds"])), *cells]
+        )
     better = {"higher" if one["higher_is_better"] else "lower" for one in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""
     caption = f"{direction}mean ± 95 % interval over seeds"
@@ -147,7 +149,7 @@ def write(path: Path, found: dict, notes: list[str]) -> None:
 def csv_text(found: dict) -> str:
     """The scores: a line for each setting, metric and point, with all digits."""
     text = io.StringIO()
-    heads = ("name", "method", "data", "metric", "seeds", "diverged")
+    heads = ("name", "method", "data", "source", "extent", "metric", "seeds", "diverged")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["setting", *heads[1:], *found["fields"], "point", "mean", "half_width"])
     for one in found["settings"]:

@@ -67,6 +67,7 @@ from graphfl_jax.commands.paper.pfedgat_figures import (
     joining,
     joining_rows,
 )
+from graphfl_jax.commands.paper.row_text import spread_text
 from graphfl_jax.configs import changed, for_any_task, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
@@ -167,9 +168,8 @@ def main() -> int:
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     made += f" {cache.counts()}." if cache.new or cache.found else ""
     write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")
-    Console().print(
-        f"{out}/{FLAGS.figure}.png, .svg, .json and .md", highlight=False, soft_wrap=True
-    )
+    files = f"{out}/{FLAGS.figure}.png, .svg, .json and .md"
+    Console().print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -389,7 +389,7 @@ def _spread(line, scores):
     if not scores:
         return "", ""
     values = UNITS[line["metric"]][0] * np.array(scores)
-    return f"{values.mean():.2f}", f"{values.std():.2f}"
+    return f"{values.mean():.2f}", spread_text(values)
 
 
 def start() -> None:

@@ -150,6 +150,7 @@ def main() -> int:
         f"{note}; {counts}\n{out}/robustness.json and .md; "
         f"{' and '.join(figures)}.png and .svg",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     return 0

@@ -30,7 +30,6 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.table import Table
 
 import graphfl_jax
 from graphfl_jax.build import variant_of
@@ -53,6 +52,7 @@ from graphfl_jax.commands.common.result_tables import (
     rejected_text,
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
+from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.common.view_files import write_views
@@ -116,7 +116,7 @@ def run_and_print_seeds(config: ConfigDict) -> int:
             config_file=configuration_file(),
         )
     console = Console()
-    console.print(seeds_table(runs))
+    console.print(seeds_table(runs).wide())
     for path, run in zip(folders.values(), runs, strict=True):
         end = "; diverged" if run["diverged"] else ""
         console.print(
@@ -173,8 +173,8 @@ def run_and_print(config: ConfigDict) -> int:
         )
         return 1
     variant, dataset = result.results["variant"], result.results["dataset"]
-    console.print(score_table(result.results, published(config, variant, dataset)))
-    tables = further_tables(result.results)
+    tables = [score_table(result.results, published(config, variant, dataset))]
+    tables += further_tables(result.results)
     if result.results["new_clients"]:
         tables.append(new_clients_table(result.results))
         if "architectures" in result.results["new_clients"]:
@@ -217,7 +217,7 @@ def remedy(config: ConfigDict, result: graphfl_jax.Result) -> str:
     return f"the inputs range from {low:.3g} to {high:.3g}: {lower}"
 
 
-def score_table(results: dict, paper: Score | None) -> Table:
+def score_table(results: dict, paper: Score | None) -> TextTable:
     """Test scores at G, L and P after the last round, and a published score if there is one.
 
     Splits that all clients share have a column for their mean.
@@ -225,16 +225,13 @@ def score_table(results: dict, paper: Score | None) -> Table:
     data, metric = results["dataset"], results["metric"]
     shared = sorted(results["scores"].keys() - {"final", "validation", "best_val"})
     better = "higher" if results["higher_is_better"] else "lower"
-    table = Table(
-        title=f"{results['variant']} on {data['name']}, data: {data['source']}"
-        + (f"\n{data['extent']}" if data["extent"] else ""),
-        caption=f"{better} is better; after round {results['rounds']}, test"
-        + (f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}" if paper else ""),
-    )
-    table.add_column("scored at")
+    title = f"{results['variant']} on {data['name']}, data: {data['source']}"
+    title += f"\n{data['extent']}" if data["extent"] else ""
+    caption = f"{better} is better; after round {results['rounds']}, test"
+    if paper:
+        caption += f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}"
     columns = (metric, "sd over clients", "worst decile")
-    for column in (*columns, *(f"{metric}, {split} test" for split in shared)):
-        table.add_column(column, justify="right")
+    rows = [["scored at", *columns, *(f"{metric}, {split} test" for split in shared)]]
     meanings = {
         "G": "G  as received",
         "L": "L  after local training",
@@ -245,8 +242,8 @@ def score_table(results: dict, paper: Score | None) -> Table:
         names = ("mean", "std_clients", "worst_decile")
         numbers = [scores[name] for name in names]
         numbers += [results["scores"][split][point]["mean"] for split in shared]
-        table.add_row(meaning, *(f"{number:.4g}" for number in numbers))
-    return table
+        rows.append([meaning, *(f"{number:.4g}" for number in numbers)])
+    return TextTable(title, caption, rows)
 
 
 def footer(results: dict, out: Path) -> str:

@@ -62,7 +62,7 @@ def main() -> int:
         console.print(f"{', '.join(own.faults)}: {own.why}", markup=False, soft_wrap=True)
     found = {"seed": FLAGS.seed, "runs": [own._asdict() for own in outcomes], "memory": memory}
     write_json(out / "soak.json", found)
-    console.print(f"{out}/soak.json", highlight=False)
+    console.print(f"{out}/soak.json", highlight=False, markup=False)
     grown = bool(memory) and any(
         memory[-1][what] > GROWTH * memory[0][what] for what in ("bytes", "maps")
     )

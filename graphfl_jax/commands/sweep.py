@@ -205,6 +205,7 @@ def main() -> int:
         f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
         f"{diverged} diverged\n{files}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     return 0

@@ -58,6 +58,7 @@ from graphfl_jax.commands.paper.table_text import error_markdown, error_table, f
 from graphfl_jax.commands.paper.tables import TABLES, Table
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.metrics import Units
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
@@ -137,7 +138,7 @@ def main() -> int:
     for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
         console.print(table.console(list(own)))
     for note in table.notes(rows):
-        console.print(note, soft_wrap=True)
+        console.print(note, markup=False, soft_wrap=True)
     parts = [table.markdown(rows)]
     with_errors = baselines + [row for row in rows if row.get("errors")]
     for name in dict.fromkeys(cell.dataset for cell in cells):
@@ -151,7 +152,8 @@ def main() -> int:
     page = "\n".join([f"{made} {counts}.\n", *parts])
     write_text(out / f"{name}.md", page)
     pages.publish(page)
-    console.print(f"{counts}; {out}/{name}.md and .json", highlight=False, soft_wrap=True)
+    files = f"{counts}; {out}/{name}.md and .json"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
@@ -223,10 +225,10 @@ def number_of_clients(cell: Cell) -> str:
 
 def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
     """Rows of the forecast baselines, if the data have physical units."""
-    if not federation.units or federation.new_clients:
+    if not isinstance(federation.units, Units) or federation.new_clients:
         return []
     units = federation.units.name
-    return [forecast_row(cell.dataset, row, units) for row in forecast_rows(federation, task)]
+    return [forecast_row(cell, row, units) for row in forecast_rows(federation, task)]
 
 
 def table_config(cell: Cell, method: str):

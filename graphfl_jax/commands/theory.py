@@ -122,7 +122,8 @@ def main() -> int:
     write_text(out / "theory.md", page(made, tables, lines))
     pages.publish(page(made, tables, lines))
     save_figure(draw_risks(curves, NAMES), out / "theory")
-    console.print(f"{out}/theory.json, .md, .png and .svg", highlight=False, soft_wrap=True)
+    files = f"{out}/theory.json, .md, .png and .svg"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

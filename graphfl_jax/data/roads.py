@@ -83,22 +83,27 @@ def read_positions(file, sensors) -> Positions | None:
       sensors: N ids.
 
     Raises:
-      ValueError: a row has another format, or a sensor is missing.
+      ValueError: a row has another format, or a sensor is missing or has two places.
     """
     if not Path(file).is_file():
         return None
     places = {}
-    with Path(file).open(newline="", encoding="latin1") as text:
-        for number, row in enumerate(csv.reader(text), start=1):
-            try:
-                *_, sensor, latitude, longitude = row
-                places[sensor.strip()] = (float(longitude), float(latitude))
-            except ValueError:
-                if number > 1:  # the first row may be a header
-                    raise ValueError(
-                        f"{file}: line {number} does not end with sensor,latitude,longitude; "
-                        f"use the file from {URL}, or remove it"
-                    ) from None
+    for number, row in _rows(file):
+        try:
+            *_, sensor, latitude, longitude = row
+            sensor, place = sensor.strip(), (float(longitude), float(latitude))
+        except ValueError:
+            if number > 1:  # the first row may be a header
+                raise ValueError(
+                    f"{file}: line {number} does not end with sensor,latitude,longitude; "
+                    f"use the file from {URL}, or remove it"
+                ) from None
+            continue
+        if places.setdefault(sensor, place) != place:
+            raise ValueError(
+                f"{file}: line {number} has another place of sensor {sensor} than a line "
+                f"before; remove one of the lines"
+            )
     for sensor in sensors:
         if not np.isfinite(places.get(sensor, np.nan)).all():
             raise ValueError(
@@ -153,27 +158,25 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
         be computed.
     """
     found = {}  # metres by pair
-    with Path(file).open(newline="", encoding="latin1") as text:
-        for number, row in enumerate(csv.reader(text), start=1):
-            try:
-                start, end, metres = map(str.strip, row)
-                own = float(metres)
-            except ValueError:
-                if number > 1:  # the first row may be a header
-                    raise ValueError(
-                        f"{file}: line {number} is not from,to,metres; use the file from {URL}"
-                    ) from None
-                continue
-            if not 0 <= own < np.inf:
+    for number, row in _rows(file):
+        try:
+            start, end, metres = map(str.strip, row)
+            own = float(metres)
+        except ValueError:
+            if number > 1:  # the first row may be a header
                 raise ValueError(
-                    f"{file}: line {number} has the distance {metres}; give metres of at "
-                    f"least 0"
-                )
-            if found.setdefault((start, end), own) != own:
-                raise ValueError(
-                    f"{file}: line {number} has another distance from {start} to {end} than a "
-                    f"line before, {metres} and {found[start, end]:g}; remove one of the lines"
-                )
+                    f"{file}: line {number} is not from,to,metres; use the file from {URL}"
+                ) from None
+            continue
+        if not 0 <= own < np.inf:
+            raise ValueError(
+                f"{file}: line {number} has the distance {metres}; give metres of at least 0"
+            )
+        if found.setdefault((start, end), own) != own:
+            raise ValueError(
+                f"{file}: line {number} has another distance from {start} to {end} than a "
+                f"line before, {metres} and {found[start, end]:g}; remove one of the lines"
+            )
     ids = sensors or list(dict.fromkeys(end for pair in found for end in pair))
     index = {sensor: i for i, sensor in enumerate(ids)}
     distances = np.full((len(ids), len(ids)), np.inf)
@@ -197,6 +200,17 @@ def weights_of(distances) -> np.ndarray:
         )
     weights = np.exp(-np.square(distances / sigma))
     return np.where(weights < THRESHOLD, 0.0, weights)
+
+
+def _rows(file):
+    """The numbers and the cells of the rows of a text file."""
+    with Path(file).open(newline="", encoding="latin1") as text:
+        try:
+            yield from enumerate(csv.reader(text), start=1)
+        except csv.Error as error:
+            raise ValueError(
+                f"{file}: the file is no list ({error}); use the file from {URL}"
+            ) from error
 
 
 def _unique(file, ids):

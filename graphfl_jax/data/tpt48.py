@@ -6,6 +6,7 @@ climdiv-tmpcst. States with a common border are joined. The task is that of Xu e
 Graph-Relational Domain Adaptation, ICLR 2022: predict the next six months from six months.
 """
 
+import os
 import warnings
 from pathlib import Path
 from typing import Annotated
@@ -119,7 +120,8 @@ def read_table(path, *, first_year) -> np.ndarray:
     and twelve months (7 each). Numbers above 048 are Alaska and regions.
 
     Raises:
-      ValueError: a line has another format, or a value is missing.
+      ValueError: a line has another format, a value is missing, or two lines differ in the
+        values of a year of a state.
     """
     table = np.full((NUM_STATES, LAST_YEAR + 1 - first_year, 12), np.nan)
     # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
@@ -133,7 +135,13 @@ def read_table(path, *, first_year) -> np.ndarray:
                 f"{path}: line {number}: {us_states.STATES[state - 1][0]} has no value for "
                 f"month {month} of {year}; use a complete release"
             )
-        table[state - 1, year - first_year] = months
+        known = table[state - 1, year - first_year]
+        if np.any(known != months) and not np.isnan(known).any():
+            raise ValueError(
+                f"{path}: line {number}: {us_states.STATES[state - 1][0]} has other values of "
+                f"{year} than on a line before; use a complete release"
+            )
+        known[:] = months
     absent = np.argwhere(np.isnan(table).any(axis=2))
     if len(absent):
         state, year = absent[0]
@@ -242,7 +250,9 @@ def _find(root, source, path, download):
 def _download(root):
     """Downloads NOAA's current release into the folder tpt48 of `root`."""
     folder = root / "tpt48"
-    note = files.fetch(_URL + "procdate.txt", folder / "procdate.txt", max_bytes=1000)
+    # Other processes that start at the same time download the date and the file too.
+    note = folder / f"procdate-{os.getpid()}.txt"
+    files.fetch(_URL + "procdate.txt", note, max_bytes=1000)
     date = note.read_text("latin1").strip()
     note.unlink()
     if len(date) != 8 or not date.isdecimal():
@@ -254,7 +264,7 @@ def _download(root):
     try:
         read_table(file, first_year=FIRST_YEAR)
     except ValueError:
-        file.unlink()  # the next run must not read it
+        file.unlink(missing_ok=True)  # the next run must not read it
         raise
     return file
 

@@ -238,7 +238,7 @@ def _read_frame(file, read):
             if len(frames) != 1:
                 raise KeyError("no single frame with block0_values")
             return read(frames[0])
-    except (AttributeError, OSError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, OSError, KeyError, RuntimeError, TypeError, ValueError) as error:
         why = " ".join(str(error).strip("\"'").split())
         raise ValueError(
             f"{file}: the file is not a pandas frame of speeds in fixed format ({why}); use "

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.plots import save_figure
@@ -26,11 +27,11 @@ class Report(NamedTuple):
 def show(report: Report, console: Console) -> None:
     """Prints a report."""
     heads, *rows = report.rows
-    table = Table(title=report.title)
+    table = Table(title=Text(report.title, style="table.title"))
     for i, head in enumerate(heads):
-        table.add_column(head, justify="right" if i else "left", no_wrap=not i)
+        table.add_column(Text(head), justify="right" if i else "left", no_wrap=not i)
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     console.print(table)
     for line in report.lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -120,7 +120,7 @@ def scale(
     title = f"{variant_of(config)}, {results['device']}"
     figure = draw_power(sizes, times, fit, (over, "seconds per round"), title)
     for path in write(report, out, f"scaling_{over}", results, figure):
-        console.print(path, highlight=False, soft_wrap=True)
+        console.print(path, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

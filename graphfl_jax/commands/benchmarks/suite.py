@@ -126,7 +126,8 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
         show(report, console)
         if page and len(report.rows) > 1:
             pages.update(page, block, f"{made}\n\n{markdown(report)}")
-    console.print(f"{out}/suite.json\n{out}/suite.md", highlight=False, soft_wrap=True)
+    files = f"{out}/suite.json\n{out}/suite.md"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
     return 1 if failed else 0
 
 

@@ -164,7 +164,7 @@ def against_torch(
     matplotlib.use("Agg")  # needs no screen
     figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
     for path in write(report, out, "bench", results, figure):
-        console.print(path, highlight=False, soft_wrap=True)
+        console.print(path, highlight=False, markup=False, soft_wrap=True)
     return 0
 
 

@@ -27,16 +27,17 @@ def comparison(runs: list[FinishedRun]) -> dict:
       runs: at least two.
 
     Returns:
-      ``settings``, for each its ``name``, ``method``, ``data``, ``metric``,
-      ``higher_is_better``, ``runs`` (folders), ``seeds``, the number of ``diverged`` runs, its
-      values of the ``fields`` that differ between settings, the ``scores`` at G, L and P as
-      `over_seeds` gives them, None if a run diverged, and such scores of further ``metrics`` by
-      name, None where a metric is undefined; ``fields``, the names of these fields; ``pairs``,
-      with ``first`` and ``second``, their common ``seeds``, the number of ``clients``, and
-      ``points``: at each the mean ``difference`` of second - first, the ``half_width`` of its
-      95 % interval over clients, the numbers of clients for which the second is ``better`` and
-      ``worse``, ``p`` of the test, and ``p_holm``, which Holm's method corrects for the number
-      of pairs; and ``unpaired``, the pairs without a test and why.
+      ``settings``, for each its ``name``, ``method``, ``data``, their ``source`` and ``extent``
+      as in results.json, ``metric``, ``higher_is_better``, ``runs`` (folders), ``seeds``, the
+      number of ``diverged`` runs, its values of the ``fields`` that differ between settings,
+      the ``scores`` at G, L and P as `over_seeds` gives them, None if a run diverged, and such
+      scores of further ``metrics`` by name, None where a metric is undefined; ``fields``, the
+      names of these fields; ``pairs``, with ``first`` and ``second``, their common ``seeds``,
+      the number of ``clients``, and ``points``: at each the mean ``difference`` of
+      second - first, the ``half_width`` of its 95 % interval over clients, the numbers of
+      clients for which the second is ``better`` and ``worse``, ``p`` of the test, and
+      ``p_holm``, which Holm's method corrects for the number of pairs; and ``unpaired``, the
+      pairs without a test and why.
 
     Raises:
       ValueError: two runs have the same configuration and seed.
@@ -70,6 +71,13 @@ def comparison(runs: list[FinishedRun]) -> dict:
         for pair, p in zip(pairs, corrected, strict=True):
             pair["points"][point]["p_holm"] = p
     return {"fields": fields, "settings": settings, "pairs": pairs, "unpaired": unpaired}
+
+
+def data_text(setting: dict) -> str:
+    """The data set of a setting, and whether it is simulated or a part."""
+    simulated = "simulated" * (setting["source"] == "simulated")
+    form = ", ".join(filter(None, [simulated, setting["extent"]]))
+    return f"{setting['data']} ({form})" if form else setting["data"]
 
 
 def differing(configurations: list[dict]) -> list[str]:
@@ -114,6 +122,8 @@ def _setting(name, runs, fields):
         "name": name,
         "method": first.results["variant"],
         "data": first.results["dataset"]["name"],
+        "source": first.results["dataset"]["source"],
+        "extent": first.results["dataset"]["extent"],
         "metric": first.results["metric"],
         "higher_is_better": first.results["higher_is_better"],
         "runs": [str(run.path) for run in runs.values()],
@@ -166,7 +176,8 @@ def _paired(first, second, higher_is_better):
     seeds = sorted(first.keys() & second.keys())
     points = {}
     for point in POINTS:
-        change = _per_client(second, seeds, point) - _per_client(first, seeds, point)
+        scores = [_per_client(runs, seeds, point) for runs in (first, second)]
+        change = _differences(*scores)
         gain = change if higher_is_better else -change
         points[point] = {
             "difference": float(change.mean()),
@@ -176,6 +187,22 @@ def _paired(first, second, higher_is_better):
             "p": wilcoxon_p(change),
         }
     return {"seeds": seeds, "clients": len(change), "points": points}
+
+
+def _differences(first, second):
+    """Differences second - first [N], with the same size where only rounding makes it differ.
+
+    Scores are float32. Differences of the same size must be ties of the test, and those of
+    equal scores must be 0.
+    """
+    change = second - first
+    rounding = 4 * np.finfo(np.float32).eps * max(np.abs(first).max(), np.abs(second).max())
+    sizes, size = np.abs(change), 0.0
+    for i in np.argsort(sizes):
+        if sizes[i] > size + rounding:
+            size = sizes[i]
+        sizes[i] = size
+    return np.sign(change) * sizes
 
 
 def _per_client(runs, seeds, point):

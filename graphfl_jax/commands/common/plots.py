@@ -65,7 +65,8 @@ def draw_panels(
     """Means over seeds as in `draw_lines`, with a panel for each list of lines.
 
     Args:
-      panels: title -> lines as of `draw_lines`, of the same methods in every panel.
+      panels: title -> lines as of `draw_lines`, of the same methods in every panel. A remark in
+        parentheses after a name, such as "(1 diverged)", is in the legend.
       label: label of the x axis.
       ticks: of a logarithmic x axis; without any, it is linear.
     """
@@ -84,9 +85,28 @@ def draw_panels(
             own.xaxis.set_major_locator(MaxNLocator(integer=True))
         own.grid(alpha=0.3)
     axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
-    handles, names = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize="small")
+    handles, _ = axes[0, 0].get_legend_handles_labels()
+    figure.legend(
+        *(handles, _legend_of(panels)),
+        loc="outside right center",
+        frameon=False,
+        fontsize="small",
+    )
     return figure
+
+
+def _legend_of(panels):
+    """The methods, each with the remarks of its lines in all panels, a row for each panel."""
+    names = []
+    for lines in zip(*panels.values(), strict=True):
+        parts = [line["name"].partition(" (") for line in lines]
+        remarks = [
+            f"{title}: {remark.removesuffix(')')}"
+            for title, (*_, remark) in zip(panels, parts, strict=True)
+            if remark
+        ]
+        names.append("\n".join([parts[0][0], *remarks]))
+    return names
 
 
 def _draw_line(axes, style, line, *, marker):

@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import stdev
 
 from ml_collections import ConfigDict
-from rich.table import Table
 
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.finished_runs import damaged, read_object
 from graphfl_jax.commands.common.statistics import over_seeds
+from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.attack_results import check_attacked
@@ -162,28 +162,29 @@ def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> None:
     folder.finish(outcome.results)
 
 
-def seeds_table(runs: list[dict]) -> Table:
+def seeds_table(runs: list[dict]) -> TextTable:
     """Means over the seeds that did not diverge, with their spread and 95 % interval."""
     first, kept = runs[0], [run for run in runs if not run["diverged"]]
     lost = len(runs) - len(kept)
     better = "higher" if first["higher_is_better"] else "lower"
-    table = Table(
-        title=f"{first['variant']} on {first['dataset']['name']}, data: "
-        f"{first['dataset']['source']}, {len(kept)} seeds",
-        caption=f"{better} is better; {first['metric']} after round {first['rounds']}, test, "
-        f"means over clients" + f"; {lost} seeds diverged and are left out" * bool(lost),
+    title = (
+        f"{first['variant']} on {first['dataset']['name']}, data: "
+        f"{first['dataset']['source']}, {len(kept)} seeds"
     )
-    table.add_column("scored at")
-    for column in ("mean over seeds", "95 % interval", "sd over seeds", "sd over clients"):
-        table.add_column(column, justify="right")
+    caption = (
+        f"{better} is better; {first['metric']} after round {first['rounds']}, test, "
+        f"means over clients" + f"; {lost} seeds diverged and are left out" * bool(lost)
+    )
+    columns = ("mean over seeds", "95 % interval", "sd over seeds", "sd over clients")
+    rows = [["scored at", *columns]]
     for point in POINTS if kept else ():
         scores = [run["scores"]["final"][point] for run in kept]
         own = over_seeds([score["mean"] for score in scores])
         clients = over_seeds([score["std_clients"] for score in scores])["mean"]
         half = "" if own["half_width"] is None else f"± {own['half_width']:.2g}"
         spread = sample_deviation(own["seeds"])
-        table.add_row(point, f"{own['mean']:.4g}", half, spread, f"{clients:.4g}")
-    return table
+        rows.append([point, f"{own['mean']:.4g}", half, spread, f"{clients:.4g}"])
+    return TextTable(title, caption, rows)
 
 
 def sample_deviation(values: list[float]) -> str:

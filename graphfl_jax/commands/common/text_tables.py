@@ -1,9 +1,13 @@
-"""Rows of text as tables: for the console and as Markdown. The first row holds the heads."""
+"""Rows of text as tables: for the console and as Markdown. The first row holds the heads.
+
+Brackets are printed as they are: Rich takes them for markup in `str`, but not in `Text`.
+"""
 
 from typing import NamedTuple
 
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 
 class TextTable(NamedTuple):
@@ -16,12 +20,12 @@ class TextTable(NamedTuple):
     def wide(self) -> Table:
         """For a console: with a box, and all columns but the first aligned to the right."""
         (first, *others), *body = self.rows
-        table = Table(title=self.title, caption=self.caption)
-        table.add_column(first)
+        table = Table(title=_title(self.title), caption=_caption(self.caption))
+        table.add_column(Text(first))
         for head in others:
-            table.add_column(head, justify="right")
+            table.add_column(Text(head), justify="right")
         for row in body:
-            table.add_row(*row)
+            table.add_row(*map(Text, row))
         return table
 
 
@@ -46,19 +50,27 @@ def narrow(
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        title=title,
-        caption=caption,
+        title=_title(title),
+        caption=_caption(caption),
     )
     body = [[cell.replace("±", " ±") for cell in row] for row in body]
     for head, *cells in zip(heads, *body, strict=True):
         if head in left:
-            table.add_column(head, no_wrap=True)
+            table.add_column(Text(head), no_wrap=True)
         else:
             words = " ".join([head, *cells]).split()
-            table.add_column(head, justify="right", min_width=max(map(len, words)))
+            table.add_column(Text(head), justify="right", min_width=max(map(len, words)))
     for row in body:
-        table.add_row(*row)
+        table.add_row(*map(Text, row))
     return table
+
+
+def _title(text):
+    return Text(text, style="table.title")
+
+
+def _caption(text):
+    return text and Text(text, style="table.caption")
 
 
 def markdown_table(rows: list[list[str]]) -> str:

@@ -12,7 +12,7 @@ from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.flha import CLIENTS, NONE_REPLACED, SIZES, TABLES
 from graphfl_jax.commands.paper.flha_published import PUBLISHED
-from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes
+from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes, spread_text
 from graphfl_jax.evaluation import POINTS
 
 DROP = "mean drop"
@@ -170,7 +170,7 @@ def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
                 [
                     *(*begin, *tests, *_cells(table, seeds)),
                     *(f"{means[at].mean():.2f}" for at in POINTS),
-                    f"{means['P'].std():.2f}",
+                    spread_text(means["P"]),
                     *(f"{row['floats'][way]:.3f}" for way in ("down", "up")),
                 ]
             )

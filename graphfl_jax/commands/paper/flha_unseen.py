@@ -24,7 +24,7 @@ from graphfl_jax.commands.paper.flha_text import (
     SMALL,
     size_of,
 )
-from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes
+from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes, spread_text
 
 SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
 HEADS = (
@@ -92,10 +92,7 @@ def unseen_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
         for line in lines:
             scores = scale * np.array(line["seeds"])
             rows += [
-                [
-                    *(name, line["name"], str(played)),
-                    *(f"{of_seeds:.2f}" for of_seeds in (own.mean(), own.std())),
-                ]
+                [name, line["name"], str(played), f"{own.mean():.2f}", spread_text(own)]
                 for played, own in zip(line["x"], scores.T, strict=True)
                 if played in SHOWN
             ]
@@ -141,7 +138,7 @@ def score_rows(rows: list[dict]) -> list[list[str]]:
         else:
             own, refined = (np.array(row["scores"][point]) for point in ("G", "P"))
             cells += [f"{own[:, played].mean():.2f}" for played in SHOWN]
-            cells += [f"{number:.2f}" for number in (own[:, -1].std(), refined[:, -1].mean())]
+            cells += [spread_text(own[:, -1]), f"{refined[:, -1].mean():.2f}"]
             cells += [f"{row['floats'][way]:.3f}" for way in ("down", "up")]
         paper = row["published"]
         text.append([*cells, "" if paper is None else f"{paper:.2f}"])

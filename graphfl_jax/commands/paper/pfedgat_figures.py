@@ -12,6 +12,7 @@ from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.pfedgat import ALLOCATED_METHODS, NEW_CLIENT_METHODS, cell
+from graphfl_jax.commands.paper.row_text import spread_text
 from graphfl_jax.configs import changed
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
@@ -186,6 +187,6 @@ def joining_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
             for k, played in enumerate(line["x"]):
                 scores = {p: scale * np.array([own[k] for own in line[p]]) for p in POINTS}
                 numbers = [f"{scores[p].mean():.2f}" for p in POINTS]
-                spread = f"{scores['P'].std():.2f}"
+                spread = spread_text(scores["P"])
                 rows.append([dataset, line["name"], str(played), *numbers, spread])
     return rows

@@ -9,7 +9,7 @@ from graphfl_jax.commands.common.text_tables import escaped, markdown_table, nar
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.pfedgat import PUBLISHED
-from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes
+from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes, spread_text
 from graphfl_jax.commands.paper.table_text import over_seeds
 from graphfl_jax.evaluation import POINTS
 
@@ -122,7 +122,7 @@ def score_rows(rows: list[dict]) -> list[list[str]]:
             better = row["scores"][BETTER]
             cells += [f"{row['scores'][point]['mean']:.2f}" for point in (*POINTS, BETTER)]
             cells.append(", ".join(sorted(set(row["at"]))))
-            cells += [f"{better[name]:.2f}" for name in ("std_seeds", "std_clients")]
+            cells += [spread_text(better["seeds"]), f"{better['std_clients']:.2f}"]
         paper = row["published"]
         text.append([*cells, "" if paper is None else f"{paper:.2f}"])
     return text

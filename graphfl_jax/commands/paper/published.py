@@ -205,6 +205,8 @@ def published(
 ) -> Score | None:
     """The published score of a variant if the run follows the papers' protocol, else None.
 
+    The papers' clean runs have neither an attack nor a defence.
+
     Args:
       config: configuration of the run.
       variant: `build.variant_of` the configuration.
@@ -218,6 +220,8 @@ def published(
     comparable = (
         dataset["source"] != "simulated"
         and not dataset["extent"]
+        and not config.attack.name
+        and not config.defence.name
         and config.new_clients.fraction == (0.2 if table == "panacea_3" else 0.0)
         and all(_value(config, field, value) == value for field, value in expected.items())
     )

@@ -22,9 +22,11 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
       `over_seeds`:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; and ``success`` of a
-      backdoor in %. ``points`` is None if a run diverged or has no benign clients.
+      backdoor in %. ``points`` is None if a run diverged or has no benign clients; without
+      ``loss`` if only a clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
-      `NEIGHBOURS` as their share of malicious neighbours, where there are such clients.
+      `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
+      losses.
       ``rejected`` has the shares of rejected uploads of ``honest`` and ``malicious`` clients
       in %, where a defence rejects uploads.
     """
@@ -41,24 +43,27 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         "neighbours": {},
         "rejected": {},
     }
-    if any(map(diverged, runs + clean)) or any(not run["attack"]["benign"] for run in runs):
+    if row["diverged"] or any(not run["attack"]["benign"] for run in runs):
         return row
+    with_loss = not any(map(diverged, clean))
     sign = scale if runs[0]["higher_is_better"] else -scale
     row["points"] = {}
     for point in POINTS:
         values = {"benign": [], "all": [], "loss": [], "success": []}
         for run, clean_run in zip(runs, clean, strict=True):
             attack = run["attack"]
-            final, clean_final = (one["scores"]["final"][point] for one in (run, clean_run))
             benign = attack["benign"][point]["mean"]
-            clean_benign = np.delete(clean_final["per_client"], attack["ids"]).mean()
             values["benign"].append(scale * benign)
-            values["all"].append(scale * final["mean"])
-            values["loss"].append(sign * (clean_benign - benign))
+            values["all"].append(scale * run["scores"]["final"][point]["mean"])
+            if with_loss:
+                before = clean_run["scores"]["final"][point]["per_client"]
+                clean_benign = np.delete(before, attack["ids"]).mean()
+                values["loss"].append(sign * (clean_benign - benign))
             if attack["success"]:
                 values["success"].append(100 * attack["success"][point])
         row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
-    row["neighbours"] = _by_neighbours(runs, clean, sign)
+    if with_loss:
+        row["neighbours"] = _by_neighbours(runs, clean, sign)
     for kind in ("honest", "malicious"):
         shares = [(run["rejected"] or {}).get(kind) for run in runs]
         if None not in shares:
@@ -95,30 +100,43 @@ def _validation(runs):
 def with_best_defences(rows: list[dict]) -> list[dict]:
     """The rows of one defence for each method: the most stable, then the best on validation.
 
+    Validation scores are means over the attacks and shares with which no defence of the method
+    diverged; if there are none, over those with which the defence itself did not diverge.
+
     Args:
-      rows: of `robustness_row`, with ``method``, and ``undefended``, its name without defence.
+      rows: of `robustness_row`, with ``attack``, ``ratio``, ``method``, and ``undefended``, its
+        name without defence.
 
     Raises:
       ValueError: runs that did not diverge have no validation score.
     """
-
-    def rank(method):
-        own = [row for row in rows if row["method"] == method]
-        scores = [row["validation"] for row in own if not row["diverged"]]
-        if None in scores:
-            raise ValueError(
-                "best_defences chooses by validation, and there is no validation split; set "
-                "--config.data.val_fraction=0.2"
-            )
-        sign = 1 if own[0]["higher_is_better"] else -1
-        broken = sum(row["diverged"] for row in own)
-        return -broken, sign * float(np.mean(scores)) if scores else -np.inf
-
+    if any(row["validation"] is None and not row["diverged"] for row in rows):
+        raise ValueError(
+            "best_defences chooses by validation, and there is no validation split; set "
+            "--config.data.val_fraction=0.2"
+        )
     best = []
     for undefended in dict.fromkeys(row["undefended"] for row in rows):
-        of_all = [row["method"] for row in rows if row["undefended"] == undefended]
-        best.append(max(dict.fromkeys(of_all), key=rank))
+        of_all = [row for row in rows if row["undefended"] == undefended]
+        by_method = {}
+        for row in of_all:
+            by_method.setdefault(row["method"], []).append(row)
+        left_out = {(row["attack"], row["ratio"]) for row in of_all if row["diverged"]}
+        ranks = {method: _rank(own, left_out) for method, own in by_method.items()}
+        best.append(max(ranks, key=ranks.get))
     return [row for row in rows if row["method"] in best]
+
+
+def _rank(rows, left_out):
+    """The smaller number of diverged runs is better, then the better validation score."""
+    scores = {
+        (row["attack"], row["ratio"]): row["validation"] for row in rows if not row["diverged"]
+    }
+    common = [score for cell, score in scores.items() if cell not in left_out]
+    chosen = common or list(scores.values())
+    sign = 1 if rows[0]["higher_is_better"] else -1
+    broken = sum(row["diverged"] for row in rows)
+    return -broken, sign * float(np.mean(chosen)) if chosen else -np.inf
 
 
 def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
@@ -184,11 +202,14 @@ def excess_losses(rows: list[dict], first: str) -> list[dict]:
     for row in rows:
         if row["method"] == first or row["ratio"] == 0:
             continue
-        points, first_points = row["points"], reference[row["ratio"]]
+        pair = [
+            points and points["P"].get("loss")
+            for points in (row["points"], reference[row["ratio"]])
+        ]
         excess = None
-        if points and first_points:
-            pair = (points["P"]["loss"]["seeds"], first_points["P"]["loss"]["seeds"])
-            excess = {"P": {"excess_loss": over_seeds(np.subtract(*pair).tolist())}}
+        if all(pair):
+            changes = np.subtract(*(loss["seeds"] for loss in pair)).tolist()
+            excess = {"P": {"excess_loss": over_seeds(changes)}}
         compared.append(row | {"points": excess})
     return compared
 

@@ -1,5 +1,9 @@
 """What the rows of all tables of runs have, and the notes below these tables."""
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from graphfl_jax.build import variant_of
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.units import UNITS
@@ -24,6 +28,11 @@ def common_row(config, runs: list[dict]) -> dict:
         "source": first["dataset"]["source"],
         "extent": first["dataset"]["extent"],
     }
+
+
+def spread_text(scores: Sequence[float]) -> str:
+    """The standard deviation over seeds as text; empty for one seed."""
+    return f"{np.std(scores):.2f}" if len(scores) > 1 else ""
 
 
 def sizes(rows: list[dict]) -> list[str]:

@@ -7,9 +7,11 @@ from rich.table import Table
 from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
-from graphfl_jax.commands.paper.row_text import common_row
+from graphfl_jax.commands.paper.row_text import common_row, spread_text
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import OWN
 
 HEADS = ("data", "method", "P", "sd clients", "sd seeds", "worst decile", "Jain", "G")
 
@@ -33,8 +35,9 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     }
     if row["diverged"]:
         return row
-    if runs[0]["errors"] and table != "panacea_3":  # errors exclude new clients
-        row["units"] = runs[0]["errors"]["units"]
+    errors = runs[0]["errors"]  # without new clients
+    if errors and errors["units"] != OWN and table != "panacea_3":
+        row["units"] = errors["units"]
         row["errors"] = {
             point: jax.tree.map(
                 lambda *seeds: float(np.mean(seeds)), *(run["errors"][point] for run in runs)
@@ -74,18 +77,26 @@ def over_seeds(summaries: list[dict], scale: float) -> dict:
     }
 
 
-def forecast_row(dataset: str, forecast: dict, units: str) -> dict:
+def forecast_row(cell: Cell, forecast: dict, units: str) -> dict:
     """A row of a forecast baseline, from an element of `forecast_baselines.forecast_rows`."""
-    return {"data": dataset, "method": forecast["method"], "units": units} | {
+    return {
+        "data": cell.dataset,
+        "setting": cell.setting,
+        "method": forecast["method"],
+        "units": units,
         "mse": forecast["scores"]["mean"],
         "errors": {"P": forecast["errors"]},
     }
 
 
 def error_rows(rows: list[dict]) -> list[list[str]]:
-    """Heads, and the errors of each method at G and P at every horizon, as text."""
+    """Heads, and the errors of each method at G and P at every horizon, as text.
+
+    Rows of several configuration files have a column with the file's name.
+    """
     horizons = list(rows[0]["errors"]["P"])
-    text = [["data", "method", "at", "1e-3 MSE", *horizons]]
+    named = any(map(_setting, rows))
+    text = [["data", *["configuration"] * named, "method", "at", "1e-3 MSE", *horizons]]
     for row in rows:
         for point in ("G", "P"):
             errors = row["errors"].get(point)
@@ -93,8 +104,14 @@ def error_rows(rows: list[dict]) -> list[list[str]]:
                 continue
             mse = 1e3 * row["mse"] if "mse" in row else row["scores"][point]["mean"]
             cells = [error_cell(errors[horizon]) for horizon in horizons]
-            text.append([row["data"], row["method"], point, f"{mse:.1f}", *cells])
+            setting = [_setting(row)] * named
+            text.append([row["data"], *setting, row["method"], point, f"{mse:.1f}", *cells])
     return text
+
+
+def _setting(row):
+    """The name of the configuration file of a row; empty in tables of papers."""
+    return row.get("setting", "")
 
 
 def heads_of(table: str) -> tuple[str, ...]:
@@ -112,8 +129,9 @@ def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
             cells += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * empty]
         else:
             score = row["scores"]["P"]
-            names = ("mean", "std_clients", "std_seeds", "worst_decile")
-            cells += [f"{score[name]:.2f}" for name in names] + [f"{score['jain']:.3f}"]
+            cells += [f"{score[name]:.2f}" for name in ("mean", "std_clients")]
+            cells += [spread_text(score["seeds"]), f"{score['worst_decile']:.2f}"]
+            cells.append(f"{score['jain']:.3f}")
             last = row["adapted"][-1]["P"] if table == "panacea_3" else row["scores"]["L"]
             cells += [f"{score['mean']:.2f}" for score in (row["scores"]["G"], last)]
         paper = row["published"]
@@ -137,7 +155,12 @@ def console_table(table: str, rows: list[dict]) -> Table:
 def error_table(rows: list[dict]) -> Table:
     """The errors of `error_rows` of one data set, for a console."""
     title = _error_title(rows)
-    return narrow(title, _without_data(error_rows(rows)), caption="without missing targets")
+    return narrow(
+        title,
+        _without_data(error_rows(rows)),
+        left=("configuration", "method"),
+        caption="without missing targets",
+    )
 
 
 def _error_title(rows):
@@ -170,10 +193,13 @@ def notes(rows: list[dict]) -> list[str]:
     """Notes on simulated and partial data, and on published scores marked by a star."""
     parts = {}
     for row in rows:
-        if row["source"] == "simulated" or row["extent"]:
-            parts[row["data"]] = row["extent"] or "simulated"
+        simulated = "simulated" * (row["source"] == "simulated")
+        data = " on ".join(filter(None, [_setting(row), row["data"]]))
+        parts[data] = ", ".join(filter(None, [simulated, row["extent"]]))
     data_notes = [
-        f"{data}: {part}; not comparable with published scores" for data, part in parts.items()
+        f"{data}: {part}; not comparable with published scores"
+        for data, part in parts.items()
+        if part
     ]
     return data_notes + [
         f"* {row['method']} on {row['data']}: {row['out_of_reach']}"

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfl_jax.commands.common.comparison import comparison, differing
+from graphfl_jax.commands.common.comparison import comparison, data_text, differing
 from graphfl_jax.commands.common.finished_runs import FinishedRun
 from graphfl_jax.evaluation import POINTS
 
@@ -33,8 +33,9 @@ def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str,
         name = names[one["name"]] = _name(one, settings)
         units[one["name"]] = {key: own[0][key] for key in ("factor", "unit")}
         groups.append(
-            {key: one[key] for key in ("data", "metric", "seeds", "diverged", "scores")}
-            | {"name": name, "higher": one["higher_is_better"], "curve": _mean_curve(own)}
+            {key: one[key] for key in ("metric", "seeds", "diverged", "scores")}
+            | {"name": name, "data": data_text(one), "curve": _mean_curve(own)}
+            | {"higher": one["higher_is_better"]}
             | units[one["name"]]
         )
     shown = [

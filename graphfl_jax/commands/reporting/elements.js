@@ -11,14 +11,8 @@ const SCALE = [
   [188, 175, 111],
   [255, 234, 70],
 ];
-const LINES = [
-  ["var(--g)", ""],
-  ["var(--l)", "7 4"],
-  ["var(--p)", "2 3"],
-  ["var(--soft)", "10 3 2 3"],
-  ["var(--mark)", "14 4"],
-  ["var(--ink)", "4 2"],
-];
+const COLOURS = ["--g", "--l", "--p", "--soft", "--mark", "--ink"];
+const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "4 2"];
 const state = { run: 0, view: "P", node: 0, sort: { key: "name", up: true } };
 let rows = [],
   nodes = [];
@@ -107,9 +101,17 @@ function meaning(run) {
   return `test ${withUnit(run)} at ${state.view}; ${run.higher ? "higher" : "lower"} is better`;
 }
 
+/** The colour and the dashes of a line: every colour has other dashes when it comes again. */
+function lineStyle(k) {
+  const again = Math.floor(k / COLOURS.length);
+  return [`var(${COLOURS[k % COLOURS.length]})`, DASHES[(k + again) % DASHES.length]];
+}
+
 function range(values) {
   const known = values.filter((value) => value !== null);
-  return known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
+  let [low, high] = known.length ? [known[0], known[0]] : [0, 0];
+  for (const value of known) [low, high] = [Math.min(low, value), Math.max(high, value)];
+  return [low, high];
 }
 
 /** The range of colours: without the outer twentieths of many values, so that a few do not flatten the rest. */

@@ -212,14 +212,15 @@ def _attack(results, clients):
 
 
 def _traffic(results, values):
-    """Bytes per client and round, and of all clients in all rounds."""
+    """Bytes per client and round, and of all clients in all rounds.
+
+    A run that diverged has no total: its results do not have the number of its rounds.
+    """
     sent = results["communication"]
+    up, down = sent["up_bytes"], sent["down_bytes"]
     clients = results["rounds"] * values["cohort_size"]
-    return {
-        "up": sent["up_bytes"],
-        "down": sent["down_bytes"],
-        "total": clients * (sent["up_bytes"] + sent["down_bytes"]),
-    }
+    total = None if results["diverged"] else clients * (up + down)
+    return {"up": up, "down": down, "total": total}
 
 
 def settings_of(values: dict[str, Any], variant: str) -> list[dict[str, Any]]:

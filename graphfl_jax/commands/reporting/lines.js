@@ -48,7 +48,7 @@ function lines(series, { x: xName, y: yName, factor }) {
     draw("text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle" }, xName),
   );
   series.forEach((one, k) => {
-    const [stroke, dash] = LINES[k % LINES.length];
+    const [stroke, dash] = lineStyle(k);
     const banded = one.rows.filter(([, , worst]) => worst !== null);
     const edge = [
       ...banded.map(([x, mean]) => [X(x), Y(mean)]),
@@ -75,7 +75,7 @@ function lines(series, { x: xName, y: yName, factor }) {
     }
   });
   const legend = series.map((one, k) => {
-    const [stroke, dash] = LINES[k % LINES.length];
+    const [stroke, dash] = lineStyle(k);
     const line = draw("line", {
       x1: 0,
       x2: 44,

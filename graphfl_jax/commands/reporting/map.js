@@ -67,8 +67,8 @@ function showMap(run) {
   const H = (y1 - y0) * scale + 2 * pad,
     left = (W - (x1 - x0) * scale) / 2;
   const place = (i) => [left + (xs[i] - x0) * scale, pad + (y1 - ys[i]) * scale];
-  const heaviest = Math.max(...run.map.edges.map(([, , weight]) => Math.abs(weight)), 0) || 1;
-  const lightest = Math.min(...run.map.edges.map(([, , weight]) => Math.abs(weight)), heaviest);
+  const [lightest, most] = range(run.map.edges.map(([, , weight]) => Math.abs(weight)));
+  const heaviest = most || 1;
   const thin = run.map.edges.length > 200 ? 0.35 : 1;
   const lines = run.map.edges.map(([a, b, weight]) => {
     const [[ax, ay], [bx, by]] = [place(a), place(b)];
@@ -103,7 +103,7 @@ function showMap(run) {
     role: "group",
     "aria-label": "Map of clients",
   });
-  whole.append(...lines, ...nodes);
+  for (const part of [...lines, ...nodes]) whole.append(part); // too many for one call
   const legend = make("div", { class: "legend" });
   put("map", [whole, legend, make("p", { class: "hint" }, mapText(run))]);
   whole.place = place;

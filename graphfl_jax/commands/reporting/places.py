@@ -35,7 +35,7 @@ def map_of(described: dict[str, Any], allocation: list | None) -> dict[str, Any]
             [j, i, share]
             for i, shares in enumerate(allocation)
             for j, share in enumerate(shares)
-            if share > 1 / len(allocation)
+            if share > 1 / len(allocation) + 1e-6  # results.json has six digits
         ]
     relations = [one for one in relations if one[0] != one[1]]
     weights = {}

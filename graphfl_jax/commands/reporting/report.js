@@ -50,7 +50,9 @@ function showCost(run) {
         ],
         ["down, per client and round", bytes(run.traffic.down)],
         ["up, per client and round", bytes(run.traffic.up)],
-        ["both, all clients and rounds", bytes(run.traffic.total)],
+        ...(run.traffic.total === null
+          ? []
+          : [["both, all clients and rounds", bytes(run.traffic.total)]]),
       ],
     ),
   ]);

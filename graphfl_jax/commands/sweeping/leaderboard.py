@@ -157,7 +157,8 @@ def print_boards(console: Console, boards: list[dict], top: int) -> None:
     for board in boards:
         console.print(ranked_table(board, top), crop=False)
         for run in board["diverged"]:
-            console.print(f"  diverged: seed {run['seed']}, {run['point']}", highlight=False)
+            line = f"  diverged: seed {run['seed']}, {run['point']}"
+            console.print(line, highlight=False, markup=False)
 
 
 def markdown(board: dict, top: int) -> str:
