@@ -23,7 +23,7 @@ The first two compare all times with the first row, which is FedAvg for methods.
 --against and --scaling write JSON, a Markdown page and a figure into the folder of --out, by
 default runs/bench. --suite needs no --config, and writes suite.json and suite.md, by default to
 runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. The others
-write bench.json and bench.md if --out is given.
+write bench.json and bench.md if --out or --page is given.
 """
 
 import functools
@@ -140,7 +140,7 @@ def main() -> int:
         if is_first():
             console = Console()
             show(report, console)
-            for path in write(report, out, "bench", results) if FLAGS.out else ():
+            for path in write(report, out, "bench", results) if FLAGS.out or FLAGS.page else ():
                 console.print(path, highlight=False, markup=False, soft_wrap=True)
     return 0
 

@@ -21,8 +21,8 @@ def leaderboards(lines: list[dict]) -> list[dict]:
       For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``
       that name a point, the numbers of ``runs`` and ``points``, the number of runs of
       ``other_code`` that was accepted, the ``rows``, best first, and the ``diverged`` runs. A
-      row has a ``point``, the number of its ``runs``, ``validation``, ``sd_seeds`` and
-      ``test``. With new clients it also has their validation scores at the start,
+      row has a ``point``, the number of its ``runs``, ``validation``, ``sd_seeds``, None for
+      one run, and ``test``. With new clients it also has their validation scores at the start,
       ``new_clients``, and after their rounds, ``later``. Further metrics are added by their
       names after ``test_``, None where no client has one. A point with a diverged run has no
       row.
@@ -102,7 +102,7 @@ def _row(point, runs):
         "point": point,
         "runs": len(runs),
         "validation": float(np.mean(validation)),
-        "sd_seeds": float(np.std(validation)),
+        "sd_seeds": float(np.std(validation)) if len(runs) > 1 else None,
     }
     if runs[0]["new_clients"]:
         for name, rounds in (("new_clients", 0), ("later", -1)):
