@@ -117,18 +117,19 @@ def evaluate_clients(
     mesh,
     scope: Scope = EVERYTHING,
 ):
-    """Scores every client on the chosen evaluation splits, at the chosen points.
+    """Scores the clients of all groups on the chosen evaluation splits, at the chosen points.
 
     G is the model as the server sends it, L the same after one round of local training, P the
     method's own predictor. The state after this local training is discarded.
 
     Args:
+      groups: the clients of each architecture, in the order of `Algorithm.clients`.
       batch_size: examples scored at once, per client.
       at_once: clients trained and scored at once; 0 is all.
       scope: the chosen splits and points.
 
     Returns:
-      An `Evaluated`.
+      An `Evaluated`, with the clients in the order of their ids.
     """
     everyone = (client_data(algorithm, data), chosen(data.evals, scope))
     parts = [
@@ -138,6 +139,7 @@ def evaluate_clients(
             *(state.clients[g], group, everyone, data.train.count, at_once, mesh),
         )
         for g, group in enumerate(groups)
+        if group.ids is None or len(group.ids)
     ]
     if len(parts) == 1:
         (results,) = parts

@@ -39,7 +39,7 @@ class Program(NamedTuple):
     evaluate_chosen: Callable  # the same for the chosen points and splits
     admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
     adapt: Callable  # (state, key, hparams, data of all) -> State after a round of these
-    evaluate_joined: Callable  # `evaluate` after `admit`, with the data of all
+    evaluate_joined: Callable  # `evaluate` of the new clients after `admit`, with all data
     # (state, key, hparams, data) -> `evaluation.predictors_of_clients`, as `evaluate` has them
     predictors: Callable | None = None
     predictors_joined: Callable | None = None  # the same after `admit`, with the data of all
@@ -216,6 +216,17 @@ def make_program(
         server = algorithm.adapt_new_clients(state.server, cohorts, tuple(uploads), key_server)
         return State(server, tuple(clients), state.round + 1)
 
+    def evaluate_joined(state, key, hparams, data):
+        places, _ = last(data)
+        of_new = state._replace(clients=tuple(map(tree.take, state.clients, places)))
+        everyone = np.arange(len(data.train.count), dtype=np.int32)
+        ids = [members(everyone, group) for group in joined]
+        groups = tuple(
+            group._replace(ids=own[len(own) - group.cohort_size :])
+            for own, group in zip(ids, joined, strict=True)
+        )
+        return evaluate(of_new, key, hparams, data, groups=groups)
+
     everywhere = None if mesh is None else NamedSharding(mesh, P())
     # The text of a program, by which executables are kept, must have all its arguments.
     whole = {"out_shardings": everywhere, "keep_unused": True}
@@ -227,9 +238,9 @@ def make_program(
         advance=jax.jit(advance, donate_argnums=0, **whole),
         evaluate=complete,
         evaluate_chosen=chosen,
-        admit=jax.jit(admit, out_shardings=everywhere),
-        adapt=jax.jit(adapt, out_shardings=everywhere),
-        evaluate_joined=jax.jit(functools.partial(evaluate, groups=joined), **whole),
+        admit=jax.jit(admit, **whole),
+        adapt=jax.jit(adapt, **whole),
+        evaluate_joined=jax.jit(evaluate_joined, **whole),
         predictors=jax.jit(predictors, **whole),
         predictors_joined=jax.jit(
             functools.partial(predictors, groups=joined), out_shardings=everywhere

@@ -374,7 +374,7 @@ def test_new_clients_refine_all_layers_of_generated_models():
                 ):
                     logits = (relu(logits) if number else logits) @ kernel + bias
                 right = np.mean(logits.argmax(axis=1) == test.y[: test.count])
-                np.testing.assert_allclose(scores[played // 2]["test"]["G"][i], right)
+                np.testing.assert_allclose(scores[played // 2]["test"]["G"][i - 5], right)
             for _ in range(2):
                 slopes = complex_step(
                     lambda own: NumpyGHN.loss(None, list(zip(*[iter(own)] * 2)), x, y),  # noqa: B905, B023
@@ -386,7 +386,6 @@ def test_new_clients_refine_all_layers_of_generated_models():
         assert_equal(jax.device_get(state.server.weights), weights)
     sent = algorithm.download(states[-1].server, 1, 3)
     assert_equal(jax.device_get(sent.params), generated(generator, weights, 1))
-    assert_equal(scores[0]["test"]["G"][:5], scores[1]["test"]["G"][:5])
 
 
 def test_new_clients_of_pfedhn_het_fit_their_embeddings_alone():

@@ -162,7 +162,7 @@ def test_new_clients_join_with_every_method_of_several_architectures(method):
     for own, group in zip(admitted.clients, everyone, strict=True):
         assert all(len(leaf) == len(group.ids) for leaf in jax.tree.leaves(own))
     scores = jax.eval_shape(program.evaluate_joined, admitted, KEY, {}, EVERYONE).scores
-    assert {own.shape for own in scores["test"].values()} == {(7,)}
+    assert {own.shape for own in scores["test"].values()} == {(2,)}
 
 
 @pytest.mark.slow
@@ -180,7 +180,7 @@ def test_only_the_new_clients_train():
         examples = tree.take(EVERYONE.evals["test"], i)
         predicted = np.argmax(MODELS[g].apply(after, examples.x), axis=-1)
         right = (predicted == examples.y)[: examples.count]
-        np.testing.assert_allclose(scores["test"]["G"][i], right.mean(), rtol=1e-6)
+        np.testing.assert_allclose(scores["test"]["G"][i - 5], right.mean(), rtol=1e-6)
 
 
 @pytest.mark.release

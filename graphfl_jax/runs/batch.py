@@ -268,16 +268,13 @@ class _Player:
 
     def _join(self, session, state, seconds):
         """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""
-        new_clients = self.experiment.federation.new_clients
-        if not new_clients:
+        if not self.experiment.federation.new_clients:
             return []
         with clock(seconds, "new_clients"):
             everyone = [one.everyone for one in self.federations.values()]
             everyone = RunsData(session.inputs.data.which, self._put(_stacked(everyone), P()))
-            return [
-                jax.tree.map(lambda leaf: leaf[..., -new_clients:], scores)
-                for _, scores in session.join(state, everyone, self.config.new_clients.rounds)
-            ]
+            rounds = self.config.new_clients.rounds
+            return [scores for _, scores in session.join(state, everyone, rounds)]
 
     def _outcome(self, trial, evaluations, final, joined, seconds, traffic) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""

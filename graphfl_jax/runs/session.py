@@ -97,7 +97,8 @@ class Session:
     def evaluate(self, state):
         if self.chosen_is_all:
             return self.evaluate_chosen(state)
-        return self.program.evaluate(state, *self.inputs)
+        call = self.kept.later("evaluate", self.program.evaluate, state, self.inputs)
+        return call(state, *self.inputs)
 
     def predictors(self, state):
         """`evaluation.predictors_of_clients` of a single run."""
@@ -105,18 +106,21 @@ class Session:
         return call(state, *self.inputs)
 
     def join(self, state, everyone, rounds: int) -> Iterator[tuple[State, dict]]:
-        """The state after new clients have joined, and after each of their rounds, with scores.
+        """The state after new clients have joined and after each of their rounds; their scores.
 
         Args:
           everyone: data of all clients, the new ones last.
           rounds: for which the new clients adapt.
         """
+        program, later = self.program, self.kept.later
         inputs = self.inputs._replace(data=everyone)
-        state = self.program.admit(state, *inputs)
+        state = later("admit", program.admit, state, inputs)(state, *inputs)
+        adapt = later("adapt", program.adapt, state, inputs) if rounds else None
+        evaluate = later("evaluate_joined", program.evaluate_joined, state, inputs)
         for played in range(rounds + 1):
             if played:
-                state = self.program.adapt(state, *inputs)
-            yield state, jax.device_get(self.program.evaluate_joined(state, *inputs)).scores
+                state = adapt(state, *inputs)
+            yield state, jax.device_get(evaluate(state, *inputs)).scores
 
 
 def play(

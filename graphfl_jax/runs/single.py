@@ -12,7 +12,6 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
-from graphfl_jax import tree
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
@@ -318,8 +317,8 @@ def _join(session, experiment, config, state, seconds):
     def scores():
         nonlocal last
         everyone = _everyone(session, federation)
-        for last, of_all in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
-            yield tree.take(of_all, slice(-federation.new_clients, None))
+        for last, of_new in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
+            yield of_new
 
     with clock(seconds, "new_clients"):
         task = experiment.model.task
