@@ -102,20 +102,21 @@ def epoch_trainer(
         batches = -(-size // rows)
         real = jnp.arange(size) < examples.count
 
-        def one_epoch(carry, epoch_input):
-            first_step, key_epoch = epoch_input
+        def one_epoch(carry, key_epoch):
             # Padding is sorted behind all real examples.
             order = jnp.argsort(jnp.where(real, jax.random.uniform(key_epoch, (size,)), 2.0))
             order = jnp.pad(order, (0, batches * rows - size)).reshape(batches, rows)
             numbers = jnp.arange(batches)
             left = examples.count - numbers * rows  # before each batch
-            return jax.lax.scan(step, carry, (first_step + numbers, order, left))
+            # Of this epoch, so that it does not depend on the padding.
+            keys = jax.vmap(step_key, (None, 0))(key_epoch, numbers)
+            return jax.lax.scan(step, carry, (keys, order, left))
 
         def step(carry, step_input):
-            number, indices, left = step_input
+            key_step, indices, left = step_input
             params, opt_state = carry
             batch = examples.rows(indices)._replace(count=jnp.minimum(left, rows))
-            loss, gradient = jax.value_and_grad(objective)(params, batch, step_key(key, number))
+            loss, gradient = jax.value_and_grad(objective)(params, batch, key_step)
             updates, opt_state = optimizer.update(gradient, opt_state, params, value=loss)
             after = (optax.apply_updates(params, updates), opt_state)
             after = jax.tree.map(lambda new, old: jnp.where(left > 0, new, old), after, carry)
@@ -127,9 +128,8 @@ def epoch_trainer(
         opt_state = jax.tree.map(
             lambda leaf: leaf + zero.astype(leaf.dtype), optimizer.init(params)
         )
-        first_steps = batches * jnp.arange(epochs)
         (params, _), losses = jax.lax.scan(
-            one_epoch, (params, opt_state), (first_steps, jax.random.split(key, epochs))
+            one_epoch, (params, opt_state), jax.random.split(key, epochs)
         )
         steps = epochs * -(-examples.count // rows)
         return params, {"loss": jnp.sum(losses) / steps.astype(losses.dtype)}

@@ -16,6 +16,7 @@ from graphfl_jax.configs import changed, cifar10, cifar100, fashion_mnist
 from graphfl_jax.configs import custom as own
 from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew
 from graphfl_jax.data.resized import resized
+from graphfl_jax.examples import Examples
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.runs import batch
 from tests.commands import launched, launched_small, small_words
@@ -473,7 +474,13 @@ def test_federations_of_different_sizes_are_stacked():
     config = changed(config, {"data.balanced": False})
     loaded = [load_federation(changed(config, {"seed": seed})).data for seed in (0, 1)]
     assert loaded[0].train.x.shape != loaded[1].train.x.shape
+    for i, count in enumerate((3, 5)):  # of a split that all clients share
+        pooled = Examples(np.ones((count, 2)), np.ones(count, np.int32), np.int32(count))
+        loaded[i] = loaded[i]._replace(shared={"pooled": pooled})
     stacked = batch._stacked(loaded)
+    pooled = stacked.shared["pooled"]
+    np.testing.assert_array_equal(pooled.y, [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
+    assert pooled.x.shape == (2, 5, 2) and pooled.count.tolist() == [3, 5]
     for i, data in enumerate(loaded):
         for client, count in enumerate(data.train.count):
             np.testing.assert_array_equal(

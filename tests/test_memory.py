@@ -5,10 +5,12 @@ import resource
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 
 from graphfl_jax import memory
 from graphfl_jax.build import build_experiment
+from graphfl_jax.runs import batch
 from tests.federations import small_config, two_clusters
 
 GIB = 2**30
@@ -105,3 +107,12 @@ def test_the_setting_that_needs_most_is_named(method, changes, what, monkeypatch
     monkeypatch.setattr(memory, "of_host", lambda: GIB)
     with pytest.raises(ValueError, match=f"^{what} needs .*B, 1 GiB are there; choose a small"):
         build_experiment(small_config(method, **changes), two_clusters())
+
+
+def test_batches_of_runs_may_take_what_the_container_has_left(monkeypatch):
+    """The margin covers what this process takes in the meantime."""
+    used = psutil.Process().memory_info().rss
+    monkeypatch.setattr(memory, "of_host", lambda: used + 4 * GIB)
+    assert batch.free_memory() <= 4.1 * GIB / len(jax.local_devices())
+    monkeypatch.setattr(memory, "of_host", lambda: 1000)
+    assert batch.free_memory() == 0

@@ -764,6 +764,17 @@ def test_the_last_batch_of_an_epoch_holds_the_remaining_examples():
         np.testing.assert_allclose(metrics["loss"], -(steps - 1) / 2)
 
 
+def test_random_numbers_of_an_epoch_do_not_depend_on_padding():
+    trainer = epoch_trainer(optax.sgd(1.0), epochs=3, batch_size=2)
+
+    def moved(size):
+        examples = Examples(jnp.zeros((size, 1)), jnp.zeros((size, 1)), jnp.int32(4))
+        objective = lambda params, batch, key: params * jax.random.normal(key)  # noqa: E731
+        return trainer(objective, jnp.float32(0.0), examples, KEY)[0]
+
+    np.testing.assert_array_equal(jax.jit(moved, static_argnums=0)(4), moved(7))
+
+
 def test_fine_tuned_fedavg_predicts_after_steps_on_the_client_data():
     _, state, scores = played(finetuned(fedavg(LINE, TRAIN), TRAIN, tuning_part="whole"), 1)
     personal = [float(state.server["head"][0])] * 3

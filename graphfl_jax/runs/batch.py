@@ -1,5 +1,6 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from graphfl_jax import tree
+from graphfl_jax import memory, tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, changed, checked, values_of
 from graphfl_jax.data import relations
@@ -184,7 +185,9 @@ def free_memory() -> int:
         return min(one["bytes_limit"] - one["bytes_in_use"] for one in stats)
     import psutil
 
-    return psutil.virtual_memory().available // len(devices)  # they share the host's memory
+    # The devices share the host's memory, of which a container can have a part.
+    left = memory.of_host() - psutil.Process().memory_info().rss
+    return max(0, min(psutil.virtual_memory().available, left)) // len(devices)
 
 
 class _Player:
@@ -285,12 +288,11 @@ class _Player:
         )
         rows, diverged = [], -1
         for played, log, chosen in evaluations:
-            diverged = diverged_at(log, chosen, played)
+            complete = final if played == self.config.rounds else None
+            diverged = diverged_at(log, (chosen, complete), played)
             if diverged >= 0:
                 break
             rows.append(row_of(played, log, chosen))
-        else:
-            diverged = diverged_at(log, final, played)
         new_clients = None
         if joined:
             task = experiment.model.task
@@ -327,21 +329,27 @@ def _stacked(data):
         return data[0]
     edges = max(len(one.graph.senders) for one in data)
     data = [one._replace(graph=relations.padded(one.graph, edges)) for one in data]
-    return jax.tree.map(lambda *leaves: np.stack(_padded(leaves)), *data)
+    own = [one._replace(shared={}) for one in data]
+    shared = jax.tree.map(functools.partial(_padded, 0), *(one.shared for one in data))
+    return jax.tree.map(functools.partial(_padded, 1), *own)._replace(shared=shared)
 
 
-def _padded(leaves):
-    """Arrays [N, S, ...] of examples with zeros up to the largest S; others as they are.
+def _padded(axis, *leaves):
+    """Arrays of examples, stacked with zeros up to the largest number; others are stacked.
 
-    S differs where the seed decides how many examples a client has.
+    The number of examples differs where the seed decides how many a client, or all, have.
+
+    Args:
+      axis: of the examples: 1 of clients [N, S, ...], and 0 of a split that all share [S, ...].
+      *leaves: arrays.
     """
-    if len({leaf.shape for leaf in leaves}) == 1:
-        return leaves
-    size = max(leaf.shape[1] for leaf in leaves)
-    return [
-        np.pad(leaf, [(0, 0), (0, size - leaf.shape[1])] + [(0, 0)] * (leaf.ndim - 2))
-        for leaf in leaves
-    ]
+    if len({leaf.shape for leaf in leaves}) > 1:
+        size = max(leaf.shape[axis] for leaf in leaves)
+        added = [[(0, 0)] * leaf.ndim for leaf in leaves]
+        for widths, leaf in zip(added, leaves, strict=True):
+            widths[axis] = (0, size - leaf.shape[axis])
+        leaves = [np.pad(*own) for own in zip(leaves, added, strict=True)]
+    return np.stack(leaves)
 
 
 def fields_text(config: ConfigDict) -> str:

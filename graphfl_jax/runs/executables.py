@@ -343,25 +343,29 @@ def _read(folder, key):
     value = content[DIGEST:]
     if content[:DIGEST] != digest(key, value):
         return None
-    with contextlib.suppress(FileNotFoundError):  # another process may have removed it
+    with contextlib.suppress(OSError):  # it has been removed, or cannot be written
         os.utime(path)
     return pickle.loads(value)
 
 
 def _write(folder, key, value):
     """Writes the value of a key in one step, and removes files that were not used for long."""
-    value = pickle.dumps(value)
+    value, written = pickle.dumps(value), None
     try:
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            written = Path(file.name)
             file.write(digest(key, value) + value)
-        os.replace(file.name, _path(folder, key))
+        os.replace(written, _path(folder, key))
     except OSError as error:
+        with contextlib.suppress(OSError):
+            written and written.unlink(missing_ok=True)
         warnings.warn(
             f"{folder}: an executable is not kept ({error}); free some space, or set "
             f"--compilation_cache to another folder",
             RuntimeWarning,
             stacklevel=2,
         )
+        return
     found = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):

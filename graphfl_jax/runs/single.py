@@ -16,6 +16,7 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
+from graphfl_jax.program import Log
 from graphfl_jax.register import chosen
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.attack_results import check_attacked
@@ -210,6 +211,7 @@ def run_experiment(
             "data": identity["data"] + identity["arrays"],
             "code": json.dumps(code),
             "versions": json.dumps(where["versions"]),
+            "debug": str(debug),
         }
     )
     run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
@@ -258,13 +260,15 @@ def _played(
         report(row_fields(rows[-1], task))
 
     joined, unsaved = None, 0
+    if diverged < 0 and final is None:  # all rounds had been played before
+        final = jax.device_get(session.evaluate(state))
+        diverged = diverged_at(Log({}, np.int32(-1)), final, int(state.round))
     if diverged < 0:
-        if final is None:  # all rounds had been played before
-            final = jax.device_get(session.evaluate(state))
         last, joined = _join(session, experiment, config, state, seconds)
-        if from_first({"kept": folder is not None})["kept"]:
+        shared = from_first({"kept": folder is not None, "unasked": not save_models})
+        if shared["kept"]:
             unsaved = _save_models(
-                *(folder, session, experiment, config, state, last), unasked=not save_models
+                *(folder, session, experiment, config, state, last), unasked=shared["unasked"]
             )
     results = results_of(
         config,
