@@ -59,6 +59,7 @@ def load_federation(config: ConfigDict) -> Federation:
     root = config.data.root or str(default_root())
     supplied = {"root": root, "seed": config.seed}
     federation = made(DATASETS[config.data.name], config, "data", supplied)
+    _check_made(f"data.name={config.data.name!r}", federation, Federation, "from_arrays(x, y)")
     return arrange(config, federation)
 
 
@@ -115,6 +116,15 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     return experiment
 
 
+def _check_made(named, value, kind, example):
+    """Refuses what a registered function returns in place of a federation or a client model."""
+    if not isinstance(value, kind):
+        raise ValueError(
+            f"{named} returns a {type(value).__name__}; return a {kind.__name__}, such as "
+            f"graphfl_jax.{example}"
+        )
+
+
 def _check_attackers(config):
     named = [str(client) for client in config.attack.clients]
     ratio = config.hparams.attack_ratio
@@ -164,6 +174,14 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
         for own in configs:
             dealt = made(MODELS[own.model.name], own, "model", values, hparams)
             models = dealt if isinstance(dealt, tuple) else (dealt,)
+            named = f"model.name={own.model.name!r}"
+            for model in models:
+                _check_made(named, model, ClientModel, "client_model(body=...)")
+                if len(models) > 1 and model.architecture is None:
+                    raise ValueError(
+                        f"{named} returns several client models, and one does not describe its "
+                        f"layers; give each an architecture with a name of its own"
+                    )
             yield [trained_in(model, config.precision) for model in models]
 
     def build(hparams, played):

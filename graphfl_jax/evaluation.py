@@ -209,6 +209,12 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
 
         def measure(*predicted):
             values = {name: measured(*predicted) for name, measured in functions.items()}
+            for name, value in values.items():
+                if jnp.ndim(value):
+                    raise ValueError(
+                        f"metrics={name} returns an array of shape {value.shape}; return a "
+                        f"scalar, such as a mean over the real examples"
+                    )
             return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values)
 
         values = score_all_examples(predict, measure, examples, batch_size)

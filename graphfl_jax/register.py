@@ -20,6 +20,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import OF_ALGORITHMS, OF_DATASETS, OF_MODELS
 from graphfl_jax.configs.base import VARIANTS
+from graphfl_jax.configs.fields import BASE
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data import DATASETS
 from graphfl_jax.metrics import METRICS
@@ -33,6 +34,7 @@ REGISTRIES = {
     "dataset": DATASETS,
     "metric": METRICS,
 }
+SECTIONS = {"model": "model", "algorithm": "algorithm", "dataset": "data"}
 # What each kind must look like, for errors.
 EXPECTED = {
     "model": "(*, inputs, outputs, task, width: Annotated[int, Integer('Width.')] = 16)",
@@ -199,6 +201,8 @@ def _check_signature(
                 kind, name, f"{own!r} is neither declared nor one of those supplied ({known})"
             )
         if isinstance(declaration, SETTINGS):
+            if f"{SECTIONS[kind]}.{own}" in BASE:
+                raise _misfit(kind, name, f"{own!r} is a field of all configurations")
             if default is EMPTY:
                 raise _misfit(kind, name, f"the setting {own!r} has no default")
             _check_default(kind, name, own, declaration, default)

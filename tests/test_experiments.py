@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from graphfl_jax.build import build_experiment, load_federation, variant_of
-from graphfl_jax.commands.bench import matmul_flops
+from graphfl_jax.commands.benchmarks.products import matmul_flops
 from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.provenance import command, provenance
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
@@ -240,6 +240,11 @@ def test_matrix_products_are_counted_with_their_loops():
         return jax.lax.scan(lambda carry, _: (carry + (a @ b).sum(), None), 0.0, length=7)
 
     assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
+
+    def branched(some, a, b):
+        return jax.lax.cond(some, lambda: (a @ b).sum(), lambda: jnp.float32(0))
+
+    assert matmul_flops(jax.make_jaxpr(branched)(True, a, b).jaxpr) == product
 
 
 @pytest.mark.slow

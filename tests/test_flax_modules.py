@@ -10,8 +10,10 @@ from flax import nnx
 from graphfl_jax import client_model
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import configuration
+from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import MODELS
+from graphfl_jax.models.precision import trained_in
 from tests.federations import two_clusters
 
 GIVEN = {"inputs": (2,), "task": CLASSIFICATION}
@@ -34,6 +36,11 @@ class Dropped(nnx.Module):
 
     def __call__(self, x):
         return self.drop(self.layer(x))
+
+
+class Two(nn.Module):
+    def __call__(self, x):
+        return x, x
 
 
 LINEN = nn.Sequential([nn.Dense(12), nn.relu, nn.Dense(3)])
@@ -90,6 +97,7 @@ def test_bytes_are_scaled():
         (nn.Dropout(0.5), "^body=Dropout cannot be applied to inputs of shape"),
         (Dropped, "^body=Dropped has the state drop/rngs/count, drop/rngs/key beside"),
         (lambda rngs: nnx.BatchNorm(2, rngs=rngs), "^body=<lambda> has the state mean, var be"),
+        (Two(), "^body=Two returns a tuple; return one array"),
         (lambda rngs: 3, "^body=int is no Flax module; give a Linen module, or a function"),
         (3, "^body=int is no Flax module; give a Linen module, or a function"),
         (lambda rngs: nnx.Linear(7, 2, rngs=rngs), r"^body=<lambda> cannot be .* \(1, 2\) .Ty"),
@@ -99,6 +107,47 @@ def test_what_a_client_cannot_keep_or_apply_is_refused(body, message):
     with pytest.raises(ValueError, match=message) as refused:
         client_model(body=body, **GIVEN)
     assert "\n" not in str(refused.value)
+
+
+def test_features_have_one_axis_where_there_is_a_head():
+    body = nn.Sequential([nn.Dense(12), lambda x: x.reshape(-1, 2, 2, 3)])
+    with pytest.raises(
+        ValueError, match=r"^body=Sequential gives features of shape \(2, 2, 3\)"
+    ):
+        client_model(body=body, head=nn.Dense(3), **GIVEN)
+
+
+def test_images_are_bfloat16_where_the_parameters_are():
+    seen = []
+
+    class Watched(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.Dense(3)(x)
+            seen.append(x.dtype)
+            return x
+
+    model = trained_in(client_model(body=Watched(), **GIVEN), "bfloat16")
+    params = model.init(jax.random.key(0))
+    for x in (jnp.zeros((1, 2), jnp.uint8), jnp.zeros((1, 2))):
+        batch = Examples(x, jnp.zeros(1, jnp.int32), jnp.int32(1))
+        jax.eval_shape(model.forward, params, batch, jax.random.key(0))
+        assert seen[-1] == jnp.bfloat16
+
+
+def test_an_nnx_module_may_have_arrays_and_traced_settings_as_attributes():
+    class Scaled(nnx.Module):
+        def __init__(self, slope, *, rngs):
+            self.linear, self.slope = nnx.Linear(2, 3, rngs=rngs), slope
+
+        def __call__(self, x):
+            return self.slope * self.linear(x)
+
+    def outputs(slope):
+        model = client_model(body=lambda rngs: Scaled(slope, rngs=rngs), **GIVEN)
+        return model.apply(model.init(jax.random.key(0)), X)
+
+    np.testing.assert_allclose(jax.jit(outputs)(3.0), 3 * outputs(1.0), rtol=1e-5)
 
 
 HEADS = ("fedper", "fedrep", "fedah", "lgfedavg", "fedgh", "fedproto", "fedrod", "knnper")

@@ -18,7 +18,7 @@ from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.settings import Integer, Real
+from graphfl_jax.settings import Choice, Integer, Real
 from graphfl_jax.trainers import Train
 from tests.commands import ENVIRONMENT, command, launched
 from tests.federations import small_config, two_clusters
@@ -87,6 +87,10 @@ def without_default(model, *, own_steps: Annotated[int, Integer("Steps.")]):
     return model
 
 
+def with_graph(*, seed, graph: Annotated[str, Choice("Kind.", ("ring", "line"))] = "ring"):
+    return seed
+
+
 def text_annotation(model: "Nowhere"):  # noqa: F821
     return model
 
@@ -116,6 +120,7 @@ def text_annotation(model: "Nowhere"):  # noqa: F821
             default_outside,
             r"a: the default 3.0 of 'own_mu' .*\[0, 1\].; give",
         ),
+        ("dataset", "d", with_graph, "d: 'graph' is a field of all configurations; give"),
         ("algorithm", "a", without_default, "a: the setting 'own_steps' has no default; give"),
         ("algorithm", "a", text_annotation, "a: its annotations cannot be read .*Nowhere"),
         ("algorithm", "a", lambda: 0, "a: it takes none of model, models; give it a signature"),

@@ -78,8 +78,10 @@ def keep_unsampled(old, new, ids):
     """
 
     def rows(path, before, after):
-        # The optimiser state mirrors the weights, so its leaves have the same names.
-        if jax.tree_util.DictKey("embeddings") not in path:
+        # The optimiser state mirrors the weights, so its leaves have the same names. Further
+        # names are of layers of a client model, of which one can be called embeddings too.
+        names = [key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        if names != [jax.tree_util.DictKey("embeddings")]:
             return after
         return before.at[ids].set(after[ids])
 

@@ -27,20 +27,18 @@ write bench.json and bench.md if --out or --page is given.
 """
 
 import functools
-import math
 import statistics
 import sys
 import time
 from pathlib import Path
 
-import jax
 from absl import flags
-from jax.extend import core as jex_core
 from ml_collections import ConfigDict
 from rich.console import Console
 
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.benchmarks import images, scaling, suite, torch_comparison
+from graphfl_jax.commands.benchmarks.products import matmul_chain, round_flops
 from graphfl_jax.commands.benchmarks.report import Report, show, write
 from graphfl_jax.commands.benchmarks.timing import interleaved, peak_memory, player, spread
 from graphfl_jax.commands.common import pages
@@ -49,10 +47,10 @@ from graphfl_jax.commands.common.configuration import configuration, refuse_conf
 from graphfl_jax.commands.common.flag_values import check_names
 from graphfl_jax.commands.common.processes import joined
 from graphfl_jax.configs import changed, for_any_task, methods, parsed
+from graphfl_jax.configs.base import VALIDATED
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.rounds import play_round
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.initial import check_begins_anew
@@ -60,9 +58,7 @@ from graphfl_jax.runs.multihost import is_first, run_synchronized
 from graphfl_jax.runs.single import compiled
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
-flags.DEFINE_list(
-    "methods", [], "Methods to compare; all is every method that any task allows."
-)
+flags.DEFINE_list("methods", [], "Methods to compare; all is every method that any data allow.")
 flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
 flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
 flags.DEFINE_enum("against", None, ["torch"], "Library to compare with.")
@@ -97,6 +93,9 @@ flags.DEFINE_string(
 )
 
 IMAGE_FLAGS = ("clients", "examples", "classes")
+READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
+    **{"only": "suite", "threads": "against", "variants": "against", "sizes": "scaling"}
+}
 COMPARISONS = ("methods", "vary", "against", "scaling", "suite")
 DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
@@ -105,21 +104,17 @@ def main() -> int:
     chosen = [name for name in COMPARISONS if FLAGS[name].value]
     if len(chosen) > 1:
         raise ValueError(f"{given(chosen[0])} excludes --{chosen[1]}; leave one of them out")
+    for name, reader in READ_WITH.items():
+        if FLAGS[name].present and not FLAGS[reader].value:
+            raise ValueError(f"{given(name)} is not read without --{reader}; add it")
     out = Path(FLAGS.out or ("runs/suite" if FLAGS.suite else "runs/bench"))
     check_folder(out)
     if FLAGS.suite:
         return suite_of_measurements(out)
-    if FLAGS.only:
-        raise ValueError(f"{given('only')} is not read without --suite; add it")
     pages.check_page()
     config = configuration()
     check_begins_anew(config)
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
-    for name in IMAGE_FLAGS:
-        if FLAGS[name].present and not FLAGS.images:
-            raise ValueError(
-                f"{given(name)} is not read without --images; add --images=28x28x1"
-            )
     if FLAGS.distributed and (FLAGS.against or FLAGS.scaling):
         raise ValueError(f"{given(chosen[0])} needs a single process; leave --distributed out")
     if FLAGS.against:
@@ -152,8 +147,8 @@ def suite_of_measurements(out: Path) -> int:
       ValueError: a flag does not fit.
     """
     refuse_configuration("--suite has its own configurations")
-    for name in ("images", "distributed"):
-        if FLAGS[name].value:
+    for name in ("images", "distributed", "repeats", "rounds_each"):
+        if FLAGS[name].present:
             raise ValueError(f"{given(name)} is not read by --suite; leave it out")
     return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
 
@@ -183,7 +178,9 @@ def names_of(words: list[str]) -> list[str]:
       ValueError: there is no such method.
     """
     check_names("methods", words, [*methods(), "all"])
-    chosen = for_any_task() if "all" in words else words
+    chosen = words
+    if "all" in words:  # those that need a validation split do not fit all data
+        chosen = [m for m in for_any_task() if methods()[m]["algorithm.name"] not in VALIDATED]
     return list(dict.fromkeys(["fedavg", *chosen]))
 
 
@@ -341,57 +338,6 @@ def description(config: ConfigDict, federation: Federation) -> dict:
 
 def repeats_line() -> str:
     return f"Medians of {FLAGS.repeats} interleaved repeats of {FLAGS.rounds_each} rounds."
-
-
-def matmul_chain():
-    """A function that multiplies large matrices, and the number of operations of a call."""
-    size, products = 1024, 8
-    a = jax.random.normal(jax.random.key(0), (size, size)) / size**0.5
-
-    @jax.jit
-    def chain(a):
-        return jax.lax.fori_loop(0, products, lambda _, b: b @ a, a)
-
-    return lambda: chain(a), 2 * size**3 * products
-
-
-def round_flops(experiment, state) -> int:
-    """Operations in the matrix products of one round, counted in its trace."""
-
-    def one_round(state, data, key):
-        algorithm = experiment.build(experiment.hparams, 0)
-        poison = experiment.poison(experiment.hparams)
-        return play_round(
-            algorithm, data, state, key, groups=experiment.groups, mesh=None, poison=poison
-        )
-
-    trace = jax.make_jaxpr(one_round)(state, experiment.federation.data, jax.random.key(0))
-    return matmul_flops(trace.jaxpr)
-
-
-def matmul_flops(jaxpr: jex_core.Jaxpr) -> int:
-    """Operations in all matrix products and convolutions of a trace.
-
-    Those in a loop count as often as the loop repeats them.
-    """
-    total = 0
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            left, result = equation.invars[0].aval, equation.outvars[0].aval
-            total += 2 * math.prod(left.shape[axis] for axis in contracted) * result.size
-        if equation.primitive.name == "conv_general_dilated":
-            kernel, result = equation.invars[1].aval, equation.outvars[0].aval
-            outputs = kernel.shape[equation.params["dimension_numbers"].rhs_spec[0]]
-            total += 2 * kernel.size // outputs * result.size
-        inner = [
-            part if isinstance(part, jex_core.Jaxpr) else part.jaxpr
-            for part in equation.params.values()
-            if isinstance(part, jex_core.Jaxpr | jex_core.ClosedJaxpr)
-        ]
-        times = equation.params.get("length", 1)  # of a scan
-        total += times * sum(matmul_flops(part) for part in inner)
-    return total
 
 
 def start() -> None:

@@ -47,7 +47,7 @@ def configuration(
     for name, value in values.items():
         if name not in fields:
             raise ValueError(not_read(name, value, fields))
-    nested = {}
+    nested = {"hparams": {}}
     checked = {
         name: field.setting.check(name, values.get(name, field.default))
         for name, field in fields.items()

@@ -45,6 +45,11 @@ def client_model(
       ValueError: a module is no Flax module, has more than parameters, or cannot be applied.
     """
     whole = _pure("body", body, inputs)
+    if head is not None and len(whole.outputs) != 1:
+        raise ValueError(
+            f"body={_name(body)} gives features of shape {whole.outputs}; flatten them in the "
+            f"body"
+        )
     last = Pure(lambda key: {}, lambda params, features: features, whole.outputs)
     if head is not None:
         last = _pure("head", head, whole.outputs)
@@ -53,9 +58,15 @@ def client_model(
         key_body, key_head = jax.random.split(key)
         return {"body": whole.init(key_body), "head": last.init(key_head)}
 
+    def apply_body(params, x):
+        x, types = scaled(x), [leaf.dtype for leaf in jax.tree.leaves(params)]
+        if types and jnp.issubdtype(x.dtype, jnp.floating):
+            x = x.astype(types[0])  # of the parameters in training, see `precision`
+        return whole.apply(params, x)
+
     return ClientModel(
         init=init,
-        body=lambda params, x: whole.apply(params, scaled(x)),
+        body=apply_body,
         head=last.apply,
         task=task,
     )
@@ -82,6 +93,9 @@ def _pure(part, module, inputs):
     try:
         init, apply = make()
         outputs = jax.eval_shape(lambda key: apply(init(key), examples), jax.random.key(0))
+        if not isinstance(outputs, jax.ShapeDtypeStruct):
+            kind = type(outputs).__name__
+            raise _Refused(f"{part}={name} returns a {kind}; return one array")
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # whatever the user's module raises
@@ -155,7 +169,7 @@ def _nnx(part, make):
             raise _not_a_module(part, module)
         return nnx.split(module, nnx.Param, ...)
 
-    definition, like, others = jax.eval_shape(split, jax.random.key(0))
+    like, others = jax.eval_shape(lambda key: split(key)[1:], jax.random.key(0))
     names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
     if names:
         raise _stateful(part, _name(make), f"the state {', '.join(names)}")
@@ -169,6 +183,8 @@ def _nnx(part, make):
     def apply(params, x):
         named = traverse_util.flatten_dict(params)
         own = [(path, nnx.Param(named[tuple(map(str, path))])) for path in paths]
+        # Made anew, since its attributes can be traced settings. The weights are not computed.
+        definition, *_ = split(jax.random.key(0))
         return nnx.merge(definition, nnx.from_flat_state(own))(x)
 
     return init, apply
