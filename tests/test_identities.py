@@ -104,6 +104,11 @@ METHODS = {
         ),
         {"own": 0.3, "sigma": 10.0},
     ),
+    "fedamp alone": (lambda: fedamp(MODEL, TRAIN, num_clients=1, fedamp_lambda=0.3), {}),
+    "heurfedamp alone": (
+        lambda: heurfedamp(MODEL, TRAIN, num_clients=1, fedamp_lambda=0.3),
+        {},
+    ),
     "cfl": (
         lambda **floats: cfl(
             MODEL,
@@ -481,7 +486,7 @@ def test_ditto_with_lambda_0_trains_personal_models_locally():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedamp", "heurfedamp"])
+@pytest.mark.parametrize("method", ["fedamp alone", "heurfedamp alone"])
 def test_fedamp_of_one_client_pulls_it_to_its_own_last_model(method):
     """Its mixture is its model, so that each round is FedProx from there."""
     data = two_clusters(num_clients=1).data

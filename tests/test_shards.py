@@ -144,9 +144,9 @@ def test_a_point_of_two_sweeps_with_other_settings_is_two_points():
             "test macro f1",
         ],
         ["0.1", "fedavg", "", "2", "0.8", "0.1", "0.8", "0.25"],
-        ["0.1", "fedprox", "1", "1", "0.3", "0", "0.3", "none"],
-        ["0.1", "fedprox", "0.5", "1", "0.2", "0", "0.2", "none"],
-        ["0.1", "local", "", "1", "0.1", "0", "0.1", "none"],
+        ["0.1", "fedprox", "1", "1", "0.3", "none", "0.3", "none"],
+        ["0.1", "fedprox", "0.5", "1", "0.2", "none", "0.2", "none"],
+        ["0.1", "local", "", "1", "0.1", "none", "0.1", "none"],
     ]
 
 
