@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
@@ -262,7 +263,7 @@ def _played(
     joined, unsaved = None, 0
     if diverged < 0 and final is None:  # all rounds had been played before
         final = jax.device_get(session.evaluate(state))
-        diverged = diverged_at(Log({}, np.int32(-1)), final, int(state.round))
+        diverged = diverged_at(Log({}, jnp.int32(-1)), final, int(state.round))
     if diverged < 0:
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
