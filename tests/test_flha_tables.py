@@ -390,6 +390,18 @@ def test_a_new_client_has_the_architecture_that_the_others_lack(name):
         assert (config.cohort_size, config.data.clients) == (3, 4)
 
 
+@pytest.mark.parametrize("profile", SIZES)
+def test_random_and_generated_starts_are_trained_by_the_same_optimiser(profile):
+    """FLHA-GHN refines the models of new clients without a schedule."""
+    one = unseen_cell("arch1", profile)
+    random, generated = (paper_config(one, method) for method in ("local", "flha-ghn"))
+    assert random.client_optimizer == generated.client_optimizer == "momentum"
+    assert random.client_schedule == "constant"
+    for name in ("lr", "momentum", "weight_decay", "clip"):
+        assert random.hparams[f"client_{name}"] == generated.hparams[f"client_{name}"]
+    assert random.local_steps == generated.local_steps
+
+
 @pytest.mark.parametrize("method", ["flha-ghn-table", "local"])
 def test_the_experiment_with_an_unseen_architecture_is_built(method):
     config = paper_config(unseen_cell("plain7"), method)

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graphfl_jax.commands.paper.configurations import Cell
+from graphfl_jax.configs import flha_cifar10
 from graphfl_jax.configs.base import LAYERED
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.data.chest_xray import OFFICIAL
@@ -166,7 +167,8 @@ REFINING = 20  # rounds of a new client, with as many steps each as those of the
 def unseen_cell(name: str, profile: str = "small") -> Cell:
     """Three clients train, and then a fourth joins, whose architecture `name` none of them has.
 
-    The three have the other architectures of the same kind.
+    The three have the other architectures of the same kind. A random model is trained as a
+    generated one is: with the same optimiser, and with a learning rate that does not fall.
     """
     (kind,) = (own for own in (RESIDUAL, PLAIN) if name in own)
     changes = {
@@ -176,7 +178,13 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
         "new_clients.architectures": (name,),
     }
     others = tuple(other for other in kind if other != name)
-    return cell(Place("cifar10", f"{name} unseen", 4, others, changes), profile)
+    made = cell(Place("cifar10", f"{name} unseen", 4, others, changes), profile)
+    scratch = {
+        "client_optimizer": "momentum",
+        "client_schedule": "constant",
+        "hparams.client_lr": flha_cifar10.get_config("flha-ghn").hparams.client_lr,
+    }
+    return made._replace(of_methods={**made.of_methods, "local": scratch})
 
 
 # ------------------------------------------------------------------------------------- figures
