@@ -9,7 +9,7 @@ from rich.console import Console
 from graphfl_jax.build import arrange, build_experiment, variant_of
 from graphfl_jax.commands.common.plots import draw_panels
 from graphfl_jax.commands.paper import cached_runs as cache
-from graphfl_jax.commands.paper import flha_figures, flha_unseen
+from graphfl_jax.commands.paper import flha, flha_figures, flha_unseen
 from graphfl_jax.commands.paper.configurations import paper_config
 from graphfl_jax.commands.paper.flha import (
     CLIENTS,
@@ -36,7 +36,7 @@ from graphfl_jax.commands.paper.flha_text import (
     table_row,
     with_drops,
 )
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import changed, flha_cifar10
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
 from tests.commands import launched
@@ -113,11 +113,22 @@ def test_every_cell_is_a_configuration_of_all_methods(table, profile):
             assert config.cohort_size == config.data.clients
             assert config.eval_every == config.rounds == SIZES[profile].rounds
             assert config.data.name == one.dataset
-            horizon = config.hparams.get("client_horizon")
-            assert horizon == (config.rounds if method.startswith("flha") else None)
+            falls = config.client_schedule == "cosine"
+            assert falls or not method.startswith("flha")
+            assert config.hparams.get("client_horizon") == (config.rounds if falls else None)
             names = config.model.architectures
             assert len(names) == (1 if method == "fedavg" else 4)
             assert all(name in columns_of(table, config) or "5" in table for name in names)
+
+
+def test_every_learning_rate_that_falls_does_so_until_the_last_round(monkeypatch):
+    falling = flha_cifar10.get_config("fedavg")
+    falling = changed(falling, {"client_schedule": "cosine", "hparams.client_horizon": 40.0})
+    monkeypatch.setattr(flha, "COSINE", ("fedavg", *flha.COSINE))
+    monkeypatch.setattr(flha_cifar10, "get_config", lambda method: falling)
+    config = paper_config(cell(TABLES["flha_1"].places[0], "full"), "fedavg")
+    assert config.hparams.client_horizon == config.rounds == 1000
+    assert config.model.architectures == ("arch0",)
 
 
 @pytest.mark.parametrize(
