@@ -358,9 +358,13 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
         *(["flha-ghn", "125"], ["flha-ghn", "250"], ["flha-ghn-no-gnn (1 diverged)", "125"]),
         *(["local", "125"], ["local", "250"]),
     ]
-    # Differences 20 and 0: mean and standard error 10, quantile of Student's t 12.706
-    assert rows[0][2:] == ["31.25±0.00", ""]
-    assert rows[3][2:] == ["21.25±127.06", "10.00±127.06"]
+    assert heads[3:] == ["flha-ghn minus it", "flha-ghn-no-gnn (1 diverged) minus it"]
+    # Differences 20 and 0: mean and standard error 10, quantile of Student's t 12.706.
+    # Those from no-gnn: 10 and 0.
+    assert rows[0][2:] == ["31.25±0.00", "", ""]
+    assert rows[2][2:] == ["26.25±63.53", "5.00±63.53", ""]
+    assert rows[3][2:] == ["21.25±127.06", "10.00±127.06", "5.00±63.53"]
+    assert rows[4][2:] == ["22.50±127.06", "10.00±127.06", ""]
     assert {len(row) for row in rows} == {len(heads)}
     (axes,) = draw_panels({"cifar10": lines}, "examples", ticks=(125, 250)).axes
     assert axes.get_xscale() == "log" and axes.get_xticks().tolist() == [125, 250]

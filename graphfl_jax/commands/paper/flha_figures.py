@@ -23,7 +23,7 @@ class Series(NamedTuple):
     numbers: Mapping[str, tuple[int, ...]]  # by size
     label: str
     split: str  # that is scored: "test" or "balanced"
-    methods: tuple[str, ...]  # the others are compared with the first
+    methods: tuple[str, ...]  # the others are compared with the first two
 
 
 EXAMPLES = (125, 250, 500, 1000, 2000, 4000, 8000)
@@ -76,21 +76,21 @@ def series_lines(
 
 
 def series_rows(lines: list[dict], label: str) -> list[list[str]]:
-    """The score of each method at each number, and how far it is below the first method's.
+    """The score of each method at each number, and how far it is below those of the first two.
 
-    The differences are those of runs with the same seed. Both have the half widths of their
+    The differences are those of runs with the same seed. All have the half widths of their
     95 % intervals over seeds.
     """
-    first = lines[0]
-    scale, unit = UNITS[first["metric"]]
-    rows = [["method", label, f"P, {unit}", f"{first['name']} minus it"]]
-    reference = _by_number(first)
-    for line in lines:
+    scale, unit = UNITS[lines[0]["metric"]]
+    references = lines[:2]
+    gaps = [f"{reference['name']} minus it" for reference in references]
+    rows = [["method", label, f"P, {unit}", *gaps]]
+    for place, line in enumerate(lines):
         for number, scores in _by_number(line).items():
-            gap = ""
-            if line is not first and number in reference:
-                gap = _interval(scale * (reference[number] - scores))
-            rows.append([line["name"], str(number), _interval(scale * scores), gap])
+            higher = [_by_number(own).get(number) for own in references[:place]]
+            gaps = ["" if own is None else _interval(scale * (own - scores)) for own in higher]
+            gaps += [""] * (len(references) - len(gaps))
+            rows.append([line["name"], str(number), _interval(scale * scores), *gaps])
     return rows
 
 
