@@ -449,30 +449,56 @@ def test_generated_starts_are_above_random_ones_in_the_paper():
 
 
 def test_the_figure_has_a_panel_for_each_unseen_architecture(monkeypatch, tmp_path):
+    """Seed 1 diverges with flha-ghn, and seed 0 with the table."""
+
     def fake(config, seeds, out, *, at_once):
-        broken = variant_of(config) == "local"
-        runs = [joined_run(CLIMBING), joined_run(CLIMBING, diverged_at=3 if broken else -1)]
-        return runs
+        method = variant_of(config)
+        below = {"flha-ghn": [0.0, 0.1, 0.0], "flha-ghn-table": [0.5, 0.2, 0.1]}
+        lost = {"flha-ghn": 1, "flha-ghn-table": 0}.get(method)
+        return [
+            joined_run(CLIMBING - by, diverged_at=3 if seed == lost else -1)
+            for seed, by in zip(seeds, below.get(method, [0.1, 0.0, 0.2]), strict=True)
+        ]
 
     monkeypatch.setattr(flha_unseen, "cached_runs", fake)
     figure = flha_unseen.Unseen(("arch0", "plain7"))
-    methods = ["local", "flha-ghn"]
-    panels = flha_unseen.unseen(figure, methods, [0, 1], "small", paper_config, tmp_path)
-    names = ["local (1 diverged)", "flha-ghn"]
-    assert {k: [line["name"] for line in own] for k, own in panels.items()} == {
-        "arch0": names,
-        "plain7": names,
-    }
-    rows = flha_unseen.unseen_rows(panels)
-    assert rows[1:4] == [
-        ["arch0", "local (1 diverged)", "0", "20.00", ""],
-        ["arch0", "local (1 diverged)", "1", "22.00", ""],
-        ["arch0", "local (1 diverged)", "5", "30.00", ""],
+    assert figure.methods == ("flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table", "local")
+    methods = ["flha-ghn", "flha-ghn-table", "local"]
+    panels = flha_unseen.unseen(figure, methods, [0, 1, 2], "small", paper_config, tmp_path)
+    names = ["flha-ghn (1 diverged)", "flha-ghn-table (1 diverged)", "local"]
+    for lines in panels.values():
+        assert [line["name"] for line in lines] == names
+        assert [line["kept"] for line in lines] == [[0, 2], [1, 2], [0, 1, 2]]
+    heads, *rows = flha_unseen.unseen_rows(panels)
+    assert heads[2:] == ["rounds", "G, %", "sd seeds", "flha-ghn minus it"]
+    assert len(rows) == 2 * 3 * 4 and {len(row) for row in rows} == {len(heads)}
+    assert [row[:3] for row in rows[2:5]] == [
+        ["arch0", names[0], "5"],
+        ["arch0", names[0], "20"],
+        ["arch0", names[1], "0"],
     ]
-    assert len(rows) == 1 + 2 * 2 * 4
+    assert rows[2][3:] == ["30.00", "0.00", ""]
+    # Seeds 1 and 2 have 0 and 10; seed 2 alone is in both.
+    assert rows[4][3:] == ["5.00", "5.00", "10.00"]
+    # Seeds 0 and 2 have the differences 10 and 20: standard error 5, quantile 12.706.
+    assert rows[8][3:] == ["10.00", "8.16", "15.00±63.53"]
     drawn = draw_panels(panels, "rounds").axes
     assert [axes.get_title() for axes in drawn] == ["arch0", "plain7"]
-    np.testing.assert_allclose(drawn[0].get_lines()[1].get_ydata(), 100 * CLIMBING)
+    np.testing.assert_allclose(drawn[0].get_lines()[0].get_ydata(), 100 * CLIMBING)
+
+
+def test_a_method_that_always_diverges_has_no_rows_and_no_differences(monkeypatch, tmp_path):
+    def fake(config, seeds, out, *, at_once):
+        lost = variant_of(config) == "flha-ghn"
+        return [joined_run(CLIMBING, diverged_at=3 if lost else -1) for _ in seeds]
+
+    monkeypatch.setattr(flha_unseen, "cached_runs", fake)
+    figure = flha_unseen.Unseen(("arch0",))
+    methods = ["flha-ghn", "local"]
+    panels = flha_unseen.unseen(figure, methods, [0, 1], "small", paper_config, tmp_path)
+    rows = flha_unseen.unseen_rows(panels)[1:]
+    assert [row[1] for row in rows] == ["local"] * 4
+    assert [row[-1] for row in rows] == [""] * 4
 
 
 # ----------------------------------------------------------------------------------- runs

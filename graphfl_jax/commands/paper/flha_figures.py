@@ -88,9 +88,9 @@ def series_rows(lines: list[dict], label: str) -> list[list[str]]:
     for place, line in enumerate(lines):
         for number, scores in _by_number(line).items():
             higher = [_by_number(own).get(number) for own in references[:place]]
-            gaps = ["" if own is None else _interval(scale * (own - scores)) for own in higher]
+            gaps = ["" if own is None else interval(scale * (own - scores)) for own in higher]
             gaps += [""] * (len(references) - len(gaps))
-            rows.append([line["name"], str(number), _interval(scale * scores), *gaps])
+            rows.append([line["name"], str(number), interval(scale * scores), *gaps])
     return rows
 
 
@@ -99,7 +99,8 @@ def _by_number(line):
     return dict(zip(line["x"], np.array(line["seeds"]).T, strict=True))
 
 
-def _interval(values):
+def interval(values: np.ndarray) -> str:
+    """The mean of one number per seed with the half width of its 95 % interval, as text."""
     found = over_seeds(values.tolist())
     half_width = "" if found["half_width"] is None else f"±{found['half_width']:.2f}"
     return f"{found['mean']:.2f}{half_width}"
