@@ -352,7 +352,8 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
     ]
     assert [line["x"] for line in lines] == [[125, 250], [125], [125, 250]]
     np.testing.assert_allclose(lines[2]["seeds"], [[0.1125, 0.125], [0.3125, 0.325]])
-    assert [config.data.cap for config in seen] == [125, 250] * 3
+    # All methods with the same data, which are then loaded once
+    assert [config.data.cap for config in seen] == [125] * 3 + [250] * 3
     heads, *rows = series_rows(lines, figure.label)
     assert [row[:2] for row in rows] == [
         *(["flha-ghn", "125"], ["flha-ghn", "250"], ["flha-ghn-no-gnn (1 diverged)", "125"]),
@@ -415,6 +416,10 @@ def test_random_and_generated_starts_are_trained_by_the_same_optimiser(profile):
     for name in ("lr", "momentum", "weight_decay", "clip"):
         assert random.hparams[f"client_{name}"] == generated.hparams[f"client_{name}"]
     assert random.local_steps == generated.local_steps
+    assert random.new_clients == generated.new_clients and random.data == generated.data
+    # A random start does not depend on what the others have trained.
+    assert random.rounds == random.eval_every == 1
+    assert generated.rounds == SIZES[profile].rounds
 
 
 @pytest.mark.parametrize("method", ["flha-ghn-table", "local"])

@@ -53,25 +53,22 @@ def series_lines(
     A line has the ``name``, the ``metric``, the numbers ``x``, and the scores there of every
     seed, ``seeds`` [seeds, x], means over the clients.
     """
-    split, lines = "final" if figure.split == "test" else figure.split, []
-    for method in methods:
-        numbers, scores, lost = [], [], 0
-        for number in figure.numbers[size]:
+    split = "final" if figure.split == "test" else figure.split
+    lines = [{"name": method, "x": [], "seeds": []} for method in methods]
+    lost = dict.fromkeys(methods, 0)
+    for number in figure.numbers[size]:  # whose data are loaded once for all methods
+        for line, method in zip(lines, methods, strict=True):
             config = config_of(figure.cell(number, size), method)
             runs = cached_runs(config, seeds, cache, at_once=1)
+            line["metric"] = runs[0]["metric"]
             broken = sum(run["diverged"] for run in runs)
-            lost += broken
+            lost[method] += broken
             if not broken:
-                numbers.append(number)
-                scores.append([run["scores"][split]["P"]["mean"] for run in runs])
-        lines.append(
-            {
-                "name": f"{method} ({lost} diverged)" if lost else method,
-                "metric": runs[0]["metric"],
-                "x": numbers,
-                "seeds": np.array(scores).T.tolist(),
-            }
-        )
+                line["x"].append(number)
+                line["seeds"].append([run["scores"][split]["P"]["mean"] for run in runs])
+    for line, number in zip(lines, lost.values(), strict=True):
+        line["name"] += f" ({number} diverged)" if number else ""
+        line["seeds"] = np.array(line["seeds"]).T.tolist()
     return lines
 
 

@@ -38,7 +38,8 @@ accuracy of its model (G) after this number of its rounds of local training: at 
 was generated, or random with local. *sd seeds* is the standard deviation of the last of them
 over seeds. P is after the last round too, when the head has been refined once more. *M down*
 and *M up* are the millions of numbers that one of the other clients receives and sends in a
-round. The paper does not state how long its new clients train.
+round. With local, the other clients train for one round alone, since they do not affect the
+new client. The paper does not state how long its new clients train.
 """
 
 
