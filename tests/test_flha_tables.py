@@ -21,6 +21,7 @@ from graphfl_jax.commands.paper.flha import (
     cell,
     cells_of,
     unseen_cell,
+    with_divisor,
     with_examples,
     with_steps,
 )
@@ -39,6 +40,7 @@ from graphfl_jax.commands.paper.flha_text import (
 from graphfl_jax.configs import changed, flha_cifar10
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
+from graphfl_jax.models.architectures import architectures
 from tests.commands import launched
 
 # ---------------------------------------------------------------------------- published scores
@@ -337,7 +339,7 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
             {
                 "metric": "accuracy",
                 "diverged": broken and score == scores[1],
-                "scores": {"balanced": {"P": {"mean": score}}},
+                "scores": {"balanced": {"P": {"per_client": [score - 0.1, score + 0.1]}}},
             }
             for score in scores
         ]
@@ -378,6 +380,46 @@ def test_every_point_of_the_figures_is_a_configuration():
             for number in numbers:
                 config = paper_config(figure.cell(number, size), figure.methods[-1])
                 assert config.eval_every == config.rounds >= 5
+
+
+def test_types_of_layers_that_occur_once_are_scored_apart(monkeypatch, tmp_path):
+    """The first client has 0.1 per divisor of its width, the others always 0.9."""
+
+    def fake(config, seeds, out, *, at_once):
+        first, *others = config.model.architectures
+        assert tuple(others) == RESIDUAL[1:]
+        score = 0.1 * int(first.removeprefix("arch0").removeprefix("/") or 1)
+        run = run_of([score, 0.8, 0.9, 1.0])
+        return [run for _ in seeds]
+
+    monkeypatch.setattr(flha_figures, "cached_runs", fake)
+    found = {}
+    for name in ("flha_once", "flha_once_others"):
+        (line,) = series_lines(SERIES[name], ["local"], [0], "small", paper_config, tmp_path)
+        assert line["x"] == [1, 2, 4]
+        found[name] = line["seeds"]
+    np.testing.assert_allclose(found["flha_once"], [[0.1, 0.2, 0.4]])
+    np.testing.assert_allclose(found["flha_once_others"], [[0.9, 0.9, 0.9]])
+
+
+@pytest.mark.parametrize("divisor, once", [(1, 0), (2, 4), (4, 6)])
+def test_a_divisor_makes_types_of_layers_that_occur_once(divisor, once):
+    for profile in SIZES:
+        config = paper_config(with_divisor(divisor, profile), "flha-ghn")
+        first, *others = architectures(
+            inputs=(16, 16, 3),
+            outputs=10,
+            task="classification",
+            architectures=config.model.architectures,
+            width=config.model.width,
+            lowering="xla",
+        )
+        types, *known = (
+            {node.type for node in model.architecture.nodes} for model in (first, *others)
+        )
+        assert len(types - {"input"}) == 9 and len(types - set().union(*known)) == once
+    shared = paper_config(cells_of("flha_1", "small")[0], "flha-ghn")
+    assert (paper_config(with_divisor(divisor, "small"), "flha-ghn") == shared) == (not once)
 
 
 # -------------------------------------------------------------------- unseen architectures

@@ -16,7 +16,8 @@ flha_3 and flha_depths: clients that join with an architecture that nobody train
 rounds of local training; flha_depths has plain networks of other depths.
 flha_7: FLHA-GHN and its controls over the number of local steps per round, with as many steps
 in all. flha_examples: the same and local training over the number of training examples per
-client. --profile is their size.
+client. flha_once: the same for a client some of whose types of layers nobody else has, over
+the divisor of its width; flha_once_others: for the other clients. --profile is their size.
 partition: how many examples of each class every client of --config has, by default of
 fashion_mnist. architectures: the graphs of the client models of --config, by default of
 flha_cifar10, with the types of their layers.

@@ -217,3 +217,13 @@ def with_examples(examples: int, profile: str) -> Cell:
     changes = {"data.cap": examples, "local_steps": steps}
     place = Place("cifar10", f"{examples} examples", 4, RESIDUAL, changes, balanced=True)
     return cell(place, profile)
+
+
+def with_divisor(divisor: int, profile: str) -> Cell:
+    """Four clients, of which the first has arch0 with its width divided by `divisor`.
+
+    So some of its types of layers are in no other network: of the nine types, none with 1, four
+    with 2 and six with 4.
+    """
+    first = RESIDUAL[0] if divisor == 1 else f"{RESIDUAL[0]}/{divisor}"
+    return cell(Place("cifar10", f"{first} first", 4, (first, *RESIDUAL[1:])), profile)

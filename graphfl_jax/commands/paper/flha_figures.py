@@ -1,4 +1,4 @@
-"""Figures of FLHA-GHN: scores over numbers of local steps, and over numbers of examples."""
+"""Figures of FLHA-GHN: scores over numbers of steps, of examples, and of types of layers."""
 
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
 from graphfl_jax.commands.paper.configurations import Cell
-from graphfl_jax.commands.paper.flha import with_examples, with_steps
+from graphfl_jax.commands.paper.flha import with_divisor, with_examples, with_steps
 from graphfl_jax.configs.base import LAYERED
 
 ConfigOf = Callable[[Cell, str], ConfigDict]  # (cell, method) -> configuration
@@ -24,9 +24,11 @@ class Series(NamedTuple):
     label: str
     split: str  # that is scored: "test" or "balanced"
     methods: tuple[str, ...]  # the others are compared with the first two
+    clients: slice = slice(None)  # that are scored
 
 
 EXAMPLES = (125, 250, 500, 1000, 2000, 4000, 8000)
+DIVISORS = (1, 2, 4)
 STEPS = {"small": (5, 10, 25, 50, 100, 200), "full": (195, 390, 975, 1950, 3900)}
 SERIES = {
     "flha_7": Series(with_steps, STEPS, "local steps per round", "test", LAYERED),
@@ -37,7 +39,16 @@ SERIES = {
         "balanced",
         (*LAYERED, "local"),
     ),
+    "flha_once": Series(
+        with_divisor,
+        dict.fromkeys(STEPS, DIVISORS),
+        "divisor of the width of arch0",
+        "test",
+        (*LAYERED, "local"),
+        clients=slice(1),  # the one with arch0
+    ),
 }
+SERIES["flha_once_others"] = SERIES["flha_once"]._replace(clients=slice(1, None))
 
 
 def series_lines(
@@ -51,7 +62,7 @@ def series_lines(
     """A line for each method, without the numbers at which a run diverged.
 
     A line has the ``name``, the ``metric``, the numbers ``x``, and the scores there of every
-    seed, ``seeds`` [seeds, x], means over the clients.
+    seed, ``seeds`` [seeds, x], means over the clients that are scored.
     """
     split = "final" if figure.split == "test" else figure.split
     lines = [{"name": method, "x": [], "seeds": []} for method in methods]
@@ -65,7 +76,8 @@ def series_lines(
             lost[method] += broken
             if not broken:
                 line["x"].append(number)
-                line["seeds"].append([run["scores"][split]["P"]["mean"] for run in runs])
+                scores = [run["scores"][split]["P"]["per_client"] for run in runs]
+                line["seeds"].append([np.mean(own[figure.clients]) for own in scores])
     for line, number in zip(lines, lost.values(), strict=True):
         line["name"] += f" ({number} diverged)" if number else ""
         line["seeds"] = np.array(line["seeds"]).T.tolist()
