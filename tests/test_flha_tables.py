@@ -224,11 +224,29 @@ def test_a_row_has_the_means_of_each_architecture_and_their_spread():
     second = [0.3, 0.3, 0.5, 0.7, 0.5, 0.3, 0.5, 0.9]
     row = row_of("flha_1", 1, "flha-ghn", run_of(first), run_of(second))
     text, printed = score_rows("flha_1", [row])
-    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00|55.00|45.00|5.00"
+    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00||45.00|5.00"
     assert text == [*expected.split("|"), "1.250", "1.000"]
     paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50|||88.15|||"
     assert printed == paper.split("|")
     assert {len(text), len(printed)} == {len(heads_of("flha_1"))}
+
+
+def test_a_learning_rate_that_has_ended_leaves_l_out():
+    """The rate of round 3 of 40 is not 0."""
+    one = cells_of("flha_1", "small")[0]
+    constant = {"client_schedule": "constant"}
+    falling = {"client_schedule": "cosine", "hparams.client_horizon": 40.0}
+    for method, changes, shown in (
+        ("flha-ghn-table", {}, ""),
+        ("flha-ghn-table", {"rounds": 2}, "60.00"),
+        ("flha-ghn-table", constant, "60.00"),
+        ("fedavg", constant, "60.00"),
+        ("fedavg", falling, ""),
+    ):
+        config = changed(paper_config(one, method), changes)
+        row = table_row("flha_1", one, config, [run_of([0.5] * 4)])
+        assert score_rows("flha_1", [row])[0][7:10] == ["40.00", shown, "50.00"]
+        assert "so L equals G" in markdown("flha_1", [row])
 
 
 def test_the_upper_bound_has_a_score_of_one_architecture():
@@ -284,7 +302,7 @@ def test_drops_are_those_of_the_architectures_that_are_not_replaced():
     mine, printed, table = score_rows("flha_7", complete[-2:])
     # arch0: 90.4 - (88.6 + 88.8 + 88.2) / 3; arch3: 88.5 - (83.6 + 86.2 + 88.2) / 3
     assert printed[3:8] == ["1.87", "3.07", "1.57", "2.50", ""] and printed[10] == "2.25"
-    assert mine[3:12] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "2.30", "2.30", "0.05"]
+    assert mine[3:12] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "", "2.30", "0.05"]
     assert table[2:4] == ["flha-ghn-table", "1.92"]
     assert with_drops(rows[2:]) == rows[2:]  # without the cell where none is replaced
     page = markdown("flha_7", complete)
