@@ -317,6 +317,7 @@ def test_the_page_states_sizes_and_test_sets():
         "40 rounds of all 4 clients, 25 steps of 64 images with 8 channels in the first layer"
     )
     assert f"- cifar10, 4 clients: {size}, at most 2000 images\n" in page
+    assert "its divisor is the number of seeds" in page
     assert "cannot be compared with the published ones" in page and "*balanced*" not in page
     one = cells_of("flha_5", "full")[0]
     run = run_of([0.5] * 4, split="balanced")

@@ -22,10 +22,11 @@ CAPTION = """\
 Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's own
 predictor: for FLHA-GHN and its controls this is the generated model whose head the client has
 refined. G, L and P are means over these columns, and *sd seeds* is the standard deviation of
-the last over seeds. A line *published* has what the paper prints for the method above it, and
-its mean. *M down* and *M up* are the millions of numbers that a client receives and sends in a
-round. fedavg has the first architecture alone: it is the paper's upper bound. With a cosine
-schedule the rate of the round after the last is 0, so L equals G and is left out.
+the last over seeds; its divisor is the number of seeds. A line *published* has what the paper
+prints for the method above it, and its mean. *M down* and *M up* are the millions of numbers
+that a client receives and sends in a round; where architectures differ in them, this is the
+mean over clients. fedavg has the first architecture alone: it is the paper's upper bound. With
+a cosine schedule the rate of the round after the last is 0, so L equals G and is left out.
 """
 TESTS = {
     "pooled": "All clients are scored on the test images of all clients.\n",

@@ -36,10 +36,11 @@ CAPTION = """\
 Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
 accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
 was generated, or random with local. *sd seeds* is the standard deviation of the last of them
-over seeds. P is after the last round too, when the head has been refined once more. *M down*
-and *M up* are the millions of numbers that one of the other clients receives and sends in a
-round. With local, the other clients train for one round alone, since they do not affect the
-new client. The paper does not state how long its new clients train.
+over seeds; its divisor is the number of seeds. P is after the last round too, when the head has
+been refined once more. *M down* and *M up* are the millions of numbers that one of the other
+clients receives and sends in a round; where architectures differ in them, this is the mean over
+these clients. With local, the other clients train for one round only, since they do not affect
+the new client. The paper does not state how long its new clients train.
 """
 
 
