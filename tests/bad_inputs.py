@@ -718,6 +718,7 @@ OTHERS = [
     ),
     ("robustness", [FL60, "--page=no.md#a"], "page=no.md is not a file; choose a page that"),
     ("theory", ["--page=no.md#a"], "page=no.md is not a file; choose a page that has the line"),
+    ("figures", ["--page=no.md#a"], "page=no.md is not a file; choose a page that has the"),
     ("bench", [FL60, "--page=no.md#a"], "page=no.md is not a file; choose a page that has the"),
     ("tables", ["tpt48"], "config=tpt48 is not read, since tables has no configuration"),
     ("tables", ["--config.rounds=3"], "^config.rounds=3 is not read, since tables has no"),

@@ -335,6 +335,18 @@ def test_a_table_of_traffic_has_forecast_baselines(tmp_path):
     assert page[2] == "| client | mean, mph | sd, mph |" and len(page) == 4 + len(names)
 
 
+def test_the_table_of_a_figure_gets_into_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- begin one -->\nold\n<!-- end one -->\nb\n")
+    words = ["--config.data.source=simulated", "--config.data.cap=20", "--out=here"]
+    words = ["--figure=partition", *words, "--page=page.md#one"]
+    status, _, errors = launched("figures", *words, cwd=tmp_path)
+    assert status == 0, errors
+    table = (tmp_path / "here/partition.md").read_text()
+    assert "| client |" in table
+    assert page.read_text() == f"a\n<!-- begin one -->\n{table}<!-- end one -->\nb\n"
+
+
 @pytest.mark.release
 def test_tables_and_figures_share_cached_runs(tmp_path):
     """Runs of two rounds are not compared with published scores."""

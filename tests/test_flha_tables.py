@@ -9,7 +9,7 @@ from rich.console import Console
 from graphfl_jax.build import arrange, build_experiment, variant_of
 from graphfl_jax.commands.common.plots import draw_panels
 from graphfl_jax.commands.paper import cached_runs as cache
-from graphfl_jax.commands.paper import flha_figures, flha_unseen
+from graphfl_jax.commands.paper import flha, flha_figures, flha_unseen
 from graphfl_jax.commands.paper.configurations import paper_config
 from graphfl_jax.commands.paper.flha import (
     CLIENTS,
@@ -21,6 +21,7 @@ from graphfl_jax.commands.paper.flha import (
     cell,
     cells_of,
     unseen_cell,
+    with_divisor,
     with_examples,
     with_steps,
 )
@@ -36,9 +37,10 @@ from graphfl_jax.commands.paper.flha_text import (
     table_row,
     with_drops,
 )
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import changed, flha_cifar10
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
+from graphfl_jax.models.architectures import architectures
 from tests.commands import launched
 
 # ---------------------------------------------------------------------------- published scores
@@ -113,11 +115,22 @@ def test_every_cell_is_a_configuration_of_all_methods(table, profile):
             assert config.cohort_size == config.data.clients
             assert config.eval_every == config.rounds == SIZES[profile].rounds
             assert config.data.name == one.dataset
-            horizon = config.hparams.get("client_horizon")
-            assert horizon == (config.rounds if method.startswith("flha") else None)
+            falls = config.client_schedule == "cosine"
+            assert falls or not method.startswith("flha")
+            assert config.hparams.get("client_horizon") == (config.rounds if falls else None)
             names = config.model.architectures
             assert len(names) == (1 if method == "fedavg" else 4)
             assert all(name in columns_of(table, config) or "5" in table for name in names)
+
+
+def test_every_learning_rate_that_falls_does_so_until_the_last_round(monkeypatch):
+    falling = flha_cifar10.get_config("fedavg")
+    falling = changed(falling, {"client_schedule": "cosine", "hparams.client_horizon": 40.0})
+    monkeypatch.setattr(flha, "COSINE", ("fedavg", *flha.COSINE))
+    monkeypatch.setattr(flha_cifar10, "get_config", lambda method: falling)
+    config = paper_config(cell(TABLES["flha_1"].places[0], "full"), "fedavg")
+    assert config.hparams.client_horizon == config.rounds == 1000
+    assert config.model.architectures == ("arch0",)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +224,29 @@ def test_a_row_has_the_means_of_each_architecture_and_their_spread():
     second = [0.3, 0.3, 0.5, 0.7, 0.5, 0.3, 0.5, 0.9]
     row = row_of("flha_1", 1, "flha-ghn", run_of(first), run_of(second))
     text, printed = score_rows("flha_1", [row])
-    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00|55.00|45.00|5.00"
+    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00||45.00|5.00"
     assert text == [*expected.split("|"), "1.250", "1.000"]
     paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50|||88.15|||"
     assert printed == paper.split("|")
     assert {len(text), len(printed)} == {len(heads_of("flha_1"))}
+
+
+def test_a_learning_rate_that_has_ended_leaves_l_out():
+    """The rate of round 3 of 40 is not 0."""
+    one = cells_of("flha_1", "small")[0]
+    constant = {"client_schedule": "constant"}
+    falling = {"client_schedule": "cosine", "hparams.client_horizon": 40.0}
+    for method, changes, shown in (
+        ("flha-ghn-table", {}, ""),
+        ("flha-ghn-table", {"rounds": 2}, "60.00"),
+        ("flha-ghn-table", constant, "60.00"),
+        ("fedavg", constant, "60.00"),
+        ("fedavg", falling, ""),
+    ):
+        config = changed(paper_config(one, method), changes)
+        row = table_row("flha_1", one, config, [run_of([0.5] * 4)])
+        assert score_rows("flha_1", [row])[0][7:10] == ["40.00", shown, "50.00"]
+        assert "so L equals G" in markdown("flha_1", [row])
 
 
 def test_the_upper_bound_has_a_score_of_one_architecture():
@@ -271,7 +302,7 @@ def test_drops_are_those_of_the_architectures_that_are_not_replaced():
     mine, printed, table = score_rows("flha_7", complete[-2:])
     # arch0: 90.4 - (88.6 + 88.8 + 88.2) / 3; arch3: 88.5 - (83.6 + 86.2 + 88.2) / 3
     assert printed[3:8] == ["1.87", "3.07", "1.57", "2.50", ""] and printed[10] == "2.25"
-    assert mine[3:12] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "2.30", "2.30", "0.05"]
+    assert mine[3:12] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "", "2.30", "0.05"]
     assert table[2:4] == ["flha-ghn-table", "1.92"]
     assert with_drops(rows[2:]) == rows[2:]  # without the cell where none is replaced
     page = markdown("flha_7", complete)
@@ -286,6 +317,7 @@ def test_the_page_states_sizes_and_test_sets():
         "40 rounds of all 4 clients, 25 steps of 64 images with 8 channels in the first layer"
     )
     assert f"- cifar10, 4 clients: {size}, at most 2000 images\n" in page
+    assert "its divisor is the number of seeds" in page
     assert "cannot be compared with the published ones" in page and "*balanced*" not in page
     one = cells_of("flha_5", "full")[0]
     run = run_of([0.5] * 4, split="balanced")
@@ -326,7 +358,7 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
             {
                 "metric": "accuracy",
                 "diverged": broken and score == scores[1],
-                "scores": {"balanced": {"P": {"mean": score}}},
+                "scores": {"balanced": {"P": {"per_client": [score - 0.1, score + 0.1]}}},
             }
             for score in scores
         ]
@@ -341,15 +373,20 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
     ]
     assert [line["x"] for line in lines] == [[125, 250], [125], [125, 250]]
     np.testing.assert_allclose(lines[2]["seeds"], [[0.1125, 0.125], [0.3125, 0.325]])
-    assert [config.data.cap for config in seen] == [125, 250] * 3
+    # All methods with the same data, which are then loaded once
+    assert [config.data.cap for config in seen] == [125] * 3 + [250] * 3
     heads, *rows = series_rows(lines, figure.label)
     assert [row[:2] for row in rows] == [
         *(["flha-ghn", "125"], ["flha-ghn", "250"], ["flha-ghn-no-gnn (1 diverged)", "125"]),
         *(["local", "125"], ["local", "250"]),
     ]
-    # Differences 20 and 0: mean and standard error 10, quantile of Student's t 12.706
-    assert rows[0][2:] == ["31.25±0.00", ""]
-    assert rows[3][2:] == ["21.25±127.06", "10.00±127.06"]
+    assert heads[3:] == ["flha-ghn minus it", "flha-ghn-no-gnn (1 diverged) minus it"]
+    # Differences 20 and 0: mean and standard error 10, quantile of Student's t 12.706.
+    # Those from no-gnn: 10 and 0.
+    assert rows[0][2:] == ["31.25±0.00", "", ""]
+    assert rows[2][2:] == ["26.25±63.53", "5.00±63.53", ""]
+    assert rows[3][2:] == ["21.25±127.06", "10.00±127.06", "5.00±63.53"]
+    assert rows[4][2:] == ["22.50±127.06", "10.00±127.06", ""]
     assert {len(row) for row in rows} == {len(heads)}
     (axes,) = draw_panels({"cifar10": lines}, "examples", ticks=(125, 250)).axes
     assert axes.get_xscale() == "log" and axes.get_xticks().tolist() == [125, 250]
@@ -362,6 +399,46 @@ def test_every_point_of_the_figures_is_a_configuration():
             for number in numbers:
                 config = paper_config(figure.cell(number, size), figure.methods[-1])
                 assert config.eval_every == config.rounds >= 5
+
+
+def test_types_of_layers_that_occur_once_are_scored_apart(monkeypatch, tmp_path):
+    """The first client has 0.1 per divisor of its width, the others always 0.9."""
+
+    def fake(config, seeds, out, *, at_once):
+        first, *others = config.model.architectures
+        assert tuple(others) == RESIDUAL[1:]
+        score = 0.1 * int(first.removeprefix("arch0").removeprefix("/") or 1)
+        run = run_of([score, 0.8, 0.9, 1.0])
+        return [run for _ in seeds]
+
+    monkeypatch.setattr(flha_figures, "cached_runs", fake)
+    found = {}
+    for name in ("flha_once", "flha_once_others"):
+        (line,) = series_lines(SERIES[name], ["local"], [0], "small", paper_config, tmp_path)
+        assert line["x"] == [1, 2, 4]
+        found[name] = line["seeds"]
+    np.testing.assert_allclose(found["flha_once"], [[0.1, 0.2, 0.4]])
+    np.testing.assert_allclose(found["flha_once_others"], [[0.9, 0.9, 0.9]])
+
+
+@pytest.mark.parametrize("divisor, once", [(1, 0), (2, 4), (4, 6)])
+def test_a_divisor_makes_types_of_layers_that_occur_once(divisor, once):
+    for profile in SIZES:
+        config = paper_config(with_divisor(divisor, profile), "flha-ghn")
+        first, *others = architectures(
+            inputs=(16, 16, 3),
+            outputs=10,
+            task="classification",
+            architectures=config.model.architectures,
+            width=config.model.width,
+            lowering="xla",
+        )
+        types, *known = (
+            {node.type for node in model.architecture.nodes} for model in (first, *others)
+        )
+        assert len(types - {"input"}) == 9 and len(types - set().union(*known)) == once
+    shared = paper_config(cells_of("flha_1", "small")[0], "flha-ghn")
+    assert (paper_config(with_divisor(divisor, "small"), "flha-ghn") == shared) == (not once)
 
 
 # -------------------------------------------------------------------- unseen architectures
@@ -388,6 +465,22 @@ def test_a_new_client_has_the_architecture_that_the_others_lack(name):
         assert new == (name,) and len(trained) == 3 and name not in trained
         assert set(trained) | {name} in (set(RESIDUAL), set(PLAIN))
         assert (config.cohort_size, config.data.clients) == (3, 4)
+
+
+@pytest.mark.parametrize("profile", SIZES)
+def test_random_and_generated_starts_are_trained_by_the_same_optimiser(profile):
+    """FLHA-GHN refines the models of new clients without a schedule."""
+    one = unseen_cell("arch1", profile)
+    random, generated = (paper_config(one, method) for method in ("local", "flha-ghn"))
+    assert random.client_optimizer == generated.client_optimizer == "momentum"
+    assert random.client_schedule == "constant"
+    for name in ("lr", "momentum", "weight_decay", "clip"):
+        assert random.hparams[f"client_{name}"] == generated.hparams[f"client_{name}"]
+    assert random.local_steps == generated.local_steps
+    assert random.new_clients == generated.new_clients and random.data == generated.data
+    # A random start does not depend on what the others have trained.
+    assert random.rounds == random.eval_every == 1
+    assert generated.rounds == SIZES[profile].rounds
 
 
 @pytest.mark.parametrize("method", ["flha-ghn-table", "local"])
@@ -422,30 +515,56 @@ def test_generated_starts_are_above_random_ones_in_the_paper():
 
 
 def test_the_figure_has_a_panel_for_each_unseen_architecture(monkeypatch, tmp_path):
+    """Seed 1 diverges with flha-ghn, and seed 0 with the table."""
+
     def fake(config, seeds, out, *, at_once):
-        broken = variant_of(config) == "local"
-        runs = [joined_run(CLIMBING), joined_run(CLIMBING, diverged_at=3 if broken else -1)]
-        return runs
+        method = variant_of(config)
+        below = {"flha-ghn": [0.0, 0.1, 0.0], "flha-ghn-table": [0.5, 0.2, 0.1]}
+        lost = {"flha-ghn": 1, "flha-ghn-table": 0}.get(method)
+        return [
+            joined_run(CLIMBING - by, diverged_at=3 if seed == lost else -1)
+            for seed, by in zip(seeds, below.get(method, [0.1, 0.0, 0.2]), strict=True)
+        ]
 
     monkeypatch.setattr(flha_unseen, "cached_runs", fake)
     figure = flha_unseen.Unseen(("arch0", "plain7"))
-    methods = ["local", "flha-ghn"]
-    panels = flha_unseen.unseen(figure, methods, [0, 1], "small", paper_config, tmp_path)
-    names = ["local (1 diverged)", "flha-ghn"]
-    assert {k: [line["name"] for line in own] for k, own in panels.items()} == {
-        "arch0": names,
-        "plain7": names,
-    }
-    rows = flha_unseen.unseen_rows(panels)
-    assert rows[1:4] == [
-        ["arch0", "local (1 diverged)", "0", "20.00", ""],
-        ["arch0", "local (1 diverged)", "1", "22.00", ""],
-        ["arch0", "local (1 diverged)", "5", "30.00", ""],
+    assert figure.methods == ("flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table", "local")
+    methods = ["flha-ghn", "flha-ghn-table", "local"]
+    panels = flha_unseen.unseen(figure, methods, [0, 1, 2], "small", paper_config, tmp_path)
+    names = ["flha-ghn (1 diverged)", "flha-ghn-table (1 diverged)", "local"]
+    for lines in panels.values():
+        assert [line["name"] for line in lines] == names
+        assert [line["kept"] for line in lines] == [[0, 2], [1, 2], [0, 1, 2]]
+    heads, *rows = flha_unseen.unseen_rows(panels)
+    assert heads[2:] == ["rounds", "G, %", "sd seeds", "flha-ghn minus it"]
+    assert len(rows) == 2 * 3 * 4 and {len(row) for row in rows} == {len(heads)}
+    assert [row[:3] for row in rows[2:5]] == [
+        ["arch0", names[0], "5"],
+        ["arch0", names[0], "20"],
+        ["arch0", names[1], "0"],
     ]
-    assert len(rows) == 1 + 2 * 2 * 4
+    assert rows[2][3:] == ["30.00", "0.00", ""]
+    # Seeds 1 and 2 have 0 and 10; seed 2 alone is in both.
+    assert rows[4][3:] == ["5.00", "5.00", "10.00"]
+    # Seeds 0 and 2 have the differences 10 and 20: standard error 5, quantile 12.706.
+    assert rows[8][3:] == ["10.00", "8.16", "15.00±63.53"]
     drawn = draw_panels(panels, "rounds").axes
     assert [axes.get_title() for axes in drawn] == ["arch0", "plain7"]
-    np.testing.assert_allclose(drawn[0].get_lines()[1].get_ydata(), 100 * CLIMBING)
+    np.testing.assert_allclose(drawn[0].get_lines()[0].get_ydata(), 100 * CLIMBING)
+
+
+def test_a_method_that_always_diverges_has_no_rows_and_no_differences(monkeypatch, tmp_path):
+    def fake(config, seeds, out, *, at_once):
+        lost = variant_of(config) == "flha-ghn"
+        return [joined_run(CLIMBING, diverged_at=3 if lost else -1) for _ in seeds]
+
+    monkeypatch.setattr(flha_unseen, "cached_runs", fake)
+    figure = flha_unseen.Unseen(("arch0",))
+    methods = ["flha-ghn", "local"]
+    panels = flha_unseen.unseen(figure, methods, [0, 1], "small", paper_config, tmp_path)
+    rows = flha_unseen.unseen_rows(panels)[1:]
+    assert [row[1] for row in rows] == ["local"] * 4
+    assert [row[-1] for row in rows] == [""] * 4
 
 
 # ----------------------------------------------------------------------------------- runs

@@ -16,13 +16,15 @@ flha_3 and flha_depths: clients that join with an architecture that nobody train
 rounds of local training; flha_depths has plain networks of other depths.
 flha_7: FLHA-GHN and its controls over the number of local steps per round, with as many steps
 in all. flha_examples: the same and local training over the number of training examples per
-client. --profile is their size.
+client. flha_once: the same for a client some of whose types of layers nobody else has, over
+the divisor of its width; flha_once_others: for the other clients. --profile is their size.
 partition: how many examples of each class every client of --config has, by default of
 fashion_mnist. architectures: the graphs of the client models of --config, by default of
 flha_cifar10, with the types of their layers.
 
 Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
-of them into the folder of --out. Runs that are cached there are not repeated.
+of them into the folder of --out. Runs that are cached there are not repeated. --page also
+writes the table into a page.
 """
 
 import sys
@@ -37,6 +39,7 @@ from rich.console import Console
 
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.architecture_plots import draw_architectures
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
@@ -68,6 +71,7 @@ from graphfl_jax.commands.paper.pfedgat_figures import (
     joining_rows,
 )
 from graphfl_jax.commands.paper.row_text import spread_text
+from graphfl_jax.commands.paper.value_histograms import histogram_rows, histograms
 from graphfl_jax.configs import changed, for_any_task, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
@@ -144,6 +148,7 @@ flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs."
 
 def main() -> int:
     started = time.perf_counter()
+    pages.check_page()
     matplotlib.use("Agg")  # needs no screen
     figure = FIGURES[FLAGS.figure]
     if FLAGS.methods and not isinstance(figure, COMPARING):
@@ -167,7 +172,9 @@ def main() -> int:
     write_json(out / f"{FLAGS.figure}.json", lines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     made += f" {cache.counts()}." if cache.new or cache.found else ""
-    write_text(out / f"{FLAGS.figure}.md", f"{made}\n\n{markdown_table(rows)}")
+    page = f"{made}\n\n{markdown_table(rows)}"
+    write_text(out / f"{FLAGS.figure}.md", page)
+    pages.publish(page)
     files = f"{out}/{FLAGS.figure}.png, .svg, .json and .md"
     Console().print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
@@ -179,7 +186,8 @@ def config_of(cell: Cell, method: str):
 
 
 def made_histograms(figure, cache):
-    lines, unit = histograms(figure)
+    federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
+    lines, unit = histograms(federation, figure.clients)
     return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
 
 
@@ -242,31 +250,6 @@ KINDS = {
     Series: made_series,
     Unseen: made_unseen,
 }
-
-
-def histograms(figure: Histograms) -> tuple[list[dict], str]:
-    """A line for each client, and the unit of values.
-
-    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
-    ``shares`` of values in them.
-    """
-    federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
-    units = federation.units
-    values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
-    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
-    lines = []
-    for name, series in zip(federation.clients, values, strict=False):
-        shares = np.histogram(series, edges)[0] / len(series)
-        lines.append(
-            {
-                "name": name,
-                "mean": float(series.mean()),
-                "std": float(series.std()),
-                "edges": edges.tolist(),
-                "shares": shares.tolist(),
-            }
-        )
-    return lines, units.name
 
 
 def holdings(figure: Holdings) -> tuple[list[dict], str]:
@@ -338,12 +321,6 @@ def ablation(figure: Ablation, cache: Cache) -> list[dict]:
                 scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
     by_seed = np.array(scores).T.tolist()
     return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
-
-
-def histogram_rows(lines: list[dict], unit: str) -> list[list[str]]:
-    """Mean and standard deviation of each client's values, as text."""
-    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
-    return [["client", f"mean, {unit}", f"sd, {unit}"], *rows]
 
 
 def holding_rows(lines: list[dict]) -> list[list[str]]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graphfl_jax.commands.paper.configurations import Cell
+from graphfl_jax.configs import flha_cifar10, methods
 from graphfl_jax.configs.base import LAYERED
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.data.chest_xray import OFFICIAL
@@ -19,6 +20,12 @@ from graphfl_jax.data.partition import TEST_FRACTION
 # The upper bound of the paper: all clients have the first architecture.
 UPPER_BOUND = "fedavg"
 METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED)
+# The methods whose learning rates fall over the rounds of a run.
+COSINE = tuple(
+    method
+    for method in methods()
+    if flha_cifar10.get_config(method).get("client_schedule") == "cosine"
+)
 
 RESIDUAL, XRAY, HYBRID = (
     tuple(f"{kind}{i}" for i in range(4)) for kind in ("arch", "chest", "hybrid")
@@ -146,8 +153,8 @@ def cell(place: Place, profile: str = "small") -> Cell:
         changes["data.balanced_test"] = size.balanced
     changes |= place.changes
     rounds = changes["rounds"]
-    of_methods = {method: {"hparams.client_horizon": float(rounds)} for method in LAYERED}
-    of_methods[UPPER_BOUND] = {"model.architectures": place.architectures[:1]}
+    of_methods = {method: {"hparams.client_horizon": float(rounds)} for method in COSINE}
+    of_methods.setdefault(UPPER_BOUND, {})["model.architectures"] = place.architectures[:1]
     return Cell(
         dataset,
         place.setting,
@@ -166,7 +173,9 @@ REFINING = 20  # rounds of a new client, with as many steps each as those of the
 def unseen_cell(name: str, profile: str = "small") -> Cell:
     """Three clients train, and then a fourth joins, whose architecture `name` none of them has.
 
-    The three have the other architectures of the same kind.
+    The three have the other architectures of the same kind. A random model is trained as a
+    generated one is: with the same optimiser, and with a learning rate that does not fall. It
+    does not depend on the three, so these train for one round.
     """
     (kind,) = (own for own in (RESIDUAL, PLAIN) if name in own)
     changes = {
@@ -176,7 +185,15 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
         "new_clients.architectures": (name,),
     }
     others = tuple(other for other in kind if other != name)
-    return cell(Place("cifar10", f"{name} unseen", 4, others, changes), profile)
+    made = cell(Place("cifar10", f"{name} unseen", 4, others, changes), profile)
+    scratch = {
+        "client_optimizer": "momentum",
+        "client_schedule": "constant",
+        "hparams.client_lr": flha_cifar10.get_config("flha-ghn").hparams.client_lr,
+        "rounds": 1,
+        "eval_every": 1,
+    }
+    return made._replace(of_methods={**made.of_methods, "local": scratch})
 
 
 # ------------------------------------------------------------------------------------- figures
@@ -200,3 +217,13 @@ def with_examples(examples: int, profile: str) -> Cell:
     changes = {"data.cap": examples, "local_steps": steps}
     place = Place("cifar10", f"{examples} examples", 4, RESIDUAL, changes, balanced=True)
     return cell(place, profile)
+
+
+def with_divisor(divisor: int, profile: str) -> Cell:
+    """Four clients, of which the first has arch0 with its width divided by `divisor`.
+
+    So some of its types of layers are in no other network: of the nine types, none with 1, four
+    with 2 and six with 4.
+    """
+    first = RESIDUAL[0] if divisor == 1 else f"{RESIDUAL[0]}/{divisor}"
+    return cell(Place("cifar10", f"{first} first", 4, (first, *RESIDUAL[1:])), profile)

@@ -22,9 +22,11 @@ CAPTION = """\
 Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's own
 predictor: for FLHA-GHN and its controls this is the generated model whose head the client has
 refined. G, L and P are means over these columns, and *sd seeds* is the standard deviation of
-the last over seeds. A line *published* has what the paper prints for the method above it, and
-its mean. *M down* and *M up* are the millions of numbers that a client receives and sends in a
-round. fedavg has the first architecture alone: it is the paper's upper bound.
+the last over seeds; its divisor is the number of seeds. A line *published* has what the paper
+prints for the method above it, and its mean. *M down* and *M up* are the millions of numbers
+that a client receives and sends in a round; where architectures differ in them, this is the
+mean over clients. fedavg has the first architecture alone: it is the paper's upper bound. With
+a cosine schedule the rate of the round after the last is 0, so L equals G and is left out.
 """
 TESTS = {
     "pooled": "All clients are scored on the test images of all clients.\n",
@@ -61,6 +63,7 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
         "width": config.model.width,
         "size": size_of(config),
         "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
+        "ended": _ended(config),
         "lines": None,
     }
     if row["diverged"]:
@@ -84,6 +87,12 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
         published = None if row["source"] == "simulated" else printed
         row["lines"].append({"test": test, "points": points, "published": published})
     return row
+
+
+def _ended(config):
+    """Whether the learning rate of the round after the last is 0, so that L equals G."""
+    falls = config.get("client_schedule") == "cosine"
+    return falls and config.rounds >= config.hparams.client_horizon
 
 
 def columns_of(table: str, config) -> dict[str, list[int]]:
@@ -169,7 +178,10 @@ def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
             text.append(
                 [
                     *(*begin, *tests, *_cells(table, seeds)),
-                    *(f"{means[at].mean():.2f}" for at in POINTS),
+                    *(
+                        "" if at == "L" and row["ended"] else f"{means[at].mean():.2f}"
+                        for at in POINTS
+                    ),
                     spread_text(means["P"]),
                     *(f"{row['floats'][way]:.3f}" for way in ("down", "up")),
                 ]

@@ -14,8 +14,8 @@ from graphfl_jax.commands.common.text_tables import escaped, markdown_table, nar
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
 from graphfl_jax.commands.paper.configurations import Cell
-from graphfl_jax.commands.paper.flha import REFINING, UNSEEN_METHODS, unseen_cell
-from graphfl_jax.commands.paper.flha_figures import ConfigOf
+from graphfl_jax.commands.paper.flha import REFINING, unseen_cell
+from graphfl_jax.commands.paper.flha_figures import ConfigOf, interval
 from graphfl_jax.commands.paper.flha_published import UNSEEN
 from graphfl_jax.commands.paper.flha_text import (
     FLOAT,
@@ -25,6 +25,7 @@ from graphfl_jax.commands.paper.flha_text import (
     size_of,
 )
 from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes, spread_text
+from graphfl_jax.configs.base import LAYERED
 
 SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
 HEADS = (
@@ -35,9 +36,11 @@ CAPTION = """\
 Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
 accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
 was generated, or random with local. *sd seeds* is the standard deviation of the last of them
-over seeds. P is after the last round too, when the head has been refined once more. *M down*
-and *M up* are the millions of numbers that one of the other clients receives and sends in a
-round. The paper does not state how long its new clients train.
+over seeds; its divisor is the number of seeds. P is after the last round too, when the head has
+been refined once more. *M down* and *M up* are the millions of numbers that one of the other
+clients receives and sends in a round; where architectures differ in them, this is the mean over
+these clients. With local, the other clients train for one round only, since they do not affect
+the new client. The paper does not state how long its new clients train.
 """
 
 
@@ -45,7 +48,7 @@ class Unseen(NamedTuple):
     """Scores of new clients over their rounds, a panel for each architecture that they have."""
 
     names: tuple[str, ...]
-    methods: tuple[str, ...] = UNSEEN_METHODS
+    methods: tuple[str, ...] = (*LAYERED, "local")  # the others are compared with the first
 
 
 def curves(runs: list[dict]) -> list[list[dict]]:
@@ -63,8 +66,8 @@ def unseen(
 ) -> dict[str, list[dict]]:
     """A line for each method, by architecture, without diverged runs.
 
-    A line has the ``name``, the ``metric``, the new client's rounds ``x``, and the score of
-    every seed there at G, ``seeds`` [seeds, x].
+    A line has the ``name``, the ``metric``, the new client's rounds ``x``, the ``kept`` seeds,
+    and their scores there at G, ``seeds`` [seeds, x].
     """
     panels = {name: [] for name in figure.names}
     for name, lines in panels.items():
@@ -78,6 +81,9 @@ def unseen(
                     "name": f"{method} ({lost} diverged)" if lost else method,
                     "metric": runs[0]["metric"],
                     "x": [row["rounds"] for row in found[0]] if found else [],
+                    "kept": [
+                        seed for seed, run in zip(seeds, runs, strict=True) if not diverged(run)
+                    ],
                     "seeds": [[row["G"]["mean"] for row in curve] for curve in found],
                 }
             )
@@ -85,18 +91,35 @@ def unseen(
 
 
 def unseen_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
-    """The scores of each method after the rounds that the table shows, as text."""
-    scale, unit = UNITS[next(iter(panels.values()))[0]["metric"]]
-    rows = [["unseen", "method", "rounds", f"G, {unit}", "sd seeds"]]
-    for name, lines in panels.items():
+    """The scores of each method after the rounds that the table shows, as text.
+
+    The last column has the mean of the first method's score minus the method's, over the seeds
+    with which neither diverged, and the half width of its 95 % interval.
+    """
+    first, *_ = next(iter(panels.values()))
+    scale, unit = UNITS[first["metric"]]
+    name = first["name"].partition(" (")[0]
+    rows = [["unseen", "method", "rounds", f"G, {unit}", "sd seeds", f"{name} minus it"]]
+    for unseen_name, lines in panels.items():
+        reference = _by_seed(lines[0])
         for line in lines:
-            scores = scale * np.array(line["seeds"])
-            rows += [
-                [name, line["name"], str(played), f"{own.mean():.2f}", spread_text(own)]
-                for played, own in zip(line["x"], scores.T, strict=True)
-                if played in SHOWN
-            ]
+            scores = _by_seed(line)
+            gaps = [reference[seed] - scores[seed] for seed in scores if seed in reference]
+            for place, played in enumerate(line["x"]):
+                if played in SHOWN:
+                    own = [scale * score[place] for score in scores.values()]
+                    gap = ""
+                    if line is not lines[0] and gaps:
+                        gap = interval(scale * np.array(gaps)[:, place])
+                    mean = f"{np.mean(own):.2f}"
+                    cells = [unseen_name, line["name"], str(played), mean, spread_text(own)]
+                    rows.append([*cells, gap])
     return rows
+
+
+def _by_seed(line):
+    """The scores [x] of a line with each seed that it has."""
+    return dict(zip(line["kept"], np.array(line["seeds"]), strict=True))
 
 
 def table_row(cell: Cell, config, runs: list[dict]) -> dict:
