@@ -9,6 +9,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ClientData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
+from graphfl_jax.memory import bytes_of
 from graphfl_jax.rounds import draw_cohort, message_bytes
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.federations import renamed
@@ -245,8 +246,13 @@ def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]
     algorithm = subject.experiment.build(subject.hparams, 0)
     state = jax.eval_shape(subject.program.start, fixed_key(), subject.hparams, subject.data)
     down, up = message_bytes(algorithm, state, subject.data)
-    sent = jax.eval_shape(lambda server: algorithm.download(server, 0, 0), state.server)
-    assert down == sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(sent))
+
+    def both(server, memories):
+        message = algorithm.download(server, 0, 0)
+        return message, algorithm.client.untrained(message, tree.take(memories, 0))
+
+    sent, untrained = jax.eval_shape(both, state.server, state.clients[0])
+    assert (down, up) == (bytes_of(sent), bytes_of(untrained))
     return down, up
 
 
