@@ -428,11 +428,11 @@ def test_the_figure_of_shares_is_drawn_from_the_runs(tmp_path):
 
     ended = made("fedamp")
     assert ended.status == 0, ended.stderr
-    (line,) = json.loads((tmp_path / "here/pfedgat_3.json").read_text())
+    (line,) = json.loads((tmp_path / "here/figure_pfedgat_3.json").read_text())
     assert line["x"] == [1, 2] and np.shape(line["allocations"]) == (2, 10, 10)
     np.testing.assert_allclose(np.sum(line["allocations"], axis=2), 1, atol=1e-5)
     numbers = [int(name.removeprefix("client ")) for name in line["clients"]]
     assert [numbers[twin] for twin in line["twins"]] == [(n + 5) % 10 for n in numbers]
-    assert (tmp_path / "here/pfedgat_3.png").read_bytes()[:4] == b"\x89PNG"
+    assert (tmp_path / "here/figure_pfedgat_3.png").read_bytes()[:4] == b"\x89PNG"
     ended = made("fedavg")
     assert ended.status == 2 and "methods=fedavg has no allocation" in ended.stderr

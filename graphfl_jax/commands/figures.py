@@ -23,8 +23,8 @@ fashion_mnist. architectures: the graphs of the client models of --config, by de
 flha_cifar10, with the types of their layers.
 
 Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
-of them into the folder of --out. Runs that are cached there are not repeated. --page also
-writes the table into a page.
+of them into the folder of --out; if there is a table FIGURE, the files are figure_FIGURE. Runs
+that are cached there are not repeated. --page also writes the table into a page.
 """
 
 import sys
@@ -71,6 +71,7 @@ from graphfl_jax.commands.paper.pfedgat_figures import (
     joining_rows,
 )
 from graphfl_jax.commands.paper.row_text import spread_text
+from graphfl_jax.commands.paper.tables import TABLES
 from graphfl_jax.commands.paper.value_histograms import histogram_rows, histograms
 from graphfl_jax.configs import changed, for_any_task, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -168,14 +169,16 @@ def main() -> int:
     cache = Cache(out, accept_changes=changes_accepted())
     lines, drawn, rows = KINDS[type(figure)](figure, cache)
     out.mkdir(parents=True, exist_ok=True)
-    save_figure(drawn, out / FLAGS.figure)
-    write_json(out / f"{FLAGS.figure}.json", lines)
+    # A table can have the same name and folder.
+    name = f"figure_{FLAGS.figure}" if FLAGS.figure in TABLES else FLAGS.figure
+    save_figure(drawn, out / name)
+    write_json(out / f"{name}.json", lines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     made += f" {cache.counts()}." if cache.new or cache.found else ""
     page = f"{made}\n\n{markdown_table(rows)}"
-    write_text(out / f"{FLAGS.figure}.md", page)
+    write_text(out / f"{name}.md", page)
     pages.publish(page)
-    files = f"{out}/{FLAGS.figure}.png, .svg, .json and .md"
+    files = f"{out}/{name}.png, .svg, .json and .md"
     Console().print(files, highlight=False, markup=False, soft_wrap=True)
     return 0
 
