@@ -414,7 +414,7 @@ def test_types_of_layers_that_occur_once_are_scored_apart(monkeypatch, tmp_path)
     monkeypatch.setattr(flha_figures, "cached_runs", fake)
     found = {}
     for name in ("flha_once", "flha_once_others"):
-        (line,) = series_lines(SERIES[name], ["local"], [0], "small", paper_config, tmp_path)
+        (line,) = series_lines(SERIES[name], ["local"], [0], "full", paper_config, tmp_path)
         assert line["x"] == [1, 2, 4]
         found[name] = line["seeds"]
     np.testing.assert_allclose(found["flha_once"], [[0.1, 0.2, 0.4]])

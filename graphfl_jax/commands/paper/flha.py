@@ -109,6 +109,7 @@ TABLES = {
         _numbers_of_clients(("chest_xray",), (4, 8, 16), XRAY, {"data.pooled_test": True}),
         tests={"": "pooled"},
         datasets=("chest_xray",),
+        clients=("4",),
     ),
     "flha_5": Design(
         (UPPER_BOUND, "local", *LAYERED),

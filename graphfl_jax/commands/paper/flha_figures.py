@@ -27,21 +27,24 @@ class Series(NamedTuple):
     clients: slice = slice(None)  # that are scored
 
 
-EXAMPLES = (125, 250, 500, 1000, 2000, 4000, 8000)
-DIVISORS = (1, 2, 4)
-STEPS = {"small": (5, 10, 25, 50, 100, 200), "full": (195, 390, 975, 1950, 3900)}
+EXAMPLES = {
+    "small": (125, 500, 2000, 8000),
+    "full": (125, 250, 500, 1000, 2000, 4000, 8000),
+}
+DIVISORS = {"small": (1, 4), "full": (1, 2, 4)}
+STEPS = {"small": (5, 25, 100), "full": (195, 390, 975, 1950, 3900)}
 SERIES = {
     "flha_7": Series(with_steps, STEPS, "local steps per round", "test", LAYERED),
     "flha_examples": Series(
         with_examples,
-        dict.fromkeys(STEPS, EXAMPLES),
+        EXAMPLES,
         "training examples per client",
         "balanced",
         (*LAYERED, "local"),
     ),
     "flha_once": Series(
         with_divisor,
-        dict.fromkeys(STEPS, DIVISORS),
+        DIVISORS,
         "divisor of the width of arch0",
         "test",
         (*LAYERED, "local"),
