@@ -38,8 +38,7 @@ gradients are clipped at ``hparams.client_clip``. Nor does it say how the scales
 batch normalisations are made; here the network of their convolution generates them. The rate
 with which heads are refined is ``hparams.flha_head_lr``, without a schedule. The paper refines
 the models of new architectures locally, and does not say how; here new clients train all
-layers with the clients' optimiser at ``hparams.client_lr``, without the schedule, which has
-ended by then.
+layers with the clients' optimiser at ``hparams.flha_new_client_lr``, without a schedule.
 """
 
 import functools
@@ -110,7 +109,13 @@ def flha_ghn(
         Integer("Epochs for which a client trains its head for P; 0: none.", low=0),
     ] = 1,
     new_client_optimizer: Annotated[
-        optax.GradientTransformation, Optimizer("client", rate="client_lr")
+        optax.GradientTransformation,
+        Optimizer(
+            "client",
+            (("lr", 0.009),),
+            rate="flha_new_client_lr",
+            meaning="Learning rate with which new clients of FLHA-GHN train their models.",
+        ),
     ],
     batch_size: int,
     local_steps: int,

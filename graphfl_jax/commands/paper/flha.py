@@ -175,8 +175,8 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
     """Three clients train, and then a fourth joins, whose architecture `name` none of them has.
 
     The three have the other architectures of the same kind. A random model is trained as a
-    generated one is: with the same optimiser, and with a learning rate that does not fall. It
-    does not depend on the three, so these train for one round.
+    generated one is: with the same optimiser, learning rate and no schedule. It does not depend
+    on the three, so these train for one round.
     """
     (kind,) = (own for own in (RESIDUAL, PLAIN) if name in own)
     changes = {
@@ -190,7 +190,7 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
     scratch = {
         "client_optimizer": "momentum",
         "client_schedule": "constant",
-        "hparams.client_lr": flha_cifar10.get_config("flha-ghn").hparams.client_lr,
+        "hparams.client_lr": flha_cifar10.get_config("flha-ghn").hparams.flha_new_client_lr,
         "rounds": 1,
         "eval_every": 1,
     }
