@@ -19,7 +19,13 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.factories import arguments, made
-from graphfl_jax.fit import check_method, check_needs, check_outputs, check_splits
+from graphfl_jax.fit import (
+    check_method,
+    check_needs,
+    check_new_clients,
+    check_outputs,
+    check_splits,
+)
 from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import dealt_out
@@ -97,6 +103,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     experiment.poison(experiment.hparams)
     check_needs(algorithm, config, federation, num_clients)
     check_splits(config, federation)
+    check_new_clients(config)
     if config.attack.name:
         _check_attackers(config)
     if config.defence.name:

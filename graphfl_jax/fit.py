@@ -10,6 +10,7 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.optimizers import SCHEDULES
 from graphfl_jax.settings import parameters
 
 
@@ -124,6 +125,31 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
                 + ", or set --config.data.val_fraction=0.1" * (name == "val")
                 + f", or set --config.data.{name}_test" * (name in ("balanced", "pooled"))
             )
+
+
+def check_new_clients(config: ConfigDict) -> None:
+    """Checks that new clients have a learning rate above 0 in their rounds.
+
+    Raises:
+      ValueError: the schedule of the clients' learning rate has ended at 0, and the method has
+        no learning rate for new clients.
+    """
+    new, name = config.new_clients, config.get("client_schedule", "constant")
+    own_rate = _methods_with("new_client_optimizer")
+    if not new.fraction or not new.rounds or config.algorithm.name in own_rate:
+        return
+    schedule = SCHEDULES[name]
+    floats = {
+        own: config.hparams[f"client_{own}"]
+        for own, setting, _ in parameters(schedule)
+        if setting is not None
+    }
+    if schedule(1.0, config.rounds, **floats) == 0:
+        raise ValueError(
+            f"client_schedule={name!r} has the learning rate 0 after rounds={config.rounds}, "
+            f"when new clients join, so they would not train; set "
+            f"--config.client_schedule=constant or --config.hparams.client_final above 0"
+        )
 
 
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:

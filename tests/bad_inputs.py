@@ -378,6 +378,17 @@ FIELDS = [
     ),
     ("fl60", {"precision": "float8"}, "^precision='float8' is unknown; perhaps float32"),
     ("fl60", {"client_schedule": "linear"}, "^client_schedule='linear' is unknown; .*cosine"),
+    (
+        "fl60",
+        {
+            "new_clients.fraction": "0.2",
+            "new_clients.rounds": "1",
+            "client_schedule": "cosine",
+            "rounds": "3",
+            "hparams.client_horizon": "3",
+        },
+        "^client_schedule='cosine' has the learning rate 0 after rounds=3, .*client_final",
+    ),
 ]
 # Flags, and what the line must say.
 FLAGS = [

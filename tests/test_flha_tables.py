@@ -9,7 +9,7 @@ from rich.console import Console
 from graphfl_jax.build import arrange, build_experiment, variant_of
 from graphfl_jax.commands.common.plots import draw_panels
 from graphfl_jax.commands.paper import cached_runs as cache
-from graphfl_jax.commands.paper import flha, flha_figures, flha_unseen
+from graphfl_jax.commands.paper import flha_figures, flha_unseen
 from graphfl_jax.commands.paper.configurations import paper_config
 from graphfl_jax.commands.paper.flha import (
     CLIENTS,
@@ -37,7 +37,7 @@ from graphfl_jax.commands.paper.flha_text import (
     table_row,
     with_drops,
 )
-from graphfl_jax.configs import changed, flha_cifar10
+from graphfl_jax.configs import changed
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
 from graphfl_jax.models.architectures import architectures
@@ -115,22 +115,11 @@ def test_every_cell_is_a_configuration_of_all_methods(table, profile):
             assert config.cohort_size == config.data.clients
             assert config.eval_every == config.rounds == SIZES[profile].rounds
             assert config.data.name == one.dataset
-            falls = config.client_schedule == "cosine"
-            assert falls or not method.startswith("flha")
-            assert config.hparams.get("client_horizon") == (config.rounds if falls else None)
+            assert config.client_schedule == "cosine"
+            assert config.hparams.client_horizon == config.rounds
             names = config.model.architectures
             assert len(names) == (1 if method == "fedavg" else 4)
             assert all(name in columns_of(table, config) or "5" in table for name in names)
-
-
-def test_every_learning_rate_that_falls_does_so_until_the_last_round(monkeypatch):
-    falling = flha_cifar10.get_config("fedavg")
-    falling = changed(falling, {"client_schedule": "cosine", "hparams.client_horizon": 40.0})
-    monkeypatch.setattr(flha, "COSINE", ("fedavg", *flha.COSINE))
-    monkeypatch.setattr(flha_cifar10, "get_config", lambda method: falling)
-    config = paper_config(cell(TABLES["flha_1"].places[0], "full"), "fedavg")
-    assert config.hparams.client_horizon == config.rounds == 1000
-    assert config.model.architectures == ("arch0",)
 
 
 @pytest.mark.parametrize(
@@ -224,36 +213,18 @@ def test_a_row_has_the_means_of_each_architecture_and_their_spread():
     second = [0.3, 0.3, 0.5, 0.7, 0.5, 0.3, 0.5, 0.9]
     row = row_of("flha_1", 1, "flha-ghn", run_of(first), run_of(second))
     text, printed = score_rows("flha_1", [row])
-    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00||45.00|5.00"
+    expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00|45.00|5.00"
     assert text == [*expected.split("|"), "1.250", "1.000"]
-    paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50|||88.15|||"
+    paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50||88.15|||"
     assert printed == paper.split("|")
     assert {len(text), len(printed)} == {len(heads_of("flha_1"))}
-
-
-def test_a_learning_rate_that_has_ended_leaves_l_out():
-    """The rate of round 3 of 40 is not 0."""
-    one = cells_of("flha_1", "small")[0]
-    constant = {"client_schedule": "constant"}
-    falling = {"client_schedule": "cosine", "hparams.client_horizon": 40.0}
-    for method, changes, shown in (
-        ("flha-ghn-table", {}, ""),
-        ("flha-ghn-table", {"rounds": 2}, "60.00"),
-        ("flha-ghn-table", constant, "60.00"),
-        ("fedavg", constant, "60.00"),
-        ("fedavg", falling, ""),
-    ):
-        config = changed(paper_config(one, method), changes)
-        row = table_row("flha_1", one, config, [run_of([0.5] * 4)])
-        assert score_rows("flha_1", [row])[0][7:10] == ["40.00", shown, "50.00"]
-        assert "so L equals G" in markdown("flha_1", [row])
 
 
 def test_the_upper_bound_has_a_score_of_one_architecture():
     row = row_of("flha_1", 0, "fedavg", run_of([0.2, 0.4, 0.6, 0.8]))
     text, printed = score_rows("flha_1", [row])
-    assert text[3:10] == ["50.00", "", "", "", "40.00", "60.00", "50.00"]
-    assert printed[3:10] == ["93.60", "", "", "", "", "", "93.60"]
+    assert text[3:9] == ["50.00", "", "", "", "40.00", "50.00"]
+    assert printed[3:9] == ["93.60", "", "", "", "", "93.60"]
 
 
 def test_both_test_sets_have_lines_of_the_clients():
@@ -301,8 +272,8 @@ def test_drops_are_those_of_the_architectures_that_are_not_replaced():
     assert complete[:-2] == rows and {row["setting"] for row in complete[-2:]} == {DROP}
     mine, printed, table = score_rows("flha_7", complete[-2:])
     # arch0: 90.4 - (88.6 + 88.8 + 88.2) / 3; arch3: 88.5 - (83.6 + 86.2 + 88.2) / 3
-    assert printed[3:8] == ["1.87", "3.07", "1.57", "2.50", ""] and printed[10] == "2.25"
-    assert mine[3:12] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "", "2.30", "0.05"]
+    assert printed[3:8] == ["1.87", "3.07", "1.57", "2.50", ""] and printed[9] == "2.25"
+    assert mine[3:11] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "2.30", "0.05"]
     assert table[2:4] == ["flha-ghn-table", "1.92"]
     assert with_drops(rows[2:]) == rows[2:]  # without the cell where none is replaced
     page = markdown("flha_7", complete)

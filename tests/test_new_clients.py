@@ -71,6 +71,24 @@ def test_servers_have_no_rows_of_new_clients_before_these_join(method, changes):
     assert 5 in sizes[0] and 7 not in sizes[0] and 7 in sizes[1]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"new_clients__rounds": 0},
+        {"rounds": 2},
+        {"hparams__client_final": 0.1},
+        {"client_schedule": "constant"},
+    ],
+)
+def test_new_clients_need_a_learning_rate_only_if_they_train(changes):
+    falling = {"client_schedule": "cosine", "hparams__client_horizon": 3.0, "rounds": 3}
+    if changes.get("client_schedule") == "constant":
+        del falling["hparams__client_horizon"]
+    new = {"new_clients__fraction": 0.3, "new_clients__rounds": 1}
+    whole = hold_out(two_clusters(), fraction=0.3, graph="transductive", seed=0)
+    build_experiment(small_config("fedavg", **new | falling | changes), whole)
+
+
 def test_attackers_that_are_neighbours_are_no_new_clients():
     whole = hold_out(two_clusters(), fraction=0.3, graph="transductive", seed=0)
     ranked = with_attack_order(whole, seed=0, placement="neighbours")

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graphfl_jax.commands.paper.configurations import Cell
-from graphfl_jax.configs import flha_cifar10, methods
+from graphfl_jax.configs import flha_cifar10
 from graphfl_jax.configs.base import LAYERED
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.data.chest_xray import OFFICIAL
@@ -20,12 +20,6 @@ from graphfl_jax.data.partition import TEST_FRACTION
 # The upper bound of the paper: all clients have the first architecture.
 UPPER_BOUND = "fedavg"
 METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED)
-# The methods whose learning rates fall over the rounds of a run.
-COSINE = tuple(
-    method
-    for method in methods()
-    if flha_cifar10.get_config(method).get("client_schedule") == "cosine"
-)
 
 RESIDUAL, XRAY, HYBRID = (
     tuple(f"{kind}{i}" for i in range(4)) for kind in ("arch", "chest", "hybrid")
@@ -135,7 +129,7 @@ def cell(place: Place, profile: str = "small") -> Cell:
     """A federation in a size of `SIZES`.
 
     All clients are in every round. Only the last round is evaluated. FedAvg has the first
-    architecture alone. Learning rates that fall do so until the last round.
+    architecture alone. Learning rates fall until the last round.
     """
     size, dataset = SIZES[profile], place.dataset
     changes = {
@@ -154,8 +148,8 @@ def cell(place: Place, profile: str = "small") -> Cell:
         changes["data.balanced_test"] = size.balanced
     changes |= place.changes
     rounds = changes["rounds"]
-    of_methods = {method: {"hparams.client_horizon": float(rounds)} for method in COSINE}
-    of_methods.setdefault(UPPER_BOUND, {})["model.architectures"] = place.architectures[:1]
+    of_methods = {method: {"hparams.client_horizon": float(rounds)} for method in METHODS}
+    of_methods[UPPER_BOUND]["model.architectures"] = place.architectures[:1]
     return Cell(
         dataset,
         place.setting,

@@ -13,7 +13,6 @@ from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.flha import CLIENTS, NONE_REPLACED, SIZES, TABLES
 from graphfl_jax.commands.paper.flha_published import PUBLISHED
 from graphfl_jax.commands.paper.row_text import common_row, simulated_notes, sizes, spread_text
-from graphfl_jax.evaluation import POINTS
 
 DROP = "mean drop"
 FULL_WIDTH = SIZES["full"].width
@@ -21,12 +20,12 @@ FLOAT = 4e6  # bytes of a million of floats
 CAPTION = """\
 Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's own
 predictor: for FLHA-GHN and its controls this is the generated model whose head the client has
-refined. G, L and P are means over these columns, and *sd seeds* is the standard deviation of
-the last over seeds; its divisor is the number of seeds. A line *published* has what the paper
-prints for the method above it, and its mean. *M down* and *M up* are the millions of numbers
-that a client receives and sends in a round; where architectures differ in them, this is the
-mean over clients. fedavg has the first architecture alone: it is the paper's upper bound. With
-a cosine schedule the rate of the round after the last is 0, so L equals G and is left out.
+refined. G and P are means over these columns, and *sd seeds* is the standard deviation of P
+over seeds; its divisor is the number of seeds. L is left out: it equals G, because the cosine
+schedule has ended. A line *published* has what the paper prints for the method above it, and
+its mean. *M down* and *M up* are the millions of numbers that a client receives and
+sends in a round; where architectures differ in them, this is the mean over clients. fedavg has
+the first architecture alone: it is the paper's upper bound.
 """
 TESTS = {
     "pooled": "All clients are scored on the test images of all clients.\n",
@@ -44,7 +43,8 @@ The sizes are small, so scores cannot be compared with the published ones, which
 all images and larger networks. These are the runs of this table:
 """
 FULL = "These are the runs of this table:\n"
-LEFT_OUT = ("data", "setting", "G", "L", "M down")  # columns for which a console is too narrow
+SHOWN = ("G", "P")  # of the points
+LEFT_OUT = ("data", "setting", "G", "M down")  # columns for which a console is too narrow
 
 
 def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
@@ -63,7 +63,6 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
         "width": config.model.width,
         "size": size_of(config),
         "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
-        "ended": _ended(config),
         "lines": None,
     }
     if row["diverged"]:
@@ -79,7 +78,7 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
                 ]
                 for name, ids in columns.items()
             }
-            for point in POINTS
+            for point in SHOWN
         }
         printed = (
             PUBLISHED[table].get((cell.dataset, cell.setting, test), {}).get(row["method"])
@@ -87,12 +86,6 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
         published = None if row["source"] == "simulated" else printed
         row["lines"].append({"test": test, "points": points, "published": published})
     return row
-
-
-def _ended(config):
-    """Whether the learning rate of the round after the last is 0, so that L equals G."""
-    falls = config.get("client_schedule") == "cosine"
-    return falls and config.rounds >= config.hparams.client_horizon
 
 
 def columns_of(table: str, config) -> dict[str, list[int]]:
@@ -156,7 +149,7 @@ def heads_of(table: str) -> list[str]:
     """The heads of a table."""
     tests = ["test set"] * (len(TABLES[table].tests) > 1)
     columns = TABLES[table].columns
-    after = (*POINTS, "sd seeds", "M down", "M up")
+    after = (*SHOWN, "sd seeds", "M down", "M up")
     return ["data", "setting", "method", *tests, *columns, *after]
 
 
@@ -178,10 +171,7 @@ def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
             text.append(
                 [
                     *(*begin, *tests, *_cells(table, seeds)),
-                    *(
-                        "" if at == "L" and row["ended"] else f"{means[at].mean():.2f}"
-                        for at in POINTS
-                    ),
+                    *(f"{means[at].mean():.2f}" for at in SHOWN),
                     spread_text(means["P"]),
                     *(f"{row['floats'][way]:.3f}" for way in ("down", "up")),
                 ]
@@ -190,7 +180,7 @@ def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
                 printed = line["published"]
                 mean = f"{np.mean(list(printed.values())):.2f}"
                 cells = [*begin[:2], "published", *tests, *_cells(table, printed)]
-                text.append([*cells, "", "", mean, "", "", ""])
+                text.append([*cells, "", mean, "", "", ""])
     return text
 
 
