@@ -79,6 +79,9 @@ class Fleet:
         known = {name: i for i, name in enumerate(self.facts["clients"])}
         self.clients = tuple(sorted(self.clients, key=known.get))
 
+    def __repr__(self) -> str:
+        return f"<Fleet: models of {len(self.clients)} clients in {self.path}>"
+
     def params(self, client: str, at: str = "P") -> Params:
         """The parameters of a client's model: a tree of NumPy arrays.
 

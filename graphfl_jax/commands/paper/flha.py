@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from graphfl_jax.commands.paper.configurations import Cell
-from graphfl_jax.configs import flha_cifar10
 from graphfl_jax.configs.base import LAYERED
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.data.chest_xray import OFFICIAL
@@ -163,14 +162,15 @@ def cell(place: Place, profile: str = "small") -> Cell:
 
 UNSEEN_METHODS = ("local", *LAYERED)  # local training starts from scratch
 REFINING = 20  # rounds of a new client, with as many steps each as those of the others
+RANDOM_START_LR = 0.3  # of a new client that starts from a random model, chosen by validation
 
 
 def unseen_cell(name: str, profile: str = "small") -> Cell:
     """Three clients train, and then a fourth joins, whose architecture `name` none of them has.
 
     The three have the other architectures of the same kind. A random model is trained as a
-    generated one is: with the same optimiser, learning rate and no schedule. It does not depend
-    on the three, so these train for one round.
+    generated one is, with the same optimiser and no schedule, but with a learning rate of its
+    own. It does not depend on the three, so these train for one round.
     """
     (kind,) = (own for own in (RESIDUAL, PLAIN) if name in own)
     changes = {
@@ -184,7 +184,7 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
     scratch = {
         "client_optimizer": "momentum",
         "client_schedule": "constant",
-        "hparams.client_lr": flha_cifar10.get_config("flha-ghn").hparams.flha_new_client_lr,
+        "hparams.client_lr": RANDOM_START_LR,
         "rounds": 1,
         "eval_every": 1,
     }
