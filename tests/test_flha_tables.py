@@ -166,6 +166,13 @@ def test_a_replaced_architecture_leaves_its_place_to_the_small_network():
     assert len({own.setting for own in TABLES["flha_7"].places}) == 5
 
 
+def test_the_learning_rate_falls_until_the_last_round_of_a_quick_look():
+    config = paper_config(cells_of("flha_1", "small")[0], "local", rounds=2)
+    assert config.rounds == config.hparams.client_horizon == 2
+    config = paper_config(unseen_cell("arch1"), "local", rounds=2)
+    assert config.client_schedule == "constant" and "client_horizon" not in config.hparams
+
+
 def test_all_points_of_a_figure_have_as_many_steps_in_all():
     points = [with_steps(steps, "small") for steps in (5, 25, 200)]
     configs = [paper_config(one, "flha-ghn") for one in points]

@@ -61,6 +61,7 @@ def mean_squares(fleet, federation, at="P"):
 def test_models_have_the_scores_of_the_run_also_those_of_new_clients(made):
     out, federation, results = made
     fleet = graphfl_jax.load(out)
+    assert repr(fleet) == f"<Fleet: models of {len(NAMES)} clients in {fleet.path}>"
     assert set(fleet.clients) == set(NAMES)
     new = results["new_clients"]
     for at in ("G", "P"):

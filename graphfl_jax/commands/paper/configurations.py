@@ -58,7 +58,8 @@ def paper_config(
       method: one of the data set's methods.
       source: "simulated" if the real data are not available.
       root: folder of the data files; None is the default folder.
-      rounds: rounds, if not the cell's, for a quick look.
+      rounds: rounds, if not the cell's, for a quick look; a learning rate that falls until the
+        last round of the cell does so here.
     """
     config = BASES[cell.base or cell.dataset].get_config(method)
     changes = {**cell.changes, **cell.of_methods.get(method, NOTHING)}
@@ -68,4 +69,6 @@ def paper_config(
         changes["data.root"] = root
     if rounds is not None:
         changes["rounds"] = rounds
+        if "hparams.client_horizon" in changes:
+            changes["hparams.client_horizon"] = float(rounds)
     return changed(config, changes)
