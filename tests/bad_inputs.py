@@ -377,6 +377,7 @@ FIELDS = [
         "^metrics=auc does not fit tpt48, which is",
     ),
     ("fl60", {"precision": "float8"}, "^precision='float8' is unknown; perhaps float32"),
+    ("fl60", {"algorithm.depth": "2000000000"}, r"^algorithm.depth=2000000000 .*\[2, 1000\]"),
     ("fl60", {"client_schedule": "linear"}, "^client_schedule='linear' is unknown; .*cosine"),
     (
         "fl60",
@@ -735,6 +736,10 @@ OTHERS = [
     ("tables", ["--config.rounds=3"], "^config.rounds=3 is not read, since tables has no"),
     ("figures", ["--config.rounds=3"], "config.rounds=3 is not read, since panacea_3c has its"),
     ("theory", ["--config.rounds=3"], "config.rounds=3 is not read, since no --config names"),
+    ("figures", ["--figure=partition", "--seeds=2"], "seeds=2 is not read by partition; leave"),
+    ("figures", ["--figure=pfedgat_3", "--seeds=2"], "seeds=2 is not read by pfedgat_3; leave"),
+    ("figures", ["--figure=architectures", "--rounds=2"], "rounds=2 is not read by architec"),
+    ("bench", ["--suite", "--cores=1"], "cores=1 is not read by --suite; leave it out"),
     ("bench", ["--suite", "--config.rounds=3"], "rounds=3 is not read, since --suite has its"),
     ("bench", [FL60, "--config.init_from=first"], "init_from=first is only for single runs"),
     ("soak", ["tpt48"], "config=tpt48 is not read, since soak has no configuration; leave it"),
@@ -938,6 +943,21 @@ OTHERS = [
         "sweep",
         [*VALIDATED, "--grid.rounds=1", "--shard=1/2", "--out=new"],
         "shard=1/2 has no runs; choose fewer parts",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--batch=8"],
+        "^batch=8 is not read without --sampler=tpe; add it, or leave --batch out",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--grid.rounds=1", "--ray_address=host:1"],
+        "^ray_address=host:1 is not read without --launcher=ray; add it",
+    ),
+    (
+        "run",
+        [FL60, "--seeds=2", "--resume", "--out=typo"],
+        "^out=typo-seed0 holds no run to resume; leave --resume out, or correct --out",
     ),
     (
         "sweep",

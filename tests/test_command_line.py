@@ -100,6 +100,8 @@ def test_help_has_the_description_and_exactly_the_flags_that_are_completed(tmp_p
     aliases = {"--code="} & shown  # a former name
     assert shown - aliases == set(completion.flags_of(name))
     assert {"--config=", "--cores=", "--debug", "--out="} <= shown
+    # tables and soak refuse a configuration.
+    assert ("Add a configuration" in printed) == (name not in ("tables", "soak"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -107,6 +109,27 @@ def test_help_with_a_word_lists_the_fields_of_that_configuration(tmp_path):
     status, printed, errors = launched("run", "tpt48:ditto", "--help", cwd=tmp_path)
     assert (status, errors) == (0, "")
     assert re.search(r"\n hparams\.ditto_lambda +│ 0\.1 ", printed)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "RuntimeError('RESOURCE_EXHAUSTED: x')"])
+def test_too_little_memory_ends_in_one_line(error):
+    words = f"""
+import sys
+from graphfl_jax.commands import theory
+from graphfl_jax.commands.common.command_line import launch
+
+def main():
+    raise {error}
+
+main.__module__, sys.argv = theory.__name__, ["theory"]
+launch(main)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", words], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: the memory of this machine or its devices is too small; ")
 
 
 # --------------------------------------------------------------------------------------- lists

@@ -24,7 +24,7 @@ from graphfl_jax.configs.values import adjusted
 from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import identity
 from graphfl_jax.runs.batch import Outcome, run_trials
-from graphfl_jax.runs.folder import RUN, SWEEP, TABLES, check_folder, held
+from graphfl_jax.runs.folder import PARTS, RUN, SWEEP, TABLES, check_folder, held
 from graphfl_jax.runs.sweep import groups_of
 from tests.commands import ROOT, launched, launched_small, shrunk, tiny
 
@@ -285,6 +285,12 @@ DAMAGED_IDENTITIES = (
     '{"identity": {}, "accepted_changes": []}',
     '{"identity": {"data": "a", "config": "b", "source": "c"}, "accepted_changes": []}',
     '{"identity": {"data": "a", "config": "b"}, "accepted_changes": [1]}',
+    json.dumps(
+        {
+            "identity": dict.fromkeys(PARTS, "a") | {"callables": None},
+            "accepted_changes": [],
+        }
+    ),
 )
 
 

@@ -192,6 +192,28 @@ def test_the_command_that_continues_has_each_flag_once(tmp_path, monkeypatch):
     )
 
 
+def test_a_signal_leaves_first_results_and_no_temporary_folder(tmp_path):
+    words = """
+import os, signal, sys, time
+from pathlib import Path
+from graphfl_jax.commands.common import interrupts
+interrupts.install()
+first = Path(sys.argv[1], "first.json")
+interrupts.unfinished(first)
+with interrupts.temporary_folder("work-", Path(sys.argv[1])) as folder:
+    (folder / "file").touch()
+    first.touch()
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(60)
+"""
+    ended = subprocess.run(
+        [sys.executable, "-c", words, tmp_path], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert ended.returncode == 128 + signal.SIGTERM
+    assert f"{tmp_path}/first.json has the first results; start again with: " in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["first.json"]
+
+
 AT_THE_END = """
 import atexit, sys, time
 from graphfl_jax.commands.common import interrupts

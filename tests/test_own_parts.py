@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ import graphfl_jax as g
 from graphfl_jax import register, testing
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
@@ -280,3 +282,11 @@ def test_an_own_method_passes_all_checks():
     assert len(lines) == len(testing.CHECKS) + len(testing.WITH_FOLDER)
     assert not [line for line in lines if not line.startswith("passed")]
     assert "own" in ALGORITHMS
+
+
+def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "neighbour_of_mine.py").write_text("rounds = 7\n")
+    file = tmp_path / "mine.py"
+    file.write_text("from neighbour_of_mine import rounds\n")
+    assert contents_of("config", str(file))["rounds"] == 7

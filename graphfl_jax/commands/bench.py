@@ -147,7 +147,7 @@ def suite_of_measurements(out: Path) -> int:
       ValueError: a flag does not fit.
     """
     refuse_configuration("--suite has its own configurations")
-    for name in ("images", "distributed", "repeats", "rounds_each"):
+    for name in ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"):
         if FLAGS[name].present:
             raise ValueError(f"{given(name)} is not read by --suite; leave it out")
     return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)

@@ -132,6 +132,10 @@ FIGURES = {
 CONFIGURED = {n: kind for n, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)}
 SIZED = (Series, Unseen)  # figures in two sizes
 COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
+READERS = {  # the kinds of figures that read a flag
+    "rounds": (*COMPARING, Ablation),
+    "seeds": (Curves, Joining, Ablation, *SIZED),
+}
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
 flags.DEFINE_list(
     "methods", [], "Methods of a figure that compares some; empty is those of the figure."
@@ -162,6 +166,11 @@ def main() -> int:
             f"profile={FLAGS.profile} is not read, since {FLAGS.figure} has one size; leave "
             f"--profile out"
         )
+    for name in ("seeds", "rounds"):
+        if FLAGS[name].present and not isinstance(figure, READERS[name]):
+            raise ValueError(
+                f"{name}={FLAGS[name].value} is not read by {FLAGS.figure}; leave --{name} out"
+            )
     if FLAGS.figure not in CONFIGURED:
         refuse_configuration(f"{FLAGS.figure} has its own configurations")
     check_names("methods", FLAGS.methods, methods())

@@ -15,7 +15,6 @@ ended in another way, or if the memory grew by more than a tenth. It needs Linux
 
 import collections
 import shutil
-import tempfile
 import time
 from pathlib import Path
 
@@ -28,6 +27,7 @@ import graphfl_jax
 from graphfl_jax.commands.benchmarks import interrupted_runs
 from graphfl_jax.commands.benchmarks.interrupted_runs import IDENTICAL, REFUSED, WRONG
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.interrupts import temporary_folder
 from graphfl_jax.commands.common.text_tables import narrow
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs.checkpoint import write_json
@@ -46,8 +46,7 @@ def main() -> int:
     check_folder(out)
     out.mkdir(parents=True, exist_ok=True)
     console = Console()
-    with tempfile.TemporaryDirectory(prefix="work-", dir=out.absolute()) as folder:
-        work = Path(folder)
+    with temporary_folder("work-", out.absolute()) as work:
         with progress_bar("runs") as bar:
             outcomes = soaked(work, bar.track(range(FLAGS.runs))) if FLAGS.runs else []
         memory = memory_of_calls(FLAGS.calls, work) if FLAGS.calls else []

@@ -129,6 +129,13 @@ def main() -> int:
         raise ValueError(
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
         )
+    for name, reader in (("batch", "sampler=tpe"), ("ray_address", "launcher=ray")):
+        flag, needed = reader.split("=")
+        if FLAGS[name].present and FLAGS[flag].value != needed:
+            raise ValueError(
+                f"{name}={FLAGS[name].value} is not read without --{reader}; add it, or leave "
+                f"--{name} out"
+            )
     execute_configuration_file()  # before its fields are read
     refuse_overrides(
         {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
@@ -192,9 +199,11 @@ def main() -> int:
         write_text(
             out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
         )
-        for board in boards:
+        files = f"{log.path}, leaderboard.md and .json"
+        searched = [board for board in boards if board["fields"]]
+        for board in searched:
             save_figure(draw_search(board), out / f"scores-{board['data']}")
-        files = f"{log.path}, leaderboard.md and .json, scores-*.png and .svg"
+        files += ", scores-*.png and .svg" * bool(searched)
     else:
         files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
     diverged = sum(len(board["diverged"]) for board in boards)
@@ -281,6 +290,7 @@ def kept_best(board: dict, out: Path) -> Iterator[str]:
                 folder=folder,
                 config_file=configuration_file(),
                 executables=None if keep_in is None else private_folder(keep_in),
+                save_models=True,
             )
             yield f"best {rank}, seed {seed}: {path}"
 

@@ -58,7 +58,8 @@ def architecture_ghn(
     models: tuple[ClientModel, ...],
     model_name: str = "(own)",
     ghn_depth: Annotated[
-        int, Integer("Layers of the graph network; 0: the type alone generates.", low=0)
+        int,
+        Integer("Layers of the graph network; 0: the type alone generates.", low=0, high=1000),
     ] = 6,
     ghn_width: Annotated[int, Integer("Width of the graph network.")] = 51,
     ghn_hidden: Annotated[int, Integer("Hidden width of the network of each type.")] = 16,

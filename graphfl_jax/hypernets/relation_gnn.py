@@ -10,7 +10,7 @@ from graphfl_jax.settings import Choice, Integer
 
 # Settings of all networks of a hypernetwork: the encoder and the generator share the fields.
 Width = Annotated[int, Integer("Width of all hidden layers.")]
-Depth = Annotated[int, Integer("Number of layers.", low=2)]
+Depth = Annotated[int, Integer("Number of layers.", low=2, high=1000)]
 
 
 class RelationGNN(nn.Module):

@@ -135,6 +135,8 @@ class RunFolder:
             made = [record["identity"], *record["accepted_changes"]]
             if not all(one.keys() >= PARTS or one.keys() == OLD_PARTS for one in made):
                 raise KeyError("an identity lacks a part")
+            if not all(isinstance(one.get("callables", {}), dict) for one in made):
+                raise TypeError("callables are files and their digests")
             return made
         except FileNotFoundError:
             return []

@@ -12,7 +12,6 @@ import datetime
 import importlib.util
 import json
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +31,7 @@ from graphfl_jax.commands.benchmarks.suite_commands import (
 )
 from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.flag_values import check_names
+from graphfl_jax.commands.common.interrupts import temporary_folder, unfinished
 from graphfl_jax.commands.common.provenance import provenance
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -89,6 +89,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
     for table in dict.fromkeys(one.table for one in chosen) if page else ():
         pages.around(page, suite_tables.TABLES[table].block)
     out.mkdir(parents=True, exist_ok=True)
+    unfinished(out / "suite.json")
     console, progress = Console(), Console(stderr=True)
     where = machine()
     found, failed, skipped, spent = {}, {}, {}, {}
@@ -189,8 +190,8 @@ def measured(one: Measurement) -> Any:
       Failure: one of its commands failed.
     """
     try:
-        with tempfile.TemporaryDirectory(prefix="graphfl-suite-") as folder:
-            return one.measure(one.words, Path(folder), one.seconds)
+        with temporary_folder("graphfl-suite-") as folder:
+            return one.measure(one.words, folder, one.seconds)
     except (OSError, KeyError, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 

@@ -52,6 +52,13 @@ FLAGS = flags.FLAGS
 BROKEN_PIPE = 128 + 13  # the exit status of a program that SIGPIPE ends
 
 
+# What ends a command for which the memory is too small.
+TOO_LARGE = (
+    "the memory of this machine or its devices is too small; choose smaller sizes, such as "
+    "--config.client_chunk=1, --config.clients_per_eval=1 or a smaller --config.batch_size; "
+)
+
+
 def launch(
     main: Callable[[], int], *, keep_compiled: bool = True, configured: bool = True
 ) -> None:
@@ -67,6 +74,8 @@ def launch(
       configured: whether the command reads a configuration; if not, --config is refused.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
+
+    parser = functools.partial(parse, main.__module__, configured=configured)
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax logs every step of a save
@@ -84,16 +93,18 @@ def launch(
                 traceback.print_exc()
             then = f"; {how_to_continue()}" if isinstance(error, WriteError) else ""
             refuse(str(error) + then)
-        except (AssertionError, RuntimeError):
+        except (AssertionError, MemoryError, RuntimeError) as error:
             if FLAGS.debug:
                 traceback.print_exc()
+            if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+                refuse(TOO_LARGE + how_to_continue())
             why = _missing_devices()
             if not why:
                 raise
             refuse(why)
 
     try:
-        app.run(guarded, flags_parser=functools.partial(parse, main.__module__))
+        app.run(guarded, flags_parser=parser)
     except BrokenPipeError:  # as in `graphfl list fields | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
@@ -207,7 +218,7 @@ def _make_cores_devices(cores: int | None) -> None:
     jax.config.update("jax_num_cpu_devices", cores or len(allowed(0)))
 
 
-def parse(command: str, argv: list[str]) -> list[str]:
+def parse(command: str, argv: list[str], *, configured: bool = True) -> list[str]:
     """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
 
     One word may stand alone: the value of --run, if the command has this flag, or of --config.
@@ -218,6 +229,7 @@ def parse(command: str, argv: list[str]) -> list[str]:
     Args:
       command: the module of the command.
       argv: the words of the command line, the command first.
+      configured: whether the command reads a configuration.
 
     Returns:
       The command.
@@ -240,7 +252,7 @@ def parse(command: str, argv: list[str]) -> list[str]:
             raise ValueError(f"{rest[1]!r} is not a flag; flags begin with --")
         if asked:
             chosen = FLAGS.config is not None
-            show_help(command, configuration() if chosen else None)
+            show_help(command, configuration() if chosen else None, configured=configured)
             sys.exit(0)
     except flags.UnrecognizedFlagError as error:
         refuse(_unknown_flag(error.flagname, command))

@@ -16,12 +16,13 @@ SHARED = f"{COMMANDS}common."  # modules whose flags several commands have
 READS_RUNS = {"folders", "run"}  # flags of commands whose words are folders, not configurations
 
 
-def show_help(command: str, config: ConfigDict | None) -> None:
+def show_help(command: str, config: ConfigDict | None, *, configured: bool = True) -> None:
     """Prints the description of a command, its flags, and fields.
 
     Args:
       command: the module of the command.
       config: whose fields are listed; None names the way to list them.
+      configured: whether the command reads a configuration.
     """
     name = command.removeprefix(COMMANDS)
     parts = [sys.modules[command].__doc__]
@@ -31,7 +32,7 @@ def show_help(command: str, config: ConfigDict | None) -> None:
     known = {flag.name for own in flags_of(command).values() for flag in own}
     if config is not None:
         Console().print("", field_table(config), sep="\n")
-    elif "config" in known and not known & READS_RUNS:
+    elif configured and "config" in known and not known & READS_RUNS:
         print(
             f"\nAdd a configuration to list its fields: graphfl {name} tpt48 --help, or "
             f"--config=FILE."

@@ -15,9 +15,12 @@ import atexit
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import sys
+import tempfile
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -27,8 +30,9 @@ PATIENCE = 3  # seconds that the processes of this one have to end
 _leaving = threading.Lock()
 _watched: list[signal.Signals] = []
 _marker: Path | None = None
-_words: tuple[str, ...] = ()
+_words: tuple[str, ...] | None = ()
 _status: int | None = None
+_temporary: set[str] = set()
 
 
 def install() -> None:
@@ -72,11 +76,35 @@ def resumable(*words: str, marker: Path) -> None:
     _marker, _words = marker, words
 
 
+def unfinished(path: Path) -> None:
+    """States a file that has the first results of this process, which cannot be continued."""
+    global _marker, _words
+    _marker, _words = path, None
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
+    """A folder that is removed at the end, also after a signal.
+
+    Args:
+      prefix: of its name.
+      within: the folder that has it; None is the folder for temporary files.
+    """
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=within) as folder:
+        _temporary.add(folder)
+        try:
+            yield Path(folder)
+        finally:
+            _temporary.discard(folder)
+
+
 def how_to_continue() -> str:
     """The command that goes on after this process has ended, with what it finds."""
     given = {_flag(word) for word in sys.orig_argv if word.startswith("-")}
     if _marker is None or not _marker.exists():
         return f"nothing was written; start again with: {_command()}"
+    if _words is None:
+        return f"{_marker} has the first results; start again with: {_command()}"
     return f"continue with: {_command(*(w for w in _words if _flag(w) not in given))}"
 
 
@@ -119,4 +147,6 @@ def _leave(number):
     for child in psutil.wait_procs(children, PATIENCE)[1]:
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
+    for folder in _temporary:
+        shutil.rmtree(folder, ignore_errors=True)
     os._exit(128 + number)

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import runpy
+import sys
 import traceback
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,9 @@ def contents_of(flag: str, path: str) -> dict[str, Any]:
     """
     if not Path(path).is_file():
         raise ValueError(f"{flag}={path} is not a file; choose a Python file, such as mine.py")
+    folder = str(Path(path).absolute().parent)
+    if folder not in sys.path:  # last, so that the file imports its neighbours, but hides none
+        sys.path.append(folder)
     with _errors_of(flag, path):
         return runpy.run_path(path)
 

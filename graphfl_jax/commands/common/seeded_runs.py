@@ -49,7 +49,8 @@ def run_seeds(
     Args:
       config: of the runs.
       folders: by seed.
-      resume: whether folders may hold runs. Those with results are not repeated.
+      resume: whether folders hold runs, at least one of them. Those with results are not
+        repeated.
       accept_changes: as in `graphfl_jax.run`.
       report: called after every evaluation, with the number of runs that the played rounds
         amount to.
@@ -64,10 +65,12 @@ def run_seeds(
         written then, unless another process has just begun to write into a folder.
     """
     configs = {seed: with_seed(config, seed) for seed in folders}
+    # Folders without a run begin anew if another one is resumed, and are refused if none is.
+    begun = {seed: bool(held(path)) for seed, path in folders.items()}
     opened = {
         seed: RunFolder(
             *(path, configs[seed]),
-            resume=resume and bool(held(path)),
+            resume=resume and (begun[seed] or not any(begun.values())),
             accept_changes=accept_changes,
         )
         for seed, path in folders.items()
