@@ -112,8 +112,9 @@ class NumpyServer:
                 self.models[i] += u
         good, models = self.s <= 0, self.models.copy()
         for i in np.flatnonzero(~good):
-            sources = np.flatnonzero((RELATED[i] > 0) & good)
-            sources = sources if len(sources) else np.flatnonzero(good)
+            heard = good & (self.visits > 0)
+            sources = np.flatnonzero((RELATED[i] > 0) & heard)
+            sources = sources if len(sources) else np.flatnonzero(heard)
             if len(sources):
                 self.models[i] = models[sources].mean(axis=0)
 
@@ -197,9 +198,21 @@ def test_an_update_that_is_not_finite_is_rejected_and_forgotten():
     after = play(state, np.array([0, 1]), updates)
     assert bool(tree.all_finite(after))
     np.testing.assert_array_equal(after.server[0], 1.5)
-    # Its neighbours are clients 0 and 2.
-    np.testing.assert_array_equal(after.server[1], np.full(WIDTH, 1.25))
+    # Of its neighbours, clients 0 and 2, the second has not been in a cohort.
+    np.testing.assert_array_equal(after.server[1], np.full(WIDTH, 1.5))
     assert float(after.seen[0].distrust[1]) == 1.0
+
+
+@pytest.mark.parametrize("value", [1e30, np.nan])
+def test_a_first_cohort_without_a_finite_norm_changes_nothing(value):
+    """The norm of numbers as large as 1e30 is not finite, though the numbers are."""
+    start = np.ones((SIZE, WIDTH), np.float32)
+    _, state, play = playing(start)
+    after = play(state, np.array([0, 1]), np.full((2, WIDTH), value, np.float32))
+    assert bool(tree.all_finite(after))
+    np.testing.assert_array_equal(after.server, start)
+    assert after.seen[0].distrust[:2].tolist() == [1.0, 1.0]
+    assert after.seen[0].rejections[:2].tolist() == [1, 1]
 
 
 def test_without_a_trusted_client_nothing_is_replaced():

@@ -170,6 +170,32 @@ def test_a_defence_does_not_gain_by_diverging_where_scores_are_low():
     assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
 
 
+def test_a_defence_that_diverges_often_leaves_no_attack_out_for_the_others():
+    """Without attackers, clipping is slightly better; the attacks decide."""
+    rows = []
+    for attack in ("alie", "ipm"):
+        for method, scores in (
+            ("m", (0.99, None)),
+            ("m+clip", (0.99, 0.58)),
+            ("m+monotone", (0.98, 0.97)),
+        ):
+            rows += [own | {"attack": attack} for own in rows_of_defence(method, *scores)]
+    assert {own["method"] for own in with_best_defences(rows)} == {"m+monotone"}
+
+
+def test_runs_without_attackers_count_once():
+    """Two attacks. Runs without attackers are the same for both."""
+    rows = []
+    for attack in ("alie", "ipm"):
+        rows += [
+            own | {"attack": attack}
+            for method, scores in (("m", (0.8, 0.5)), ("m+clip", (0.6, 0.65)))
+            for own in rows_of_defence(method, *scores)
+        ]
+    # m: (0.8 + 0.5 + 0.5) / 3 = 0.6, and 0.65 with 0.8 twice; m+clip: 0.633, and 0.625
+    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+
+
 def test_defences_that_diverged_everywhere_in_turn_are_compared_by_their_own_scores():
     rows = [*rows_of_defence("m", 0.8, None), *rows_of_defence("m+clip", None, 0.9)]
     assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}

@@ -15,11 +15,12 @@ train new heads before the predictor is scored.
 
 --defences=none,clip,monotone trains each method with each of these defences that it can have;
 a warning names the others. With --best_defences, the tables keep one defence of each method:
-that with the fewest diverged runs, and among these with the best mean validation score at P
-over all attacks, shares and seeds. All clients count in it, because a server does not know
-which are malicious. It needs a validation split, such as --config.data.val_fraction=0.2. With
---choose_at=0.3, the defences are chosen from the runs with these shares and without attackers
-alone, and the other shares are trained with the chosen defences only, which takes less time.
+that with the fewest diverged runs, and of equal ones that with the best mean validation score
+at P over the attacks and shares with which none of these diverged. All clients count in it,
+because a server does not know which are malicious. It needs a validation split, such as
+--config.data.val_fraction=0.2. With --choose_at=0.3, the defences are chosen from the runs with
+these shares and without attackers alone, and the other shares are trained with the chosen
+defences only, which takes less time.
 
 Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
 Writes robustness.json and robustness.md, and as .png and .svg robustness and neighbours, into

@@ -14,10 +14,10 @@ updates of all clients that have been in a cohort. A client is trusted while s_i
 upload of a client that is not trusted counts as untrained; for a server that averages, it
 counts as the mean of the trusted uploads of the cohort, weighted by numbers of examples, even
 if the server weights all clients equally. What the server keeps for this client alone, such as
-an initial embedding, becomes the mean over its trusted neighbours, or over all trusted clients
-if no neighbour is trusted. At the first visit of a client there is no m_i, and s_i stays. A
-client whose update has a number that is not finite gets s_i = 1, and the norm of this update is
-not among those of the median.
+an initial embedding, becomes the mean over its trusted neighbours that have been in a cohort,
+or over all such clients if no neighbour is one. At the first visit of a client there is no m_i,
+and s_i stays. A client whose update has a norm that is not finite gets s_i = 1, and this norm
+is not among those of the median.
 
 Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
 quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. Then
@@ -109,7 +109,7 @@ def cosines(a, b):
 
 
 def lower_median(norms):
-    """Of those of norms [n] that are not `NEVER`; at least one is not."""
+    """Of those of norms [n] that are not `NEVER`; `NEVER` if all are."""
     missing = jnp.sum(norms == NEVER)  # and first in ascending order
     return jnp.sort(norms)[missing + (len(norms) - missing - 1) // 2]
 
@@ -213,7 +213,7 @@ def _judged(defence, seen, related, group, ids, sent, updates):
     """What is remembered after a cohort's updates [M, d], and the clipped updates."""
     places = _places(group, ids)
     last = tree.take(seen, places)
-    finite = jnp.all(jnp.isfinite(updates), axis=1)
+    finite = jnp.isfinite(jnp.linalg.norm(updates, axis=1))
     updates = jnp.where(finite[:, None], updates, 0.0)
     monotony = cosines(updates - last.updates, sent - last.sent)
     trusted = (seen.visits > 0) & (seen.distrust <= defence.threshold)
@@ -233,7 +233,7 @@ def _judged(defence, seen, related, group, ids, sent, updates):
         seen.visits.at[places].add(1),
         seen.rejections.at[places].add((statistic > defence.threshold).astype(jnp.int32)),
     )
-    return own, shortened(updates, defence.norm * lower_median(every))
+    return own, shortened(updates, defence.norm * jnp.maximum(lower_median(every), 0.0))
 
 
 def _sums(related, group, ids, rows):
@@ -248,14 +248,16 @@ def _sums(related, group, ids, rows):
 def _substituted(server, own, state, groups, threshold):
     """The server's own state, in which clients that are not trusted have others' part."""
     total = len(state.related)
-    trusted = jnp.zeros(total)
+    trusted, heard = jnp.zeros(total), jnp.zeros(total)  # heard: and has been in a cohort
     for group, seen in zip(groups, state.seen, strict=True):
         now = (seen.distrust <= threshold).astype(jnp.float32)
+        heard_now = jnp.where(seen.visits > 0, now, 0.0)
         trusted = now if group.ids is None else trusted.at[group.ids].set(now)
+        heard = heard_now if group.ids is None else heard.at[group.ids].set(heard_now)
 
     def mean(rows):
         """Means [N, E] over the trusted neighbours of the rows [N, E]."""
-        weighted = jnp.concatenate([rows, jnp.ones((total, 1))], axis=1) * trusted[:, None]
+        weighted = jnp.concatenate([rows, jnp.ones((total, 1))], axis=1) * heard[:, None]
         sums, everyone = state.related @ weighted, jnp.sum(weighted, axis=0)
         sums = jnp.where(sums[:, -1:] > 0, sums, everyone[None])
         means = sums[:, :-1] / jnp.maximum(sums[:, -1:], 1.0)

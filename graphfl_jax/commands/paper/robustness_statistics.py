@@ -100,8 +100,10 @@ def _validation(runs):
 def with_best_defences(rows: list[dict]) -> list[dict]:
     """The rows of one defence for each method: the most stable, then the best on validation.
 
-    Validation scores are means over the attacks and shares with which no defence of the method
-    diverged; if there are none, over those with which the defence itself did not diverge.
+    The most stable defences of a method are those with the fewest diverged runs. Their
+    validation scores are means over the attacks and shares with which none of them diverged; if
+    there are none, over those with which the defence itself did not diverge. Runs without
+    attackers count once, and not for every attack.
 
     Args:
       rows: of `robustness_row`, with ``attack``, ``ratio``, ``method``, and ``undefended``, its
@@ -115,28 +117,29 @@ def with_best_defences(rows: list[dict]) -> list[dict]:
             "best_defences chooses by validation, and there is no validation split; set "
             "--config.data.val_fraction=0.2"
         )
-    best = []
-    for undefended in dict.fromkeys(row["undefended"] for row in rows):
-        of_all = [row for row in rows if row["undefended"] == undefended]
-        by_method = {}
-        for row in of_all:
-            by_method.setdefault(row["method"], []).append(row)
-        left_out = {(row["attack"], row["ratio"]) for row in of_all if row["diverged"]}
-        ranks = {method: _rank(own, left_out) for method, own in by_method.items()}
-        best.append(max(ranks, key=ranks.get))
+    by_method = {}
+    for row in rows:
+        cell = (row["attack"] if row["ratio"] else "", row["ratio"])
+        own = by_method.setdefault(row["undefended"], {}).setdefault(row["method"], {})
+        own[cell] = row
+    best = [_best(of_methods) for of_methods in by_method.values()]
     return [row for row in rows if row["method"] in best]
 
 
-def _rank(rows, left_out):
-    """The smaller number of diverged runs is better, then the better validation score."""
-    scores = {
-        (row["attack"], row["ratio"]): row["validation"] for row in rows if not row["diverged"]
-    }
-    common = [score for cell, score in scores.items() if cell not in left_out]
-    chosen = common or list(scores.values())
-    sign = 1 if rows[0]["higher_is_better"] else -1
-    broken = sum(row["diverged"] for row in rows)
-    return -broken, sign * float(np.mean(chosen)) if chosen else -np.inf
+def _best(rows):
+    """The defence of {defence: {(attack, share): row}} that `with_best_defences` keeps."""
+    broken = {name: sum(row["diverged"] for row in own.values()) for name, own in rows.items()}
+    stable = [name for name in rows if broken[name] == min(broken.values())]
+    lost = {cell for name in stable for cell, row in rows[name].items() if row["diverged"]}
+
+    def score(name):
+        whole = {cell: row for cell, row in rows[name].items() if not row["diverged"]}
+        common = [row["validation"] for cell, row in whole.items() if cell not in lost]
+        chosen = common or [row["validation"] for row in whole.values()]
+        sign = 1 if next(iter(rows[name].values()))["higher_is_better"] else -1
+        return sign * float(np.mean(chosen)) if chosen else -np.inf
+
+    return max(stable, key=score)
 
 
 def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
