@@ -157,7 +157,7 @@ class Allocation(Protocol):
 
 class Rejected(Protocol):
     def __call__(self, server: Any) -> Array:
-        """[N]: the share of each client's rounds in which its upload was rejected; else 0."""
+        """[N]: the share of each client's uploads that were rejected; -1 without uploads."""
 
 
 class BeginRound(Protocol):

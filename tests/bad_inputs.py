@@ -762,6 +762,11 @@ OTHERS = [
     ("robustness", [FL60, "--defences=clip,"], "defences=clip, is empty, or has an empty or a"),
     (
         "robustness",
+        [FL60, "--methods=fedavg", "--defences=none,clip", "--best_defences"],
+        "best_defences chooses by validation, and there is no validation split; set",
+    ),
+    (
+        "robustness",
         [FL60, "--best_defences"],
         "best_defences chooses from --defences; give two",
     ),

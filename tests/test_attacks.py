@@ -253,6 +253,12 @@ def test_rejected_uploads_are_means_over_honest_and_malicious_clients():
     found = rejections(experiment, np.array([0.1, 0.6, 0.2, 0.3, 1.0, 0.0, 0.0]))
     assert found["honest"] == pytest.approx(0.2) and found["malicious"] == pytest.approx(0.8)
     assert found["per_client"] == [0.1, 0.6, 0.2, 0.3, 1.0]
+    # Clients 0 and 1 have been in no cohort, so the other attacker alone counts.
+    found = rejections(experiment, np.array([-1.0, -1.0, 0.2, 0.3, 1.0, -1.0, -1.0]))
+    assert (found["honest"], found["malicious"]) == (pytest.approx(0.25), 1.0)
+    assert found["per_client"] == [None, None, 0.2, 0.3, 1.0]
+    found = rejections(experiment, np.array([0.5, -1.0, 0.2, 0.3, -1.0, -1.0, -1.0]))
+    assert found["malicious"] is None
 
 
 def test_benign_clients_are_split_by_their_neighbours_where_new_clients_are_related_too():

@@ -140,7 +140,7 @@ def test_rounds_are_those_of_numpy(averages):
         theirs = np.array([numpy.model(i) for i in range(SIZE)])
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     assert not trusted[9][1] and trusted[-1][1] and trusted[9].sum() >= 3
-    shares = numpy.rejected / np.maximum(numpy.visits, 1)
+    shares = np.where(numpy.visits > 0, numpy.rejected / np.maximum(numpy.visits, 1), -1.0)
     np.testing.assert_allclose(algorithm.server.rejected(state), shares, rtol=1e-6)
 
 

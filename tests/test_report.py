@@ -134,12 +134,13 @@ def test_malicious_clients_have_a_row_of_their_own(folders, tmp_path):
     with edited(copy / "results.json") as results:
         results["attack"] = {"name": "label_flip", "success": None}
         results["attack"]["benign_by_malicious_neighbours"] = [
-            {"share": "none", "ids": [1, 3], "scores": dict.fromkeys("GLP", 0.7)}
+            {"share": "none", "ids": [1, 3], "scores": dict.fromkeys("GLP", 0.7)},
+            {"share": "up to half", "ids": [0], "scores": dict.fromkeys("GLP", 0.7)},
         ]
         results["rejected"] = {
             "honest": 0.25,
             "malicious": 0.5,
-            "per_client": [0, 0.1, 0.5, 0.3],
+            "per_client": [None, 0.1, 0.5, 0.3],
         }
     kinds = read(copy)["attack"]["kinds"]
     scores = results["scores"]["final"]["P"]["per_client"]
@@ -149,6 +150,7 @@ def test_malicious_clients_have_a_row_of_their_own(folders, tmp_path):
     part = kinds["honest, no neighbour malicious"]
     assert part["clients"] == 2 and part["scores"]["P"] == 0.7
     assert part["rejected"] == pytest.approx(0.2)
+    assert kinds["honest, up to half malicious"]["rejected"] is None  # it was in no cohort
 
 
 def test_learned_shares_are_lines_where_there_are_no_relations():

@@ -58,6 +58,7 @@ from graphfl_jax.commands.common.text_tables import markdown_table, narrow
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs, loaded
 from graphfl_jax.commands.paper.robustness_plots import draw_neighbours, draw_robustness
 from graphfl_jax.commands.paper.robustness_statistics import (
+    NO_VALIDATION,
     robustness_row,
     robustness_tables,
     with_best_defences,
@@ -116,6 +117,8 @@ def main() -> int:
     accept = changes_accepted()
     cache = Cache(out, accept_changes=accept, config_file=configuration_file())
     every = fitting(planned())
+    if FLAGS.best_defences and "val" not in loaded(every[0].config, [0])[0].data.evals:
+        raise ValueError(NO_VALIDATION)
 
     clean_runs = {}
     rows = measured(every, first_ratios, cache, clean_runs)

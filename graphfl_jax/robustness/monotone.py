@@ -181,10 +181,13 @@ def guarded(algorithm: Algorithm, defence: Monotone, groups: tuple[Group, ...]) 
         )
 
     def rejected(state):
-        shares = [one.rejections / jnp.maximum(one.visits, 1) for one in state.seen]
+        shares = [
+            jnp.where(one.visits > 0, one.rejections / jnp.maximum(one.visits, 1), -1.0)
+            for one in state.seen
+        ]
         if groups[0].ids is None:
             return shares[0]
-        every = jnp.zeros(len(state.related))
+        every = jnp.full(len(state.related), -1.0)
         for group, own in zip(groups, shares, strict=True):
             every = every.at[group.ids].set(own)
         return every

@@ -27,21 +27,24 @@ def malicious_clients(experiment: Experiment) -> np.ndarray:
 
 
 def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
-    """The share of rounds in which uploads were rejected, of honest and malicious clients.
+    """The share of a client's uploads that were rejected, of honest and malicious clients.
 
     Args:
       experiment: of the run.
-      rejected: [N], from `Evaluated`; with a transductive graph, new clients follow.
+      rejected: [N], from `Evaluated`, -1 for clients that have been in no cohort; with a
+        transductive graph, new clients follow.
 
     Returns:
-      ``honest`` and ``malicious``, means over these clients, None without any, and
-      ``per_client``.
+      ``honest`` and ``malicious``, means over those of these clients that have been in a
+      cohort, None without any, and ``per_client``, None for all others.
     """
     malicious = malicious_clients(experiment)
     rejected = rejected[: len(malicious)]
     shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
-    means = {name: float(np.mean(own)) if len(own) else None for name, own in shares.items()}
-    return means | {"per_client": np.asarray(rejected, np.float64).round(6).tolist()}
+    uploaded = {name: own[own >= 0] for name, own in shares.items()}
+    means = {name: float(np.mean(own)) if len(own) else None for name, own in uploaded.items()}
+    every = np.asarray(rejected, np.float64).round(6).tolist()
+    return means | {"per_client": [None if own < 0 else own for own in every]}
 
 
 def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | None) -> dict:

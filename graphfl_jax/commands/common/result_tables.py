@@ -155,7 +155,7 @@ def rejected_text(results: dict) -> str:
         for who in ("honest", "malicious")
         if shares[who] is not None
     ]
-    return f"rejected uploads: {', '.join(named)} clients"
+    return f"rejected uploads: {', '.join(named)} clients" if named else ""
 
 
 def _cell(value: float | None, factor: float = 1) -> str:

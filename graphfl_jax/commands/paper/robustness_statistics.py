@@ -97,6 +97,12 @@ def _validation(runs):
     return float(np.mean([own["P"]["mean"] for own in scores]))
 
 
+NO_VALIDATION = (
+    "best_defences chooses by validation, and there is no validation split; set "
+    "--config.data.val_fraction=0.2"
+)
+
+
 def with_best_defences(rows: list[dict]) -> list[dict]:
     """The rows of one defence for each method: the most stable, then the best on validation.
 
@@ -113,10 +119,7 @@ def with_best_defences(rows: list[dict]) -> list[dict]:
       ValueError: runs that did not diverge have no validation score.
     """
     if any(row["validation"] is None and not row["diverged"] for row in rows):
-        raise ValueError(
-            "best_defences chooses by validation, and there is no validation split; set "
-            "--config.data.val_fraction=0.2"
-        )
+        raise ValueError(NO_VALIDATION)
     by_method = {}
     for row in rows:
         cell = (row["attack"] if row["ratio"] else "", row["ratio"])

@@ -196,11 +196,12 @@ def _attack(results, clients):
         }
     for own in (attack or {}).get("benign_by_malicious_neighbours") or ():
         ids, share = own["ids"], own["share"]
-        parts = rejected and [rejected["per_client"][i] for i in ids]
+        parts = [rejected["per_client"][i] for i in ids] if rejected else []
+        parts = [own for own in parts if own is not None]
         kinds[f"honest, {'no neighbour' if share == 'none' else share} malicious"] = {
             "clients": len(ids),
             "scores": own["scores"],
-            "rejected": parts and sum(parts) / len(parts),
+            "rejected": sum(parts) / len(parts) if parts else None,
         }
     success = attack and attack.get("success")
     return {
