@@ -287,7 +287,7 @@ DAMAGED_IDENTITIES = (
     '{"identity": {"data": "a", "config": "b"}, "accepted_changes": [1]}',
     json.dumps(
         {
-            "identity": dict.fromkeys(PARTS, "a") | {"callables": None},
+            "identity": dict.fromkeys(sorted(PARTS), "a") | {"callables": None},
             "accepted_changes": [],
         }
     ),
