@@ -51,20 +51,21 @@ def arguments(factory, config, section, supplied, hparams=None, *, skip=0):
     return found
 
 
+def floats_of(factory, side: str, hparams: Mapping[str, Any]) -> dict[str, Any]:
+    """The floats of an optimiser or a schedule of a side, from ``hparams``."""
+    return {
+        name: hparams[f"{side}_{name}"]
+        for name, setting, _ in parameters(factory)
+        if setting is not None
+    }
+
+
 def _optimizer(declared: Optimizer, config: ConfigDict, hparams: Mapping[str, Any], played):
     """The optimiser of a side, with its learning rate in this round."""
     side = declared.side
     factory = OPTIMIZERS[config[f"{side}_optimizer"]]
-
-    def floats(factory):
-        return {
-            name: hparams[f"{side}_{name}"]
-            for name, setting, _ in parameters(factory)
-            if setting is not None
-        }
-
     lr = hparams[rate_field(declared).removeprefix("hparams.")]
     if not declared.rate:
         schedule = SCHEDULES[config[f"{side}_schedule"]]
-        lr = schedule(lr, played, **floats(schedule))
-    return factory(lr=lr, **floats(factory))
+        lr = schedule(lr, played, **floats_of(schedule, side, hparams))
+    return factory(lr=lr, **floats_of(factory, side, hparams))

@@ -10,6 +10,7 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.factories import floats_of
 from graphfl_jax.optimizers import SCHEDULES
 from graphfl_jax.settings import parameters
 
@@ -139,12 +140,7 @@ def check_new_clients(config: ConfigDict) -> None:
     if not new.fraction or not new.rounds or config.algorithm.name in own_rate:
         return
     schedule = SCHEDULES[name]
-    floats = {
-        own: config.hparams[f"client_{own}"]
-        for own, setting, _ in parameters(schedule)
-        if setting is not None
-    }
-    if schedule(1.0, config.rounds, **floats) == 0:
+    if schedule(1.0, config.rounds, **floats_of(schedule, "client", config.hparams)) == 0:
         raise ValueError(
             f"client_schedule={name!r} has the learning rate 0 after rounds={config.rounds}, "
             f"when new clients join, so they would not train; set "

@@ -108,6 +108,7 @@ flags.DEFINE_integer("keep_best", 0, "Points whose runs keep their models.", low
 flags.DEFINE_string("shard", None, "Part of the runs to make, I/N, such as 2/8; with --out.")
 flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where the runs are made.")
 flags.DEFINE_string("ray_address", "auto", "Address of a running Ray cluster, HOST:PORT.")
+READ_WITH = (("batch", "sampler", "tpe"), ("ray_address", "launcher", "ray"))
 
 
 def main() -> int:
@@ -129,12 +130,11 @@ def main() -> int:
         raise ValueError(
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
         )
-    for name, reader in (("batch", "sampler=tpe"), ("ray_address", "launcher=ray")):
-        flag, needed = reader.split("=")
-        if FLAGS[name].present and FLAGS[flag].value != needed:
+    for name, reader, needed in READ_WITH:
+        if FLAGS[name].present and FLAGS[reader].value != needed:
             raise ValueError(
-                f"{name}={FLAGS[name].value} is not read without --{reader}; add it, or leave "
-                f"--{name} out"
+                f"{name}={FLAGS[name].value} is not read without --{reader}={needed}; add it, "
+                f"or leave --{name} out"
             )
     execute_configuration_file()  # before its fields are read
     refuse_overrides(

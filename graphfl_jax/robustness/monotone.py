@@ -185,12 +185,7 @@ def guarded(algorithm: Algorithm, defence: Monotone, groups: tuple[Group, ...]) 
             jnp.where(one.visits > 0, one.rejections / jnp.maximum(one.visits, 1), -1.0)
             for one in state.seen
         ]
-        if groups[0].ids is None:
-            return shares[0]
-        every = jnp.full(len(state.related), -1.0)
-        for group, own in zip(groups, shares, strict=True):
-            every = every.at[group.ids].set(own)
-        return every
+        return _of_all(groups, shares, len(state.related), -1.0)
 
     downloads = server.download
     several = isinstance(downloads, tuple)
@@ -248,15 +243,23 @@ def _sums(related, group, ids, rows):
     return related[ids] @ rows
 
 
+def _of_all(groups, parts, total, missing):
+    """Values [N] of all clients from those of each group; `missing` for clients of no group."""
+    if groups[0].ids is None:
+        return parts[0]
+    every = jnp.full(total, missing)
+    for group, own in zip(groups, parts, strict=True):
+        every = every.at[group.ids].set(own)
+    return every
+
+
 def _substituted(server, own, state, groups, threshold):
     """The server's own state, in which clients that are not trusted have others' part."""
     total = len(state.related)
-    trusted, heard = jnp.zeros(total), jnp.zeros(total)  # heard: and has been in a cohort
-    for group, seen in zip(groups, state.seen, strict=True):
-        now = (seen.distrust <= threshold).astype(jnp.float32)
-        heard_now = jnp.where(seen.visits > 0, now, 0.0)
-        trusted = now if group.ids is None else trusted.at[group.ids].set(now)
-        heard = heard_now if group.ids is None else heard.at[group.ids].set(heard_now)
+    now = [(seen.distrust <= threshold).astype(jnp.float32) for seen in state.seen]
+    trusted = _of_all(groups, now, total, 0.0)
+    visits = [seen.visits for seen in state.seen]
+    heard = jnp.where(_of_all(groups, visits, total, 0) > 0, trusted, 0.0)
 
     def mean(rows):
         """Means [N, E] over the trusted neighbours of the rows [N, E]."""

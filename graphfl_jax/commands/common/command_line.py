@@ -50,8 +50,6 @@ flags.DEFINE_bool(
 )
 FLAGS = flags.FLAGS
 BROKEN_PIPE = 128 + 13  # the exit status of a program that SIGPIPE ends
-
-
 # What ends a command for which the memory is too small.
 TOO_LARGE = (
     "the memory of this machine or its devices is too small; choose smaller sizes, such as "
