@@ -14,7 +14,7 @@ are larger images, and with zero channels if they have fewer channels.
 
 import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 JOINS = ("add", "concat")
 _CONVOLUTION = re.compile(r"c([1-9]\d*)_([1-9]\d*)_k([1-9]\d*)_s([1-9]\d*)")
@@ -81,28 +81,40 @@ def layer_of(type: str) -> Convolution | Linear | None:
 
 
 def check_architecture(architecture: Architecture, params: Mapping[str, Any]) -> None:
-    """Checks that a graph is whole, that its shapes fit, and that it describes a model.
+    """Checks a graph as `check_graph` does, and that it describes a model.
 
     Args:
       architecture: the graph.
       params: of the model, or their shapes: {"body": ..., "head": ...}.
 
     Raises:
-      ValueError: a type is unknown, there is a cycle or an unconnected node, shapes along an
-        edge do not fit, a node's kernel is missing or has another shape, or a parameter belongs
-        to no node or to several. One line with the architecture and the node.
+      ValueError: as `check_graph`; or a node's kernel is missing or has another shape, or a
+        parameter belongs to no node or to several.
+    """
+    check_graph(architecture)
+    _check_params(architecture, dict(_leaves(params)))
+
+
+def check_graph(architecture: Architecture) -> None:
+    """Checks that a graph is whole, and that its numbers of channels fit.
+
+    Raises:
+      ValueError: a type is unknown, there is a cycle or an unconnected node, or shapes along an
+        edge do not fit. One line with the architecture and the node.
     """
     _check_types(architecture)
     _check_edges(architecture)
     _check_shapes(architecture)
-    _check_params(architecture, dict(_leaves(params)))
 
 
-def _refuse(architecture, what, remedy):
-    raise ValueError(f"architecture {architecture.name!r}: {what}; {remedy}")
+def refuse(architecture: Architecture, what: str, remedy: str) -> NoReturn:
+    """Raises a ValueError in one line, which names the architecture if it has a name."""
+    named = f"architecture {architecture.name!r}" if architecture.name else "the architecture"
+    raise ValueError(f"{named}: {what}; {remedy}")
 
 
-def _named(architecture, number):
+def named(architecture: Architecture, number: int) -> str:
+    """A node for errors: its number and type."""
     return f"node {number} ({architecture.nodes[number].type})"
 
 
@@ -110,19 +122,19 @@ def _check_types(architecture):
     nodes = architecture.nodes
     for number, node in enumerate(nodes):
         if (node.type == "input") != (number == 0):
-            _refuse(
+            refuse(
                 *(architecture, f"node {number} has the type {node.type!r}"),
                 "the first node, and no other, has the type input",
             )
         if node.type not in ("input", *JOINS) and layer_of(node.type) is None:
-            _refuse(
+            refuse(
                 *(architecture, f"node {number} has the unknown type {node.type!r}"),
                 "types are input, c<in>_<out>_k<k>_s<s>, linear<in>_<out>, add and concat, "
                 "with sizes of at least 1",
             )
     if nodes[-1].params != ("head",):
-        _refuse(
-            *(architecture, f"{_named(architecture, len(nodes) - 1)} is not the head"),
+        refuse(
+            *(architecture, f"{named(architecture, len(nodes) - 1)} is not the head"),
             "the last node has the path ('head',)",
         )
 
@@ -131,12 +143,12 @@ def _check_edges(architecture):
     count = len(architecture.nodes)
     for sender, receiver in architecture.edges:
         if not (0 <= sender < count and 0 <= receiver < count):
-            _refuse(
+            refuse(
                 *(architecture, f"there is no node for the edge {sender} -> {receiver}"),
                 f"nodes have the numbers 0 to {count - 1}",
             )
         if sender >= receiver:
-            _refuse(
+            refuse(
                 *(architecture, f"the edge {sender} -> {receiver} leads back, as in a cycle"),
                 "order the nodes so that every edge leads to a later one",
             )
@@ -147,8 +159,8 @@ def _check_edges(architecture):
             missing = "no edge leads from"
         else:
             continue
-        _refuse(
-            *(architecture, f"{missing} {_named(architecture, number)}"),
+        refuse(
+            *(architecture, f"{missing} {named(architecture, number)}"),
             "connect it, or leave it out",
         )
 
@@ -162,8 +174,8 @@ def _check_shapes(architecture):
         if layer is None:
             sizes = [given[sender] for sender in (*shortcuts, main) if sender in given]
             if len(sizes) < max(2, len(shortcuts) + 1):
-                _refuse(
-                    *(architecture, f"{_named(architecture, number)} does not join two layers"),
+                refuse(
+                    *(architecture, f"{named(architecture, number)} does not join two layers"),
                     "give it an edge from each of two or more layers",
                 )
             given[number] = sum(sizes) if node.type == "concat" else sizes[-1]
@@ -173,19 +185,19 @@ def _check_shapes(architecture):
             if main == 0 and isinstance(layer, Convolution):
                 given[main] = found
             if found != layer.inputs and not flattened:
-                _refuse(
+                refuse(
                     architecture,
-                    f"{_named(architecture, number)} takes {layer.inputs} channels, and "
-                    f"{_named(architecture, main)} gives {found}",
+                    f"{named(architecture, number)} takes {layer.inputs} channels, and "
+                    f"{named(architecture, main)} gives {found}",
                     "make them equal",
                 )
             given[number] = layer.outputs
         for sender in shortcuts if node.type != "concat" else ():
             if given.get(sender, 0) > given[number]:
-                _refuse(
+                refuse(
                     architecture,
-                    f"the shortcut from {_named(architecture, sender)} has {given[sender]} "
-                    f"channels, and {_named(architecture, number)} gives {given[number]}",
+                    f"the shortcut from {named(architecture, sender)} has {given[sender]} "
+                    f"channels, and {named(architecture, number)} gives {given[number]}",
                     "leave the edge out, or give the receiver as many channels",
                 )
 
@@ -199,24 +211,24 @@ def _check_params(architecture, leaves):
         kernels = [tuple(leaves[one].shape) for one in own if one[-1] == "kernel"]
         if kernels != ([layer.kernel] if layer else []) or (own and not layer):
             shapes = " and ".join(str(list(shape)) for shape in kernels) or "none"
-            _refuse(
+            refuse(
                 architecture,
-                f"{_named(architecture, number)} has the kernels {shapes} at {list(path)}",
+                f"{named(architecture, number)} has the kernels {shapes} at {list(path)}",
                 "a layer has one kernel, [k, k, in, out] or [in, out], and other nodes have no "
                 "parameters",
             )
         for one in own:
             if one in owners:
-                _refuse(
+                refuse(
                     architecture,
-                    f"{_named(architecture, number)} and {_named(architecture, owners[one])} "
+                    f"{named(architecture, number)} and {named(architecture, owners[one])} "
                     f"both have the parameter {list(one)}",
                     "give every node a path of its own",
                 )
             owners[one] = number
     for one in leaves:
         if one not in owners:
-            _refuse(
+            refuse(
                 *(architecture, f"no node has the parameter {list(one)}"),
                 "add the layer to which it belongs",
             )

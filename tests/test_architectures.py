@@ -1,5 +1,6 @@
 """Architectures: graphs, the networks that they define, and federations of several."""
 
+import dataclasses
 import functools
 import importlib
 import json
@@ -8,6 +9,7 @@ import re
 import shutil
 from pathlib import Path
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,7 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES, architectures
-from graphfl_jax.models.graph_network import Graph, GraphNetwork, graph_model
+from graphfl_jax.models.graph_network import Graph, GraphNetwork, Layers, graph_model
 from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.rounds import divided
 from graphfl_jax.runs.batch import Trial, run_trials
@@ -429,6 +431,69 @@ def test_a_graph_that_does_not_fit_is_refused_in_one_line(case):
     assert "\n" not in str(refused.value) and "; " in str(refused.value)
 
 
+NOT_COMPUTED = {
+    **{case: WRONG[case] for case in ("a cycle", "nothing to", "channels", "a type")},
+    "images": (
+        {"nodes": (*NODES[:2], Node("c4_4_k3_s2", ("body", "b")), *NODES[3:])}
+        | {"edges": ((0, 1), (1, 2), (1, 3), (2, 3), (3, 4))},
+        None,
+    ),
+    "smaller images": (
+        {
+            "nodes": (*NODES[:2], Node("c4_4_k3_s2", ("body", "b")), Node("add"), NODES[4]),
+            "edges": ((0, 1), (1, 2), (1, 3), (2, 3), (3, 4)),
+        },
+        None,
+    ),
+    "larger images": (
+        {
+            "nodes": (
+                *(NODES[0], Node("c3_4_k3_s2", ("body", "a")), Node("c3_4_k3_s1", ("body", "b"))),
+                *(Node("add"), NODES[4]),
+            ),
+            "edges": ((0, 1), (0, 2), (1, 3), (2, 3), (3, 4)),
+        },
+        r"node 1 \(c3_4_k3_s2\) gives images of \[5, 4\] pixels, and node 3 \(add\) of \[9, 8\]",
+    ),
+    "a dense layer": (
+        {
+            "nodes": (*NODES[:3], Node("linear4_4", ("body", "c")), NODES[4]),
+            "edges": ((0, 1), (1, 2), (2, 3), (3, 4)),
+        },
+        r"node 3 \(linear4_4\) is not the head",
+    ),
+    "a head of two": (
+        {"nodes": (*NODES[:4], Node("linear4_4", ("head",))), "edges": (*EDGES, (2, 4))},
+        r"node 4 \(linear4_4\) has several inputs; join them",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_COMPUTED)
+def test_a_graph_that_is_not_computed_is_refused_in_one_line(case):
+    """A model of a graph is checked before its parameters are made. None: it is computed."""
+    changes, message = NOT_COMPUTED[case]
+    graph = Graph(Architecture("own", NODES, EDGES)._replace(**changes))
+
+    def parameters():
+        options = {"inputs": INPUTS, "task": CLASSIFICATION, "lowering": "xla"}
+        return jax.eval_shape(graph_model(graph, **options).init, KEY)
+
+    if message is None:
+        assert parameters()["head"]["kernel"].shape == (4, 2)
+        return
+    with pytest.raises(ValueError, match=f"^architecture 'own': {message}"):
+        parameters()
+
+
+def test_layers_are_joined_in_ascending_order():
+    layers = Layers(3)
+    first = layers.convolution(4, 0)
+    second = layers.convolution(4, first)
+    with pytest.raises(ValueError, match=r"^add gets the layers \(2, 1\); give them in asc"):
+        layers.join("add", second, first)
+
+
 # ---------------------------------------------------------------------------------- federations
 
 
@@ -823,35 +888,83 @@ def test_a_refusal_ends_with_status_two_and_writes_nothing(arrays):
     assert {path.name for path in arrays.iterdir()} == {"images.npz"}
 
 
-def test_the_network_of_the_page_joins_a_federation(tmp_path):
+@pytest.fixture
+def of_the_page():
+    """The networks of docs/developer/add-a-model.md are architectures."""
     page = (ROOT / "docs/developer/add-a-model.md").read_text()
-    (example,) = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
     known = dict(ARCHITECTURES)
-    exec(compile(example, "add-a-model.md", "exec"), {"__name__": "own"})
-    try:
-        experiment = experiment_of("plain4", "short", model__width=2)
-        assert [group.name for group in experiment.groups] == ["plain4", "short"]
-        model = experiment.build(experiment.hparams, 0).clients[1].model
-        shapes = jax.eval_shape(model.init, KEY)
-        outputs = jax.eval_shape(model.apply, shapes, jnp.zeros((2, 4, 4, 3), jnp.uint8))
-        assert outputs.shape == (2, 3)
-        # The layers of one type are the same as those of the other architecture.
-        assert "c2_2_k3_s1" in [node.type for node in model.architecture.nodes]
-        layers = [shapes["body"]["second"], jax.eval_shape(model_of("plain4").init, KEY)]
-        assert layers[0] == layers[1]["body"]["layer2"]
-        # Nothing is kept of a program whose source is not in the key.
-        inputs = inputs_of(experiment, 0)
-        assert (
-            kept_of(tmp_path, experiment, config_of("plain4", "short"), inputs).folder is None
-        )
-        broken = model.architecture._replace(edges=model.architecture.edges[:-1])
-        with pytest.raises(
-            ValueError, match="^architecture 'short': no edge leads from node 3"
-        ):
-            check_architecture(broken, shapes)
-    finally:
-        ARCHITECTURES.clear()
-        ARCHITECTURES.update(known)
+    for example in re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE):
+        exec(compile(example, "add-a-model.md", "exec"), {"__name__": "own"})
+    yield
+    ARCHITECTURES.clear()
+    ARCHITECTURES.update(known)
+
+
+def test_the_networks_of_the_page_join_a_federation(of_the_page, tmp_path):
+    experiment = experiment_of("plain4", "short", model__width=2)
+    assert [group.name for group in experiment.groups] == ["plain4", "short"]
+    model = experiment.build(experiment.hparams, 0).clients[1].model
+    shapes = jax.eval_shape(model.init, KEY)
+    # The layers of one type are the same as those of the other architecture.
+    assert "c2_2_k3_s1" in [node.type for node in model.architecture.nodes]
+    layers = [shapes["body"]["second"], jax.eval_shape(model_of("plain4").init, KEY)]
+    assert layers[0] == layers[1]["body"]["layer2"]
+    # Nothing is kept of a program whose source is not in the key.
+    inputs = inputs_of(experiment, 0)
+    assert kept_of(tmp_path, experiment, config_of("plain4", "short"), inputs).folder is None
+
+
+def test_the_networks_of_the_page_are_the_same(of_the_page):
+    drawn, params = model_of("drawn"), random_params("drawn")
+    short, names = model_of("short"), ("first", "second", "third")
+    types = [[node.type for node in own.architecture.nodes] for own in (drawn, short)]
+    assert types[0] == types[1] and drawn.architecture.edges == short.architecture.edges
+    body = dict(zip(names, params["body"].values(), strict=True))
+    found = [
+        own.apply(given, images(4))
+        for own, given in ((drawn, params), (short, params | {"body": body}))
+    ]
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-5)
+
+
+def test_the_graph_of_a_network_is_checked_when_a_federation_is_built(of_the_page):
+    short = ARCHITECTURES["short"]
+
+    def broken(**given):
+        model = short(**given)
+        own = model.architecture
+        return dataclasses.replace(model, architecture=own._replace(edges=own.edges[:-1]))
+
+    ARCHITECTURES["short"] = broken
+    with pytest.raises(ValueError, match="^architecture 'short': no edge leads from node 3"):
+        experiment_of("plain4", "short", model__width=2)
+
+
+def test_flax_modules_with_a_graph_get_generated_weights(monkeypatch):
+    """A module of two dense layers, which `client_model` makes a client model."""
+
+    class Net(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.relu(nn.Dense(4, name="first")(x))
+
+    def net(*, inputs, outputs, task):
+        nodes = (Node("input"), Node("linear2_4", ("body", "first")))
+        nodes += (Node(f"linear4_{outputs}", ("head",)),)
+        graph = Architecture("net", nodes, ((0, 1), (1, 2)))
+        given = {"inputs": inputs, "task": task, "architecture": graph}
+        return graphfl_jax.client_model(body=Net(), head=nn.Dense(outputs), **given)
+
+    rng = np.random.default_rng(0)
+    x, client = rng.normal(size=(60, 2)).astype(np.float32), np.arange(60) % 3
+    federation = from_arrays(x, (x[:, 0] > 0).astype(int), client)
+    settings = {"model.name": "net", "rounds": 2, "local_steps": 2, "cohort_size": 3}
+    monkeypatch.setitem(MODELS, "net", net)
+    config = graphfl_jax.configs.configured("flha-ghn", "custom", settings=settings)
+    experiment = build_experiment(config, federation)
+    algorithm = experiment.build(experiment.hparams, 0)
+    weights = jax.eval_shape(lambda key: algorithm.server.init(key, None), KEY)
+    assert set(weights["heads"]) == {"linear2_4", "linear4_2"}
 
 
 def test_the_configuration_of_the_file_is_that_of_the_package():

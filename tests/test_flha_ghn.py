@@ -25,6 +25,7 @@ from graphfl_jax.hypernets.architecture_ghn import architecture_ghn
 from graphfl_jax.hypernets.layer_types import type_table
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.models.architectures import architectures
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import make_program
 from graphfl_jax.robustness.defences import defended, median
@@ -556,9 +557,17 @@ def kernels(generator, weights, model, layers):
     return np.stack([body[f"layer{place}"]["kernel"] for place in layers])
 
 
-def test_six_forward_layers_do_not_distinguish_deep_layers_of_a_chain():
+def plain(depth):
+    """A plain network of Table 2."""
+    name, width = f"plain{depth}", 4
+    options = {"inputs": (8, 8, 3), "outputs": 2, "task": CLASSIFICATION, "lowering": "xla"}
+    (model,) = architectures(architectures=(name,), width=width, **options)
+    return model
+
+
+@pytest.mark.parametrize("model", [chain(13), plain(13)], ids=["dense", "convolutions"])
+def test_six_forward_layers_do_not_distinguish_deep_layers_of_a_chain(model):
     """Layer p sees the types of layers p - 6 to p, which are equal from p = 8 on."""
-    model = chain(13)
     of = functools.partial(architecture_ghn, models=(model,), ghn_init="rescaled")
     forward, both = of(), of(ghn_edges="bidirectional")
     weights = jax.jit(forward.init)(KEY)
@@ -742,6 +751,23 @@ def test_the_server_has_a_robust_mean_of_each_architecture():
     after = learned(uploads)
     expected = jax.tree.map(lambda w: w + (3 * 0.2 + 1.0) / 4, weights)
     assert_equal(after, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mean_over_clients_is_uniform():
+    """Not weighted by numbers of examples, within an architecture and over architectures."""
+    algorithm = method(type_table(models=MODELS))
+    weights = drawn(start_of(type_table(models=MODELS)))
+    cohorts = tuple(
+        Cohort(jnp.array(ids), jnp.array(counts))
+        for ids, counts in (([0, 2, 4], [1.0, 5.0, 9.0]), ([1], [100.0]))
+    )
+    steps = (np.array([1.0, 2.0, 6.0]), np.array([3.0]))
+    uploads = tuple(
+        jax.tree.map(lambda w: jnp.stack([w + step for step in own]), weights)  # noqa: B023
+        for own in steps
+    )
+    after = jax.jit(algorithm.aggregate)(weights, cohorts, uploads, KEY)
+    assert_equal(after, jax.tree.map(lambda w: w + 12 / 4, weights), rtol=1e-5, atol=1e-6)
 
 
 def test_without_epochs_of_refining_p_is_g():

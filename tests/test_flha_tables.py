@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment, variant_of
 from graphfl_jax.commands.common.plots import draw_panels
 from graphfl_jax.commands.paper import cached_runs as cache
@@ -38,6 +39,7 @@ from graphfl_jax.commands.paper.flha_text import (
     with_drops,
 )
 from graphfl_jax.configs import changed
+from graphfl_jax.configs.base import LAYERED
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
 from graphfl_jax.models.architectures import architectures
@@ -104,6 +106,19 @@ def test_every_published_score_is_of_a_row_and_a_column_of_its_table(table):
 # ------------------------------------------------------------------------------- what is run
 
 
+def assert_optimiser_of_the_paper(config):
+    assert config.client_optimizer == "momentum" and config.client_schedule == "cosine"
+    hparams = config.hparams
+    assert hparams.client_momentum == 0.9 and hparams.client_weight_decay == 5e-5
+    assert hparams.client_clip == 50.0 and hparams.client_horizon == config.rounds
+
+
+@pytest.mark.parametrize("name", ["flha_cifar10", "cifar10", "cifar100", "chest_xray"])
+@pytest.mark.parametrize("method", LAYERED)
+def test_the_optimiser_is_that_of_the_paper_in_all_configurations(name, method):
+    assert_optimiser_of_the_paper(getattr(configs, name).get_config(method))
+
+
 @pytest.mark.parametrize("profile", SIZES)
 @pytest.mark.parametrize("table", TABLES)
 def test_every_cell_is_a_configuration_of_all_methods(table, profile):
@@ -117,6 +132,8 @@ def test_every_cell_is_a_configuration_of_all_methods(table, profile):
             assert config.data.name == one.dataset
             assert config.client_schedule == "cosine"
             assert config.hparams.client_horizon == config.rounds
+            if method in LAYERED:
+                assert_optimiser_of_the_paper(config)
             names = config.model.architectures
             assert len(names) == (1 if method == "fedavg" else 4)
             assert all(name in columns_of(table, config) or "5" in table for name in names)

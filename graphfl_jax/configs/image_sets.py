@@ -8,10 +8,10 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.configs import base
 
-PFEDHN = {
-    **{"client_lr": 0.03, "server_lr": 0.1},
-    **{"client_momentum": 0.9, "client_weight_decay": 5e-5, "client_clip": 50.0},
-}
+ROUNDS = 50
+# Of the papers of pFedHN and FLHA-GHN, in place of `CLIPPED`.
+MOMENTUM = {"client_momentum": 0.9, "client_weight_decay": 5e-5, "client_clip": 50.0}
+PFEDHN = MOMENTUM | {"client_lr": 0.03, "server_lr": 0.1}
 FAST = ("fedavg", "sfl-star", "fedrod", "knnper", "fedah", "pfedgat", "pfedgat-v2")
 METHODS = {
     **{name: {"client_lr": 0.4} for name in base.methods() if name not in base.LAYERED},
@@ -23,6 +23,7 @@ METHODS = {
     "scaffold": {"client_lr": 0.1},
     "pfedhn": PFEDHN,
     "pfedhn-het": PFEDHN,
+    **{name: MOMENTUM | {"client_horizon": float(ROUNDS)} for name in base.LAYERED},
 }
 # Plain gradient descent with clipped gradients. Without, it diverges on clients of two classes.
 CLIPPED = {
@@ -36,7 +37,7 @@ SETTINGS = CLIPPED | {
     "data.neighbours": 3,
     "model.name": "lenet",
     "cohort_size": 10,
-    "rounds": 50,
+    "rounds": ROUNDS,
     "eval_every": 5,
     "checkpoint_every": 10,
 }

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx, traverse_util
 from flax.errors import InvalidRngError
 
+from graphfl_jax.architecture import Architecture
 from graphfl_jax.core import Array, ClientModel, Task
 from graphfl_jax.models.layers import scaled
 
@@ -24,7 +25,12 @@ class Pure(NamedTuple):
 
 
 def client_model(
-    *, body: Any, head: Any = None, inputs: tuple[int, ...], task: Task
+    *,
+    body: Any,
+    head: Any = None,
+    inputs: tuple[int, ...],
+    task: Task,
+    architecture: Architecture | None = None,
 ) -> ClientModel:
     """A client model from Flax modules, which are called with a batch and nothing else.
 
@@ -40,6 +46,8 @@ def client_model(
         refuse the model.
       inputs: shape of an example.
       task: of the federation.
+      architecture: the layers as a graph, for methods and federations that need one. A path of
+        a node is that of its parameters, such as ("body", "Conv_0") and ("head",).
 
     Raises:
       ValueError: a module is no Flax module, has more than parameters, or cannot be applied.
@@ -69,6 +77,7 @@ def client_model(
         body=apply_body,
         head=last.apply,
         task=task,
+        architecture=architecture,
     )
 
 

@@ -12,7 +12,16 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax.architecture import JOINS, Architecture, Node, layer_of
+from graphfl_jax.architecture import (
+    JOINS,
+    Architecture,
+    Linear,
+    Node,
+    check_graph,
+    layer_of,
+    named,
+    refuse,
+)
 from graphfl_jax.core import Task
 from graphfl_jax.models.batch_statistics import batch_normalised
 from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool
@@ -61,17 +70,27 @@ class GraphNetwork(nn.Module):
         architecture, pooled = self.graph
         values = [columns(scaled(images))]
         for number, node in list(enumerate(architecture.nodes))[1:-1]:
-            *shortcuts, main = [values[sender] for sender in architecture.senders(number)]
+            *senders, main = architecture.senders(number)
+            x = values[main]
+            if node.type not in JOINS:
+                layer, (_, name) = layer_of(node.type), node.params
+                x = NormalisedConv(
+                    *(layer.outputs, layer.size, layer.stride, self.lowering), name=name
+                )(x, count)
+            shortcuts = [subsampled(values[sender], x) for sender in senders]
+            for sender, shortcut in zip(senders, shortcuts, strict=True):
+                if shortcut.shape[1:] != x.shape[1:]:
+                    (_, *given, _), (_, *like, _) = values[sender].shape, x.shape
+                    refuse(
+                        architecture,
+                        f"{named(architecture, sender)} gives images of {given} pixels, and "
+                        f"{named(architecture, number)} of {like}",
+                        "leave the edge out, or begin it at a layer with larger images",
+                    )
             if node.type == "concat":
-                x = jnp.concatenate([*(subsampled(one, main) for one in shortcuts), main])
+                x = jnp.concatenate([*shortcuts, x])
             else:
-                x = main
-                if node.type != "add":
-                    layer, (_, name) = layer_of(node.type), node.params
-                    x = NormalisedConv(
-                        *(layer.outputs, layer.size, layer.stride, self.lowering), name=name
-                    )(main, count)
-                x = sum((fitted(one, x) for one in shortcuts), x)
+                x = sum((widened(shortcut, x) for shortcut in shortcuts), x)
             receivers = architecture.receivers(number)
             if any(architecture.nodes[one].type not in JOINS for one in receivers):
                 x = nn.relu(x)
@@ -86,9 +105,9 @@ def subsampled(x, like):
     return x[:, ::down, ::across]
 
 
-def fitted(x, like):
-    """A shortcut: x [C, H, W, B] subsampled and with zero channels, in the shape of `like`."""
-    return jnp.pad(subsampled(x, like), [(0, len(like) - len(x)), (0, 0), (0, 0), (0, 0)])
+def widened(x, like):
+    """x [C, H, W, B] with as many channels as `like`; those that are added are zero."""
+    return jnp.pad(x, [(0, len(like) - len(x)), (0, 0), (0, 0), (0, 0)])
 
 
 class Layers:
@@ -99,13 +118,21 @@ class Layers:
         self.nodes, self.edges, self.channels, self.pooled = [Node("input")], [], [channels], []
 
     def convolution(self, features: int, *senders: int, size: int = 3, stride: int = 1) -> int:
-        """Adds a convolution of the last sender; the others are shortcuts to its output."""
+        """Adds a convolution of the last sender; the others are shortcuts to its output.
+
+        Raises:
+          ValueError: the senders are not in ascending order.
+        """
         type = f"c{self.channels[senders[-1]]}_{features}_k{size}_s{stride}"
         name = f"layer{sum(bool(node.params) for node in self.nodes) + 1}"
         return self._add(Node(type, ("body", name)), features, senders)
 
     def join(self, type: str, *senders: int) -> int:
-        """Adds the sum or the concatenation of layers."""
+        """Adds the sum or the concatenation of layers; images get the size of the last.
+
+        Raises:
+          ValueError: the layers are not in ascending order.
+        """
         sizes = [self.channels[sender] for sender in senders]
         return self._add(Node(type), sum(sizes) if type == "concat" else sizes[-1], senders)
 
@@ -120,10 +147,14 @@ class Layers:
         return Graph(architecture, tuple(self.pooled))
 
     def _add(self, node, channels, senders):
+        if list(senders) != sorted(set(senders)):
+            raise ValueError(
+                f"{node.type} gets the layers {senders}; give them in ascending order, each once"
+            )
         number = len(self.nodes)
         self.nodes.append(node)
         self.channels.append(channels)
-        self.edges += [(sender, number) for sender in sorted(senders)]
+        self.edges += [(sender, number) for sender in senders]
         return number
 
 
@@ -135,7 +166,14 @@ def graph_model(graph: Graph, *, inputs: tuple[int, ...], task: Task, lowering: 
       inputs: shape of an image [H, W, C].
       task: of the model.
       lowering: one of `convolutions.LOWERINGS`.
+
+    Raises:
+      ValueError: as `architecture.check_graph`; or the graph has a dense layer that is not the
+        head, the head has several inputs, or (when parameters are made) images along an edge do
+        not fit.
     """
+    check_graph(graph.architecture)
+    _check_network(graph.architecture)
     layer = layer_of(graph.architecture.nodes[-1].type)
     body, head = GraphNetwork(graph, lowering), dense(layer.outputs, layer.inputs)
 
@@ -148,3 +186,19 @@ def graph_model(graph: Graph, *, inputs: tuple[int, ...], task: Task, lowering: 
         }
 
     return batch_normalised(body, head, init=init, task=task, architecture=graph.architecture)
+
+
+def _check_network(architecture):
+    """Refuses a graph that `GraphNetwork` does not compute."""
+    last = len(architecture.nodes) - 1
+    for number, node in enumerate(architecture.nodes[:last]):
+        if isinstance(layer_of(node.type), Linear):
+            refuse(
+                *(architecture, f"{named(architecture, number)} is not the head"),
+                "before the head, a network of a graph has convolutions and joins only",
+            )
+    if len(architecture.senders(last)) > 1:
+        refuse(
+            *(architecture, f"{named(architecture, last)} has several inputs"),
+            "join them by add or concat",
+        )
