@@ -149,7 +149,7 @@ class Layers:
     def _add(self, node, channels, senders):
         if list(senders) != sorted(set(senders)):
             raise ValueError(
-                f"{node.type} gets the layers {senders}; give them in ascending order, each once"
+                f"{node.type} gets the layers {senders}; give each once, in ascending order"
             )
         number = len(self.nodes)
         self.nodes.append(node)
