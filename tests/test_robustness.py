@@ -10,10 +10,11 @@ from graphfl_jax.commands.common.flag_values import shares
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.paper.robustness_plots import draw_neighbours, draw_robustness
 from graphfl_jax.commands.paper.robustness_statistics import (
+    choice_table,
+    defence_choices,
     excess_losses,
     robustness_row,
     robustness_tables,
-    with_best_defences,
 )
 from tests.commands import ROOT, launched
 
@@ -69,6 +70,8 @@ def test_losses_compare_the_same_benign_clients_in_the_same_seed():
     attacked, clean = run([0.004, 0.002], [0], higher=False), run([0.003, 0.001], higher=False)
     row = robustness_row([attacked], [clean])
     np.testing.assert_allclose(row["points"]["G"]["loss"]["mean"], 1.0)
+    np.testing.assert_allclose(row["points"]["G"]["increase"]["mean"], 100.0)
+    assert "increase" not in scores
 
 
 def test_losses_are_split_by_the_share_of_malicious_neighbours():
@@ -82,10 +85,10 @@ def test_losses_are_split_by_the_share_of_malicious_neighbours():
     np.testing.assert_allclose(row["rejected"]["malicious"]["mean"], 95.0)
     rows = [row | {"method": "m", "attack": "alie", "ratio": 0.3}]
     tables = dict(robustness_tables(rows))
-    title = "alie: loss of benign clients by their malicious neighbours, accuracy at P, %"
-    cells = {name: cell.partition("±")[0] for name, cell in tables[title][1:]}
+    title = "loss of benign clients by their malicious neighbours, accuracy at P, %"
+    cells = {name: cell.partition("±")[0] for _, name, cell in tables[title][1:]}
     assert cells == {"m, none": "0.00", "m, up to half": "15.00", "m, more than half": ""}
-    cells = {name: cell.partition("±")[0] for name, cell in tables["alie: rejected uploads, %"]}
+    cells = {name: cell.partition("±")[0] for _, name, cell in tables["rejected uploads, %"]}
     assert cells == {"method": "0.3", "m, honest": "20.00", "m, malicious": "95.00"}
     (axes,) = draw_neighbours(rows, "").axes
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.0, 15.0, np.nan], atol=1e-12)
@@ -117,8 +120,8 @@ def test_scores_are_shown_without_losses_if_only_a_clean_run_diverged():
     rows = [{"method": "first", **names, **row}, {"method": "other", **names, **expected}]
     tables = dict(robustness_tables(rows))
     cells = {title.split(", ")[-1]: text[1] for title, text in tables.items()}
-    assert cells["benign clients"][1].startswith("65.00")
-    assert tables["alie: loss of benign clients, accuracy at P, %"][1] == ["first", ""]
+    assert cells["benign clients"][2].startswith("65.00")
+    assert tables["loss of benign clients, accuracy at P, %"][1] == ["alie", "first", ""]
     assert not any("minus that" in title for title in tables)
     (axes,) = draw_robustness(rows, "").axes
     np.testing.assert_allclose(axes.lines[0].get_xydata(), [[30.0, 65.0]])
@@ -135,14 +138,32 @@ def test_methods_are_compared_with_the_first_seed_by_seed():
     (row,) = excess_losses(rows, "first")
     np.testing.assert_allclose(row["points"]["P"]["excess_loss"]["seeds"], [15.0, 10.0])
     tables = dict(robustness_tables(rows))
-    assert "alie: loss of benign clients minus that with first, accuracy at P, %" in tables
-    assert "alie: success at P, % of benign clients' triggered images" in tables
-    assert all(text[0] == ["method", "0.3"] for text in tables.values())
+    assert "loss of benign clients minus that with first, accuracy at P, %" in tables
+    assert "success at P, % of benign clients' triggered images" in tables
+    assert all(text[0] == ["attack", "method", "0.3"] for text in tables.values())
     rows[0] |= {"points": None, "diverged": 2}
     tables = dict(robustness_tables(rows))
-    assert tables["alie: accuracy at P, %, all clients"][1][1] == "2 diverged"
+    assert tables["accuracy at P, %, benign clients"][1] == ["alie", "first", "2 diverged"]
     assert not any(part in title for title in tables for part in ("minus that", "neighbours"))
     assert not any("rejected" in title for title in tables)
+
+
+def test_tables_have_a_row_for_each_attack_and_method():
+    """An attack without one of the shares has an empty cell."""
+    rows = [
+        {"attack": attack, "method": method, "ratio": ratio, **robustness_row(ATTACKED, CLEAN)}
+        for attack, ratio in (("alie", 0.1), ("ipm", 0.1), ("ipm", 0.2))
+        for method in ("a", "b")
+    ]
+    (_, table), *_ = robustness_tables(rows)
+    assert table[0] == ["attack", "method", "0.1", "0.2"]
+    assert [row[:2] for row in table[1:]] == [[x, y] for x in ("alie", "ipm") for y in "ab"]
+    assert [bool(row[3]) for row in table[1:]] == [False, False, True, True]
+
+
+def chosen(rows):
+    """The best defences of all methods."""
+    return [one["method"] for one in defence_choices(rows) if one["chosen"]]
 
 
 def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validation():
@@ -155,19 +176,27 @@ def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validat
         *rows_of_defence("two", 0.3, higher=False),
         *rows_of_defence("two+clip", 0.2, higher=False),
     ]
-    names = [own["method"] for own in with_best_defences(rows)]
-    assert names == ["one+clip", "one+clip", "two+clip"]
+    assert chosen(rows) == ["one+clip", "two+clip"]
+    title, table = choice_table(defence_choices(rows), "accuracy")
+    assert title == "choice of defences: validation accuracy at P, %"
+    assert table[1:] == [
+        ["one", "1", "", ""],
+        ["one+clip", "0", "60.00", "yes"],
+        ["one+monotone", "0", "55.00", ""],
+        ["two", "0", "30.00", ""],
+        ["two+clip", "0", "20.00", "yes"],
+    ]
     rows[-1]["validation"] = None
     with pytest.raises(
         ValueError, match="^best_defences chooses by validation, .*val_fraction"
     ):
-        with_best_defences(rows)
+        defence_choices(rows)
 
 
 def test_a_defence_does_not_gain_by_diverging_where_scores_are_low():
     """Both have one diverged run. The first is worse where neither diverged."""
     rows = [*rows_of_defence("m", 0.8, 0.7, None), *rows_of_defence("m+clip", 0.9, None, 0.3)]
-    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+    assert chosen(rows) == ["m+clip"]
 
 
 def test_a_defence_that_diverges_often_leaves_no_attack_out_for_the_others():
@@ -180,7 +209,7 @@ def test_a_defence_that_diverges_often_leaves_no_attack_out_for_the_others():
             ("m+monotone", (0.98, 0.97)),
         ):
             rows += [own | {"attack": attack} for own in rows_of_defence(method, *scores)]
-    assert {own["method"] for own in with_best_defences(rows)} == {"m+monotone"}
+    assert chosen(rows) == ["m+monotone"]
 
 
 def test_runs_without_attackers_count_once():
@@ -193,12 +222,12 @@ def test_runs_without_attackers_count_once():
             for own in rows_of_defence(method, *scores)
         ]
     # m: (0.8 + 0.5 + 0.5) / 3 = 0.6, and 0.65 with 0.8 twice; m+clip: 0.633, and 0.625
-    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+    assert chosen(rows) == ["m+clip"]
 
 
 def test_defences_that_diverged_everywhere_in_turn_are_compared_by_their_own_scores():
     rows = [*rows_of_defence("m", 0.8, None), *rows_of_defence("m+clip", None, 0.9)]
-    assert {own["method"] for own in with_best_defences(rows)} == {"m+clip"}
+    assert chosen(rows) == ["m+clip"]
 
 
 def rows_of_defence(method, *validation, higher=True):
@@ -259,7 +288,7 @@ def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     command = "python -m experiments.robustness --config=configs/fl60.py --config.rounds=3"
     assert page.startswith(f"Made by `{command}") and "--out" not in page
     assert "--methods=fedavg,local --attacks=sign_flip,ipm" in page
-    assert "sign_flip: loss of benign clients, accuracy at P, %" in page
+    assert "loss of benign clients, accuracy at P, %" in page and "| sign_flip |" in page
     figures = {f"{name}.{kind}" for name in ("robustness", "neighbours") for kind in SUFFIXES}
     files = {path.name for path in (tmp_path / "out").iterdir()}
     assert files == {"cached_runs", "robustness.json", "robustness.md", *figures}
@@ -279,10 +308,21 @@ def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
     rows = json.loads((tmp_path / "out/robustness.json").read_text())["rows"]
-    chosen = {row["method"] for row in rows}
-    assert chosen in ({"fedavg", "local"}, {"fedavg+monotone", "local"})
+    best = {row["method"] for row in rows}
+    assert best in ({"fedavg", "local"}, {"fedavg+monotone", "local"})
     for row in before["rows"]:
-        assert (row in rows) == (row["method"] in chosen)
+        assert (row in rows) == (row["method"] in best)
     # Two methods with two seeds for each attack.
     assert "8 new runs, 18 from the cache" in printed
     assert [row["ratio"] for row in rows] == [0] * 4 + [0.5] * 4 + [1] * 4
+
+    # What --keep names is in the tables with all shares, whichever defence is best.
+    words += ["--keep=fedavg,fedavg+monotone"]
+    status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
+    assert status == 0 and "4 new runs, 26 from the cache" in printed, errors
+    found = json.loads((tmp_path / "out/robustness.json").read_text())
+    assert {row["method"] for row in found["rows"]} == {"fedavg", "fedavg+monotone", "local"}
+    assert {one["method"] for one in found["choices"] if one["chosen"]} == best
+    status, _, errors = launched("robustness", *words, "--keep=sfl", "--out=new", cwd=tmp_path)
+    assert status == 2 and "error: keep=sfl: sfl is not trained; choose from fed" in errors
+    assert not (tmp_path / "new").exists()

@@ -20,7 +20,8 @@ at P over the attacks and shares with which none of these diverged. All clients 
 because a server does not know which are malicious. It needs a validation split, such as
 --config.data.val_fraction=0.2. With --choose_at=0.3, the defences are chosen from the runs with
 these shares and without attackers alone, and the other shares are trained with the chosen
-defences only, which takes less time.
+defences only, which takes less time. --keep=panacea+monotone keeps this method with this
+defence in the tables even if another defence is chosen.
 
 Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
 Writes robustness.json and robustness.md, and as .png and .svg robustness and neighbours, into
@@ -59,9 +60,10 @@ from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs, loaded
 from graphfl_jax.commands.paper.robustness_plots import draw_neighbours, draw_robustness
 from graphfl_jax.commands.paper.robustness_statistics import (
     NO_VALIDATION,
+    choice_table,
+    defence_choices,
     robustness_row,
     robustness_tables,
-    with_best_defences,
 )
 from graphfl_jax.commands.sweeping.grid import configured
 from graphfl_jax.configs import changed
@@ -83,6 +85,7 @@ flags.DEFINE_list(
     "defences", [], "Defences of each method, none is no defence; empty: --config.defence.name."
 )
 flags.DEFINE_bool("best_defences", False, "Keep the best of --defences for each method.")
+flags.DEFINE_list("keep", [], "METHOD+DEFENCE, kept beside the best with --best_defences.")
 flags.DEFINE_list("choose_at", [], "Shares of --ratios that choose the defence; empty: all.")
 flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning.")
 flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
@@ -117,13 +120,16 @@ def main() -> int:
     accept = changes_accepted()
     cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
     every = fitting(planned())
+    check_kept(every)
     if FLAGS.best_defences and "val" not in loaded(every[0].config, [0])[0].data.evals:
         raise ValueError(NO_VALIDATION)
 
-    clean_runs = {}
+    clean_runs, choices = {}, []
     rows = measured(every, first_ratios, cache, clean_runs)
     if FLAGS.best_defences:
-        rows = with_best_defences(rows)
+        choices = defence_choices(rows)
+        best = {one["method"] for one in choices if one["chosen"]}
+        rows = [row for row in rows if row["method"] in best.union(FLAGS.keep)]
     others = [ratio for ratio in ratios if ratio not in first_ratios]
     if others:
         best = {row["method"] for row in rows}
@@ -133,13 +139,15 @@ def main() -> int:
 
     console = Console()
     tables = robustness_tables(rows)
+    if choices:
+        tables.insert(0, choice_table(choices, rows[0]["metric"]))
     for title, text in tables:
         console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
     data = next(iter(clean_runs.values()))[0]["dataset"]
     extent = f", {data['extent']}" if data["extent"] else ""
     note = f"{data['name']}, data: {data['source']}{extent}"
     counts = cache.counts()
-    write_json(out / "robustness.json", {"dataset": data, "rows": rows})
+    write_json(out / "robustness.json", {"dataset": data, "choices": choices, "rows": rows})
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     parts = [f"{made} {counts}.\n", f"{note}\n"]
     parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
@@ -201,6 +209,23 @@ def ratios_of_choice(ratios: list[float]) -> list[float]:
     if not set(chosen) <= set(ratios):
         raise ValueError(f"{words} has a share that --ratios has not; add it to --ratios")
     return chosen
+
+
+def check_kept(every: list[Planned]) -> None:
+    """Checks --keep.
+
+    Raises:
+      ValueError: a name is none of the methods with their defences, or nothing is chosen.
+    """
+    if not FLAGS.keep:
+        return
+    words = f"keep={','.join(FLAGS.keep)}"
+    if not FLAGS.best_defences:
+        raise ValueError(f"{words} has no effect without --best_defences; leave it out")
+    names = dict.fromkeys(one.method for one in every)
+    for name in FLAGS.keep:
+        if name not in names:
+            raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
 
 
 def measured(

@@ -10,15 +10,16 @@ neighbours N(i), answers x_t with u_t,
     u_t <- u_t min(1, c med / |u_t|)
 
 where u_j is the last update of client j, and med is the lower median of the norms of the last
-updates of all clients that have been in a cohort. A client is trusted while s_i <= theta. The
-upload of a client that is not trusted counts as untrained; for a server that averages, it
-counts as the mean of the trusted uploads of the cohort, weighted by numbers of examples, even
-if the server weights all clients equally. What the server keeps for this client alone, such as
-an initial embedding, becomes the mean over its trusted neighbours that have been in a cohort,
-or over all such clients if no neighbour is one. A server that keeps its clients apart still
-sees the untrained upload: Panacea's steps go towards the model that it sent, and SFL replaces
-the client's last model by it. At the first visit of a client there is no m_i,
-and s_i stays. A client whose update has a norm that is not finite gets s_i = 2, more than any
+updates of all clients with the same architecture that have been in a cohort. Neighbours with
+another architecture do not count in a_i. A client is trusted while s_i <= theta. The upload of
+a client that is not trusted counts as untrained. For a server that averages, its clipped update
+counts as the mean of those of the trusted clients of the cohort, weighted by numbers of
+examples, even if the server weights all clients equally. What the server keeps for this client
+alone, such as an initial embedding, becomes the mean over its trusted neighbours that have been
+in a cohort, or over all such clients if no neighbour is one. A server that keeps its clients
+apart still sees the untrained upload: Panacea's steps go towards the model that it sent, and
+SFL replaces the client's last model by it. At the first visit of a client there is no m_i, and
+s_i stays. A client whose update has a norm that is not finite gets s_i = 2, more than any
 threshold. The server does not remember this update, and its norm is not among those of the
 median.
 
@@ -29,21 +30,32 @@ quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. 
 
 and with eta <= 2 / |H| the eigenvalues of C are not negative, so u_t - u_s = -C (x_t - x_s) has
 no positive product with x_t - x_s. With the condition number k of C, m_i <= -2 sqrt(k) / (1 +
-k) (Kantorovich's inequality), so that with beta = 0.5, theta = 0 and k <= 13.9 a client is
-trusted whatever its neighbours do. A client that uploads -lambda u has m_i of the opposite
-sign.
+k) (Kantorovich's inequality) while the model changes. So with beta = 0.5, theta = 0 and k <=
+13.9, a client with exact updates is trusted whatever its neighbours do. A client that uploads
+-lambda u has m_i of the opposite sign.
 
-Noise of batches hides attackers. Let an update be u + n with noise n, and let the server move
-the model along the update, x_t - x_s = gamma (u_s + n_s). Then the product of the differences
-has the mean -gamma |n_s|^2 more than without noise, for honest clients and attackers alike. So
-m_i is more negative, and an attacker with u = lambda C (x - x*) has a positive m_i only while
-|n_s|^2 < gamma lambda c |u_s + n_s|^2, where c is the mean of C along this direction. Updates
-that shrink because learning rates fall hide attackers in the same way. Losses that are not
-convex can have a positive m_i; the running mean over visits is to average this out.
+Noise of batches makes m_i uncertain, and hides attackers. Let an update be u + n, where n is
+noise of mean 0, independent over rounds, and let the server move the model along the update,
+x_t - x_s = gamma (u_s + n_s). With C = c I, the share r = E|n|^2 / E|u_s + n_s|^2 of noise, and
+in many dimensions,
+
+    m_i = -(gamma c + r) / sqrt((gamma c)^2 + 2 gamma c r + 2 r)
+
+which is negative, but can be above -1/2, so that neighbours who all disagree can have an honest
+client rejected. An attacker with -lambda c in place of c has a positive m_i only while r <
+gamma lambda c. If the model moves independently of n_s, as when other clients move it, there is
+neither r in the numerator nor gamma c r in the root: m_i comes close to 0, and keeps its sign.
+Updates that shrink because learning rates fall hide attackers as noise does. Losses that are
+not convex can have a positive m_i; the running mean over visits is to average this out.
+
+The update is supposed to depend on the model that was sent, and on nothing else that changes.
+An upload that is more than a model, as SCAFFOLD's with the change of a control, and a client
+that keeps a memory, weaken m_i for honest clients and attackers alike.
 
 It needs neither the number of attackers nor data, and nothing more from clients. Attackers who
-follow an objective of their own, such as training on changed labels, are monotone too: against
-these, only the agreement and the norm help. See docs/results/robustness.md.
+follow an objective of their own, such as training on changed labels or going to parameters that
+they chose, are monotone too. Where m_i <= -1/2, they are trusted whatever their neighbours do,
+and only the norm limits them. See docs/results/robustness.md.
 """
 
 from typing import Annotated, Any, NamedTuple

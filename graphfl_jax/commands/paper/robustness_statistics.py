@@ -21,9 +21,10 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
       without it or if a run diverged, and for each of the ``points`` G, L and P summaries by
       `over_seeds`:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
-      the clients that are benign in a run score than in the clean run; and ``success`` of a
+      the clients that are benign in a run score than in the clean run; ``increase``, the same
+      in % of their score in the clean run, if lower scores are better; and ``success`` of a
       backdoor in %. ``points`` is None if a run diverged or has no benign clients; without
-      ``loss`` if only a clean run diverged.
+      ``loss`` and ``increase`` if only a clean run diverged.
       ``neighbours`` has the ``loss`` at each point of the benign clients with each of
       `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
       losses.
@@ -49,7 +50,7 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
     sign = scale if runs[0]["higher_is_better"] else -scale
     row["points"] = {}
     for point in POINTS:
-        values = {"benign": [], "all": [], "loss": [], "success": []}
+        values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
         for run, clean_run in zip(runs, clean, strict=True):
             attack = run["attack"]
             benign = attack["benign"][point]["mean"]
@@ -59,6 +60,8 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
                 before = clean_run["scores"]["final"][point]["per_client"]
                 clean_benign = np.delete(before, attack["ids"]).mean()
                 values["loss"].append(sign * (clean_benign - benign))
+                if sign < 0:
+                    values["increase"].append(100 * (benign / clean_benign - 1))
             if attack["success"]:
                 values["success"].append(100 * attack["success"][point])
         row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
@@ -103,8 +106,8 @@ NO_VALIDATION = (
 )
 
 
-def with_best_defences(rows: list[dict]) -> list[dict]:
-    """The rows of one defence for each method: the most stable, then the best on validation.
+def defence_choices(rows: list[dict]) -> list[dict]:
+    """Which defence of each method is best: the most stable, then the best on validation.
 
     The most stable defences of a method are those with the fewest diverged runs. Their
     validation scores are means over the attacks and shares with which none of them diverged; if
@@ -114,6 +117,11 @@ def with_best_defences(rows: list[dict]) -> list[dict]:
     Args:
       rows: of `robustness_row`, with ``attack``, ``ratio``, ``method``, and ``undefended``, its
         name without defence.
+
+    Returns:
+      For each method and defence, its name as ``method``; the number of ``diverged`` runs; the
+      ``validation`` score as above, None for a defence that is not among the most stable; and
+      whether it is ``chosen``.
 
     Raises:
       ValueError: runs that did not diverge have no validation score.
@@ -125,54 +133,74 @@ def with_best_defences(rows: list[dict]) -> list[dict]:
         cell = (row["attack"] if row["ratio"] else "", row["ratio"])
         own = by_method.setdefault(row["undefended"], {}).setdefault(row["method"], {})
         own[cell] = row
-    best = [_best(of_methods) for of_methods in by_method.values()]
-    return [row for row in rows if row["method"] in best]
+    return [one for of_methods in by_method.values() for one in _compared(of_methods)]
 
 
-def _best(rows):
-    """The defence of {defence: {(attack, share): row}} that `with_best_defences` keeps."""
+def _compared(rows):
+    """The `defence_choices` of one method, from {defence: {(attack, share): row}}."""
     broken = {name: sum(row["diverged"] for row in own.values()) for name, own in rows.items()}
     stable = [name for name in rows if broken[name] == min(broken.values())]
     lost = {cell for name in stable for cell, row in rows[name].items() if row["diverged"]}
-
-    def score(name):
+    scores = {}
+    for name in stable:
         whole = {cell: row for cell, row in rows[name].items() if not row["diverged"]}
         common = [row["validation"] for cell, row in whole.items() if cell not in lost]
         chosen = common or [row["validation"] for row in whole.values()]
-        sign = 1 if next(iter(rows[name].values()))["higher_is_better"] else -1
-        return sign * float(np.mean(chosen)) if chosen else -np.inf
+        scores[name] = float(np.mean(chosen)) if chosen else None
+    first = next(iter(rows[stable[0]].values()))
+    sign = 1 if first["higher_is_better"] else -1
 
-    return max(stable, key=score)
+    def quality(name):
+        return -np.inf if scores[name] is None else sign * scores[name]
+
+    best = max(stable, key=quality)
+    return [
+        {"method": name, "diverged": broken[name], "validation": scores.get(name)}
+        | {"chosen": name == best}
+        for name in rows
+    ]
+
+
+def choice_table(choices: list[dict], metric: str) -> tuple[str, list[list[str]]]:
+    """The title and the text rows of `defence_choices`."""
+    scale, unit = UNITS[metric]
+    heads = ["method", "diverged runs", "validation", "chosen"]
+    text = [
+        [
+            *(one["method"], str(one["diverged"])),
+            "" if one["validation"] is None else f"{scale * one['validation']:.2f}",
+            "yes" if one["chosen"] else "",
+        ]
+        for one in choices
+    ]
+    return f"choice of defences: validation {metric} at P, {unit}", [heads, *text]
 
 
 def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
-    """Titles and text rows of the tables of each attack, methods by ratios, at P."""
-    tables = []
-    for attack in dict.fromkeys(row["attack"] for row in rows):
-        chosen = [row for row in rows if row["attack"] == attack]
-        unit = f"{chosen[0]['metric']} at P, {chosen[0]['unit']}"
-        titles = {
-            "benign": f"{attack}: {unit}, benign clients",
-            "all": f"{attack}: {unit}, all clients",
-            "loss": f"{attack}: loss of benign clients, {unit}",
-        }
-        if any("success" in row["points"]["P"] for row in chosen if row["points"]):
-            titles["success"] = f"{attack}: success at P, % of benign clients' triggered images"
-        tables += [(title, text_rows(chosen, name)) for name, title in titles.items()]
-        parts = {
-            f"loss of benign clients by their malicious neighbours, {unit}": by_neighbours,
-            "rejected uploads, %": by_rejected,
-        }
-        for title, split in parts.items():
-            own = split(chosen)
-            if any(row["points"] for row in own):
-                tables.append((f"{attack}: {title}", text_rows(own, "part")))
-        first = chosen[0]["method"]
-        compared = excess_losses(chosen, first)
-        if any(row["points"] for row in compared):
-            title = f"{attack}: loss of benign clients minus that with {first}, {unit}"
-            tables.append((title, text_rows(compared, "excess_loss")))
-    return tables
+    """Titles and text rows of the tables, attacks and methods by ratios, at P."""
+    metric, first = rows[0]["metric"], rows[0]["method"]
+    unit, loss = f"{metric} at P, {rows[0]['unit']}", "loss of benign clients"
+    of_statistics = {
+        "benign": f"{unit}, benign clients",
+        "loss": f"{loss}, {unit}",
+        "increase": f"increase of the {metric} of benign clients at P, %",
+        "success": "success at P, % of benign clients' triggered images",
+    }
+    tables = [(title, rows, name) for name, title in of_statistics.items()]
+    tables += [
+        (f"{loss} by their malicious neighbours, {unit}", by_neighbours(rows), "part"),
+        ("rejected uploads, %", by_rejected(rows), "part"),
+        (f"{loss} minus that with {first}, {unit}", excess_losses(rows, first), "excess_loss"),
+    ]
+    return [
+        (title, text_rows(own, name))
+        for title, own, name in tables
+        if name == "benign" or any(_has(row, name) for row in own)
+    ]
+
+
+def _has(row, name):
+    return bool(row["points"]) and name in row["points"]["P"]
 
 
 def by_neighbours(rows: list[dict]) -> list[dict]:
@@ -203,14 +231,16 @@ def _of_part(row, name, statistic):
 
 def excess_losses(rows: list[dict], first: str) -> list[dict]:
     """Rows of all methods but `first`: their losses minus its losses, seed by seed."""
-    reference = {row["ratio"]: row["points"] for row in rows if row["method"] == first}
+    reference = {
+        (row["attack"], row["ratio"]): row["points"] for row in rows if row["method"] == first
+    }
     compared = []
     for row in rows:
         if row["method"] == first or row["ratio"] == 0:
             continue
         pair = [
             points and points["P"].get("loss")
-            for points in (row["points"], reference[row["ratio"]])
+            for points in (row["points"], reference[row["attack"], row["ratio"]])
         ]
         excess = None
         if all(pair):
@@ -221,14 +251,19 @@ def excess_losses(rows: list[dict], first: str) -> list[dict]:
 
 
 def text_rows(rows: list[dict], name: str) -> list[list[str]]:
-    """One statistic as text: heads with the ratios, and a row for each method."""
+    """One statistic as text: heads with the ratios, and a row for each attack and method."""
     ratios = list(dict.fromkeys(row["ratio"] for row in rows))
     cells = {}
     for row in rows:
-        cells.setdefault(row["method"], []).append(_cell(row, name))
+        own = cells.setdefault(row["attack"], {}).setdefault(row["method"], {})
+        own[row["ratio"]] = _cell(row, name)
     return [
-        ["method", *(f"{ratio:g}" for ratio in ratios)],
-        *([method, *own] for method, own in cells.items()),
+        ["attack", "method", *(f"{ratio:g}" for ratio in ratios)],
+        *(
+            [attack, method, *(own.get(ratio, "") for ratio in ratios)]
+            for attack, methods in cells.items()
+            for method, own in methods.items()
+        ),
     ]
 
 
@@ -236,7 +271,7 @@ def _cell(row, name):
     """Mean and half width of the interval, the number of diverged runs, or nothing."""
     if row["diverged"]:
         return f"{row['diverged']} diverged"
-    if row["points"] is None or name not in row["points"]["P"]:
+    if not _has(row, name):
         return ""
     value = row["points"]["P"][name]
     half_width = value["half_width"]
