@@ -53,9 +53,10 @@ def check_run(
 ) -> None:
     """Refuses a run whose state, models or batches cannot fit into a device.
 
-    Only what every method needs is counted: the data, the state of the server and the memories
-    of its clients, and of each client that trains, its model, a gradient, the inputs of a step
-    and the numbers of the drawn examples. So a run that passes may still need too much.
+    Only what every method needs is counted: the data, the state of the server, the memories of
+    its clients and the uploads of a cohort, and of each client that trains at once, what it got
+    or its model, a gradient of the model, the inputs of a step and the numbers of the drawn
+    examples. So a run that passes may still need too much.
 
     Args:
       algorithm: a `core.Algorithm`.
@@ -73,19 +74,26 @@ def check_run(
     def started(key):
         server = algorithm.server.init(key, data.graph)
         messages = [algorithm.download(server, g, jnp.int32(0)) for g in range(len(groups))]
-        own = zip(algorithm.clients, messages, strict=False)  # some are only of new clients
-        return server, [client.enroll(message, key) for client, message in own]
+        own = list(zip(algorithm.clients, messages, strict=False))  # some are of new clients
+        memories = [client.enroll(message, key) for client, message in own]
+        uploads = [
+            client.untrained(message, memory)
+            for (client, message), memory in zip(own, memories, strict=True)
+        ]
+        return server, messages, memories, uploads
 
     key = jax.eval_shape(jax.random.key, 0)
-    server, memories = jax.eval_shape(started, key)
+    server, messages, memories, uploads = jax.eval_shape(started, key)
     example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
     everyone, devices = len(data.train.count), jax.device_count()
     needs = {"data": bytes_of(data), "sizes": bytes_of(server), "batch": 0, "steps": 0}
-    for group, client, memory in zip(groups, algorithm.clients, memories, strict=False):
+    for g, group in enumerate(groups):
         count = everyone if group.ids is None else len(group.ids)
-        at_once = min(group.at_once or group.cohort_size, -(-group.cohort_size // devices))
-        model = bytes_of(jax.eval_shape(client.model.init, key))
-        needs["sizes"] += count * bytes_of(memory) + 2 * at_once * model
+        cohort = -(-group.cohort_size // devices)
+        at_once = min(group.at_once or cohort, cohort)
+        model = bytes_of(jax.eval_shape(algorithm.clients[g].model.init, key))
+        needs["sizes"] += count * bytes_of(memories[g]) + cohort * bytes_of(uploads[g])
+        needs["sizes"] += at_once * (max(model, bytes_of(messages[g])) + model)
         needs["batch"] += at_once * batch_size * bytes_of(example)
         needs["steps"] += at_once * batch_size * steps * 4
     drawn = max(("batch_size", batch_size), ("local_steps", steps), key=lambda one: one[1])

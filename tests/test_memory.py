@@ -1,6 +1,7 @@
 """Checks of sizes against memory: counted by hand, and exact at the border."""
 
 import resource
+import types
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,8 @@ import pytest
 
 from graphfl_jax import memory
 from graphfl_jax.build import build_experiment
+from graphfl_jax.configs import changed, flha_cifar10
+from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import batch
 from tests.federations import small_config, two_clusters
 
@@ -75,9 +78,11 @@ MODEL = (2 * 5 + 5 + 5 * 2 + 2) * 4  # weights and biases with five hidden units
 @pytest.mark.parametrize(
     "method, sizes",
     [
-        ("fedavg", MODEL + 2 * MODEL),  # the server's model, and a client with its gradient
-        ("local", 7 * MODEL + 2 * MODEL),  # the clients' models
-        ("scaffold", (1 + 1) * MODEL + 7 * MODEL + 2 * MODEL),  # also control variates
+        # The server's model, an upload, and a client with its gradient.
+        ("fedavg", MODEL + MODEL + 2 * MODEL),
+        ("local", 7 * MODEL + 0 + 2 * MODEL),  # the clients' models
+        # Control variates of the server and of the clients, which are sent and uploaded too.
+        ("scaffold", 2 * MODEL + 7 * MODEL + 2 * MODEL + (2 + 1) * MODEL),
     ],
 )
 def test_a_run_needs_its_data_states_models_and_batches(method, sizes, monkeypatch):
@@ -109,10 +114,29 @@ def test_the_setting_that_needs_most_is_named(method, changes, what, monkeypatch
         build_experiment(small_config(method, **changes), two_clusters())
 
 
+def test_uploads_of_a_hypernetwork_count_for_each_client_of_a_cohort(monkeypatch):
+    """At full width 305 MiB, ten times: the server's, 8 uploads, and of a client that trains."""
+    monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (32, 8, 8, 3)).astype(np.uint8)
+    federation = from_arrays(x, np.arange(32) % 2, np.arange(32) // 4)
+    settings = {"cohort_size": 8, "client_chunk": 1, "batch_size": 2, "local_steps": 1}
+    settings |= {"model.architectures": ("arch0",), "data.cap": 0}
+    config = flha_cifar10.get_config()
+    build_experiment(changed(config, settings), federation)  # at width 8
+    with pytest.raises(ValueError, match=r"^model.width=64 needs 3\.0. GiB, 2 GiB are there"):
+        build_experiment(changed(config, settings | {"model.width": 64}), federation)
+
+
 def test_batches_of_runs_may_take_what_the_container_has_left(monkeypatch):
     """The margin covers what this process takes in the meantime."""
-    used = psutil.Process().memory_info().rss
+    used, devices = psutil.Process().memory_info().rss, len(jax.local_devices())
+    host = types.SimpleNamespace(available=64 * GIB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: host)
     monkeypatch.setattr(memory, "of_host", lambda: used + 4 * GIB)
-    assert batch.free_memory() <= 4.1 * GIB / len(jax.local_devices())
+    assert 3.9 * GIB / devices <= batch.free_memory() <= 4.1 * GIB / devices
+    host.available = GIB  # other processes have the rest
+    assert batch.free_memory() == GIB // devices
     monkeypatch.setattr(memory, "of_host", lambda: 1000)
     assert batch.free_memory() == 0
