@@ -247,7 +247,11 @@ def made_series(figure, cache):
 def made_unseen(figure, cache):
     methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
     panels = unseen(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
-    return panels, draw_panels(panels, "rounds of the new client"), unseen_rows(panels)
+    return (
+        panels,
+        draw_panels(panels, "rounds of the new client", title="cifar10"),
+        unseen_rows(panels),
+    )
 
 
 # The lines, the drawn figure and the rows of text of each kind.

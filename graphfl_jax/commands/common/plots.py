@@ -60,7 +60,7 @@ def draw_lines(lines: list[dict], label: str, title: str) -> Figure:
 
 
 def draw_panels(
-    panels: dict[str, list[dict]], label: str, *, ticks: tuple[int, ...] = ()
+    panels: dict[str, list[dict]], label: str, *, title: str = "", ticks: tuple[int, ...] = ()
 ) -> Figure:
     """Means over seeds as in `draw_lines`, with a panel for each list of lines.
 
@@ -68,22 +68,27 @@ def draw_panels(
       panels: title -> lines as of `draw_lines`, of the same methods in every panel. A remark in
         parentheses after a name, such as "(1 diverged)", is in the legend.
       label: label of the x axis.
+      title: of the figure, if the panels' titles do not name the data.
       ticks: of a logarithmic x axis; without any, it is linear.
     """
     figure, axes = pyplot.subplots(
-        1, len(panels), figsize=(7.2, 3.6), squeeze=False, layout="constrained"
+        *(1, len(panels)), figsize=(7.2, 3.6), sharey=True, squeeze=False, layout="constrained"
     )
-    for own, (title, lines) in zip(axes[0], panels.items(), strict=True):
+    figure.suptitle(title, fontsize="medium")
+    for own, (panel, lines) in zip(axes[0], panels.items(), strict=True):
         for line, style in zip(lines, styles_of([one["name"] for one in lines]), strict=True):
             _draw_line(own, style, line, marker="o")
-        own.set(title=title, xlabel=label)
+        own.set_title(panel, fontsize="medium")
         if ticks:
             own.set_xscale("log")
             own.set_xticks(ticks, list(map(str, ticks)))
             own.minorticks_off()
         else:
-            own.xaxis.set_major_locator(MaxNLocator(integer=True))
+            own.xaxis.set_major_locator(
+                MaxNLocator(12 // len(panels), integer=True, steps=(1, 2, 5, 10))
+            )
         own.grid(alpha=0.3)
+    figure.supxlabel(label, fontsize="medium")
     axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
     handles, _ = axes[0, 0].get_legend_handles_labels()
     figure.legend(
@@ -117,7 +122,7 @@ def _draw_line(axes, style, line, *, marker):
     factor = UNITS[line["metric"]][0]
     scores = factor * np.array(line["seeds"])  # [seeds, x]
     mean, spread = scores.mean(axis=0), scores.std(axis=0)
-    axes.plot(line["x"], mean, label=line["name"], marker=marker, **style)
+    axes.plot(line["x"], mean, label=line["name"], marker=marker, ms=4, **style)
     band = np.clip([mean - spread, mean + spread], *limits(line["metric"]))
     axes.fill_between(line["x"], *band, color=style["color"], alpha=0.12, lw=0)
     return mean, spread
