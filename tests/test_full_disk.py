@@ -3,11 +3,13 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 
 import pytest
 
+from graphfl_jax.commands.benchmarks import interrupted_runs
 from graphfl_jax.configs import fl60
 from graphfl_jax.runs.disk import why_not_writable
 from graphfl_jax.runs.folder import RunFolder
@@ -175,30 +177,41 @@ def test_a_folder_of_checkpoints_that_is_a_file_is_refused_before_the_run(tmp_pa
 
 
 LIMITED = ["--config.checkpoint_every=1", "--config.eval_every=1", "--cores=1"]
+LIMITED += ["--config.rounds=9", "--config.data.path=federation.npz"]
+OWN = {"file": "custom.py:fedavg"}
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """metrics.jsonl of a run without an error."""
+    """The folder of a run without an error, with the data of few clients beside it.
+
+    So federation.json is smaller than the files of a checkpoint.
+    """
     folder = tmp_path_factory.mktemp("whole")
-    assert launched_small("run", "--out=out", *LIMITED, cwd=folder).status == 0
-    return (folder / "out" / "metrics.jsonl").read_bytes()
+    interrupted_runs.write_data(folder)
+    assert launched_small("run", "--out=out", *LIMITED, cwd=folder, **OWN).status == 0
+    return folder
 
 
 @pytest.mark.parametrize(
-    "largest",
+    "largest, unwritten",
     [
-        pytest.param(700, marks=pytest.mark.release),
-        pytest.param(1500, marks=pytest.mark.slow),
-        pytest.param(2500, marks=pytest.mark.release),
+        pytest.param(500, r"(config|identity|federation)\.json", marks=pytest.mark.release),
+        pytest.param(2000, r"checkpoints/\S+", marks=pytest.mark.slow),
+        pytest.param(3500, r"metrics\.jsonl", marks=pytest.mark.release),
     ],
 )
-def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(tmp_path, whole, largest):
-    ended = limited("run", "--out=out", *LIMITED, cwd=tmp_path, largest=largest)
+def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(
+    tmp_path, whole, largest, unwritten
+):
+    """Before the first round, in a checkpoint, and after some checkpoints."""
+    shutil.copy(whole / "federation.npz", tmp_path)
+    ended = limited("run", "--out=out", *LIMITED, cwd=tmp_path, largest=largest, **OWN)
     assert ended.status == 2
     found = re.fullmatch(
-        r"error: out/(\S+) cannot be written \(File too large\); raise the limit of file "
-        r"sizes, ulimit -f; (nothing was written; start again|continue) with: (python .*)\n",
+        rf"error: out/(?:{unwritten}) cannot be written \(File too large\); raise the limit "
+        r"of file sizes, ulimit -f; (nothing was written; start again|continue) with: "
+        r"(python .*)\n",
         "".join(
             line
             for line in ended.stderr.splitlines(keepends=True)
@@ -207,10 +220,13 @@ def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(tmp_path, whole
     )
     assert found, ended.stderr
     begun = (tmp_path / "out" / "config.json").exists()
-    assert (found[2] == "continue") == begun == found[3].endswith("--resume")
-    resumed = launched_small("run", "--out=out", *LIMITED, *["--resume"] * begun, cwd=tmp_path)
+    *_, does, command = found.groups()
+    assert (does == "continue") == begun == command.endswith("--resume")
+    words = [*LIMITED, *["--resume"] * begun]
+    resumed = launched_small("run", "--out=out", *words, cwd=tmp_path, **OWN)
     assert resumed.status == 0, resumed.stderr
-    assert (tmp_path / "out" / "metrics.jsonl").read_bytes() == whole
+    metrics = [(path / "out" / "metrics.jsonl").read_bytes() for path in (tmp_path, whole)]
+    assert metrics[0] == metrics[1]
 
 
 @pytest.mark.release

@@ -78,6 +78,7 @@ def soaked(work: Path, numbers) -> list[interrupted_runs.Outcome]:
     Raises:
       ValueError: the run without an interruption fails.
     """
+    interrupted_runs.write_data(work)
     cache, first = work / "cache", work / "whole"
     for folder in (work / "unmeasured", first):  # the second finds the compiled programs
         began = time.perf_counter()

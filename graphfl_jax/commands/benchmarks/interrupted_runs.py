@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[3]
-CONFIG = "fl60:fedavg"
+CONFIG = "custom:fedavg"
+DATA = "federation.npz"
 SETTINGS = {
     "rounds": 60,
     "eval_every": 2,
@@ -29,7 +30,7 @@ SIGNALS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM, "SIGINT": signa
 FULL, DAMAGED_RUN, DAMAGED_PROGRAM = "full disk", "damaged file of the run", "damaged program"
 FAULTS = (*SIGNALS, FULL, DAMAGED_RUN, DAMAGED_PROGRAM)
 MOST_FAULTS = 3  # of a run
-LARGEST = 8000  # bytes; a file of a tiny run has fewer
+LIMITS = (100, 50_000)  # bytes; the largest file of a tiny run has about as many
 TIMEOUT = 300  # seconds that a process may take
 IDENTICAL, REFUSED, WRONG = "identical", "refused in one line", "wrong"
 
@@ -49,15 +50,23 @@ class Outcome(NamedTuple):
     why: str  # of a refusal, or what was wrong
 
 
+def write_data(work: Path) -> None:
+    """Writes the data of the runs: five clients, so that federation.json is small."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 3)).astype(np.float32)
+    np.savez(work / DATA, x=x, y=(x[:, 0] > 0).astype(int), client=np.arange(200) % 5)
+
+
 def started(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
     """Starts the command of a run.
 
     Args:
-      folder: of the run.
+      folder: of the run, beside the file of `write_data`.
       cache: the user's cache folder, in which compiled programs are kept.
       words: further flags.
     """
-    settings = [f"--config.{field}={value}" for field, value in SETTINGS.items()]
+    values = SETTINGS | {"data.path": folder.parent / DATA}
+    settings = [f"--config.{field}={value}" for field, value in values.items()]
     command = ["-m", "graphfl_jax", "run", f"--config={CONFIG}", f"--out={folder}"]
     return subprocess.Popen(
         [sys.executable, *command, "--cores=1", *settings, *words],
@@ -128,7 +137,7 @@ def _with_fault(rng, fault, folder, cache, seconds):
     words = _resume(folder)
     process = started(folder, cache, *words)
     if fault == FULL:
-        limit = int(rng.integers(LARGEST))
+        limit = int(np.exp(rng.uniform(*np.log(LIMITS))))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
     else:
         _wait_for_start(process)
