@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from orbax.checkpoint import v1 as ocp
 
+from graphfl_jax import tree
 from graphfl_jax.core import State
 from graphfl_jax.runs import checkpoint
 
@@ -74,6 +75,22 @@ def test_leaves_have_readable_names_for_other_programs(tmp_path):
     np.testing.assert_array_equal(leaves["server/list/2"], [True, False])
 
 
+def test_checkpoints_of_older_releases_name_leaves_by_their_numbers(tmp_path, monkeypatch):
+    def numbered(state):
+        leaves = enumerate(jax.tree.leaves(state))
+        return {f"{number:05d}": np.asarray(leaf) for number, leaf in leaves if leaf.size}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "_by_name", numbered)
+        save(tmp_path, some_state())
+    written = ocp.load((tmp_path / "00000004").absolute())["state"]
+    assert set(written) == {f"{number:05d}" for number in (0, 1, 3, 4, 5, 6)}  # 2 is empty
+    assert bits(latest(tmp_path).state) == bits(some_state())
+    found, expected = checkpoint.newest(tmp_path), tree.named(some_state())
+    assert found.keys() == expected.keys()
+    assert bits(found) == bits(expected)
+
+
 def test_an_empty_folder_holds_no_checkpoint(tmp_path, strictly):
     assert latest(tmp_path) is None
     assert latest(tmp_path / "absent") is None
@@ -101,14 +118,16 @@ def test_files_of_an_interrupted_save_are_skipped(tmp_path):
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path, monkeypatch):
-    synchronize, path = os.fsync, tmp_path / "a.json"
+    synchronize, path, found = os.fsync, tmp_path / "a.json", []
 
     def other_writer(file):
         monkeypatch.setattr(os, "fsync", synchronize)
         checkpoint.write_json(path, {"written": "first"})
+        found.append(json.loads(path.read_text()))
 
     monkeypatch.setattr(os, "fsync", other_writer)  # while the other one writes
     checkpoint.write_json(path, {"written": "last"})
+    assert found == [{"written": "first"}]
     assert json.loads(path.read_text()) == {"written": "last"}
     assert list(tmp_path.iterdir()) == [path]
 

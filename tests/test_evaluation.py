@@ -7,7 +7,8 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment
-from graphfl_jax.evaluation import EVERYTHING, Scope
+from graphfl_jax.core import State
+from graphfl_jax.evaluation import EVERYTHING, Scope, known_of
 from graphfl_jax.program import make_program
 from tests.federations import small_config, two_clusters
 
@@ -90,6 +91,15 @@ def test_debugging_evaluates_the_same_scores():
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6), found, expected
         )
+
+
+@pytest.mark.parametrize("clients, kept", [(100, (100, 100)), (101, (0,))])
+def test_allocations_are_kept_of_at_most_a_hundred_clients(clients, kept):
+    experiment = build_experiment(small_config("fedavg"), two_clusters())
+    algorithm = experiment.build(experiment.hparams, 0)
+    algorithm = algorithm.replacing(allocation=lambda server: server)
+    shares, _ = known_of(algorithm, State(np.eye(clients), (), 0))
+    assert np.shape(shares) == kept
 
 
 def test_an_empty_choice_is_everything():

@@ -231,12 +231,14 @@ def test_generated_models_are_recalibrated_before_they_are_scored():
     weights = drawn(start_of(generator), scale=1.0)
     state = State(weights, ((),), jnp.int32(0))
     scores = program.evaluate(state, KEY, {}, data)[0]["test"]["G"]
+    saved = program.predictors(state, KEY, {}, data)[0]["G"].params["body"]["statistics"]
     params = generated(generator, weights, 0)
     for i in range(3):
         own = Examples(*map(jnp.asarray, tree.take(examples, i)))
         ready = CONVOLUTION.recalibrate(params, own)
         right = np.argmax(CONVOLUTION.apply(ready, own.x), axis=1) == labels[i]
         np.testing.assert_allclose(scores[i], np.mean(right), rtol=1e-6)
+        assert_equal(tree.take(saved, i), ready["body"]["statistics"], rtol=1e-5, atol=1e-6)
 
 
 def small_convolution():

@@ -19,15 +19,17 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, Cohort, FederatedData, Predictor, Server, State
 from graphfl_jax.data import relations
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.evaluation import Evaluated
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import make_program
 from graphfl_jax.robustness.attacks import Attackers, poison_with, with_attack_order
 from graphfl_jax.robustness.defences import clip, defended, median
 from graphfl_jax.robustness.upload_attacks import poisoning
-from graphfl_jax.rounds import Group, Poison, message_bytes
+from graphfl_jax.rounds import Group, Poison, message_bytes, sample_cohorts
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.results import new_seconds, results_of
 from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
@@ -138,6 +140,15 @@ def test_a_round_trains_the_cohort_of_every_group():
         assert moved.any(axis=1).sum() == 2
 
 
+def test_cohorts_of_architectures_are_independent_draws():
+    """Two of four clients each, so they are at equal places in a sixth of the rounds."""
+    groups = (Group(2, np.arange(4, dtype=np.int32)), Group(2, np.arange(4, 8, dtype=np.int32)))
+    data = jax.tree.map(jnp.asarray, two_clusters(8).data)
+    draw = jax.jit(jax.vmap(lambda key: sample_cohorts(data, key, groups)[0]))
+    even, odd = map(np.asarray, draw(jax.random.split(KEY, 300)))
+    assert 0 < (even == odd).all(axis=1).mean() < 0.35
+
+
 def accuracy(model, params, examples):
     """The share of a client's examples that a model classifies correctly."""
     predicted = np.argmax(model.apply(params, examples.x), axis=-1)
@@ -225,6 +236,15 @@ def test_a_sharded_round_is_the_unsharded_one(method):
     assert_equal(ours, played(method, 1), rtol=1e-5, atol=1e-6)
 
 
+def test_cohorts_need_not_divide_over_the_devices(method):
+    """Three and two clients on two devices."""
+    groups, mesh = (Group(3, EVEN), Group(2, ODD)), client_mesh(2)
+    program = make_program(build_of(method), groups=groups, mesh=mesh, **SIZES)
+    before = jax.eval_shape(program.start, KEY, HPARAMS, DATA)
+    after, _ = jax.eval_shape(program.advance, before, KEY, HPARAMS, DATA, jnp.int32(1))
+    assert before == after
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.release)])
 def test_vmapped_runs_are_the_looped_ones(method):
@@ -309,6 +329,45 @@ def test_a_checkpoint_restores_the_state(method, tmp_path):
 
 
 # ------------------------------------------------------------------------------- whole runs
+
+
+def test_results_have_the_messages_and_scores_of_each_architecture():
+    """Three clients of the first architecture train in a round, and one of the second."""
+    groups = (Group(3, EVEN, name="even"), Group(1, ODD, name="odd"))
+    experiment = Experiment(FEDERATION, MODELS[0], None, None, {}, groups)
+    scores = {"test": dict.fromkeys("GLP", np.float32([4, 1, 4, 1, 4, 1, 4]))}
+    results = results_of(
+        small_config("local", local_steps=5),
+        experiment,
+        [{"round": 2, "scores": scores}],
+        Evaluated(scores, {}, {}, (), ()),
+        None,
+        diverged=False,
+        seconds=new_seconds() | {"train": 4.0},
+        played=2,
+        traffic=[(100, 10), (20, 50)],
+        where={},
+        identity={},
+    )
+    # Means over the clients of a round, (3 * 100 + 20) / 4 and (3 * 10 + 50) / 4.
+    assert results["communication"] == {"down_bytes": 80, "up_bytes": 20}
+    assert results["timing"]["client_steps_per_s"] == 2 * (3 + 1) * 5 / 4.0
+    assert results["architectures"] == {
+        "even": {
+            "clients": ["client 0", "client 2", "client 4", "client 6"],
+            "ids": [0, 2, 4, 6],
+            "scores": {"test": dict.fromkeys("GLP", 4.0)},
+            "up_bytes": 10,
+            "down_bytes": 100,
+        },
+        "odd": {
+            "clients": ["client 1", "client 3", "client 5"],
+            "ids": [1, 3, 5],
+            "scores": {"test": dict.fromkeys("GLP", 1.0)},
+            "up_bytes": 50,
+            "down_bytes": 20,
+        },
+    }
 
 
 def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes):

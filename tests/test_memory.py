@@ -115,7 +115,7 @@ def test_the_setting_that_needs_most_is_named(method, changes, what, monkeypatch
 
 
 def test_uploads_of_a_hypernetwork_count_for_each_client_of_a_cohort(monkeypatch):
-    """At full width 305 MiB, ten times: the server's, 8 uploads, and of a client that trains."""
+    """At full width ten times 305 MiB: of the server, 8 uploads, and a client that trains."""
     monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     rng = np.random.default_rng(0)

@@ -376,6 +376,9 @@ def test_dot_gives_the_shares_to_clients_of_the_same_kind():
     same = kinds[:, None] == kinds[None]
     found = np.array(result.results["allocation"])
     assert (found * same).sum(axis=1).min() > 0.9
+    # A mixture comes back with the gradient of its validation loss.
+    communication = result.results["communication"]
+    assert communication["up_bytes"] == 2 * communication["down_bytes"] > 0
     assert result.final["test"]["G"].mean() > 0.9
 
 

@@ -10,15 +10,19 @@ from jax.sharding import PartitionSpec as P
 from scipy import stats
 
 from graphfl_jax import trainers, tree
-from graphfl_jax.core import Algorithm, Client, Server, State
+from graphfl_jax.core import Algorithm, Client, FederatedData, Predictor, Server, State
+from graphfl_jax.data import relations
 from graphfl_jax.devices import client_mesh, map_clients
-from graphfl_jax.evaluation import score_client
+from graphfl_jax.evaluation import score_all_examples, score_client
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, make_program, play_rounds
-from graphfl_jax.rounds import draw_cohort
+from graphfl_jax.rounds import Group, Poison, draw_cohort
+from graphfl_jax.runs.session import RunsData, batched
 from tests.federations import two_clusters
+
+KEY = jax.random.key(5)
 
 
 def test_cohorts_are_ascending_without_repeats_and_fair():
@@ -194,6 +198,20 @@ def test_the_objective_is_the_mean_over_real_rows():
     )
 
 
+@pytest.mark.parametrize("scored", [score_client, score_all_examples])
+def test_a_row_with_one_output_that_is_not_finite_has_no_score(scored):
+    """A row of padding may have any outputs."""
+    outputs = np.float32([[0, 1], [np.nan, 1], [1, 0]])
+
+    @jax.jit
+    def scores(outputs, count):
+        examples = Examples(outputs, jnp.zeros(3, jnp.int32), count)
+        return scored(lambda x: x, lambda found, y, *real: jnp.ones(len(found)), examples, 2)
+
+    assert (np.asarray(scores(outputs, np.int32(1))) == 1).all()
+    assert np.isnan(scores(outputs, np.int32(2))).all()
+
+
 @pytest.mark.parametrize("higher_is_better, worst", [(True, 0.5), (False, 10.5)])
 def test_the_worst_decile_is_of_the_worst_clients(higher_is_better, worst):
     """Of the scores 0, 1, ..., 11 the worst ceil(12 / 10) = 2 are 0, 1 or 10, 11."""
@@ -201,6 +219,12 @@ def test_the_worst_decile_is_of_the_worst_clients(higher_is_better, worst):
     assert scores["worst_decile"] == worst
     assert scores["mean"] == 5.5
     assert scores["std_clients"] == pytest.approx(np.sqrt((144 - 1) / 12))  # of 0..n-1
+
+
+@pytest.mark.parametrize("scores, index", [((1.0, 2.0, 3.0), 36 / 42), ((0.0, 0.0), 1.0)])
+def test_the_fairness_index_is_that_of_jain(scores, index):
+    """(1 + 2 + 3)^2 / (3 (1 + 4 + 9)), and 1 if all scores are equal."""
+    assert summary(np.array(scores), higher_is_better=True)["jain"] == pytest.approx(index)
 
 
 def test_trees_of_clients_are_taken_put_and_averaged():
@@ -230,3 +254,108 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one():
     assert state == 45 and counts == [20, 20, 5]
     np.testing.assert_allclose(log.metrics["loss"], np.arange(45).mean(), rtol=1e-6)
     np.testing.assert_array_equal(log.diverged_at, first_broken)
+
+
+# -------------------------------------------------------- what the parts of a program are given
+
+
+def counting(hparams, played):
+    """A method that sends, keeps and predicts the number of rounds that it is given.
+
+    Clients that train add the mean of their targets. The server has the sum of all uploads.
+    """
+    now = jnp.asarray(played, jnp.float32)
+
+    def local(message, memory, data, key):
+        trained = now + jnp.mean(data.train.y)
+        return trained, trained, {"loss": now}
+
+    server = Server(
+        init=lambda key, graph: now,
+        download=lambda total, i: now,
+        aggregate=lambda total, cohort, uploads, key: total + uploads.sum(),
+        admit=lambda total, ids, graph, key: now,
+    )
+    client = Client(
+        mlp(inputs=(1,), outputs=1, task=REGRESSION, hidden=(2,)),
+        local=local,
+        predict=lambda predictor, x: jnp.full((len(x), 1), predictor.params),
+        enroll=lambda message, key: now,
+        personalize=lambda *given: Predictor(local(*given)[0]),
+    )
+    return Algorithm(server, (client,))
+
+
+def zeros(clients):
+    """Clients of two examples, whose targets are 0."""
+    x = np.zeros((clients, 2, 1), np.float32)
+    examples = Examples(x, x, np.full(clients, 2, np.int32))
+    return FederatedData(examples, {"test": examples}, relations.from_edges(clients, []))
+
+
+def test_evaluations_and_new_clients_get_the_number_of_rounds_played():
+    """Two clients have played two rounds, and then a third one joins and trains."""
+    program = make_program(counting, cohort_size=2, joined=(Group(1),))
+    state = State(np.float32(0), (np.zeros(2, np.float32),), np.int32(2))
+    scores = program.evaluate(state, KEY, {}, zeros(2)).scores["test"]
+    assert {point: own.tolist() for point, own in scores.items()} == dict.fromkeys(
+        "GLP", [4.0, 4.0]
+    )
+    (predictors,) = program.predictors(state, KEY, {}, zeros(2))
+    assert {point: own.params.tolist() for point, own in predictors.items()} == dict.fromkeys(
+        "GP", [2.0, 2.0]
+    )
+    joined = jax.device_get(program.admit(state, KEY, {}, zeros(3)))
+    assert (joined.server, joined.round) == (2, 2)
+    assert joined.clients[0].tolist() == [0, 0, 2]
+    joined = joined._replace(round=np.int32(6))
+    after = jax.device_get(program.adapt(joined, KEY, {}, zeros(3)))
+    assert (after.server, after.round) == (2, 7)
+    assert after.clients[0].tolist() == [0, 0, 6]
+
+
+def test_a_server_that_diverges_is_reported_with_its_round():
+    """An attack that sends infinity after two rounds; what the clients measure stays finite."""
+
+    def attack(cohorts, untrained, uploads, rank, played, key):
+        return jax.tree.map(lambda own: jnp.where(played == 2, jnp.inf, own), uploads)
+
+    poison = lambda hparams: Poison(uploads=attack)  # noqa: E731
+    program = make_program(counting, cohort_size=2, poison=poison)
+    state = program.start(KEY, {}, zeros(2))
+    state, log = jax.device_get(program.advance(state, KEY, {}, zeros(2), np.int32(4)))
+    assert log.diverged_at == 3 and np.isinf(state.server)
+    assert log.metrics["loss"] == (0 + 1 + 2 + 3) / 4
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["run", "batch"])
+def test_the_memory_of_the_state_before_some_rounds_is_used_again(many):
+    program = make_program(counting, cohort_size=2)
+    inputs = (KEY, {}, zeros(2))
+    if many:
+        program = batched(program, mesh=None, federations=1)
+        inputs = (KEY[None], {}, RunsData(jnp.zeros(1, jnp.int32), zeros(2)))
+    state = program.start(*inputs)
+    program.advance(state, *inputs, jnp.int32(1))
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
+
+
+def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
+    """The targets of client 0 are 1 and no longer 0; those of the test examples stay 0."""
+
+    def attack(data, key):
+        y = jnp.asarray(data.train.y).at[0].set(1.0)
+        return data._replace(train=data.train._replace(y=y))
+
+    program = make_program(counting, cohort_size=2, poison=lambda hparams: Poison(data=attack))
+    state = State(np.float32(0), (np.zeros(2, np.float32),), np.int32(0))
+    given = (KEY, {}, zeros(2))
+    (predictors,) = program.predictors(state, *given)
+    assert {point: own.params.tolist() for point, own in predictors.items()} == {
+        "G": [0, 0],
+        "P": [1, 0],
+    }
+    scores = program.evaluate(state, *given).scores["test"]
+    assert scores["L"].tolist() == scores["P"].tolist() == [1, 0]
+    after, _ = program.advance(state, *given, jnp.int32(1))
+    assert after.clients[0].tolist() == [1, 0]

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import pickle
@@ -21,7 +22,7 @@ import graphfl_jax
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs import single
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.folder import RunFolder, lock
 from tests.commands import ENVIRONMENT, ROOT, command
 from tests.last_release import forget_digests, make_old
 
@@ -161,16 +162,25 @@ def test_a_run_without_a_valid_checkpoint_starts_over(uncut, cut):
 
 def test_a_finished_run_is_not_repeated(uncut, cut):
     play(cut)
+    (cut / "report.html").write_text("of these rounds")  # as the command leaves it
     assert play(cut) == []
     assert outcome(cut) == uncut
+    assert (cut / "report.html").read_text() == "of these rounds"
 
 
-def test_results_without_checkpoints_are_not_lost_to_fewer_rounds(tmp_path):
+@pytest.mark.parametrize(
+    "rounds, why",
+    [
+        (4, "^rounds=4 is less than the 6 of the results in "),
+        (6, "^out=.* has the results of all rounds, and no valid checkpoint, so a resumed run"),
+    ],
+)
+def test_results_without_checkpoints_are_not_lost(tmp_path, rounds, why):
     play(tmp_path, changes={"rounds": 6})
     shutil.rmtree(tmp_path / "checkpoints")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(ValueError, match="^rounds=4 is less than the 6 of the results in "):
-        play(tmp_path, changes={"rounds": 4})
+    with pytest.raises(ValueError, match=why):
+        play(tmp_path, changes={"rounds": rounds})
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -352,11 +362,24 @@ def test_fields_of_the_last_release_are_compared_where_they_are_read(cut, change
 # ---------------------------------------------------------------------------- of another host
 
 
-def test_another_device_leads_to_a_warning(cut, monkeypatch):
-    elsewhere = environment() | {"device": "1 x abacus"}
+@pytest.mark.parametrize(
+    "what, value, shown",
+    [("device", "1 x abacus", "1 x abacus"), ("versions", {"jax": "0"}, "{'jax': '0'}")],
+)
+def test_another_device_or_version_leads_to_a_warning(cut, monkeypatch, what, value, shown):
+    elsewhere = environment() | {what: value}
     monkeypatch.setattr(single, "environment", lambda: elsewhere)
-    with pytest.warns(RuntimeWarning, match="device changed from .* to 1 x abacus"):
-        play(cut)
+    with pytest.warns(RuntimeWarning, match=f"{what} changed from .* to {shown}: "):
+        play(cut, cut_at=10)
+
+
+def test_a_folder_that_cannot_be_locked_is_named_with_the_reason(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=f"^out={tmp_path} cannot be locked .*No locks available"):
+        lock(tmp_path)
 
 
 def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(

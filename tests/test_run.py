@@ -139,6 +139,10 @@ def test_results_have_their_fields_and_no_others(good):
     assert set(results["timing"]) == {
         *("compile_s", "train_s", "evaluate_s", "new_clients_s", "client_steps_per_s")
     }
+    steps = np.prod([read(good[2], "config.json")[of] for of in ("cohort_size", "local_steps")])
+    timing = results["timing"]
+    speed = results["rounds"] * steps / timing["train_s"]
+    assert timing["client_steps_per_s"] == pytest.approx(speed)
     assert results["hparams"] == {"client_lr": 0.05}  # and none that FedAvg does not read
     assert results["diverged"] is False
     assert results["rounds"] == read(good[2], "config.json")["rounds"]

@@ -11,6 +11,7 @@ from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.metrics import OwnUnits, task_of
 from tests.commands import ROOT, launched
 
 CLIENTS, SIZE = 5, 12
@@ -151,6 +152,19 @@ def test_errors_of_each_client_have_its_own_units():
     held = hold_out(made, fraction=0.4, seed=0)
     training = [int(name) for name in held.clients[:-2]]
     np.testing.assert_array_equal(held.units.scale, scale[training])
+
+
+def test_errors_of_each_target_are_absolute_and_squared():
+    """Of one client with two targets, whose errors are 3 and -2 in scaled units."""
+    units = OwnUnits(scale=((10.0, 0.5),))
+    task = task_of("regression", units)
+    extras = task.extra_metrics(np.float32([[4.0, 1.0]]), np.float32([[1.0, 3.0]]))
+    np.testing.assert_array_equal(extras["abs"], [[3.0, 2.0]])
+    np.testing.assert_array_equal(extras["square"], [[9.0, 4.0]])
+    assert units.errors(extras) == {
+        "target 0": {"mae": 30.0, "rmse": 30.0},
+        "target 1": {"mae": 1.0, "rmse": 1.0},
+    }
 
 
 @pytest.fixture(scope="module")

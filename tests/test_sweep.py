@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from graphfl_jax.build import load_federation
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
@@ -33,28 +33,54 @@ from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.results import new_client_scores
 from graphfl_jax.runs.sweep import groups_of
+from graphfl_jax.runs.views import PLOT, TABLE
 from tests.commands import ENVIRONMENT, command, launched, launched_small, small_words, tiny
 from tests.federations import small_config, two_clusters
 from tests.last_release import old_field, old_identity
 
 
-def test_the_memory_of_a_batch_has_that_of_the_last_evaluation(monkeypatch):
-    """It has all points and splits, and so may need more than those before it."""
+def test_the_memory_of_a_batch_is_that_of_a_run_and_has_that_of_the_last_evaluation(
+    monkeypatch,
+):
+    """It has all points and splits, and so may need more than those before it.
+
+    Each of two devices has two of four runs.
+    """
     seen = []
     held = batch._held
     monkeypatch.setattr(batch, "_held", lambda program: seen.append(held(program)) or seen[-1])
     config = tiny_config("local", **{"eval__points": ("P",), "eval__splits": ("val",)})
-    played = batch._Player.play
-    sizes = []
+    experiment = build_experiment(config, two_clusters())
+    player = batch._Player(
+        *(config, experiment, {0: two_clusters()}),
+        devices=jax.local_devices()[:2],
+        alone=False,
+        executables=None,
+    )
+    played = player.play([Trial({}, 0)] * 3, 4, lambda runs: None)
+    assert len(played.outcomes) == 3
+    assert len(seen) == 3 and played.bytes == max(seen) // 2 > 0
 
-    def play(*arguments):
-        result = played(*arguments)
-        sizes.append(result.bytes)
-        return result
 
-    monkeypatch.setattr(batch._Player, "play", play)
-    (_,) = run_trials(config, {0: two_clusters()}, [Trial({}, 0)])
-    assert len(seen) == 3 and sizes[0] >= max(seen) > 0
+def test_a_batch_may_take_half_of_the_free_memory_of_all_devices(monkeypatch):
+    """Of 400 bytes of each of two devices, for runs of 40 bytes: five runs on each device."""
+
+    class Player:
+        devices, executables = 2, ()
+
+        def whole(self, size):
+            return max(size, 2)
+
+        def play(self, trials, size, report):
+            return batch.Played([None] * len(trials), 1.0, 1.0, bytes=40)
+
+    limits = []
+    monkeypatch.setattr(batch, "free_memory", lambda: 400)
+    monkeypatch.setattr(
+        batch, "next_size", lambda tried, left, limit: limits.append(limit) or 1
+    )
+    assert len(list(batch._batches(Player(), [Trial({}, 0)] * 3, 0, None))) == 3
+    assert limits == [10, 10]
 
 
 def tiny_config(method="panacea", **changes):
@@ -480,7 +506,8 @@ def test_the_best_runs_are_kept_with_and_without_attackers(tmp_path):
     words += ["--config.rounds=1", "--keep_best=2", "--out=here", "--at_once=2"]
     ended = launched_small("sweep", *words, cwd=tmp_path, file="fl60.py:local")
     assert ended.status == 0, ended.stderr
-    folders = (tmp_path / "here/best").iterdir()
+    folders = [*(tmp_path / "here/best").iterdir()]
+    assert all((folder / name).exists() for folder in folders for name in (TABLE, PLOT))
     runs = [json.loads((folder / "results.json").read_text()) for folder in folders]
     assert sorted(len(run["attack"]["ids"]) for run in runs) == [0, 18]  # of sixty
 
