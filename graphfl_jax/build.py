@@ -122,9 +122,12 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             attackers=config.defence.get("attackers", 0),
             cohort_size=min(group.cohort_size for group in experiment.groups),
         )
+    steps = {"local_steps": config.local_steps}
+    if "steps" in config.tuning:
+        steps["tuning.steps"] = config.tuning.steps
     memory.check_run(
         *(algorithm, experiment.groups, federation.data),
-        steps=config.local_steps,
+        steps=steps,
         batch_size=config.batch_size,
         loaded=f"data.name={federation.name}",
         sized=_largest_size(config),

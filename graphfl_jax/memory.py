@@ -3,6 +3,7 @@
 import math
 import os
 import resource
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def check_run(
     groups: Any,
     data: Any,
     *,
-    steps: int,
+    steps: Mapping[str, int],
     batch_size: int,
     loaded: str,
     sized: str,
@@ -62,7 +63,7 @@ def check_run(
       algorithm: a `core.Algorithm`.
       groups: `rounds.Group` of each architecture that trains.
       data: the `core.FederatedData`.
-      steps: local steps of a client.
+      steps: numbers of steps of a client, by the setting that decides on them.
       batch_size: examples in a step.
       loaded: the setting that decides on the data, with its value.
       sized: the setting that decides the sizes of models and states, with its value.
@@ -95,8 +96,8 @@ def check_run(
         needs["sizes"] += count * bytes_of(memories[g]) + cohort * bytes_of(uploads[g])
         needs["sizes"] += at_once * (max(model, bytes_of(messages[g])) + model)
         needs["batch"] += at_once * batch_size * bytes_of(example)
-        needs["steps"] += at_once * batch_size * steps * 4
-    drawn = max(("batch_size", batch_size), ("local_steps", steps), key=lambda one: one[1])
+        needs["steps"] += at_once * batch_size * max(steps.values()) * 4
+    drawn = max(("batch_size", batch_size), *steps.items(), key=lambda one: one[1])
     names = {
         "data": loaded,
         "sizes": sized,

@@ -4,12 +4,14 @@
 
     g.register.metric("within_one", within_one)
 
-A registered part is chosen, set, checked and listed as any other. A cell of a notebook, or a
-file, can run twice: a function replaces one that was registered under the same name before, if
-it has the same name itself and is defined in the same file or in the notebook. Anything else
-under a name that is taken is refused, and names of the package are never replaced.
+A registered part is chosen, set and checked as any other, and the help of a command with the
+file that registers it lists its settings. A cell of a notebook, or a file, can run twice: a
+function replaces one that was registered under the same name before, if it has the same name
+itself and is defined in the same file or in the notebook. Anything else under a name that is
+taken is refused, and names of the package are never replaced.
 """
 
+import hashlib
 import inspect
 from collections.abc import Callable, Collection, MutableMapping
 from pathlib import Path
@@ -43,6 +45,8 @@ EXPECTED = {
     "metric": "(outputs, y, real)",
 }
 OWN: dict[tuple[str, str], Callable] = {}  # what was registered, by kind and name
+# SHA-256 of the files of these functions when they were registered: they may be edited later.
+FILES: dict[Path, str] = {}
 
 
 def model(name: str, factory: Callable) -> None:
@@ -138,6 +142,9 @@ def _register(kind, name, factory, supplied, one_of=()):
 
 def _keep(kind, name, function, registry):
     registry[name] = OWN[kind, name] = function
+    file = Path(function.__code__.co_filename).resolve()
+    if file.is_file():
+        FILES[file] = hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def _checked_name(kind: str, name: Any, function: Any) -> MutableMapping[str, Callable]:

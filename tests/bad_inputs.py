@@ -105,6 +105,7 @@ FILES = {
     "itself.npz": npz(client=np.repeat(list("abcdef"), 5), edges=[("b", "b")]),
     "file": "",
     "run/config.json": "{}",
+    "own/config.json": '{"algorithm": {"name": "mine"}}',
     "unnamed.py": registering("g.register.model('my-net', net)"),
     "taken.py": registering("g.register.algorithm('fedavg', net)"),
     "unread.py": registering("g.register.algorithm('own', lambda model, *, mu: model)"),
@@ -117,6 +118,11 @@ FILES = {
         "def get_config(method):\n"
         "    changes = {'data.source': 'simulated', 'rounds': 1, 'local_steps': 1}\n"
         "    return changed(tpt48.get_config(method), changes)\n"
+    ),
+    "misspelt.py": (
+        "import graphfl_jax as g\n"
+        "def get_config():\n"
+        "    return g.configs.configured('fedavg', 'fl60', settings={'local_step': 5})\n"
     ),
     "wide.py": registering("g.register.model('wide', wide)", "{'model.name': 'wide'}"),
     "kept.py": registering("g.register.model('kept', kept)", "{'model.name': 'kept'}"),
@@ -331,6 +337,16 @@ FIELDS = [
     ("fl60", {"rounds": "99999999999"}, "^rounds=99999999999 is too large for 32 bits; set"),
     ("fl60", {"batch_size": "1000000000000"}, "^batch_size=1000000000000 .*=?2147483647 or l"),
     ("fl60", {"batch_size": "1e12"}, "^batch_size=1e12 is not of type int"),
+    (
+        "fl60",
+        {"tuning.part": "whole", "tuning.steps": "2000000000"},
+        "^tuning.steps=2000000000 needs .*B are there; choose a smaller one",
+    ),
+    (
+        "custom",
+        {"data.path": "good.npz", "data.scale_by": "client"},
+        "scale_by=client has no e",
+    ),
     ("fl60", {"local_steps": "99999999999"}, "^local_steps=99999999999 is too large for 32"),
     ("fl60", {"eval_batch_size": "9999999999"}, "^eval_batch_size=9999999999 is too large"),
     ("fl60", {"algorithm.server_steps": "2147483648"}, "^algorithm.server_steps=2147483648 .*"),
@@ -396,6 +412,10 @@ FIELDS = [
 FLAGS = [
     ([FL60, "--seeds=2", "--save_models"], "save_models=True is not possible with seeds=2"),
     ([FL60, "--seeds=2", "--report"], "report=True is not possible with seeds=2"),
+    (
+        ["--resume", "--out=own"],
+        "^out=own: algorithm.name='mine' is unknown; choose from .*; or add the --config of th",
+    ),
     (["--seeds=2", "--resume", "--out=run"], "config is not set; add the name of a conf"),
     # flags and configuration files
     ([], "config is not set; add the name of a configuration, .*tpt48"),
@@ -416,6 +436,10 @@ FLAGS = [
     (["--config=narrow.py"], "^register.metric=own: it does not take three arguments .*; give"),
     (["--config=lean.py"], "^algorithm.name='fedper' needs client models with a head, and .*;"),
     (["--config=wide.py"], r"^model.name='wide' maps .* of shape .9,., and fl60 needs .2,.; m"),
+    (
+        ["--config=misspelt.py"],
+        "^local_step=5 is not a field; perhaps local_steps is meant; th",
+    ),
     (["--config=kept.py"], "^body=BatchNorm has the collection batch_stats beside .*; remove"),
     ([f"{FL60}:fedsgd"], "method='fedsgd' is unknown; perhaps fed.*; choose from panacea, "),
     ([FL60, "stray"], "'stray' is not a flag; flags begin with --"),
@@ -760,6 +784,8 @@ OTHERS = [
         "^register.algorithm=fedavg",
     ),
     ("robustness", [FL60, "--attacks=gas"], "attacks='gas' is unknown; choose from label_flip"),
+    ("robustness", [FL60, "--ratios=0.001,0.3"], "ratios=0.001,0.3: with 0.001, no client att"),
+    ("robustness", [FL60, "--keep=fedavg"], "keep=fedavg has no effect without --best_defenc"),
     ("robustness", [FL60, "--attacks="], "attacks= is empty, or has an empty or a repeated e"),
     ("robustness", [FL60, "--attacks=,poisoning"], "attacks=,poisoning is empty, or has an em"),
     ("robustness", [FL60, "--methods="], "methods= is empty, or has an empty or a repeated"),
@@ -895,6 +921,11 @@ OTHERS = [
     ),
     ("sweep", [*VALIDATED, "--grid.hparams.client_lr=a,b"], "client_lr=a is not of type float"),
     ("sweep", [*VALIDATED, "--grid.hparams.client_lr=-1"], "hparams.client_lr=-1.0 must be fi"),
+    (
+        "sweep",
+        [*VALIDATED, "--config.attack.name=noise", "--grid.hparams.attack_ratio=0.001,0.3"],
+        "^attack.name='noise' has no attackers with hparams.attack_ratio=0.001; set a larger",
+    ),
     ("sweep", [*VALIDATED, "--grid.local_steps=99999999999"], "local_steps=99999999999 is too"),
     ("sweep", [*VALIDATED, "--grid.hparams.mu=0.1"], "hparams.mu=0.1 is not read by any run"),
     ("sweep", [*VALIDATED, "--grid.algorithm=fedsgd"], "method='fedsgd' is unknown; perhaps"),

@@ -377,3 +377,45 @@ def test_example_in_the_readme_runs(tmp_path, monkeypatch):
     assert "--config.data.path=federation.npz" in section
     results = graphfl_jax.run(small("panacea", "federation.npz")).results
     assert results["dataset"]["source"] == "own" and not results["diverged"]
+
+
+THIRDS = ["train", "train", "test"] * 4
+
+
+@pytest.mark.parametrize(
+    "options, why",
+    [
+        (
+            {"split": THIRDS, "val_fraction": 0.1},
+            "data.val_fraction=0.1 .* on a given split; set",
+        ),
+        (
+            {"split": THIRDS, "test_fraction": 0.5},
+            "test_fraction=0.5 .* on a given split; leave",
+        ),
+        ({"cap": 5}, "cap=5 has no effect without a partition; leave it out"),
+        ({"directed": True}, "directed=True has no effect without edges; leave it out"),
+        ({"scale_by": "client"}, "data.scale_by=client has no effect with data.scale=none; l"),
+    ],
+)
+def test_options_that_nothing_reads_are_refused(options, why):
+    x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
+    with pytest.raises(ValueError, match=f"^custom: {why}"):
+        from_arrays(x, np.arange(12) % 2, client, **options)
+
+
+def test_settings_of_the_data_set_are_refused_beside_a_federation():
+    """They would be recorded, and have no effect."""
+    x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
+    federation = from_arrays(x, np.arange(12) % 2, client)
+    config = changed(configuration.get_config("fedavg"), {"data.scale": "standard"})
+    with pytest.raises(
+        ValueError, match="^data.scale=standard is not read, since a fed.*; lea"
+    ):
+        graphfl_jax.run(config, federation)
+    for options, why in (
+        ({"save_models": True}, "^save_models=True needs a folder; set --out"),
+        ({"accept_changes": True}, "^accept_changes=True is not read without resume=True"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            graphfl_jax.run(configuration.get_config("fedavg"), federation, **options)

@@ -480,6 +480,23 @@ def test_a_folder_that_others_can_write_is_refused_and_not_changed(tmp_path):
     assert stat.S_IMODE(kept.stat().st_mode) == 0o777
 
 
+def test_such_a_folder_of_jaxs_own_settings_is_refused_too(tmp_path):
+    from graphfl_jax.commands.common.command_line import _keep_compiled
+
+    own = jax.config.jax_compilation_cache_dir
+    tmp_path.chmod(0o777)
+    try:
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path))
+        for flag in (None, ""):
+            with pytest.raises(ValueError, match=f"^compilation_cache={tmp_path} can be wri"):
+                _keep_compiled(flag)
+        jax.config.update("jax_compilation_cache_dir", str(tmp_path / "absent"))
+        _keep_compiled(None)
+        assert not list(tmp_path.iterdir())
+    finally:
+        jax.config.update("jax_compilation_cache_dir", own)
+
+
 def test_an_empty_flag_keeps_nothing():
     from graphfl_jax.commands.common.command_line import (  # defines flags, for this test only
         FLAGS,

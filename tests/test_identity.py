@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
+from graphfl_jax import register
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import arrange
 from graphfl_jax.commands.paper import cached_runs as cache
@@ -146,6 +147,35 @@ def test_functions_of_the_user_have_the_digests_of_their_files(tmp_path, monkeyp
     own_method(tmp_path / "mine.py", 2)
     after = identity.digests_of_code()["callables"]
     assert list(after) == ["mine.py"] and after != before
+
+
+def test_a_file_that_is_edited_after_a_registration_keeps_its_digest(tmp_path):
+    """The registered function is still that of the file before."""
+    file, found = tmp_path / "mine.py", []
+    try:
+        for number in (1, 2):
+            own = own_method(file, number)
+            register.algorithm("own", own)
+            found.append(identity.digests_outside([own])["mine.py"])
+            file.write_text(file.read_text() + "# edited\n")
+            assert identity.digests_outside([own])["mine.py"] == found[-1]
+    finally:
+        del ALGORITHMS["own"], register.OWN["algorithm", "own"], register.FILES[file]
+    assert found[0] != found[1]
+
+
+def test_a_resumed_run_names_the_file_that_it_lacks():
+    own = {"source": "s", "config_file": "c", "callables": {"mine.py": "1"}}
+    check = functools.partial(identity.check_same_code, [own], where="out=a")
+    check(own)
+    with pytest.raises(
+        ValueError, match="^out=a: .* functions of mine.py, .* add the --config"
+    ):
+        check(own | {"config_file": None, "callables": {}})
+    with pytest.raises(
+        ValueError, match="^out=a: the code changed .*mine.py .sha256 none, not"
+    ):
+        check(own | {"callables": {}})
 
 
 def test_a_function_that_wraps_one_of_the_package_is_the_users():

@@ -111,6 +111,19 @@ def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text
         run_seeds(config, folders, resume=True)
 
 
+def test_results_of_another_run_are_refused(tmp_path, monkeypatch):
+    config, folders = begun(tmp_path, monkeypatch)
+    file, own = folders[1] / "results.json", folders[1] / "identity.json"
+    made = json.loads(own.read_text())["identity"]
+    results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
+    file.write_text(json.dumps(results | {"identity": made | {"arrays": "0" * 64}}))
+    with pytest.raises(ValueError, match=rf"^{file} is missing or damaged \(it is of another"):
+        run_seeds(config, folders, resume=True)
+    file.write_text(json.dumps(results | {"identity": made}))
+    with pytest.raises(Cut):  # the other seed is played
+        run_seeds(config, folders, resume=True)
+
+
 def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
     config, folders = begun(tmp_path, monkeypatch)
     results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}

@@ -69,6 +69,7 @@ from graphfl_jax.commands.sweeping.grid import configured
 from graphfl_jax.configs import changed
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
+from graphfl_jax.runs.attack_results import malicious_clients
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 # Simple-Tuning with ten epochs, as its authors train.
@@ -121,6 +122,7 @@ def main() -> int:
     cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
     every = fitting(planned())
     check_kept(every)
+    check_ratios(every[0].config, ratios)
     if FLAGS.best_defences and "val" not in loaded(every[0].config, [0])[0].data.evals:
         raise ValueError(NO_VALIDATION)
 
@@ -209,6 +211,21 @@ def ratios_of_choice(ratios: list[float]) -> list[float]:
     if not set(chosen) <= set(ratios):
         raise ValueError(f"{words} has a share that --ratios has not; add it to --ratios")
     return chosen
+
+
+def check_ratios(config: ConfigDict, ratios: list[float]) -> None:
+    """Checks that somebody attacks with each share above 0.
+
+    Raises:
+      ValueError: with one of them, nobody does.
+    """
+    experiment = build_experiment(config, loaded(config, [0])[0])
+    for ratio in filter(None, ratios):
+        if not malicious_clients(experiment._replace(hparams={"attack_ratio": ratio})).any():
+            raise ValueError(
+                f"ratios={','.join(FLAGS.ratios)}: with {ratio:g}, no client attacks; give "
+                f"larger shares, or 0"
+            )
 
 
 def check_kept(every: list[Planned]) -> None:

@@ -10,6 +10,8 @@ yet; they are the defaults of fields that appear when something else is chosen.
 """
 
 import dataclasses
+import functools
+import itertools
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -243,6 +245,22 @@ class _Collector:
                     self.add(f"hparams.{side}_{parameter}", setting, default, f"{field}={name}")
 
 
+# The fields that decide which other fields there are, with their values.
+CHOICES = {
+    "data.name": DATASETS,
+    "data.graph": GRAPHS,
+    "model.name": MODELS,
+    "algorithm.name": ALGORITHMS,
+    "client_optimizer": OPTIMIZERS,
+    "client_schedule": SCHEDULES,
+    "server_optimizer": OPTIMIZERS,
+    "server_schedule": SCHEDULES,
+    "tuning.part": PARTS[:1],
+    "attack.name": ATTACKS,
+    "defence.name": DEFENCES,
+}
+
+
 def rate_field(declared: Optimizer) -> str:
     """The field of an optimiser's learning rate."""
     return f"hparams.{declared.rate or declared.side + '_lr'}"
@@ -259,22 +277,21 @@ def all_fields() -> Iterator[tuple[str, Field]]:
                 yield name, field
 
 
+def field_names() -> frozenset[str]:
+    """The names of the fields of all choices."""
+    registries = [values for values in CHOICES.values() if isinstance(values, Mapping)]
+    return _field_names(tuple(itertools.chain(*(one.values() for one in registries))))
+
+
+@functools.lru_cache(maxsize=1)
+def _field_names(factories):
+    """Those with these factories; users can register further ones."""
+    return frozenset(name for name, _ in all_fields())
+
+
 def _each_choice():
     """The fields of every single choice; everything else has its default."""
-    choices = {
-        "data.name": DATASETS,
-        "data.graph": GRAPHS,
-        "model.name": MODELS,
-        "algorithm.name": ALGORITHMS,
-        "client_optimizer": OPTIMIZERS,
-        "client_schedule": SCHEDULES,
-        "server_optimizer": OPTIMIZERS,
-        "server_schedule": SCHEDULES,
-        "tuning.part": PARTS[:1],
-        "attack.name": ATTACKS,
-        "defence.name": DEFENCES,
-    }
-    for name, values in choices.items():
+    for name, values in CHOICES.items():
         for value in values:
             fields = fields_of({name: value})
             yield fields

@@ -8,7 +8,7 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.configs.fields import NOTHING, fields_of, not_read
+from graphfl_jax.configs.fields import NOTHING, field_names, fields_of, not_read
 from graphfl_jax.configs.renamed import current
 
 FLOATS = "hparams."  # fields whose values are traced
@@ -40,8 +40,8 @@ def configuration(
       defaults: values that replace declared defaults; some may be of fields that are not read.
 
     Raises:
-      ValueError: a field is not read, or a value is outside its range; one line with field,
-        value and remedy.
+      ValueError: a field is not read, a default is of no field, or a value is outside its
+        range; one line with field, value and remedy.
     """
     fields = fields_of(values, defaults)
     for name, value in values.items():
@@ -53,6 +53,9 @@ def configuration(
         for name, field in fields.items()
     }
     unread = {f"defaults.{name}": v for name, v in defaults.items() if name not in fields}
+    for name, value in defaults.items():
+        if name not in fields and name not in field_names():
+            raise ValueError(not_read(name, value, fields))
     for name, value in sorted((checked | unread).items()):
         *sections, last = name.split(".")
         place = functools.reduce(lambda part, key: part.setdefault(key, {}), sections, nested)

@@ -145,13 +145,25 @@ def from_arrays(
     else:
         indices = _divided(name, rows, task, partition, outputs=outputs, cap=cap, seed=seed)
         names = np.arange(len(indices))
+    given = split is not None
+    unread = {
+        f"data.val_fraction={val_fraction}": given
+        and val_fraction > 0
+        and 'on a given split; set it to 0, and mark validation examples as "val" in split',
+        f"test_fraction={test_fraction}": given
+        and test_fraction != TEST_FRACTION
+        and "on a given split; leave it out",
+        f"cap={cap}": cap and not partition and "without a partition; leave it out",
+        f"directed={directed}": directed and edges is None and "without edges; leave it out",
+        f"data.scale_by={scale_by}": scale == "none"
+        and scale_by != "federation"
+        and "with data.scale=none; leave it out",
+    }
+    for setting, why in unread.items():
+        if why:
+            raise ValueError(f"{name}: {setting} has no effect {why}")
     splits = None
     if split is not None:
-        if val_fraction:
-            raise ValueError(
-                f"{name}: data.val_fraction={val_fraction} has no effect on a given split; set "
-                'it to 0, and mark validation examples as "val" in split'
-            )
         splits = _read_splits(name, names, rows["split"], indices)
     rescale = functools.partial(
         *(scaling.scaled, name, scale, scale_by, tuple(map(str, names))),

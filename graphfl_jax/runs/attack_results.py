@@ -121,19 +121,26 @@ def by_malicious_neighbours(graph, malicious: np.ndarray, scores: dict, task: Ta
 
 
 def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
-    """Refuses runs with an attack, if none of them has attackers.
+    """Refuses runs with an attack and without attackers.
+
+    Beside runs with attackers, some may have the share 0, to compare with.
 
     Args:
       runs: configurations, and what was built of them.
 
     Raises:
-      ValueError: nobody attacks; one line.
+      ValueError: nobody attacks in any run, or in one with a larger share; one line.
     """
-    runs = [run for run in runs if run[0].attack.name]
-    if runs and not any(attack_summary(*run, None)["ids"] for run in runs):
-        config, _ = runs[0]
-        raise ValueError(
-            f"attack.name={config.attack.name!r} has no attackers with "
-            f"hparams.attack_ratio={config.hparams.attack_ratio:g}; set a larger one, or "
-            f"--config.attack.clients"
-        )
+    idle = [
+        config
+        for config, experiment in runs
+        if config.attack.name and not malicious_clients(experiment).any()
+    ]
+    attacked = sum(bool(config.attack.name) for config, _ in runs)
+    for config in idle:
+        ratio = config.hparams.attack_ratio
+        if ratio or len(idle) == attacked:
+            raise ValueError(
+                f"attack.name={config.attack.name!r} has no attackers with "
+                f"hparams.attack_ratio={ratio:g}; set a larger one, or --config.attack.clients"
+            )

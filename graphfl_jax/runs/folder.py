@@ -104,12 +104,16 @@ class RunFolder:
                     f"of {self.path}; resume with that, or choose another --out"
                 )
 
+    def _rounds_of_results(self):
+        """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
+        try:
+            return int(json.loads((self.path / "results.json").read_text())["rounds"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return 0
+
     def _check_results(self):
         """Refuses to play fewer rounds than the results have."""
-        try:
-            played = json.loads((self.path / "results.json").read_text())["rounds"]
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # it is written again
-            return
+        played = self._rounds_of_results()
         if self.config.rounds < played:
             raise ValueError(
                 f"rounds={self.config.rounds} is less than the {played} of the results in "
@@ -186,8 +190,8 @@ class RunFolder:
           The checkpoint to continue from, or None at the start of a run.
 
         Raises:
-          ValueError: as `check`; or another process writes into the folder, or its checkpoint
-            is of another run or of more rounds.
+          ValueError: as `check`; or another process writes into the folder, its checkpoint is
+            of another run or of more rounds, or it has results and no checkpoint.
         """
         self.task = task
         self.where = where
@@ -201,6 +205,11 @@ class RunFolder:
             found = checkpoint.latest(self.path / "checkpoints", template)
         if found is not None:
             self._check_checkpoint(found)
+        elif self.resume and self._rounds_of_results() == self.config.rounds:
+            raise ValueError(
+                f"out={self.path} has the results of all rounds, and no valid checkpoint, so a "
+                f"resumed run would replace them; choose another --out, or remove results.json"
+            )
         if self.accepted_changes:
             self._warn_of_changes()
         if self.resume:
@@ -297,7 +306,14 @@ def configuration_in(path: Path) -> ConfigDict:
       ValueError: the folder holds no run, or its configuration cannot be read.
     """
     check_folder(path, RUN)
-    return configuration(recorded(flat(config_in(path))))
+    try:
+        return configuration(recorded(flat(config_in(path))))
+    except ValueError as error:
+        if "is unknown" not in str(error):
+            raise
+        raise ValueError(
+            f"out={path}: {error}; or add the --config of the run, if its file registers it"
+        ) from error
 
 
 def config_in(path: Path) -> dict[str, Any]:

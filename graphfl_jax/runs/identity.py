@@ -42,6 +42,7 @@ from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
+from graphfl_jax.register import FILES
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES
 
@@ -138,7 +139,8 @@ def registered(registries: Iterable[Mapping[str, Callable]]) -> list[Callable]:
 def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
     """The digests of those files that define functions, or what they wrap, by file name.
 
-    Files of this package are left out. A function without a file, as from a notebook, has under
+    The digest of a file with a registered function is that of its registration. Files of this
+    package are left out. A function without a file, as from a notebook, has under
     its own name the digest of its instructions, its defaults, and what it uses of other cells.
     """
     found = set()
@@ -148,7 +150,7 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
         if not file.is_file():
             found.add((code.co_name, _sha256(b"".join(_contents(function, set())))))
         elif not file.is_relative_to(PACKAGE):
-            found.add((file.name, _sha256(file.read_bytes())))
+            found.add((file.name, FILES.get(file) or _sha256(file.read_bytes())))
     by_name = {}
     for name, digest in sorted(found):
         by_name.setdefault(name, []).append(digest)
@@ -226,12 +228,19 @@ def check_same_code(made: list[Identity], now: Identity, *, where: str) -> None:
       ValueError: neither.
     """
     differences = [changed_code(one, now) for one in made]
-    if all(differences):
+    if not all(differences):
+        return
+    absent = sorted(made[0].get("callables", {}).keys() - now["callables"].keys())
+    if absent and made[0]["config_file"] and not now["config_file"]:
         raise ValueError(
-            f"{where}: the code changed since its results were made: "
-            f"{', '.join(differences[0])}; go back to that code, choose another --out, or add "
-            f"--accept_changes to mix the results of both"
+            f"{where}: the results were made with functions of {', '.join(absent)}, which is "
+            f"not loaded; add the --config of the run"
         )
+    raise ValueError(
+        f"{where}: the code changed since its results were made: "
+        f"{', '.join(differences[0])}; go back to that code, choose another --out, or add "
+        f"--accept_changes to mix the results of both"
+    )
 
 
 def accepted(before: list[Identity], now: Identity) -> list[Identity]:

@@ -14,6 +14,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
+from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
@@ -150,7 +151,13 @@ def run(
     """
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
+    if save_models and out is None:
+        raise ValueError("save_models=True needs a folder; set --out")
+    if accept_changes and not resume:
+        raise ValueError("accept_changes=True is not read without resume=True; leave it out")
     config = chosen(checked(config), model=model, algorithm=algorithm)
+    if federation is not None:
+        _check_unread(config)
 
     def prepare():
         folder = None
@@ -171,6 +178,17 @@ def run(
         executables=None if keep_in is None else private_folder(keep_in),
         save_models=save_models,
     )
+
+
+def _check_unread(config):
+    """Refuses settings of the data set that a given federation replaces."""
+    values, defaults = values_of(config)
+    for name, field in fields_of(values, defaults).items():
+        if field.reader == f"data.name={config.data.name}" and values[name] != field.default:
+            raise ValueError(
+                f"{name}={values[name]} is not read, since a federation is given; leave it "
+                f"out, and make the federation so, as from_arrays does"
+            )
 
 
 def run_experiment(

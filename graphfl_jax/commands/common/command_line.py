@@ -192,7 +192,10 @@ def _keep_compiled(folder: str | None) -> None:
     Raises:
       ValueError: others may write into the folder.
     """
-    if folder == "" or (folder is None and jax.config.jax_compilation_cache_dir):
+    named = jax.config.jax_compilation_cache_dir
+    if folder == "" or (folder is None and named):
+        if named and Path(named).is_dir():  # JAX makes a missing one, and reads remote ones
+            compiled.check_private(Path(named))
         return
     path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
     try:
@@ -216,10 +219,15 @@ def _make_cores_devices(cores: int | None) -> None:
 
     XLA uses several cores for one large matrix product, but only one core for a program of many
     small products. With --distributed, the processes share the cores.
+
+    Raises:
+      ValueError: a number of cores is given with --distributed, which does not read it.
     """
     if "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", ""):
         return
     if "distributed" in FLAGS and FLAGS.distributed:
+        if cores:
+            raise ValueError(f"cores={cores} is not read with --distributed; leave it out")
         return
     allowed = getattr(
         os, "sched_getaffinity", lambda process: range(os.cpu_count())

@@ -65,9 +65,10 @@ def joined() -> Iterator[None]:
 def _check_flags():
     given = [name for name in ADDRESS_FLAGS if FLAGS[name].value is not None]
     missing = [name for name in ADDRESS_FLAGS if name not in given]
-    if given and not FLAGS.distributed:
+    only = [*given, *["join_timeout"] * FLAGS["join_timeout"].present]
+    if only and not FLAGS.distributed:
         raise ValueError(
-            f"{given[0]}={FLAGS[given[0]].value} is not read without --distributed; add it"
+            f"{only[0]}={FLAGS[only[0]].value} is not read without --distributed; add it"
         )
     if not given:
         return

@@ -87,7 +87,7 @@ def run_seeds(
         arrays = digest_of_arrays(federations[seed])
         identities[seed] = identity_of(configs[seed], federations[seed], arrays, code)
         folder.check(identities[seed])
-        results = _results_in(folder.path, config.rounds)
+        results = _results_in(folder, config.rounds)
         if results:
             found[seed] = results
     other = sum(bool(changed_code(opened[s].made[0], opened[s].identity)) for s in found)
@@ -136,23 +136,25 @@ def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
     return found
 
 
-def _results_in(folder: Path, rounds: int) -> dict | None:
-    """The results in a folder; None if there are none of this number of rounds.
+def _results_in(folder: RunFolder, rounds: int) -> dict | None:
+    """The results in a checked folder; None if there are none of this number of rounds.
 
     Raises:
-      ValueError: results.json is damaged, or a single run has to be finished.
+      ValueError: results.json is damaged or of another run, or a single run has to be finished.
     """
-    file = folder / "results.json"
+    file = folder.path / "results.json"
     if file.exists():
         results = read_object(file)
         if missing := NEEDED - results.keys():
             raise damaged(file, f"it has no {min(missing)}")
+        if results.get("identity", folder.made[0]) not in folder.made:
+            raise damaged(file, "it is of another run")
         if results["rounds"] == rounds:
             return results
-    if any(folder.glob("checkpoints/*.json")):
+    if any(folder.path.glob("checkpoints/*.json")):
         raise ValueError(
-            f"out={folder} holds checkpoints of a single run; finish it with graphfl run "
-            f"--out={folder} --resume --config.rounds={rounds}, or choose another --out"
+            f"out={folder.path} holds checkpoints of a single run; finish it with graphfl run "
+            f"--out={folder.path} --resume --config.rounds={rounds}, or choose another --out"
         )
     return None
 
