@@ -4,7 +4,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graphfl_jax import configs, register
+    from graphfl_jax import configs, register, testing
     from graphfl_jax.data import from_arrays
     from graphfl_jax.models.flax_modules import client_model
     from graphfl_jax.runs.fleet import Fleet, load
@@ -21,6 +21,7 @@ __all__ = [
     "register",
     "run",
     "sweep",
+    "testing",
 ]
 __version__ = "0.1.0"
 
@@ -37,7 +38,7 @@ _MODULES = {
 
 def __getattr__(name):
     """Imports a public name when it is first used: JAX and its libraries take seconds."""
-    if name in ("configs", "register"):
+    if name in ("configs", "register", "testing"):
         return importlib.import_module(f"graphfl_jax.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'graphfl_jax' has no attribute {name!r}")

@@ -36,7 +36,7 @@ def client_mesh(*cohort_sizes: int, devices: list[jax.Device] | None = None) -> 
     return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=chosen)
 
 
-def filled(ids: Array, multiple: int) -> Array:
+def filled(ids: Array | np.ndarray, multiple: int) -> Array | np.ndarray:
     """The ids [M], the last of them repeated until their number is a multiple."""
     count = len(ids)
     full = -(-count // multiple) * multiple

@@ -1,6 +1,9 @@
 """The structure of the code: who imports whom, and how long files are."""
 
 import ast
+import re
+import sys
+import tomllib
 from pathlib import Path
 
 from graphfl_jax import commands
@@ -36,6 +39,8 @@ COMMAND_NAMES = {
 }
 PARTS = {"paper", "reporting", "sweeping", "benchmarks", "linear_theory"}
 LONGEST = 400  # lines
+# Packages whose imported name is another one.
+IMPORTED = {"absl-py": "absl", "orbax-checkpoint": "orbax", "pillow": "PIL"}
 
 
 def imported(path, package):
@@ -81,6 +86,38 @@ def test_imports_of_commands_point_down():
 def test_the_package_does_not_need_the_checkout():
     for path in PACKAGE.rglob("*.py"):
         assert not imported(path, "experiments") and not imported(path, "configs"), path
+
+
+def declared(lines):
+    """The names that declared packages are imported by."""
+    names = (re.split(r"[\[<>=~]", line)[0] for line in lines if not line.startswith("#"))
+    return {IMPORTED.get(name, name) for name in names}
+
+
+def foreign(nodes):
+    """The packages that imports name, without the standard library and this package."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split(".")[0])
+    return names - sys.stdlib_module_names - {"graphfl_jax"}
+
+
+def test_imported_packages_are_declared():
+    """Required ones; and those of an extra, which may be missing, where they are needed."""
+    required = declared((REPOSITORY / "requirements.txt").read_text().splitlines())
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    users = [line for name in extras.keys() - {"dev", "docs"} for line in extras[name]]
+    for path in PACKAGE.rglob("*.py"):
+        module = ast.parse(path.read_text())
+        assert foreign(ast.walk(module)) <= required | declared(users), path
+        # These modules are imported only if PyTorch is there.
+        rest = {"torch"} if path.name.startswith("torch_") else set()
+        assert foreign(module.body) <= required | rest, f"{path} imports an extra at once"
 
 
 def test_commands_are_the_only_modules_beside_their_parts():

@@ -217,6 +217,11 @@ TYPED = {  # the words of a line as bash divides it: what completes the last one
     "graphfl|run|--out|=|tp": [],  # files
     "graphfl|sweep|--lau": ["--launcher="],
     "graphfl|run|--lau": [],
+    "graphfl|report|": [],  # folders
+    "graphfl|predict|tp": [],
+    "graphfl|compare|runs/a|:|fed": [],
+    "graphfl|tables|--config|=|tp": [],
+    "graphfl|theory|tp": ["tpt48"],
     "graphfl|list|m": ["methods", "models"],
     "graphfl|completion|f": ["fish"],
 }
@@ -241,9 +246,15 @@ def test_bash_completes_what_the_script_says(tmp_path):
 def test_fish_completes_what_the_script_says(tmp_path):
     (tmp_path / "script").write_text(completion.script("fish"))
     lines = ["graphfl theo", "graphfl run tpt48:fedavg-", "graphfl sweep --lau"]
+    lines += ["graphfl report tp", "graphfl report a:fedavg-", "graphfl theory tp"]
     code = "source ./script; " + "; ".join(f"complete -C '{line}'" for line in lines)
     ended = subprocess.run(["fish", "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.stdout.split() == ["theory", "tpt48:fedavg-finetune", "--launcher="]
+    assert ended.stdout.split() == ["theory", "tpt48:fedavg-finetune", "--launcher=", "tpt48"]
+
+
+def test_commands_that_read_a_configuration_are_those_whose_help_names_one():
+    readers = {"run", "sweep", "figures", "robustness", "theory", "bench"}
+    assert {name for name in COMMANDS if completion.reads_configuration(name)} == readers
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -252,6 +263,8 @@ def test_scripts_of_other_shells_have_all_words(shell):
     for word in (*COMMANDS, *configs.PRESETS, "--resume", "--seeds="):
         assert word in text
     assert not re.search(r"@[A-Z]+@", text)
+    configured = [line for line in text.splitlines() if "tpt48" in line]
+    assert configured and not [line for line in configured if "report" in line]
 
 
 def test_the_overview_is_as_wide_as_a_terminal():

@@ -13,11 +13,14 @@ from safetensors.numpy import load_file, save_file
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import changed
+from graphfl_jax.data import tpt48
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.runs import models
 from graphfl_jax.runs.description import description_of
 from tests.commands import scripted
 from tests.federations import small_config
+from tests.test_architectures import federation as image_federation
+from tests.test_chest_xray import LABELS, several_labels
 
 NAMES = ["Bergen", "Oslo", "Bari", "Nice", "Faro"]
 
@@ -124,6 +127,82 @@ def test_one_client_is_exported_and_loaded(made, tmp_path):
         assert names == {at}
     kernel = fleet.params("Oslo")["body"]["Dense_0"]["kernel"]
     np.testing.assert_array_equal(load_file(path)["P/params/body/Dense_0/kernel"][0], kernel)
+
+
+@pytest.mark.slow
+def test_models_of_several_architectures_are_loaded_and_exported(tmp_path):
+    federation, out = image_federation(), tmp_path / "run"
+    own = {"rounds": 1, "eval_every": 1, "local_steps": 1, "batch_size": 4}
+    own |= {"model.name": "architectures", "model.architectures": ("plain4", "plain7")}
+    own |= {"model.width": 1, "model.lowering": "xla"}  # which is compiled faster
+    own = changed(graphfl_jax.configs.custom.get_config("local"), own)
+    results = graphfl_jax.run(own, federation, out=out).results
+    fleet, test = graphfl_jax.load(out), federation.data.evals["test"]
+    names = {name.rpartition("/params/")[0] for name in load_file(out / models.FILE)}
+    assert {"plain4/P", "plain7/P"} <= names
+    assert [group.clients for group in fleet.groups] == [["0", "2", "4"], ["1", "3"]]
+    scores = []
+    for i, name in enumerate(federation.clients):
+        real = slice(test.count[i])
+        label = fleet.predict(name, test.x[i, real])["label"]
+        scores.append(np.mean(label == test.y[i, real]))
+    assert scores == pytest.approx(results["scores"]["final"]["P"]["per_client"])
+    fleet.export("3", tmp_path / "three.safetensors")
+    alone = graphfl_jax.load(tmp_path / "three.safetensors")
+    assert alone.clients == ("3",)
+    same = [loaded.predict("3", test.x[3])["outputs"] for loaded in (fleet, alone)]
+    np.testing.assert_array_equal(*same)
+    jax.tree.map(np.testing.assert_array_equal, alone.params("3"), fleet.params("3"))
+
+
+def test_models_of_several_labels_predict_each_of_them(tmp_path, shared_programs):
+    federation = several_labels(shared=False)
+    own = small_config("fedavg", rounds=1, eval_every=1, cohort_size=3)
+    graphfl_jax.run(own, federation, out=tmp_path / "run")
+    fleet = graphfl_jax.load(tmp_path / "run")
+    assert fleet.facts["model"]["labels"] == list(LABELS)
+    found = fleet.predict("client 1", np.random.default_rng(0).normal(size=(20, 4)))
+    assert found["label"].shape == (20, 3) and 0 < found["label"].mean() < 1
+    np.testing.assert_allclose(found["probability"], 1 / (1 + np.exp(-found["outputs"])), 1e-5)
+    np.testing.assert_array_equal(found["label"], found["probability"] > 0.5)
+
+
+def in_the_units_of_the_loader(config, raw, scaled, out):
+    """Predictions for raw inputs, and outputs for the same inputs in the run's own scale."""
+    graphfl_jax.run(config, out=out)
+    fleet = graphfl_jax.load(out)
+    client = fleet.clients[1]
+    return fleet.predict(client, raw)["y"], fleet.outputs(client, scaled)
+
+
+def test_predictions_for_tpt48_are_in_degrees(tmp_path):
+    """Each state is scaled by its own extremes of all months and years."""
+    own = graphfl_jax.configs.tpt48.get_config("local")
+    changes = {"data.source": "simulated", "rounds": 1, "eval_every": 1, "local_steps": 1}
+    table = tpt48.simulate(own.data.generator_seed)[1]  # of the second state
+    low, high, raw = table.min(), table.max(), table[:3, :6]
+    scaled = ((raw - low) / (high - low)).astype(np.float32)
+    found, outputs = in_the_units_of_the_loader(
+        changed(own, changes), raw, scaled, tmp_path / "run"
+    )
+    np.testing.assert_allclose(found, low + outputs * (high - low), rtol=1e-6)
+
+
+def test_predictions_of_traffic_are_in_miles_per_hour(tmp_path):
+    """The speeds are scaled, but not the times of day; the hidden ones are 0."""
+    own = graphfl_jax.configs.metr_la.get_config("local")
+    changes = {"data.source": "simulated", "data.sensors": 4, "data.steps": 60}
+    changes |= {"rounds": 1, "eval_every": 1, "local_steps": 1, "cohort_size": 4}
+    changes |= {"model.name": "mlp"}  # which is compiled faster
+    own = changed(own, changes)
+    units = load_federation(own).units
+    raw = np.zeros((2, 24, 2))
+    raw[:, :12, 0], raw[..., 1] = 60.0, np.linspace(0.2, 0.3, 24)
+    scaled = raw.astype(np.float32)
+    scaled[:, :12, 0] = (60 - units.mean) / units.std
+    found, outputs = in_the_units_of_the_loader(own, raw, scaled, tmp_path / "run")
+    assert units.mean > 20
+    np.testing.assert_allclose(found, units.mean + outputs * units.std, rtol=1e-6)
 
 
 def test_an_export_replaces_no_file(made):
@@ -236,6 +315,7 @@ def test_a_run_begins_from_the_server_of_another(made, tmp_path, shared_programs
     assert again.results["scores"] == second.results["scores"]
     for path in (tmp_path / "second" / "checkpoints").glob("*.json"):
         path.unlink()
+    (tmp_path / "second" / "results.json").unlink()  # a run without it begins anew
     with pytest.raises(ValueError, match="has another state than when this run began"):
         graphfl_jax.run(own, federation, out=tmp_path / "second", resume=True)
 

@@ -346,8 +346,17 @@ def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.release
-@pytest.mark.parametrize("method", [name.replace("_", "-") for name in ALGORITHMS])
+# One method of each kind of server and of upload, and one that is refused.
+KINDS = ("panacea", "fedavg", "sfl", "scaffold", "fedproto")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in KINDS else pytest.mark.release)
+        for name in (algorithm.replace("_", "-") for algorithm in ALGORITHMS)
+    ],
+)
 def test_every_method_whose_clients_send_models_can_have_it(method):
     """The state keeps its shape; methods whose clients send something else are refused."""
     config = small_config(

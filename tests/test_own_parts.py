@@ -22,8 +22,9 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.settings import Choice, Integer, Real
 from graphfl_jax.trainers import Train
-from tests.commands import ENVIRONMENT, command, launched
+from tests.commands import ENVIRONMENT, command, launched, scripted
 from tests.federations import small_config, two_clusters
+from tests.test_compare import GRAPHFL
 
 PAGE = Path(__file__).parents[1] / "docs/guide/own-parts.md"
 SIZES = ["--config.rounds=2", "--config.eval_every=2", "--config.local_steps=2"]
@@ -188,6 +189,52 @@ def test_help_lists_the_settings_of_the_file_of_the_page(folder):
         assert re.search(rf"^ *{field} +. {value} ", ended.stdout, re.MULTILINE), field
 
 
+MINE = """
+import graphfl_jax as g
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.trainers import Train
+
+def mine(model, train: Train):
+    return fedavg(model, train)
+
+g.register.algorithm("mine", mine)
+"""
+
+
+@pytest.mark.slow
+def test_models_of_own_parts_are_read_with_the_file_that_registers_them(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    contents_of("config", str(file))
+    config = small_config("mine", rounds=1, eval_every=1)
+    g.run(config, two_clusters(), out=tmp_path / "run")
+    x = np.array([[0.5, -0.5], [-1.0, 0.25]])
+    np.savez(tmp_path / "new.npz", x=x)
+    client = ["run", "--client=client 2"]
+    export = ["export", *client, "--to=one.safetensors"]
+    predict = ["predict", *client, "--data=new.npz", "--to=out.npz"]
+    for words, error in (
+        (
+            export,
+            "algorithm.name='mine' is unknown; .*import your module before, or name it by",
+        ),
+        ([*predict, "--config=tpt48"], "config=tpt48 is not a file; choose a Python file"),
+        (
+            [*predict, "--config=mine.py", "--config.rounds=3"],
+            "config.rounds=3 is not read, since saved models have their configuration; leave",
+        ),
+    ):
+        ended = scripted(GRAPHFL, *words, cwd=tmp_path)
+        assert ended.status == 2 and re.match(f"error: .*{error}", ended.stderr), ended.stderr
+    for words in (export, predict):
+        ended = scripted(GRAPHFL, *words, "--config=mine.py", cwd=tmp_path)
+        assert (ended.status, ended.stderr) == (0, "")
+    expected = g.load(tmp_path / "run").predict("client 2", x)["outputs"]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["outputs"], expected)
+    alone = g.load(tmp_path / "one.safetensors").predict("client 2", x)["outputs"]
+    np.testing.assert_array_equal(alone, expected)
+
+
 @pytest.mark.slow
 def test_the_file_of_the_page_is_swept(folder):
     words = [*command_of_page("sweep my.py --grid.algorithm"), *SIZES, "--out=here"]
@@ -206,7 +253,7 @@ def test_the_file_of_the_page_is_swept(folder):
     assert head.endswith("| test | test balanced accuracy | test certainty |")
 
 
-@pytest.mark.release
+@pytest.mark.slow
 def test_the_file_of_the_page_makes_a_table(folder):
     (folder / "other.py").write_text(
         "import graphfl_jax as g\n"
@@ -248,6 +295,17 @@ def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
 
 
 # ----------------------------------------------------------------------------- check_algorithm
+
+
+def test_the_checks_are_imported_when_they_are_used(tmp_path):
+    script = (
+        "import sys, graphfl_jax as g; before = 'graphfl_jax.testing' in sys.modules; "
+        "print(before, g.testing.check_algorithm.__name__, 'testing' in dir(g))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, cwd=tmp_path, capture_output=True
+    )
+    assert ended.stdout == b"False check_algorithm True\n", ended.stderr
 
 
 def test_check_algorithm_names_what_fails(monkeypatch):

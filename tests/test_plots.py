@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.commands.common.plots import draw_lines, draw_panels, draw_search, save_figure
-from graphfl_jax.commands.common.styles import METHODS, STYLES, styles_of
+from graphfl_jax.commands.common.styles import METHODS, STYLES, styles_of, svg_dashes
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.runs import views
 from graphfl_jax.runs.disk import WriteError
@@ -61,6 +61,23 @@ def test_the_style_of_a_method_does_not_depend_on_the_others():
     assert among[2:3] == alone
     assert len({str(style) for style in among}) == 4
     assert among[0] not in styles_of(list(METHODS))
+
+
+def test_the_style_of_another_name_is_that_of_its_letters():
+    own = ["mine", "yours", "myprox"]
+    together = dict(zip(own, styles_of(own), strict=True))
+    assert dict(zip(own[::-1], styles_of(own[::-1]), strict=True)) == together
+    assert styles_of(["mine"]) == styles_of(["ditto", "mine (1 diverged)"])[1:]
+    assert len({str(style) for style in styles_of(["a", "b", "c", "d", "e", "f", "g"])}) == 7
+    assert len({str(styles_of([name])) for name in "abcdefgh"}) > 3  # not one for all
+
+
+def test_dashes_of_an_svg_are_those_of_figures():
+    axes = Figure().subplots()
+    for style in STYLES[:: len(views.COLOURS)]:
+        (drawn,) = axes.plot([0, 1], lw=2, **style)
+        _, lengths = drawn._dash_pattern
+        assert [float(n) for n in svg_dashes(style).split()] == pytest.approx(lengths or [])
 
 
 def test_bands_end_at_the_limits_of_the_score_and_rounds_are_integers():

@@ -12,6 +12,7 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.styles import styles_of, svg_dashes
 from graphfl_jax.commands.paper.published import Score
 from graphfl_jax.commands.reporting.comparison import compared
 from graphfl_jax.commands.reporting.folders import in_readable_units, stated
@@ -305,6 +306,20 @@ def test_groups_of_one_method_are_named_by_what_differs(folders):
     assert "new_clients.fraction=0.2" in found["groups"][1]["name"]
     assert "rounds=4" in found["groups"][0]["name"]
     assert found["unpaired"][0]["why"].startswith("their splits")
+
+
+def test_a_line_has_the_colour_of_its_method_in_any_order_and_a_mark_of_its_own(folders):
+    names = ["fedavg-0", "ditto-0", "new"]
+    styles = []
+    for order in (names, names[::-1]):
+        runs, found = read_and_compared(*(folders[name] for name in order))
+        groups = content(rendered(runs, found))["groups"]
+        styles.append({group["name"]: tuple(group["style"]) for group in groups})
+    assert styles[0] == styles[1]
+    for name, (colour, dashes, _) in styles[0].items():
+        (style,) = styles_of([name])
+        assert (colour, dashes) == (style["color"], svg_dashes(style))
+    assert sorted(mark for *_, mark in styles[0].values()) == [0, 1, 2]
 
 
 def test_p_values_are_corrected_for_all_pairs_and_many_are_not_shown(folders, tmp_path):

@@ -12,6 +12,7 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.styles import styles_of
 from graphfl_jax.commands.reporting.comparison import compared
 from graphfl_jax.commands.reporting.folders import stated
 from graphfl_jax.commands.reporting.page import rendered
@@ -296,6 +297,18 @@ def test_of_several_runs_one_is_chosen(browser, pages, run):
         (row,) = found(browser, '#clients tr[data-client="0"]')
         readings.append(row.text)
     assert readings[0] != readings[1] and all(text.startswith(name) for text in readings)
+
+
+def test_lines_have_the_colours_and_marks_of_their_groups(browser, pages):
+    opened(browser, pages / "three.html")
+    figure = found(browser, "#overlaid figure")[0]
+    lines, legend = (figure.find_elements("css selector", s) for s in ("polyline", ".legend"))
+    colours = [style["color"] for style in styles_of(["ditto", "local"])]
+    assert [line.get_attribute("stroke") for line in lines] == colours
+    shown = legend[0].find_elements("css selector", ".mark")
+    assert [mark.get_attribute("stroke") for mark in shown] == colours
+    fills = [mark.get_attribute("fill") for mark in shown]
+    assert fills == [colours[0], "var(--paper)"]  # filled and hollow
 
 
 def test_325_clients_are_made_and_loaded_in_time(browser, run, tmp_path):

@@ -13,6 +13,7 @@ import functools
 from pathlib import Path
 
 from graphfl_jax import commands, configs
+from graphfl_jax.commands.common.help_text import READS_RUNS
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.common.words import words_of
 
@@ -29,8 +30,6 @@ _graphfl() {
     esac
     if ((COMP_CWORD == 1)); then
         words="@COMMANDS@ --help --version"
-    elif [[ $before == : ]]; then
-        words="@METHODS@"
     elif [[ $before == = && $flag != --config ]]; then
         return  # names of files
     elif [[ $cur == -* ]]; then
@@ -41,8 +40,10 @@ _graphfl() {
         case $command in
             list) words="@LISTS@" ;;
             completion) words="bash zsh fish" ;;
-            *) words="@PRESETS@" ;;
-        esac
+            @CONFIGURED@)
+                words="@PRESETS@"
+                if [[ $before == : ]]; then words="@METHODS@"; fi ;;
+        esac  # other words are files
     fi
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
     if [[ ${COMPREPLY[0]-} == *= ]]; then compopt -o nospace 2>/dev/null; fi
@@ -59,13 +60,14 @@ _graphfl() {
         case $words[2] in
             list) compadd -- @LISTS@ ;;
             completion) compadd -- bash zsh fish ;;
-            *)
+            @CONFIGURED@)
                 if compset -P '*:'; then
                     compadd -- @METHODS@
                 else
                     compadd -- @PRESETS@
                     _files
                 fi ;;
+            *) _files ;;
         esac
     elif compset -P '--*='; then
         _files
@@ -84,8 +86,10 @@ FISH = """\
 complete -c graphfl -n __fish_use_subcommand -f -a '@COMMANDS@ --help --version'
 complete -c graphfl -n '__fish_seen_subcommand_from list' -f -a '@LISTS@'
 complete -c graphfl -n '__fish_seen_subcommand_from completion' -f -a 'bash zsh fish'
-complete -c graphfl -n 'string match -q "*:*" -- (commandline -ct)' -f \
+complete -c graphfl -f \
+    -n '__fish_seen_subcommand_from @READERS@; and string match -q "*:*" -- (commandline -ct)' \
     -a '(for method in @METHODS@; string replace -r ":.*" ":$method" -- (commandline -ct); end)'
+complete -c graphfl -n '__fish_seen_subcommand_from @READERS@' -a '@PRESETS@'
 @CASES@
 """
 
@@ -97,11 +101,13 @@ def script(shell: str) -> str:
         "bash": lambda name, words: f'            {name}) words="{words}" ;;',
         "zsh": lambda name, words: f"            {name}) flags=({words}) ;;",
         "fish": lambda name, words: (
-            f"complete -c graphfl -n '__fish_seen_subcommand_from {name}' "
-            f"-a '{' '.join(configs.PRESETS)} {words}'"
+            f"complete -c graphfl -n '__fish_seen_subcommand_from {name}' -a '{words}'"
         ),
     }
+    readers = [name for name in commands.COMMANDS if reads_configuration(name)]
     words = {
+        "CONFIGURED": ["|".join(readers)],
+        "READERS": readers,
         "COMMANDS": commands.COMMANDS,
         "METHODS": configs.methods(),
         "PRESETS": configs.PRESETS,
@@ -129,6 +135,13 @@ def flags_of(command: str) -> list[str]:
             found[module], imported = _defined_and_imported(module)
             pending += imported
     return sorted(flag for flags in found.values() for flag in flags)
+
+
+def reads_configuration(command: str) -> bool:
+    """Whether a word after a command is the name of a configuration, read in its source."""
+    source = PACKAGE.joinpath("commands", f"{command}.py").read_text(encoding="utf-8")
+    read = "launch(main" in source and "configured=False" not in source
+    return read and not {f"--{flag}=" for flag in READS_RUNS} & {*flags_of(command)}
 
 
 @functools.cache

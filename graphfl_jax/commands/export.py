@@ -3,6 +3,7 @@
     graphfl export runs/mine --client=Oslo --to=oslo.safetensors
 
 The file is in the format safetensors. `graphfl_jax.load` and ``graphfl predict`` read it.
+--config=my.py names the file that registers parts of the run, such as its method.
 """
 
 import jax
@@ -27,4 +28,4 @@ def main() -> int:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main, configured=False)
+    launch(main)

@@ -4,7 +4,8 @@
 
 The file of --data is written by ``np.savez`` and has an array ``x`` with one row per example,
 in the numbers of the data before they were scaled. The arrays of --to are those that
-`Fleet.predict` returns.
+`Fleet.predict` returns. --config=my.py names the file that registers parts of the run, such as
+its method.
 """
 
 import io
@@ -61,4 +62,4 @@ def inputs(path: str) -> np.ndarray:
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main, configured=False)
+    launch(main)

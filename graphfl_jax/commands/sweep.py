@@ -61,6 +61,7 @@ from graphfl_jax.commands.common.configuration import (
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.refusals import refuse
+from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,
@@ -315,13 +316,15 @@ def kept_best(board: dict, out: Path) -> Iterator[str]:
                 accept_changes=changes_accepted(),
             )
             keep_in = compiled_folder()
-            run_experiment(  # a point may have no attackers, which `graphfl_jax.run` refuses
+            # A point may have no attackers, which `graphfl_jax.run` refuses.
+            run = run_experiment(
                 *(build_experiment(config, load_federation(config)), config),
                 folder=folder,
                 config_file=configuration_file(),
                 executables=None if keep_in is None else private_folder(keep_in),
                 save_models=True,
             )
+            write_views(path, run.rows, run.final, run.results, run.clients)
             yield f"best {rank}, seed {seed}: {path}"
 
 

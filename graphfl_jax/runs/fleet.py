@@ -65,19 +65,20 @@ class Fleet:
         self.facts, tensors = models.read(path)
         try:
             # Own metrics may be functions that are not here.
-            config = configuration(recorded(self.facts["config"] | {"metrics": ()}))
-            own = UNUSED | {"model.weights": ""} if "weights" in config.model else UNUSED
-            config = changed(config, own)
+            fields = recorded(self.facts["config"] | {"metrics": ()})
+            own = UNUSED | {"model.weights": ""} if "model.weights" in fields else UNUSED
+            config = changed(configuration(fields), own)
             self.experiment = assemble(config, models.placeholder(self.facts))
         except ValueError as error:
             raise ValueError(
-                f"{path}: {error}; if you registered it, import your module before"
+                f"{path}: {error}; if you registered it, import your module before, or name it "
+                f"by --config=my.py"
             ) from error
-        self.batch_size = config.eval_batch_size
+        self.batch_size = int(fields["eval_batch_size"])
         self.groups = self._groups(tensors)
         self.clients = tuple(name for group in self.groups for name in group.clients)
         known = {name: i for i, name in enumerate(self.facts["clients"])}
-        self.clients = tuple(sorted(self.clients, key=known.get))
+        self.clients = tuple(sorted(self.clients, key=known.__getitem__))
 
     def __repr__(self) -> str:
         return f"<Fleet: models of {len(self.clients)} clients in {self.path}>"
@@ -269,12 +270,12 @@ def _structures(experiment) -> list[tuple[str, dict[str, Any]]]:
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     given = (jax.eval_shape(jax.random.key, 0), hparams)
     federation = experiment.federation
-    state = jax.eval_shape(program.start, *given, federation.data)
-    if not experiment.joined:
-        shapes = jax.eval_shape(program.predictors, state, *given, federation.data)
-        groups = experiment.groups
-    else:
-        everyone, groups = federation.everyone, experiment.joined
-        state = jax.eval_shape(program.admit, state, *given, everyone)
-        shapes = jax.eval_shape(program.predictors_joined, state, *given, everyone)
+    predictors, data, groups = program.predictors, federation.data, experiment.groups
+    state = jax.eval_shape(program.start, *given, data)
+    if experiment.joined:
+        predictors, data = program.predictors_joined, federation.everyone
+        groups = experiment.joined
+        state = jax.eval_shape(program.admit, state, *given, data)
+    assert predictors is not None  # only batches of runs have none
+    shapes = jax.eval_shape(predictors, state, *given, data)
     return [(group.name, own) for group, own in zip(groups, shapes, strict=True)]

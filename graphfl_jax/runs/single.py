@@ -183,8 +183,9 @@ def run(
 def _check_unread(config):
     """Refuses settings of the data set that a given federation replaces."""
     values, defaults = values_of(config)
+    own = f"data.name={config.data.name}"
     for name, field in fields_of(values, defaults).items():
-        if field.reader == f"data.name={config.data.name}" and values[name] != field.default:
+        if field.reader == own and values[name] and values[name] != field.default:
             raise ValueError(
                 f"{name}={values[name]} is not read, since a federation is given; leave it "
                 f"out, and make the federation so, as from_arrays does"

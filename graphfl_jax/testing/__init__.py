@@ -1,8 +1,8 @@
 """The checks that every method must pass, for methods of the user's own.
 
-from graphfl_jax.testing import check_algorithm
+import graphfl_jax as g
 
-check_algorithm("myprox")
+g.testing.check_algorithm("myprox")
 """
 
 import tempfile
@@ -45,6 +45,7 @@ CHECKS = (
 # These also get a folder.
 WITH_FOLDER = (
     combinations.a_checkpoint_restores_the_state,
+    combinations.saved_models_have_the_scores_of_the_run,
     combinations.a_resumed_run_ends_like_an_uncut_one,
 )
 
@@ -72,7 +73,7 @@ def check_algorithm(
     subject.config()
     failed = []
     with tempfile.TemporaryDirectory() as folder:
-        checks = [(check, ()) for check in CHECKS]
+        checks: list[tuple[Callable, tuple[Path, ...]]] = [(check, ()) for check in CHECKS]
         for check in WITH_FOLDER:
             own = Path(folder, check.__name__)
             own.mkdir()

@@ -1,5 +1,6 @@
 """Checks of what a method is combined with: checkpoints, new clients, attacks, defences."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import jax
@@ -10,7 +11,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.core import Cohort
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import make_program
-from graphfl_jax.runs import checkpoint, single
+from graphfl_jax.runs import checkpoint, fleet, models, single
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.subject import (
     STEPS,
@@ -30,6 +31,43 @@ def a_checkpoint_restores_the_state(subject: Subject, folder: Path) -> None:
     state, _, _ = subject.play(1)
     checkpoint.save(folder, checkpoint.Checkpoint(state, {"round": np.array([1])}, {}))
     assert_equal(checkpoint.latest(folder, state).state, jax.device_get(state))
+
+
+def scores_of_models(folder: Path) -> dict[str, list[float]]:
+    """Accuracies by point and client of saved models on saved test examples, without a run."""
+    loaded, test = fleet.load(folder / models.FILE), np.load(folder / "test.npz")
+    found = {"G": [], "P": []}
+    for at, scores in found.items():
+        for i, client in enumerate(loaded.clients):
+            count = test["count"][i]
+            label = loaded.predict(client, test["x"][i, :count], at=at)["label"]
+            hits = np.float32(np.sum(label == test["y"][i, :count]))
+            scores.append(float(hits / np.float32(count)))
+    return found
+
+
+def saved_models_have_the_scores_of_the_run(
+    subject: Subject,
+    folder: Path,
+    read: Callable[[Path], dict[str, list[float]]] = scores_of_models,
+) -> float:
+    """After two rounds, at G and P. Returns the mean score at P.
+
+    Args:
+      subject: the method.
+      folder: an empty one.
+      read: `scores_of_models`, perhaps in another process.
+    """
+    state, _, scores = subject.play(2)
+    predictors = subject.program.predictors(state, fixed_key(), subject.hparams, subject.data)
+    facts = models.facts_of(
+        subject.experiment, subject.config(local_steps=STEPS), int(state.round)
+    )
+    models.write(folder / models.FILE, models.groups_of(subject.experiment, predictors), facts)
+    np.savez(folder / "test.npz", **subject.data.evals["test"]._asdict())
+    expected = {at: np.asarray(scores["test"][at]).tolist() for at in ("G", "P")}
+    assert read(folder) == expected
+    return float(np.mean(expected["P"]))
 
 
 def a_resumed_run_ends_like_an_uncut_one(subject: Subject, folder: Path) -> None:

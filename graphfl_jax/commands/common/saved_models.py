@@ -5,7 +5,9 @@ from pathlib import Path
 from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS
+from graphfl_jax.commands.common.configuration import OVERRIDES, refuse_overrides
 from graphfl_jax.commands.common.new_files import check_new_file
+from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.runs.fleet import Fleet, load
 from graphfl_jax.runs.models import POINTS
 
@@ -23,13 +25,13 @@ flags.DEFINE_string("to", None, "File to write; it must not exist.")
 
 
 def chosen_models(**needed: str) -> Fleet:
-    """The models of --run, after a check of the other flags.
+    """The models of --run, after a check of the other flags. The file of --config is executed.
 
     Args:
       **needed: further flags that must be set, each with an example of a value.
 
     Raises:
-      ValueError: a flag is missing, or --to exists or cannot be written.
+      ValueError: a flag is missing, --to exists or cannot be written, or --config is no file.
       OSError: there is no such folder or file.
     """
     if FLAGS.run is None:
@@ -38,4 +40,7 @@ def chosen_models(**needed: str) -> Fleet:
         if not FLAGS[flag].value:
             raise ValueError(f"{flag} is not set; add --{flag}={example}")
     check_new_file("to", Path(FLAGS.to))
+    refuse_overrides(dict.fromkeys(OVERRIDES, "saved models have their configuration"))
+    if FLAGS.config is not None:
+        contents_of("config", FLAGS.config)  # which registers own parts
     return load(FLAGS.run)

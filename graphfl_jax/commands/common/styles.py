@@ -1,6 +1,6 @@
-"""One colour and one line style for each method, in all figures."""
+"""One colour and one line style for each method, in all figures and reports."""
 
-import itertools
+import zlib
 
 from graphfl_jax.runs.views import COLOURS
 
@@ -9,6 +9,7 @@ DASHES = (
     *("-", "--", ":", "-."),
     *((0, (6, 1, 1, 1, 1, 1)), (0, (8, 3)), (0, (1, 4))),
 )
+NAMED = {"-": (), "--": (3.7, 1.6), ":": (1, 1.65), "-.": (6.4, 1.6, 1, 1.6)}  # in matplotlib
 STYLES = [
     {"color": colour, "linestyle": dashes} for dashes in DASHES for colour in COLOURS
 ]  # the first ones are solid
@@ -27,15 +28,24 @@ METHODS = (
 def styles_of(names: list[str]) -> list[dict]:
     """The colour and the dashes of each line of a figure.
 
-    A method of `METHODS` has the same in every figure. Other names have styles that no method
-    has, in their order.
+    A method of `METHODS` has the same in every figure. Another name determines a style that no
+    method has; if another line of the figure has this style, it gets the next one.
 
     Args:
       names: of the lines. A method's name may be followed by a remark in parentheses.
     """
-    others = itertools.cycle(STYLES[len(METHODS) :])
     methods = [name.partition(" (")[0] for name in names]
-    return [
-        STYLES[METHODS.index(method)] if method in METHODS else next(others)
-        for method in methods
-    ]
+    place = {method: i for i, method in enumerate(METHODS)}
+    count = len(STYLES) - len(METHODS)
+    for own in sorted({*methods} - {*METHODS}):
+        first = zlib.crc32(own.encode())
+        free = [len(METHODS) + (first + i) % count for i in range(count)]
+        place[own] = next((i for i in free if i not in place.values()), free[0])
+    return [STYLES[place[method]] for method in methods]
+
+
+def svg_dashes(style: dict) -> str:
+    """The dashes of a style for a line of an SVG that is two pixels wide."""
+    dashes = style["linestyle"]
+    lengths = NAMED[dashes] if dashes in NAMED else dashes[1]
+    return " ".join(f"{2 * length:g}" for length in lengths)

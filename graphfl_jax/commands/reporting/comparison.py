@@ -6,6 +6,7 @@ import numpy as np
 
 from graphfl_jax.commands.common.comparison import comparison, data_text, differing
 from graphfl_jax.commands.common.finished_runs import FinishedRun
+from graphfl_jax.commands.common.styles import styles_of, svg_dashes
 from graphfl_jax.evaluation import POINTS
 
 ALL_PAIRS = 4  # groups up to which each is shown with each, else with the first
@@ -19,7 +20,8 @@ def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str,
       stated: of each run, from `folders.stated`.
 
     Returns:
-      ``groups``, runs that differ only in the seed, with means and 95 % intervals over seeds;
+      ``groups``, runs that differ only in the seed, with means and 95 % intervals over seeds,
+      and the ``style`` of their line: colour and dashes of the method, and a mark of their own;
       ``pairs`` of groups as `comparison` gives them, those that are shown, with the unit of
       their differences; ``tests``, the number of all pairs; and ``unpaired``.
 
@@ -27,15 +29,18 @@ def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str,
       ValueError: two runs have the same settings and the same seed.
     """
     found, by_path = comparison(runs), {one["path"]: one for one in stated}
-    settings, groups, units, names = found["settings"], [], {}, {}
-    for one in settings:
+    settings, groups, units = found["settings"], [], {}
+    names = {one["name"]: _name(one, settings) for one in settings}
+    marks = sorted(names, key=names.get)
+    styles = styles_of([one["method"] for one in settings])
+    for one, style in zip(settings, styles, strict=True):
         own = [by_path[path] for path in one["runs"]]
-        name = names[one["name"]] = _name(one, settings)
         units[one["name"]] = {key: own[0][key] for key in ("factor", "unit")}
         groups.append(
             {key: one[key] for key in ("metric", "seeds", "diverged", "scores")}
-            | {"name": name, "data": data_text(one), "curve": _mean_curve(own)}
+            | {"name": names[one["name"]], "data": data_text(one), "curve": _mean_curve(own)}
             | {"higher": one["higher_is_better"]}
+            | {"style": [style["color"], svg_dashes(style), marks.index(one["name"])]}
             | units[one["name"]]
         )
     shown = [

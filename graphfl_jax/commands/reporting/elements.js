@@ -13,6 +13,12 @@ const SCALE = [
 ];
 const COLOURS = ["--g", "--l", "--p", "--soft", "--mark", "--ink"];
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "4 2"];
+const MARKS = [
+  (x, y) => `M${x - 3} ${y}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z`,
+  (x, y) => `M${x - 3} ${y - 3}h6v6h-6Z`,
+  (x, y) => `M${x} ${y - 4}l4 7h-8Z`,
+  (x, y) => `M${x} ${y - 4.5}l4.5 4.5l-4.5 4.5l-4.5 -4.5Z`,
+];
 const state = { run: 0, view: "P", node: 0, sort: { key: "name", up: true } };
 let rows = [],
   nodes = [];
@@ -105,6 +111,18 @@ function meaning(run) {
 function lineStyle(k) {
   const again = Math.floor(k / COLOURS.length);
   return [`var(${COLOURS[k % COLOURS.length]})`, DASHES[(k + again) % DASHES.length]];
+}
+
+/** Colour, dashes and mark of a group of runs. Black is white on a dark page. */
+function groupStyle({ style: [colour, dashes, mark] }) {
+  return [colour === "#000000" ? "var(--ink)" : colour, dashes, mark];
+}
+
+/** A mark of a line: a circle, a square, a triangle or a diamond, filled or hollow. */
+function marked(mark, x, y, stroke, ...children) {
+  const path = MARKS[Math.floor(mark / 2) % MARKS.length](x, y);
+  const fill = mark % 2 ? "var(--paper)" : stroke;
+  return draw("path", { class: "mark", d: path, fill, stroke, "stroke-width": 1.5 }, ...children);
 }
 
 function range(values) {

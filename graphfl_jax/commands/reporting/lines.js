@@ -1,6 +1,6 @@
 // Lines over rounds.
 
-/** Lines with bands: series of {name, rows: [[x, mean, worst or null]]}. */
+/** Lines with bands: series of {name, rows: [[x, mean, worst or null]]}, some with a style. */
 function lines(series, { x: xName, y: yName, factor }) {
   const [W, H, left, right, top, bottom] = [width(), 300, 58, 12, 10, 40];
   const all = series.flatMap((one) => one.rows);
@@ -47,8 +47,9 @@ function lines(series, { x: xName, y: yName, factor }) {
   whole.append(
     draw("text", { x: (left + W - right) / 2, y: H - 6, "text-anchor": "middle" }, xName),
   );
+  const styles = series.map((one, k) => one.style || lineStyle(k));
   series.forEach((one, k) => {
-    const [stroke, dash] = lineStyle(k);
+    const [stroke, dash, mark = 0] = styles[k];
     const banded = one.rows.filter(([, , worst]) => worst !== null);
     const edge = [
       ...banded.map(([x, mean]) => [X(x), Y(mean)]),
@@ -69,13 +70,11 @@ function lines(series, { x: xName, y: yName, factor }) {
     );
     for (const [x, mean, worst] of one.rows) {
       const text = `${one.name}, ${xName} ${x}: ${short(mean * factor)}${worst === null ? "" : `, worst tenth ${short(worst * factor)}`}`;
-      whole.append(
-        draw("circle", { cx: X(x), cy: Y(mean), r: 3, fill: stroke }, draw("title", {}, text)),
-      );
+      whole.append(marked(mark, X(x), Y(mean), stroke, draw("title", {}, text)));
     }
   });
   const legend = series.map((one, k) => {
-    const [stroke, dash] = lineStyle(k);
+    const [stroke, dash, mark = 0] = styles[k];
     const line = draw("line", {
       x1: 0,
       x2: 44,
@@ -88,7 +87,12 @@ function lines(series, { x: xName, y: yName, factor }) {
     return make(
       "span",
       {},
-      draw("svg", { width: 44, height: 12, "aria-hidden": "true" }, line),
+      draw(
+        "svg",
+        { width: 44, height: 12, "aria-hidden": "true" },
+        line,
+        marked(mark, 22, 6, stroke),
+      ),
       one.name,
     );
   });
@@ -165,6 +169,7 @@ function showOverlaid() {
       const series = groups
         .map((group) => ({
           name: group.name,
+          style: groupStyle(group),
           rows: group.curve.rows
             .filter((row) => row[point])
             .map((row) => [row.x, row[point][0], null]),

@@ -58,9 +58,9 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         {key: run[key] for key in run.keys() - SHOWN} | {"further": further(run)}
         for run in runs
     ]
+    drawn = ("name", "data", "metric", "factor", "unit", "curve", "style")
     curves = comparison and [
-        {key: group[key] for key in ("name", "data", "metric", "factor", "unit", "curve")}
-        for group in comparison["groups"]
+        {key: group[key] for key in drawn} for group in comparison["groups"]
     ]
     return template.render(
         runs=runs,
