@@ -39,6 +39,7 @@ class Evaluated(NamedTuple):
     allocation: Array | tuple
     # [N] of `core.Rejected`; () where the server rejects no client
     rejected: Array | tuple
+    models: tuple = ()  # as `predictors_of_clients` returns; () if they are not asked for
 
 
 def score_client(predict, score, examples: Examples | Windows, batch_size: int):
@@ -116,6 +117,7 @@ def evaluate_clients(
     at_once,
     mesh,
     scope: Scope = EVERYTHING,
+    models: int = 0,
 ):
     """Scores the clients of all groups on the chosen evaluation splits, at the chosen points.
 
@@ -127,6 +129,7 @@ def evaluate_clients(
       batch_size: examples scored at once, per client.
       at_once: clients trained and scored at once; 0 is all.
       scope: the chosen splits and points.
+      models: bytes up to which the scored predictors at G and P are returned too.
 
     Returns:
       An `Evaluated`, with the clients in the order of their ids.
@@ -134,19 +137,25 @@ def evaluate_clients(
     everyone = (client_data(algorithm, data), chosen(data.evals, scope))
     parts = [
         _map_group(
-            functools.partial(score_points, algorithm, g, batch_size, scope.points),
+            functools.partial(
+                score_points, algorithm, g, batch_size, scope.points, predictors=models > 0
+            ),
             (state.server, key, chosen(data.shared, scope)),
             *(state.clients[g], group, everyone, data.train.count, at_once, mesh),
         )
         for g, group in enumerate(groups)
         if group.ids is None or len(group.ids)
     ]
+    parts, predictors = zip(*parts, strict=True)
     if len(parts) == 1:
         (results,) = parts
     else:
         order = np.argsort(np.concatenate([group.ids for group in groups]))
         results = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
-    return Evaluated(*split_results(results, scope.points), *known_of(algorithm, state))
+    scored = split_results(results, scope.points)
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(predictors))
+    kept = predictors if 0 < size <= models else ()
+    return Evaluated(*scored, *known_of(algorithm, state), kept)
 
 
 def chosen(splits: dict, scope: Scope) -> dict:
@@ -180,8 +189,10 @@ def split_results(results, points):
     return scores, extras, metrics
 
 
-def score_points(algorithm, group, batch_size, points, shared, i, rows):
+def score_points(algorithm, group, batch_size, points, shared, i, rows, *, predictors=False):
     """Scores, extra metrics and metrics of one client by split and point; without P if P is G.
+
+    Also the predictors at G and P by point, if `predictors` asks for them.
 
     Args:
       algorithm: the method.
@@ -191,12 +202,13 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
       shared: state of the server, key, and splits that all clients share.
       i: the client's id.
       rows: its memory, and (its `ClientData`, its evaluation splits).
+      predictors: whether predictors are returned.
     """
     client, (*known, same), (memory, (own, evals)) = algorithm.clients[group], shared, rows
     model, predict = client.model, client.predict or client.model.predict
     task = model.task
     score_examples = score_all_examples if task.of_all_examples else score_client
-    predictors = predictors_of(algorithm, group, points, known, i, (memory, own))
+    found = predictors_of(algorithm, group, points, known, i, (memory, own))
 
     def score_on(split, *predicted):
         with_extras = task.extra_metrics and split == "test"
@@ -223,7 +235,7 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
     def score_splits(predictor):
         predictor = recalibrated(model, predictor, own)
         predicted = functools.partial(predict, predictor)
-        return {
+        of_splits = {
             split: (
                 *score_examples(
                     *(predicted, functools.partial(score_on, split), examples, batch_size)
@@ -232,18 +244,21 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows):
             )
             for split, examples in (evals | same).items()
         }
+        return of_splits, predictor if predictors else ()
 
-    if len(algorithm.clients) > 1 and len(set(map(_form, predictors.values()))) == 1:
+    if len(algorithm.clients) > 1 and len(set(map(_form, found.values()))) == 1:
         # A loop, so that each of the architectures is compiled once and not for every point.
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *predictors.values())
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found.values())
         rows = jax.lax.map(score_splits, stacked)
-        results = {point: tree.take(rows, row) for row, point in enumerate(predictors)}
+        results = {point: tree.take(rows, row) for row, point in enumerate(found)}
     else:
-        results = {point: score_splits(one) for point, one in predictors.items()}
-    return {
-        split: {point: of_splits[split] for point, of_splits in results.items()}
+        results = {point: score_splits(one) for point, one in found.items()}
+    scores = {
+        split: {point: of_splits[split] for point, (of_splits, _) in results.items()}
         for split in evals | same
     }
+    scored = {point: own for point, (_, own) in results.items() if point != "L"}
+    return scores, scored if predictors else {}
 
 
 def predictors_of(

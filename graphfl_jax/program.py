@@ -70,6 +70,7 @@ def make_program(
     mesh: Mesh | None = None,
     joined: Sequence[Group] = (),
     poison: Callable[[dict], Poison] = lambda hparams: Poison(),
+    models: int = 0,
 ) -> Program:
     """Compiles a federated algorithm.
 
@@ -86,6 +87,7 @@ def make_program(
       joined: the clients of each of `Algorithm.clients` after `admit`. Of each group, the last
         `cohort_size` clients are those that it adds.
       poison: hparams -> what malicious clients do.
+      models: bytes up to which `Program.evaluate` returns the predictors of all clients too.
     """
     groups, joined = tuple(groups) or (Group(cohort_size),), tuple(joined)
 
@@ -180,7 +182,7 @@ def make_program(
             mesh=mesh,
         )
 
-    def evaluate(state, key, hparams, data, *, groups=groups, scope=EVERYTHING):
+    def evaluate(state, key, hparams, data, *, groups=groups, scope=EVERYTHING, models=0):
         data = with_poison(data, key, hparams)
         key_evaluation = key_of_evaluation(state, key)
         return evaluate_clients(
@@ -190,6 +192,7 @@ def make_program(
             at_once=clients_per_eval,
             mesh=mesh,
             scope=scope,
+            models=models,
         )
 
     def last(data):
@@ -252,7 +255,7 @@ def make_program(
     everywhere = None if mesh is None else NamedSharding(mesh, P())
     # The text of a program, by which executables are kept, must have all its arguments.
     whole = {"out_shardings": everywhere, "keep_unused": True}
-    complete = chosen = jax.jit(evaluate, **whole)
+    complete = chosen = jax.jit(functools.partial(evaluate, models=models), **whole)
     if scope != EVERYTHING:
         chosen = jax.jit(functools.partial(evaluate, scope=scope), **whole)
     return Program(

@@ -68,11 +68,16 @@ def shared_programs(monkeypatch):
     """Runs in this process share the program that they compile, if only its inputs differ."""
     make = single.program_of
 
-    def program_of(experiment, config, mesh=None):
+    def program_of(experiment, config, mesh=None, **models):
         inputs = {"seed", "eval_every", "checkpoint_every"}
-        key = (structure(config, without=inputs), experiment.federation.sha256, mesh)
+        key = (
+            structure(config, without=inputs),
+            experiment.federation.sha256,
+            mesh,
+            *models.values(),
+        )
         if key not in PROGRAMS:
-            PROGRAMS[key] = make(experiment, config, mesh)
+            PROGRAMS[key] = make(experiment, config, mesh, **models)
         return PROGRAMS[key]
 
     monkeypatch.setattr(single, "program_of", program_of)

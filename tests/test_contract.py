@@ -211,7 +211,7 @@ def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp
 @chosen(ROWS, REMEMBERING, FEW)
 def test_a_resumed_run_ends_like_an_uncut_one(subject, tmp_path, monkeypatch):
     monkeypatch.setattr(single, "mesh_of", lambda experiment: None)
-    monkeypatch.setattr(single, "program_of", lambda *arguments: subject.program)
+    monkeypatch.setattr(single, "program_of", lambda *given, **models: subject.program)
     combinations.a_resumed_run_ends_like_an_uncut_one(subject, tmp_path)
 
 

@@ -294,7 +294,7 @@ def test_a_run_of_kept_executables_has_the_same_bits(
     config, federation, kept, tmp_path, monkeypatch
 ):
     plain = run_again(config, federation, None, tmp_path / "plain")
-    monkeypatch.setattr(single, "program_of", lambda *args: UNTRACEABLE)
+    monkeypatch.setattr(single, "program_of", lambda *given, **models: UNTRACEABLE)
     monkeypatch.setattr(session, "message_bytes", None)
     assert run_again(config, federation, kept, tmp_path / "loaded") == plain
     assert (kept / "out" / "metrics.jsonl").read_bytes() == plain[0]

@@ -387,7 +387,9 @@ def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     once = functools.cache(
         lambda mesh: make_program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES)
     )
-    monkeypatch.setattr(single, "program_of", lambda experiment, config, mesh: once(mesh))
+    monkeypatch.setattr(
+        single, "program_of", lambda experiment, config, mesh, **models: once(mesh)
+    )
     whole = run_of("local", tmp_path)
     assert len(whole.results["scores"]["final"]["P"]["per_client"]) == 7
     metrics = (tmp_path / "metrics.jsonl").read_text()

@@ -249,7 +249,9 @@ def run_of(folder, *, resume=False):
 @pytest.mark.release
 def test_a_resumed_run_has_the_new_clients_of_the_whole_run(tmp_path, monkeypatch):
     once = functools.cache(lambda mesh: program_of(mesh=mesh))
-    monkeypatch.setattr(single, "program_of", lambda experiment, config, mesh: once(mesh))
+    monkeypatch.setattr(
+        single, "program_of", lambda experiment, config, mesh, **models: once(mesh)
+    )
     whole = run_of(tmp_path).results["new_clients"]
     assert whole["clients"] == list(FEDERATION.clients[5:])
     own = whole["architectures"]

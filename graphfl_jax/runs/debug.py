@@ -116,7 +116,7 @@ class DebugSession:
                     scope.points,
                 )
                 with jax.disable_jit():
-                    results[i] = self._call(
+                    results[i], _ = self._call(
                         *(int(state.round), i, "evaluation", score),
                         *((state.server, key, shared), i, rows),
                     )

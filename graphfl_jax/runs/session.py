@@ -49,6 +49,7 @@ class Evaluation(NamedTuple):
     log: Log  # since the last evaluation
     chosen: Evaluated  # of the chosen splits and points
     final: Evaluated | None  # everything, after the last round
+    models: tuple  # `Evaluated.models` after the last round, on the devices
 
 
 class Session:
@@ -141,16 +142,24 @@ def play(
             state, log = jax.block_until_ready(play_rounds(session.advance, state, step))
         played += step
         with clock(seconds, "evaluate"):
-            final = chosen = jax.device_get(session.evaluate_chosen(state))
+            chosen, models = fetched(session.evaluate_chosen(state))
+            final = chosen
             if played < config.rounds:
-                final = None
+                final, models = None, ()
             elif not session.chosen_is_all:
-                final = jax.device_get(session.evaluate(state))
-        yield Evaluation(played, state, log, chosen, final)
+                final, models = fetched(session.evaluate(state))
+        yield Evaluation(played, state, log, chosen, final, models)
 
 
-def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None) -> Program:
-    """The program of an experiment at a configuration's sizes."""
+def fetched(evaluated: Evaluated) -> tuple[Evaluated, tuple]:
+    """What an evaluation gives, on the host; and the models, which stay on the devices."""
+    return jax.device_get(evaluated._replace(models=())), evaluated.models
+
+
+def program_of(
+    experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None, *, models: int = 0
+) -> Program:
+    """The program of an experiment at a configuration's sizes, see `make_program`."""
     return make_program(
         experiment.build,
         groups=experiment.groups,
@@ -160,6 +169,7 @@ def program_of(experiment: Experiment, config: ConfigDict, mesh: Mesh | None = N
         mesh=mesh,
         joined=experiment.joined,
         poison=experiment.poison,
+        models=models,
     )
 
 

@@ -47,6 +47,7 @@ from graphfl_jax.runs.session import (
     Session,
     clock,
     diverged_at,
+    fetched,
     inputs_of,
     mesh_of,
     place,
@@ -253,7 +254,7 @@ def _played(
 ):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
     task = experiment.model.task
-    seconds, rows, final, diverged = new_seconds(), [], None, -1
+    seconds, rows, final, diverged, predictors = new_seconds(), [], None, -1, ()
     with clock(seconds, "compile"):
         session = make(experiment, config)
     state = session.state
@@ -270,7 +271,7 @@ def _played(
         state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), found.state, state)
     saved = int(state.round)
     for evaluation in play(session, config, state, seconds):
-        played, state, log, chosen, final = evaluation
+        played, state, log, chosen, final, predictors = evaluation
         diverged = diverged_at(log, (chosen, final), played)
         if diverged >= 0:
             break
@@ -282,14 +283,15 @@ def _played(
 
     joined, unsaved = None, 0
     if diverged < 0 and final is None:  # all rounds had been played before
-        final = jax.device_get(session.evaluate(state))
+        final, predictors = fetched(session.evaluate(state))
         diverged = diverged_at(Log({}, jnp.int32(-1)), final, int(state.round))
     if diverged < 0:
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
             unsaved = _save_models(
-                *(folder, session, experiment, config, state, last), unasked=shared["unasked"]
+                *(folder, session, experiment, config, state, last, predictors),
+                unasked=shared["unasked"],
             )
     results = results_of(
         config,
@@ -325,7 +327,8 @@ def compiled(
     mesh = mesh_of(experiment)
     inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
     kept = kept_of(executables, experiment, config, inputs)
-    session = Session(program_of(experiment, config, mesh), inputs, kept=kept)
+    program = program_of(experiment, config, mesh, models=models.LARGEST)
+    session = Session(program, inputs, kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect
     return session
 
@@ -361,28 +364,29 @@ def _everyone(session, federation):
     return place(federation.everyone, everywhere)
 
 
-def _save_models(folder, session, experiment, config, state, last, *, unasked):
+def _save_models(folder, session, experiment, config, state, last, predictors, *, unasked):
     """Writes the models of all clients; returns their bytes if they are too many.
 
     Args:
       last: the state with the new clients, if there is one.
+      predictors: those of the training clients; () if they are too large for an evaluation.
       unasked: whether a large file is not written.
     """
-    program, inputs = session.program, session.inputs
-    if last is None:
+    program, inputs, size = session.program, session.inputs, models.bytes_of(predictors)
+    if last is not None:
+        inputs = inputs._replace(data=_everyone(session, experiment.federation))
+        size = models.bytes_of(jax.eval_shape(program.predictors_joined, last, *inputs))
+    elif not predictors:
         size = session.kept.remember(
             "bytes of models",
             lambda: models.bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
         )
-    else:
-        inputs = inputs._replace(data=_everyone(session, experiment.federation))
-        size = models.bytes_of(jax.eval_shape(program.predictors_joined, last, *inputs))
     if unasked and size > models.LARGEST:
         return size
-    predictors = [jax.device_get(session.predictors(state))]
+    parts = [jax.device_get(predictors or session.predictors(state))]
     if last is not None:
-        predictors.append(jax.device_get(program.predictors_joined(last, *inputs)))
-    groups = models.groups_of(experiment, *predictors)
+        parts.append(jax.device_get(program.predictors_joined(last, *inputs)))
+    groups = models.groups_of(experiment, *parts)
     facts = models.facts_of(experiment, config, int(state.round))
     run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
     return 0
