@@ -254,7 +254,7 @@ class _Player:
         )
         evaluations, state, final = [], session.state, None
         for evaluation in play(session, config, state, seconds):
-            played, state, log, chosen, final = evaluation
+            played, state, log, chosen, final, _ = evaluation
             last = evaluations[-1][0] if evaluations else 0
             evaluations.append((played, log, chosen))
             report(len(batch) * (played - last) / config.rounds)
