@@ -404,8 +404,8 @@ def test_options_that_nothing_reads_are_refused(options, why):
         from_arrays(x, np.arange(12) % 2, client, **options)
 
 
-def test_settings_of_the_data_set_are_refused_beside_a_federation():
-    """They would be recorded, and have no effect."""
+def test_what_a_run_with_a_federation_does_not_read_is_refused():
+    """It would be recorded, and have no effect."""
     x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
     federation = from_arrays(x, np.arange(12) % 2, client)
     config = changed(configuration.get_config("fedavg"), {"data.scale": "standard"})

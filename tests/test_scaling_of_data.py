@@ -79,7 +79,7 @@ def test_a_random_split_is_that_without_scaling_and_test_examples_do_not_decide(
 
 def test_labels_stay_and_the_hash_depends_on_the_scaling():
     x, y = raw(labels=True)
-    pairs = (("none", "client"), ("standard", "client"), ("standard", "federation"))
+    pairs = (("none", "federation"), ("standard", "client"), ("standard", "federation"))
     made = [
         from_arrays(x, y, CLIENT, split=SPLIT, scale=scale, scale_by=by) for scale, by in pairs
     ]

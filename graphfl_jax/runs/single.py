@@ -14,7 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
-from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import as_text, checked, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
@@ -157,8 +156,12 @@ def run(
     if accept_changes and not resume:
         raise ValueError("accept_changes=True is not read without resume=True; leave it out")
     config = chosen(checked(config), model=model, algorithm=algorithm)
-    if federation is not None:
-        _check_unread(config)
+    scale = config.data.get("scale", "none")
+    if federation is not None and scale != "none":
+        raise ValueError(
+            f"data.scale={scale} is not read, since a federation is given; leave it out, and "
+            f"scale the federation, as from_arrays does"
+        )
 
     def prepare():
         folder = None
@@ -179,18 +182,6 @@ def run(
         executables=None if keep_in is None else private_folder(keep_in),
         save_models=save_models,
     )
-
-
-def _check_unread(config):
-    """Refuses settings of the data set that a given federation replaces."""
-    values, defaults = values_of(config)
-    own = f"data.name={config.data.name}"
-    for name, field in fields_of(values, defaults).items():
-        if field.reader == own and values[name] and values[name] != field.default:
-            raise ValueError(
-                f"{name}={values[name]} is not read, since a federation is given; leave it "
-                f"out, and make the federation so, as from_arrays does"
-            )
 
 
 def run_experiment(
