@@ -156,7 +156,7 @@ def run(
     if accept_changes and not resume:
         raise ValueError("accept_changes=True is not read without resume=True; leave it out")
     config = chosen(checked(config), model=model, algorithm=algorithm)
-    scale = config.data.get("scale", "none")
+    scale = values_of(config)[0].get("data.scale", "none")
     if federation is not None and scale != "none":
         raise ValueError(
             f"data.scale={scale} is not read, since a federation is given; leave it out, and "
