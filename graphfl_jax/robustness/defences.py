@@ -27,8 +27,7 @@ with Adversaries, NeurIPS 2017 (krum, multi_krum).
 Departures: norms are clipped at a multiple of their median, not at a constant; an update whose
 norm is not finite becomes 0, and is not among those of the median. Weiszfeld's steps begin at
 the elementwise median, and there are WEISZFELD of them, not as many as a tolerance needs. All
-clients have
-the same weight in the robust means, whatever weights a method uses.
+clients have the same weight in the robust means, whatever weights a method uses.
 """
 
 from collections.abc import Callable
