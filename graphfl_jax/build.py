@@ -123,7 +123,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
             cohort_size=min(group.cohort_size for group in experiment.groups),
         )
     steps = {"local_steps": config.local_steps}
-    if "steps" in config.tuning:
+    if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
     memory.check_run(
         *(algorithm, experiment.groups, federation.data),
