@@ -53,6 +53,14 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
     assert scores[0]["final"]["P"]["mean"] == scores[1]["final"]["P"]["mean"]
 
 
+@pytest.mark.slow
+def test_seeds_that_diverge_end_with_status_one_and_a_remedy(tmp_path):
+    words = ["--config.rounds=2", "--seeds=2", "--config.hparams.client_lr=1e30"]
+    ended = launched_small("run", *words, cwd=tmp_path, file="fl60.py:local")
+    assert ended.status == 1, ended.stderr
+    assert "2 of 2 runs diverged; lower the learning rates\n" in ended.stdout
+
+
 class Cut(BaseException):
     """Ends a batch in these tests."""
 

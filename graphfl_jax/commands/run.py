@@ -122,7 +122,15 @@ def run_and_print_seeds(config: ConfigDict) -> int:
         console.print(
             f"{path}/results.json{end}", highlight=False, markup=False, soft_wrap=True
         )
-    return int(any(run["diverged"] for run in runs))
+    lost = sum(run["diverged"] for run in runs)
+    if lost:
+        console.print(
+            f"{lost} of {len(runs)} runs diverged; {remedy(config)}",
+            style="red",
+            highlight=False,
+            soft_wrap=True,
+        )
+    return int(lost > 0)
 
 
 def run_and_print(config: ConfigDict) -> int:
@@ -163,9 +171,11 @@ def run_and_print(config: ConfigDict) -> int:
         write_report([out], out / REPORT, published)
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
+        low, high = result.inputs
         saved = any(out.glob("checkpoints/*.json"))
         console.print(
-            f"diverged in round {result.diverged_at} with {numbers}; {remedy(config, result)}; "
+            f"diverged in round {result.diverged_at} with {numbers}; the inputs range from "
+            f"{low:.3g} to {high:.3g}: {remedy(config)}; "
             + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint"),
             style="red",
             markup=False,
@@ -208,13 +218,12 @@ def note_of(row: dict[str, Any]) -> str:
     return ", ".join([*parts, f"{split} {point} {row[split][point]['mean']:.4g}"])
 
 
-def remedy(config: ConfigDict, result: graphfl_jax.Result) -> str:
+def remedy(config: ConfigDict) -> str:
     """What may help a run that diverged."""
-    low, high = result.inputs
     lower = "lower the learning rates"
     if config.data.get("scale") == "none":
-        lower = f"set --config.data.scale=standard, or {lower}"
-    return f"the inputs range from {low:.3g} to {high:.3g}: {lower}"
+        return f"set --config.data.scale=standard, or {lower}"
+    return lower
 
 
 def score_table(results: dict, paper: Score | None) -> TextTable:
