@@ -22,8 +22,8 @@ Departures:
   * In every round, the authors mix the heads of all clients. Here only the cohort changes its
     W_i and h_i, and the steps of W_i for P are not kept.
   * A client starts with the first head that it receives, and with W_i = 1.
-  * FL-bench has a single W for all clients. Here each client has its own, as in the authors'
-    code.
+  * Each client has its own W_i, as in the authors' code; FL-bench, another public
+    implementation, has one W for all clients.
 """
 
 from typing import Annotated, NamedTuple

@@ -13,8 +13,9 @@ https://arxiv.org/abs/1909.06335
     fedyogi   as fedadam, with
               v <- v - (1 - beta_2) D^2 sign(v - D^2)
 
-m starts at 0 and v at tau^2. `with_server_optimizer` gives any method whose server averages
-such a server. The three registered methods are FedAvg with it. eta is ``hparams.server_lr``.
+m starts at 0 and v at tau^2. `with_server_optimizer` gives such a server to any method whose
+server averages models. The three registered methods are FedAvg with it. eta is
+``hparams.server_lr``.
 
 Departures: none in the server's equations; as in the paper, m and v have no bias correction,
 unlike those of `optax.adam`. The paper's D is -Delta. Clients train as in `fedavg`, and their

@@ -27,7 +27,7 @@ Departures:
     losses changes all parameters, which is the same as two steps with gradients from the same
     batch. Optimisers that combine all parameters, such as one that clips the gradient, see
     both.
-  * Of a class without examples, log n_ic is that of ABSENT examples, which is finite.
+  * For a class without examples, n_ic is ABSENT, which is small, so that log n_ic is finite.
   * A new client trains body and both heads in its rounds, as all clients do, and keeps p_i
     alone. With ``hyper`` it keeps nothing.
   * Public implementations keep the generic head at the client, or predict with p_i alone.

@@ -22,9 +22,9 @@ For a new client, G is theta_i, so when it joins it is theta(A_i; W). L is theta
 more round, and P is theta_i with a refined head, as above. W does not change any more.
 
 In training, models are not sent. A message and an upload are W each. Let there be n types of
-nodes, and let the layers of type l have d_l numbers, and c_l output channels if they have a
-kernel. Then with a graph network of T > 0 layers of width E, and hidden width H of the network
-of a type, W has
+nodes. Let the sum be over the types l that have parameters; their layers have d_l numbers, and
+c_l output channels if they have a kernel. Then with a graph network of T > 0 layers of width E,
+and hidden width H of the network of a type, W has
 
     2 n E + E + (T - 1) (2 E^2 + E) + sum_l [(E + 1) H + (H + 1) (d_l + c_l)]
 

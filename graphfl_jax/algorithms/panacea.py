@@ -8,7 +8,7 @@ Lan et al. Panacea (IEEE TDSC 2025), after the anonymous ICLR 2024 submission of
     J = 1/|T| sum_{i in T} 1/2 ||theta~_i - theta_i||^2  +  lambda_d BCE(A^, A)     (eq. 3-5)
 
 The server takes K_s steps on J. BCE is the mean over all ordered pairs u != v. M's weights are
-constants in it, so that it trains the encoder only (eq. 8).
+constants in it, so that it trains the encoder and H0 only (eq. 8).
 
 Panacea-GN is ``lambda_d=0``; Panacea-MLP is `panacea_mlp`.
 

@@ -16,9 +16,10 @@ attention, whose logits e_ij ``algorithm.attention`` chooses:
     dot     t x_i . x_j, and e_ii = max_{j != i} e_ij + b    t > 0, one head
     given   log (A + I)_ij with the relations A              nothing is learned, one head
 
-LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In v1, e_ij
-increases with s_i + t_j, so that all clients rank all clients alike. In dot, x_i is h_i minus
-the mean over clients, divided by its norm; t and b are learned.
+LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In v1, with a
+= [a_1, a_2], e_ij increases with a_1^T W h_i + a_2^T W h_j, so that in each head all clients
+rank all clients in the same order. In dot, x_i is h_i minus the mean over clients, divided by
+its norm; t and b are learned.
 
 dV_i/dR_ij is g_i . w_j with g_i = grad V_i(u_i). ``algorithm.feedback`` is what the server
 gets:
@@ -41,7 +42,7 @@ Departures:
   * The paper's optimiser is SGD; ``server_optimizer`` may be another. The server sees no
     objective, so polyak_sgd always takes steps of server_lr.
   * v1 with ``attention_collapsed`` learns W^T a, two vectors per head, in place of W and a. It
-    has the same logits, 1 / d' of the memory, and other steps.
+    has the same logits, about 2 / d' of the memory, and other steps.
   * A new client starts from its mixture, in which the mean of the known clients' models takes
     the place of its own. After its first round its own model does. The known clients' mixtures
     and phi do not change.

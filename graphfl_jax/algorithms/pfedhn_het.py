@@ -15,8 +15,7 @@ architecture, this is `pfedhn` with another default of the width. New clients ar
 `hyper`, each with the O_k of its architecture, which does not change.
 
 Departures: those of `pfedhn`. The second paper does not describe the network of this baseline;
-its width is 32 by default, because O_k has as many numbers as the models of an architecture
-times one more than the width.
+its width is 32 by default, because O_k has (width + 1) d numbers if a model has d.
 """
 
 import dataclasses

@@ -14,9 +14,9 @@ divided by their sums, which are below 1 where A_learned has a row of 0, with
 
     B = tanh(E1 E2^T - E2 E1^T),     A_learned = the 30 largest of ReLU(B) in a row, normalised,
 
-where E1 and E2 are tanh of the clients' models times matrices. These matrices are newly drawn
-in every round and take 10 steps of SGD that bring A_learned's rows near the rows of the
-similarities exp(-||v_i - v_j||^2 / mean ||v_i - v_j||^2).
+where E1 and E2 are tanh of the clients' models, centred and scaled, times matrices. These
+matrices are newly drawn in every round and take 10 steps of SGD that bring A_learned's rows
+near the rows of the similarities exp(-||v_i - v_j||^2 / mean ||v_i - v_j||^2).
 
 Departures:
   * The regularisers are squared norms, and they have a gradient: the released code computes
@@ -25,12 +25,14 @@ Departures:
   * The released learner of SFL* imitates distances between models, which joins the clients that
     differ most; here it imitates similarities, but with ``as_released`` distances. Its
     embeddings are tables of free vectors; here they are functions of the models, so that a
-    client's number has no effect. Its loss takes all scores of a row, divided by the Euclidean
-    norm of the row, and tanh of three times their arguments; here the loss takes A_learned.
+    client's number has no effect. Its loss compares all scores of a row, not only the 30
+    largest; it divides a row by its Euclidean norm, and uses tanh(3 x) in place of tanh(x).
+    Here the loss compares A_learned.
   * When a new client joins, the mean of the known clients' uploads by its row of A^^L takes the
     place of its own upload until it uploads. Its neighbours are smoothed with both. With a
-    transductive graph, it has the initial model until then. SFL* learns no relations any more
-    when new clients have joined, and smooths all clients over the given ones.
+    transductive graph, it counts with the initial model until it joins. SFL* learns no
+    relations any more when new clients have joined, and smooths all clients over the given
+    ones.
 """
 
 from typing import Annotated, Any, NamedTuple

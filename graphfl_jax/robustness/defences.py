@@ -11,12 +11,12 @@ An update u_i is an upload minus what its client would have sent untrained; a ro
     multi_krum        the mean of the M - f best by that sum
     monotone          compares updates of a client with its earlier ones, see `monotone`
 
-A server that averages gets clip's updates, or M copies of the one update that the other
-defences make. A server that keeps its clients apart, as with hypernetworks and SFL, gets clip's
-updates too. With krum and multi_krum, its rejected clients count as untrained: a single update
-for all would make all clients equal. The other defences are refused there. If clients have
-different architectures, a defence sees the updates of each architecture by themselves, so f is
-the number of attackers among them.
+A server that averages gets clip's updates, or, with all others but monotone, M copies of one
+update. A server that holds a different model for each client, as with hypernetworks and SFL,
+gets clip's updates too. With krum and multi_krum, its rejected clients count as untrained: a
+single update for all would make all clients equal. median, trimmed_mean and geometric_median
+are refused there. If clients have different architectures, a defence sees the updates of each
+architecture by themselves, so f is the number of attackers among them.
 
 Sources: Sun, Kairouz, Suresh, McMahan, Can You Really Backdoor Federated Learning?, 2019
 (clip); Yin, Chen, Ramchandran, Bartlett, Byzantine-Robust Distributed Learning, ICML 2018

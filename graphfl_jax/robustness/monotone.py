@@ -16,12 +16,12 @@ a client that is not trusted counts as untrained. For a server that averages, it
 counts as the mean of those of the trusted clients of the cohort, weighted by numbers of
 examples, even if the server weights all clients equally. What the server keeps for this client
 alone, such as an initial embedding, becomes the mean over its trusted neighbours that have been
-in a cohort, or over all such clients if no neighbour is one. A server that keeps its clients
-apart still sees the untrained upload: Panacea's steps go towards the model that it sent, and
-SFL replaces the client's last model by it. At the first visit of a client there is no m_i, and
-s_i stays. A client whose update has a norm that is not finite gets s_i = 2, more than any
-threshold. The server does not remember this update, and its norm is not among those of the
-median.
+in a cohort, or over all such clients if no neighbour is one. A server that holds a different
+model for each client still sees the untrained upload: Panacea's steps go towards the model that
+it sent, and SFL replaces the client's last model by it. At the first visit of a client there is
+no m_i, and s_i stays. A client whose update has a norm that is not finite gets s_i = 2, more
+than any threshold. The server does not remember this update, and its norm is not among those of
+the median.
 
 Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
 quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. Then

@@ -11,11 +11,12 @@ They change an update u_i, which is the upload minus what client i would send un
                update as the two most distant honest updates are to each other
 
 m and s are the elementwise mean and standard deviation of the cohort's honest updates, or of
-all updates if none is honest. Sources: Lan et al., Panacea, IEEE TDSC 2025 (poisoning); Li, Xu,
-Chen, Giannakis, Ling, RSA, AAAI 2019 (sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer,
-NeurIPS 2017 (noise); Baruch, Baruch, Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie,
-Koyejo, Gupta, Fall of Empires, UAI 2019 (ipm); Shejwalkar, Houmansadr, Manipulating the
-Byzantine, NDSS 2021 (min_max; its direction is -s here).
+all updates if none is honest. With fewer than two honest clients in the cohort, gamma is 0.
+Sources: Lan et al., Panacea, IEEE TDSC 2025 (poisoning); Li, Xu, Chen, Giannakis, Ling, RSA,
+AAAI 2019 (sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017 (noise); Baruch,
+Baruch, Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie, Koyejo, Gupta, Fall of Empires,
+UAI 2019 (ipm); Shejwalkar, Houmansadr, Manipulating the Byzantine, NDSS 2021 (min_max; its
+direction is -s here).
 
 Departures: a malicious client attacks in every round that it takes part in. Attackers know the
 honest updates of their cohort. The size of the noise is relative to the update, and z of alie
