@@ -1,6 +1,7 @@
 """Strictness for all tests: no silent casts, no silent broadcasts, eight simulated devices."""
 
 import atexit
+import collections
 import gc
 import os
 import shutil
@@ -30,7 +31,7 @@ import jax
 import pytest
 
 from graphfl_jax.configs.values import structure
-from graphfl_jax.runs import single
+from graphfl_jax.runs import executables, single
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 # Only the user may be able to write into a folder of compiled programs.
@@ -61,6 +62,11 @@ def no_network(monkeypatch):
 
 
 PROGRAMS = {}
+# Groups of few tests that take long. For others, the number of tests says enough.
+LONG = {
+    *("test_robustness", "test_distributed", "test_examples", "test_wheel", "test_tools"),
+    *("test_sweep", "test_resume", "test_traffic", "test_shards", "test_tpe"),
+}
 
 
 @pytest.fixture
@@ -69,9 +75,8 @@ def shared_programs(monkeypatch):
     make = single.program_of
 
     def program_of(experiment, config, mesh=None, **models):
-        inputs = {"seed", "eval_every", "checkpoint_every"}
         key = (
-            structure(config, without=inputs),
+            structure(config, without=executables.OUTSIDE),
             experiment.federation.sha256,
             mesh,
             *models.values(),
@@ -100,7 +105,17 @@ def free_memory_maps():
 
 @pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items):
-    """Tests of one file run in one process, unless they name another group."""
+    """Tests of one file run in one process, unless they name another group.
+
+    The longest groups come first, so that no process waits for one of them at the end.
+    """
+    sizes = collections.Counter()
     for item in items:
         if not item.get_closest_marker("xdist_group"):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
+        sizes[_group(item)] += 1
+    items.sort(key=lambda item: (_group(item) not in LONG, -sizes[_group(item)], _group(item)))
+
+
+def _group(item):
+    return item.get_closest_marker("xdist_group").args[0]

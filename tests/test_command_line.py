@@ -127,7 +127,7 @@ def test_help_with_a_word_lists_the_fields_of_that_configuration(tmp_path):
 
 
 @pytest.mark.parametrize("error", ["MemoryError()", "RuntimeError('RESOURCE_EXHAUSTED: x')"])
-def test_too_little_memory_ends_in_one_line(error):
+def test_too_little_memory_ends_in_one_line(error, tmp_path):
     words = f"""
 import sys
 from graphfl_jax.commands import theory
@@ -139,10 +139,8 @@ def main():
 main.__module__, sys.argv = theory.__name__, ["theory"]
 launch(main)
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", words], env=ENVIRONMENT, capture_output=True, text=True
-    )
-    assert (ended.returncode, ended.stdout) == (2, "")
+    ended = scripted(words, cwd=tmp_path)
+    assert (ended.status, ended.stdout) == (2, "")
     (line,) = ended.stderr.splitlines()
     assert line.startswith("error: the memory of this machine or its devices is too small; ")
 

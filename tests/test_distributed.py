@@ -53,8 +53,7 @@ for method in test_distributed.METHODS:
 
 
 def environment(devices):
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    flags += " --xla_backend_optimization_level=0"
+    flags = re.sub(r"(?<=device_count=)\d+", str(devices), os.environ["XLA_FLAGS"])
     return os.environ | {"PYTHONPATH": str(ROOT), "XLA_FLAGS": flags}
 
 

@@ -10,6 +10,8 @@ from graphfl_jax.commands.common import trackers
 from graphfl_jax.metrics import CLASSIFICATION, metric_summary, with_metrics
 from tests.federations import small_config, two_clusters
 
+pytestmark = pytest.mark.usefixtures("shared_programs")
+
 
 def compiled(name, outputs, y, real):
     return float(jax.jit(metrics.METRICS[name])(np.float32(outputs), y, np.array(real)))

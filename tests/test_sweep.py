@@ -520,7 +520,7 @@ def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     words += ["--grid.hparams.client_lr=0.1,0.05,0.03,0.02,0.01,0.005"]
     path = tmp_path / "here/trials.jsonl"
     first = subprocess.Popen(
-        command("sweep", *small_words(words=words), *words),
+        command("sweep", *small_words("fl60.py:local", words=words), *words),
         env=ENVIRONMENT,
         cwd=tmp_path,
         stderr=subprocess.DEVNULL,
@@ -535,9 +535,11 @@ def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
     assert 0 < len(kept) <= 18
     path.write_text(complete + kept[0][:100])
 
-    status, _, errors = launched_small("sweep", *words, cwd=tmp_path)
+    status, _, errors = launched_small("sweep", *words, cwd=tmp_path, file="fl60.py:local")
     assert status == 2 and "already holds a sweep; add --resume" in errors
-    status, printed, errors = launched_small("sweep", *words, "--resume", cwd=tmp_path)
+    status, printed, errors = launched_small(
+        *("sweep", *words, "--resume"), cwd=tmp_path, file="fl60.py:local"
+    )
     assert status == 0, errors
     assert f"line {len(kept) + 1} is damaged" in errors
     assert f"{18 - len(kept)} runs in" in printed and f"{len(kept)} were in trials" in printed

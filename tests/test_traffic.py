@@ -20,6 +20,7 @@ from graphfl_jax.data.relations import dense
 from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import Units, standardised, task_of
+from graphfl_jax.models import gru
 from graphfl_jax.program import make_program
 
 SENSORS = ["773869", "767541", "767542", "717447"]
@@ -317,7 +318,10 @@ def test_errors_are_in_the_units_of_the_targets():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
-def test_results_have_errors_in_units_and_a_resumed_run_has_the_same(root, tmp_path):
+def test_results_have_errors_in_units_and_a_resumed_run_has_the_same(
+    root, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(gru, "UNROLL", 1)  # it compiles faster
     small = {"rounds": 2, "eval_every": 1, "cohort_size": 2, "batch_size": 4, "local_steps": 2}
     small |= {"model.hidden": (5,), "clients_per_eval": 3}
     data = {"data.root": str(root), "data.source": "real"}

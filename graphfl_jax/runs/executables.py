@@ -136,7 +136,7 @@ class Kept:
         lowered = function.lower(*arguments)
         result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
         if not self.folder or not _can_be_pickled(result):
-            return lowered.compile(options)
+            return lowered.compile(options or None)  # JAX shares only those without options
         key = _sha256("\n".join((lowered.as_text(), *_shapes(arguments), machine())).encode())
         blob = _read(self.folder, key.hex())
         executable = None
