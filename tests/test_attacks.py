@@ -25,6 +25,7 @@ from graphfl_jax.robustness.attacks import (
     backdoor,
     label_flip,
     label_flip_wrong,
+    poison_with,
     trigger,
     with_attack_order,
 )
@@ -131,6 +132,18 @@ def test_only_training_labels_of_malicious_clients_are_changed(name):
     np.testing.assert_array_equal(differs, malicious)
     same = before._replace(train=before.train._replace(y=after.train.y))
     jax.tree.map(np.testing.assert_array_equal, after, same)
+
+
+def test_attackers_with_equal_labels_draw_different_ones():
+    """Two clients with 200 examples of class 0; half of 200 coins agree, give or take 4 * 7."""
+    train = Examples(
+        np.zeros((2, 200, 1), np.float32), np.zeros((2, 200), np.int32), np.full(2, 200)
+    )
+    data = two_clusters(2).data._replace(train=train, attack_rank=np.arange(2))
+    attack = label_flip(train_data=train, classes=2)
+    after = poison_with(attack, Attackers(jnp.float32(1.0), 2)).data(data, KEY)
+    first, second = np.asarray(after.train.y)
+    assert abs(np.sum(first == second) - 100) < 28
 
 
 # -------------------------------------------------------------------------------- attackers
@@ -375,6 +388,27 @@ def test_noise_has_the_given_size_relative_to_each_update():
     updates = np.random.default_rng(0).normal(size=(2, 50_000)) * np.array([[1.0], [0.01]])
     added = attacked("noise", np.ones(2, bool), updates) - updates
     np.testing.assert_allclose(added.std(axis=1) / updates.std(axis=1), 3.0, rtol=0.02)
+
+
+def test_noise_of_attackers_and_rounds_is_independent():
+    """Correlations of d independent pairs deviate by 1 / sqrt(d) from 0."""
+    d, none = 10_000, jnp.zeros(2, bool)
+    updates, change = jnp.ones((2, d)), ATTACKS["noise"](attack_sigma=3.0)
+    rounds = [
+        change(updates, Known(none, updates, jnp.arange(2), played, jax.random.key(played)))
+        for played in (1, 2)
+    ]
+    correlations = np.corrcoef(np.concatenate(rounds))  # [4, 4], two attackers in two rounds
+    assert np.abs(correlations - np.eye(4)).max() < 5 / np.sqrt(d)
+
+
+@pytest.mark.parametrize("name", ["own_target", "shared_target"])
+def test_targets_have_the_given_standard_deviation(name):
+    """20,000 draws: the error is 1 / sqrt(40,000) = 0.5 % of it."""
+    sent = jnp.zeros((2, 20_000))  # so that a whole step is the target
+    change = ATTACKS[name](attack_target=2.0, attack_step=1.0)
+    targets = change(sent, Known(jnp.zeros(2, bool), sent, jnp.arange(2), 0, KEY))
+    np.testing.assert_allclose(np.std(targets, axis=1), 2.0, rtol=0.02)
 
 
 @pytest.mark.parametrize("name", ["own_target", "shared_target"])

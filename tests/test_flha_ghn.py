@@ -13,7 +13,7 @@ import pytest
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.flha_ghn import SMALL as VECTOR
-from graphfl_jax.algorithms.flha_ghn import flha_ghn
+from graphfl_jax.algorithms.flha_ghn import Model, flha_ghn
 from graphfl_jax.algorithms.hyper import ServerFit
 from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedhn_het import pfedhn_het
@@ -389,6 +389,21 @@ def test_new_clients_refine_all_layers_of_generated_models():
         assert_equal(jax.device_get(state.server.weights), weights)
     sent = algorithm.download(states[-1].server, 1, 3)
     assert_equal(jax.device_get(sent.params), generated(generator, weights, 1))
+
+
+def test_each_of_several_new_clients_gets_its_own_model_back():
+    """Client 5 uploads what it received plus 1, and client 6 plus 2."""
+    generator = type_table(models=(SHALLOW,))
+    algorithm = method(generator, (SHALLOW,), epochs=0)
+    server = algorithm.server
+    weights, ids = drawn(start_of(generator)), jnp.array([5, 6], jnp.int32)
+    made = generator.generate(weights, 0)
+    joined = server.admit(weights, ids, two_clusters().data.graph, KEY)
+    uploads = Model(jax.tree.map(lambda leaf: jnp.stack([leaf + 1, leaf + 2]), made))
+    after = server.adapt_new_clients(joined, Cohort(ids, jnp.ones(2)), uploads, KEY)
+    for state, i, step in ((joined, 6, 0), (after, 3, 0), (after, 5, 1), (after, 6, 2)):
+        sent = algorithm.download(state, 0, jnp.int32(i)).params
+        assert_equal(sent, jax.tree.map(lambda leaf: leaf + step, made))  # noqa: B023
 
 
 def test_new_clients_of_pfedhn_het_fit_their_embeddings_alone():

@@ -424,6 +424,22 @@ def test_a_new_client_of_feddistill_receives_the_mean_of_all_and_changes_none():
     np.testing.assert_array_equal(server.download(known, 1).count, [1, 0])
 
 
+def test_the_head_server_of_fedgh_keeps_its_optimisers_state_from_round_to_round():
+    """Two rounds of three steps."""
+    algorithm = fedgh(
+        *(MODELS[:1], TRAIN),
+        **INPUTS,
+        server_optimizer=optax.scale_by_schedule(lambda step: 0.0),
+        server_steps=3,
+    )
+    server = algorithm.server.init(KEY, relations.from_edges(1, []))
+    cohort = Cohort(jnp.array([0], jnp.int32), jnp.ones(1))
+    means = ClassMeans(jnp.ones((1, CLASSES, 2)), jnp.ones((1, CLASSES), jnp.int32))
+    for _ in range(2):
+        server = algorithm.server.aggregate(server, cohort, means, KEY)
+    assert server.opt_state.count == 6
+
+
 # ------------------------------------------------------------------------------- identities
 
 CLUSTERS = two_clusters().data

@@ -852,10 +852,16 @@ def test_pfedhn_keeps_the_embeddings_of_clients_that_were_not_sampled():
         targets = jax.tree.map(lambda leaf: leaf + 1.0, sent)
         for _ in range(2):  # in the second round there is momentum
             servers.append(algorithm.aggregate(servers[-1], cohort, targets, key))
-        return [server.weights["embeddings"] for server in servers]
+        traces = [optax.tree_utils.tree_get(one.opt_state, "trace") for one in servers]
+        return [one.weights["embeddings"] for one in servers], [
+            one["embeddings"] for one in traces
+        ]
 
-    embeddings = jax.device_get(embeddings_of_rounds(KEY))
+    embeddings, traces = jax.device_get(embeddings_of_rounds(KEY))
     rest = np.array([0, 2, 3, 5, 6])
+    for trace in traces:
+        np.testing.assert_array_equal(trace[rest], 0)
+    assert (np.abs(traces[-1])[cohort.ids].max(1) > 1e-6).all()
     for old, new in zip(embeddings, embeddings[1:], strict=False):
         np.testing.assert_array_equal(new[rest], old[rest])
         assert (np.abs(new - old)[cohort.ids].max(1) > 1e-6).all()

@@ -287,6 +287,20 @@ def test_balanced_dirichlet_has_equal_sizes_and_skew_by_beta():
     assert by_beta[0.05] > 0.6 > by_beta[0.5] > 0.25 > by_beta[1000.0]
 
 
+def test_balanced_dirichlet_counts_have_the_variance_of_a_beta_binomial():
+    """The first client draws m = 100 of 200 examples, so that no class is used up."""
+    labels, m, beta = np.arange(200) % 2, 100, 0.5
+    counts = [
+        np.sum(labels[label_skew.dirichlet(clients=2, beta=beta, seed=seed)(labels, 2)[0]])
+        for seed in range(1000)
+    ]
+    # m p (1 - p) (m + 2 beta) / (2 beta + 1) with p = 1/2; beta / 2 has 1675.
+    variance = 100 * (1 / 4) * (100 + 1) / 2  # 1262.5
+    # The count is nearly m times an arcsine variable, whose fourth moment is 1.5 variance^2. So
+    # the variance of 1,000 draws has the relative error sqrt((1.5 - 1) / 1000) = 2.2 %.
+    np.testing.assert_allclose(np.mean((np.array(counts) - m / 2) ** 2), variance, rtol=0.09)
+
+
 def test_unbalanced_dirichlet_shares_have_the_moments_of_the_distribution():
     """A share of Dir(beta 1_N) has mean 1 / N and variance (N - 1) / (N^2 (N beta + 1))."""
     labels, n, beta = np.arange(40000) % 400, 10, 0.5
@@ -450,6 +464,18 @@ def test_classes_of_simulated_images_can_be_recognised():
     distances = np.square(x[600:, None] - means).sum(-1)
     assert np.mean(distances.argmin(1) == y[600:]) > 0.8
     assert (np.bincount(y[:600]) == 60).all() and (np.bincount(y[600:]) == 20).all()
+
+
+def test_each_example_of_a_client_is_in_exactly_one_split():
+    split = np.array(["train"] * 10 + ["test"] * 3)
+    parts = image_sets._splits(split, 0, 0.2, seed=0)
+    assert {name: len(rows) for name, rows in parts.items()} == {
+        "train": 8,
+        "val": 2,
+        "test": 3,
+    }
+    assert sorted(np.concatenate(list(parts.values()))) == list(range(13))
+    assert sorted(parts["test"]) == [10, 11, 12]
 
 
 @pytest.mark.parametrize("test, sizes", [("official", (48, 12, 20)), ("own", (36, 12, 12))])

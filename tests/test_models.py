@@ -11,8 +11,9 @@ import pytest
 from graphfl_jax.algorithms.hyper import ServerFit
 from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.data import relations
+from graphfl_jax.hypernets.architecture_ghn import architecture_ghn
 from graphfl_jax.hypernets.generator import generator
-from graphfl_jax.hypernets.output import OUTPUTS, SCALE, output_layer
+from graphfl_jax.hypernets.output import OUTPUTS, output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.layers import dense
@@ -128,7 +129,7 @@ def test_output_forms_follow_their_formulas(form, size):
         assert "base" not in weights
         np.testing.assert_allclose(params["body"]["Dense_0"]["bias"], v[:4], rtol=1e-6)
         return
-    assert np.abs(v).max() < 5 * SCALE
+    assert np.abs(v).max() < 5 * 0.01  # the scale of the docstring
     base = weights["base"]
     kernel = np.asarray(base["body"]["Dense_0"]["kernel"])
     if form == "residual":
@@ -144,6 +145,29 @@ def test_output_forms_follow_their_formulas(form, size):
     if form == "head":
         head = np.asarray(base["head"]["Dense_0"]["kernel"]) + v[6:].reshape(4, 2)
         np.testing.assert_allclose(params["head"]["Dense_0"]["kernel"], head, rtol=1e-5)
+
+
+def test_shared_factors_of_kernels_start_in_one_over_root_fan_in():
+    """The standard deviation of n normal numbers deviates by 1 / sqrt(2 n)."""
+    model = mlp(inputs=(50,), hidden=(20,), outputs=2, task=CLASSIFICATION)
+    factors = output_layer(model, output="lora", rank=100).init(jax.random.key(0), 1)["factors"]
+    kernels = (factors["body"]["Dense_0"]["kernel"], factors["head"]["Dense_0"]["kernel"])
+    for fan_in, kernel in zip((50, 20), kernels, strict=True):
+        a = np.asarray(kernel["a"])
+        assert a.shape == (fan_in, 100) and not kernel["b"].any()
+        assert abs(np.std(a) * np.sqrt(fan_in) - 1) < 4 / np.sqrt(2 * a.size)
+
+
+def test_hidden_kernels_of_each_type_of_layers_start_xavier_normal():
+    """Variance 2 / (inputs + outputs) of the network of a type, not of those of all types."""
+    model = mlp(inputs=(2,), hidden=(3, 4), outputs=5, task=CLASSIFICATION)
+    generates = architecture_ghn(models=(model,), ghn_depth=0, ghn_hidden=200)
+    kernel = np.asarray(generates.init(jax.random.key(0))["hidden"]["kernel"])
+    assert kernel.shape == (3, 4, 200)  # three types of layers; the inputs are a fourth type
+    # Squares of normal numbers have a relative deviation of sqrt(2), of truncated ones less.
+    np.testing.assert_allclose(
+        np.mean(kernel**2), 2 / (4 + 200), rtol=4 * np.sqrt(2 / kernel.size)
+    )
 
 
 @pytest.mark.parametrize("form", OUTPUTS)

@@ -1,5 +1,6 @@
 """pFedGAT: against references, and where it is another method."""
 
+import dataclasses
 import functools
 import itertools
 import json
@@ -15,7 +16,7 @@ import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.algorithms import attention
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.algorithms.pfedgat import FEEDBACK, pfedgat
+from graphfl_jax.algorithms.pfedgat import FEEDBACK, AttentionServer, pfedgat
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ClientData, ClientModel, Cohort, FederatedData
 from graphfl_jax.data import relations
@@ -59,14 +60,22 @@ def data(clients=3):
     return FederatedData(examples(0, clients), parts, relations.from_edges(clients, []))
 
 
-def method(name="direct", feedback="gradient", rate=0.5, clients=3, **settings):
+def method(
+    name="direct",
+    feedback="gradient",
+    rate=0.5,
+    clients=3,
+    model=PLANE,
+    optimizer=optax.sgd,
+    **settings,
+):
     return pfedgat(
-        PLANE,
+        model,
         sgd_trainer(optax.sgd(RATE), steps=2, batch_size=None),
         num_clients=clients,
         attention=(ATTENTIONS | FIXED)[name],
         feedback=FEEDBACK[feedback](**settings),
-        server_optimizer=optax.sgd(rate),
+        server_optimizer=optimizer(rate),
     )
 
 
@@ -363,6 +372,117 @@ def test_dot_gives_equal_shares_to_a_model_that_is_the_mean_of_all(clients):
     (logits,) = own.logits(weights, models)
     np.testing.assert_allclose(jax.nn.softmax(logits[-1]), 1 / (clients + 1), rtol=1e-5)
     assert np.ptp(np.asarray(logits[0])) > 0.1  # of the others
+
+
+# ------------------------------------------------------------------------ one function
+
+MODELS = np.random.default_rng(6).normal(size=(3, D)).astype(np.float32)
+SHARES = np.array([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7], [0.2, 0.2, 0.6]], np.float32)
+
+
+def server_of(opt_state=(), signs=()):
+    """The server of direct with three models and the shares SHARES, whose logits are log R."""
+    uploads = {"body": (), "head": jnp.asarray(MODELS)}
+    mixing = jnp.asarray(SHARES)
+    return AttentionServer(uploads, mixing, jnp.log(mixing), opt_state, signs)
+
+
+@pytest.mark.parametrize("feedback", ["update", "spsa"])
+def test_clients_of_a_part_of_the_federation_change_their_own_logits(feedback):
+    """With dV_i/dR_ij = s_ij, d/dB_ij = R_ij (s_ij - sum_k R_ik s_ik). Client 1 is absent."""
+    rng, ids, step = np.random.default_rng(7), [0, 2], 0.1
+    models = rng.normal(size=(2, D)).astype(np.float32)
+    shares, rate = SHARES[ids], 0.5
+    if feedback == "update":
+        signs, sent, settings = (), (), {}
+        slopes = (shares @ MODELS - models) @ MODELS.T  # g_i . w_j
+    else:
+        signs = np.array([[1, 1, -1], [-1, 1, 1], [-1, 1, -1]], np.float32)
+        sent, settings = (jnp.array([0.3, 0.9]), jnp.array([0.2, 0.4])), {"spsa_step": step}
+        # (V+ - V-) / 2c D_ij is the derivative by log R_ij.
+        slopes = np.array([[0.1], [0.5]]) / (2 * step) * signs[ids] / shares
+    algorithm = method(feedback=feedback, rate=rate, **settings)
+    server = server_of(algorithm.server.init(KEY, None).opt_state, signs)
+    cohort = Cohort(jnp.array(ids, jnp.int32), jnp.ones(2))
+    uploads = ({"body": (), "head": jnp.asarray(models)}, sent)
+    after = algorithm.server.aggregate(server, cohort, uploads, KEY)
+    expected = np.log(SHARES)
+    expected[ids] -= rate * shares * (slopes - np.sum(shares * slopes, axis=1, keepdims=True))
+    assert np.abs(expected - np.log(SHARES))[ids].max(axis=1).min() > 0.01
+    np.testing.assert_allclose(after.weights, expected, rtol=1e-4, atol=1e-5)
+    kept = [models[0], MODELS[1], models[1]]
+    np.testing.assert_array_equal(after.uploads["head"], kept)
+
+
+def test_the_servers_optimiser_keeps_its_state_from_round_to_round():
+    counting = optax.scale_by_schedule(lambda step: 0.0)
+    algorithm = method(feedback="update", optimizer=lambda rate: counting)
+    server = algorithm.server.init(KEY, None)
+    cohort = Cohort(jnp.arange(3, dtype=jnp.int32), jnp.ones(3))
+    for _ in range(2):
+        server = algorithm.server.aggregate(server, cohort, (server.uploads, ()), KEY)
+    assert server.opt_state.count == 2
+
+
+def test_the_gradient_is_that_of_the_model_that_a_client_predicts_with():
+    """With a doubled head, V = mean (2 x . u - y)^2, and dV/du = mean 4 (2 x . u - y) x."""
+    model = dataclasses.replace(
+        PLANE, recalibrate=lambda params, examples: params | {"head": 2 * params["head"]}
+    )
+    own = data()
+    train, val = (tree.take(part, 0) for part in (own.train, own.evals["val"]))
+    u = MODELS[0]
+    message = ({"body": (), "head": jnp.asarray(u)}, ())
+    _, (_, sent), _ = method(model=model).client.local(
+        *(message, ()), jax.tree.map(jnp.asarray, ClientData(train, val)), KEY
+    )
+    x, y = val.x[: val.count], val.y[: val.count, 0]
+    expected = np.mean(4 * (2 * x @ u - y)[:, None] * x, axis=0)
+    np.testing.assert_allclose(sent["head"], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_new_client_starts_from_the_mean_and_changes_no_known_mixture():
+    """Its logits in direct are 0, so that it gets equal shares of all."""
+    algorithm, new = method(), jnp.array([3], jnp.int32)
+    graph = relations.from_edges(4, [])
+    server = algorithm.server.admit(server_of(), new, graph, KEY)
+    shares = [[*row, 0.0] for row in SHARES] + [[0.25] * 4]
+    np.testing.assert_allclose(server.mixing, shares, rtol=1e-6)
+    np.testing.assert_allclose(server.uploads["head"], [*MODELS, MODELS.mean(0)], rtol=1e-5)
+    np.testing.assert_allclose(server.weights, np.pad(np.log(SHARES), (0, 1)), rtol=1e-6)
+
+
+def test_given_shares_in_training_leave_out_the_new_clients_of_the_graph():
+    """On the path 0 - 1 - 2, client 1 has three senders with itself, of which 2 is new."""
+    own, path = attention.given(), relations.from_edges(3, [(0, 1), (1, 2)])
+    shares = own.init(KEY, path, (2, D))
+    np.testing.assert_allclose(shares, [[1 / 2, 1 / 2], [1 / 2, 1 / 2]], rtol=1e-6)
+    everyone = [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]]
+    np.testing.assert_allclose(own.grown(shares, path), everyone, rtol=1e-6)
+
+
+def test_dot_starts_with_its_scale_times_the_products_of_directions():
+    """The models have the mean 0. cos of (1, 0) and (-1, -1) is -1 / sqrt 2."""
+    models = jnp.array([[1.0, 0.0], [0.0, 1.0], [-1.0, -1.0]])
+    own = ATTENTIONS["dot"]
+    logits = own.logits(own.init(KEY, None, models.shape), models)
+    np.testing.assert_allclose(logits[0, 0, 1:], [0.0, -1.5 / 2**0.5], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["v1", "collapsed", "v2"])
+def test_first_weights_have_the_variance_of_one_over_their_inputs(name):
+    """W has d inputs and a has d'; both are drawn independently."""
+    make, d, size = attention.v2 if name == "v2" else attention.v1, 100, 400
+    settings = {"attention_collapsed": True} if name == "collapsed" else {}
+    heads = 50 if name == "collapsed" else 2  # so that there are 10,000 numbers or more
+    own = make(attention_heads=heads, attention_size=size, **settings)
+    weights = own.init(KEY, None, (3, d))
+    w = weights if name == "collapsed" else weights["W"]
+    assert np.std(w) == pytest.approx(1 / 10, rel=0.02)
+    if name != "collapsed":
+        a = np.ravel(weights["a"])  # 800 numbers or more
+        assert np.std(a) == pytest.approx(1 / 20, rel=0.1)
+        assert abs(np.corrcoef(a, np.ravel(w)[: a.size])[0, 1]) < 0.2
 
 
 # ------------------------------------------------------------------------ in a run

@@ -69,6 +69,22 @@ def test_windows_have_one_scale_for_all_states():
     assert len(np.unique(windows[0])) == 144  # the months of twelve years
 
 
+def test_windows_are_months_in_a_row_from_2008_to_2019(monkeypatch):
+    """State s has the temperature 100 s + m in month m from January 2008, so 4843 at most."""
+    state, month = np.arange(48)[:, None], np.arange(-113 * 12, 12 * 12)
+    table = np.float64(100 * state + month).reshape(48, 125, 12)
+    monkeypatch.setattr(tpt48, "simulate", lambda generator_seed: table)
+    loaded = load(source="simulated", protocol="windows")
+    windows = 4843 * np.concatenate(all_examples(loaded), -1)  # [48, 133, 12], shuffled in time
+    order = windows[..., 0].argsort(axis=1)
+    windows = np.take_along_axis(windows, order[..., None], axis=1)
+    expected = 100 * state[..., None] + np.arange(133)[:, None] + np.arange(12)
+    np.testing.assert_allclose(windows, expected, atol=0.01)
+    for offset, scale in (loaded.loader_scaling.inputs, loaded.loader_scaling.targets):
+        np.testing.assert_array_equal(offset, np.zeros((1, 6)))
+        np.testing.assert_array_equal(scale, np.full((1, 6), 4843))
+
+
 @pytest.mark.parametrize(
     "number, change, named",
     [
@@ -162,6 +178,21 @@ def test_several_processes_download_at_once(tmp_path, lines, monkeypatch):
     assert [path.name for path in (tmp_path / "tpt48").iterdir()] == [
         "climdiv-tmpcst-v1.0.0-20260806"
     ]
+
+
+def test_every_state_has_its_number_of_neighbours():
+    """Counted on a map by land and rivers: Missouri and Tennessee have eight, Maine has one."""
+    number = dict(AL=4, AZ=4, AR=6, CA=3, CO=6, CT=3, DE=3, FL=2, GA=5, ID=6, IL=5, IN=4)
+    number |= dict(IA=6, KS=4, KY=7, LA=3, ME=1, MD=4, MA=5, MI=3, MN=4, MS=4, MO=8, MT=4)
+    number |= dict(NE=6, NV=5, NH=3, NJ=3, NM=4, NY=5, NC=4, ND=3, OH=5, OK=6, OR=4, PA=6)
+    number |= dict(RI=2, SC=2, SD=6, TN=8, TX=4, UT=5, VT=3, VA=5, WA=2, WV=5, WI=4, WY=6)
+    postal = [abbreviation for _, abbreviation, *_ in us_states.STATES]
+    found = np.bincount(np.ravel(us_states.BORDERS), minlength=48)
+    assert dict(zip(postal, found.tolist(), strict=True)) == number
+    pairs = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
+    assert len(pairs) == len(us_states.BORDERS) == sum(number.values()) / 2 == 105
+    # Of the four states around a corner, two pairs only touch.
+    assert not pairs & {frozenset(("AZ", "CO")), frozenset(("NM", "UT"))}
 
 
 def test_borders_are_equal_to_the_published_ones(data_root):

@@ -135,6 +135,29 @@ def test_weights_are_computed_from_distances(root):
     np.testing.assert_allclose(weights, expected, rtol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "sensors, listed, complete, variance",
+    [
+        # Of 300, 900 and 1500, with mean 900; the list is of more sensors than are loaded.
+        ("AB", "A,B,C", False, (600**2 + 0 + 600**2) / 3),
+        # The sensors are all of the data set, whatever the list has.
+        ("ABC", "A,B,C,D", True, (600**2 + 0 + 600**2) / 3),
+        # Without a list, also of 3300; the mean is 1500.
+        ("AB", "", False, (1200**2 + 600**2 + 0 + 1800**2) / 4),
+    ],
+)
+def test_sigma_is_that_of_all_sensors_of_the_data_set(
+    tmp_path, sensors, listed, complete, variance
+):
+    names = roads.RoadFiles("no.pkl", "distances.csv", "sensors.txt", "no.csv")
+    (tmp_path / "distances.csv").write_text("A,B,300\nB,C,900\nC,A,1500\nA,D,3300\n")
+    if listed:
+        (tmp_path / "sensors.txt").write_text(listed)
+    given = {"source": "distances", "series": "speeds.h5", "complete": complete}
+    weights = np.asarray(dense(roads.relations_of(list(sensors), tmp_path, names, **given)))
+    assert weights[1, 0] == pytest.approx(np.exp(-(300**2) / variance))  # [receiver, sender]
+
+
 def test_a_part_of_the_distances_is_refused(tmp_path):
     """Otherwise the sensors of the lost rows would have no relations."""
     names = roads.RoadFiles("no.pkl", "distances.csv", "no.txt", "no.csv")
@@ -314,6 +337,23 @@ def test_errors_are_in_the_units_of_the_targets():
     )
     assert errors["15 min"]["mape_seen"] is None and errors["60 min"]["mape_seen"] > 0
     assert error_cell(errors["15 min"]) == "none"
+
+
+def test_errors_of_clients_are_averaged_before_roots_and_shares():
+    """From the means of two clients; the second one misses half of its targets."""
+    means = {"abs": (3, 1), "square": (9, 1), "seen": (1, 0.5)}
+    means |= {"abs_seen": (4, 1), "square_seen": (8, 1), "share_seen": (0.3, 0.1)}
+    units = Units("mph", mean=50.0, std=10.0, step=5, missing=0.0)
+    extras = {name: np.tile(np.array(own)[:, None], 3) for name, own in means.items()}
+    errors = task_of("regression", units).summarize(extras)
+    assert list(errors) == ["15 min", "30 min", "60 min"]
+    seen = (1 + 0.5) / 2
+    for found in errors.values():
+        assert found["mae"] == pytest.approx((3 + 1) / 2)
+        assert found["rmse"] == pytest.approx(np.sqrt((9 + 1) / 2))
+        assert found["mae_seen"] == pytest.approx((4 + 1) / 2 / seen)
+        assert found["rmse_seen"] == pytest.approx(np.sqrt((8 + 1) / 2 / seen))
+        assert found["mape_seen"] == pytest.approx(100 * (0.3 + 0.1) / 2 / seen)
 
 
 @pytest.mark.slow
