@@ -150,7 +150,8 @@ def test_output_forms_follow_their_formulas(form, size):
 def test_shared_factors_of_kernels_start_in_one_over_root_fan_in():
     """The standard deviation of n normal numbers deviates by 1 / sqrt(2 n)."""
     model = mlp(inputs=(50,), hidden=(20,), outputs=2, task=CLASSIFICATION)
-    factors = output_layer(model, output="lora", rank=100).init(jax.random.key(0), 1)["factors"]
+    output = output_layer(model, output="lora", rank=100)
+    factors = jax.jit(output.init, static_argnums=1)(jax.random.key(0), 1)["factors"]
     kernels = (factors["body"]["Dense_0"]["kernel"], factors["head"]["Dense_0"]["kernel"])
     for fan_in, kernel in zip((50, 20), kernels, strict=True):
         a = np.asarray(kernel["a"])
@@ -162,7 +163,7 @@ def test_hidden_kernels_of_each_type_of_layers_start_xavier_normal():
     """Variance 2 / (inputs + outputs) of the network of a type, not of those of all types."""
     model = mlp(inputs=(2,), hidden=(3, 4), outputs=5, task=CLASSIFICATION)
     generates = architecture_ghn(models=(model,), ghn_depth=0, ghn_hidden=200)
-    kernel = np.asarray(generates.init(jax.random.key(0))["hidden"]["kernel"])
+    kernel = np.asarray(jax.jit(generates.init)(jax.random.key(0))["hidden"]["kernel"])
     assert kernel.shape == (3, 4, 200)  # three types of layers; the inputs are a fourth type
     # Squares of normal numbers have a relative deviation of sqrt(2), of truncated ones less.
     np.testing.assert_allclose(

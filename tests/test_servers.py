@@ -179,7 +179,7 @@ def test_the_allocation_of_cfl_is_equal_shares_within_a_cluster():
     shares = server.allocation(state)
     expected = [[1 / 2, 0, 1 / 2], [0, 1, 0], [1 / 2, 0, 1 / 2]]
     np.testing.assert_array_equal(shares, expected)
-    state = server.aggregate(state, cohort_of(0, 1, 2), models(rows), KEY)
+    state = jax.jit(server.aggregate)(state, cohort_of(0, 1, 2), models(rows), KEY)
     for i in range(3):
         np.testing.assert_allclose(
             server.download(state, i)["head"], expected[i] @ np.array(rows)
