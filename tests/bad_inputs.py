@@ -479,7 +479,7 @@ FLAGS = [
     ),
     (
         [FL60, "--config.new_clients.fraction=1"],
-        r"new_clients.fraction=1.0 makes 60 .*set it in \[0.0167",
+        r"new_clients.fraction=1.0 makes 60 .*set it in \[0.017",
     ),
     (
         [FL60, "--config.new_clients.fraction=0.95"],
@@ -761,6 +761,11 @@ OTHERS = [
     ("theory", ["--page=no.md#a"], "page=no.md is not a file; choose a page that has the line"),
     ("figures", ["--page=no.md#a"], "page=no.md is not a file; choose a page that has the"),
     ("bench", [FL60, "--page=no.md#a"], "page=no.md is not a file; choose a page that has the"),
+    (
+        "tables",
+        ["--methods=local,local"],
+        "methods=local,local has a repeated entry; name each",
+    ),
     ("tables", ["tpt48"], "config=tpt48 is not read, since tables has no configuration"),
     ("tables", ["--config.rounds=3"], "^config.rounds=3 is not read, since tables has no"),
     ("figures", ["--config.rounds=3"], "config.rounds=3 is not read, since panacea_3c has its"),

@@ -216,6 +216,8 @@ def test_provenance_states_command_commit_and_versions():
     argv = [f"{ROOT}/experiments/tables.py", *words]
     expected = "python -m experiments.tables --table=panacea_2 --seeds=5 "
     assert command(argv) == expected + "--config=configs/tpt48.py:panacea"
+    argv_of_spaces = ["/home/ann/my work/experiments/tables.py", *argv[1:]]
+    assert command(argv_of_spaces) == command(argv)
     assert command(["experiments.tables", "--config.model.weights=/data/r18.pth"]) == (
         "python -m experiments.tables --config.model.weights=r18.pth"
     )

@@ -113,7 +113,7 @@ def test_categories_are_not_joined_and_numbers_are():
         for name, rate, score in (
             ("fedavg", 0.1, 0.5),
             ("ditto", 0.1, 0.6),
-            ("ditto", 0.2, 0.4),
+            ("ditto", np.float64(0.2), 0.4),  # as from np.geomspace
         )
     ]
     board = {

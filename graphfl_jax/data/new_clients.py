@@ -47,7 +47,8 @@ def hold_out(
     if not 0 < new_clients < total:
         raise ValueError(
             f"new_clients.fraction={fraction} makes {new_clients} of the {total} clients of "
-            f"{federation.name} new clients; set it in [{1 / total:.3g}, 1), or to 0 for none"
+            f"{federation.name} new clients; set it in "
+            f"[{math.ceil(1000 / total) / 1000:.3g}, 1), or to 0 for none"
         )
     # Three numbers, because the clients' splits are seeded by two.
     order = np.random.default_rng([seed, total, new_clients]).permutation(total)

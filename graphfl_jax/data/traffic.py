@@ -208,7 +208,7 @@ def split_sizes(file, steps) -> tuple[int, int, int]:
     if min(train, examples - train - test, test) < 1:
         raise ValueError(
             f"{file}: {steps} steps are too few for training, validation and test examples of "
-            f"{PAST + FUTURE} steps; give at least {PAST + FUTURE + 4}"
+            f"{PAST + FUTURE} steps; give at least {PAST + FUTURE + 8}"
         )
     return train, examples - train - test, test
 

@@ -1,6 +1,6 @@
 """Checks of flags whose values are lists."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from graphfl_jax.settings import Choice
 
@@ -18,15 +18,17 @@ def check_list(flag: str, words: list[str]) -> None:
         )
 
 
-def check_names(flag: str, names: Iterable[str], choices: Iterable[str]) -> None:
+def check_names(flag: str, names: Sequence[str], choices: Iterable[str]) -> None:
     """Checks the names that a flag lists.
 
     Raises:
-      ValueError: a name is not one of the choices.
+      ValueError: a name is not one of the choices, or is listed twice.
     """
     choice = Choice(flag, tuple(choices))
     for name in names:
         choice.check(flag, name)
+    if len(set(names)) < len(names):
+        raise ValueError(f"{flag}={','.join(names)} has a repeated entry; name each once")
 
 
 def shares(flag: str, words: list[str]) -> list[float]:

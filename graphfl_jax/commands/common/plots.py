@@ -164,7 +164,8 @@ def draw_search(board: dict) -> Figure:
         for row in board["rows"]:
             if field in row["point"]:
                 value = row["point"][field]
-                value = value if type(value) in (int, float) else str(value)
+                numeric = isinstance(value, int | float) and not isinstance(value, bool)
+                value = value if numeric else str(value)
                 scores.setdefault(value, []).append(scale * row["validation"])
         values = sorted(scores)
         names = any(isinstance(value, str) for value in values)

@@ -38,7 +38,9 @@ def provenance(
 
 def command(argv: list[str]) -> str:
     """What was typed to start a command, without folders of this machine."""
-    program, _, name = argv[0].rpartition(" ")  # "graphfl run", or the path of a command
+    program, _, name = argv[0].partition(" ")  # "graphfl run", or the path of a command
+    if program != "graphfl":
+        program, name = "", argv[0]
     module = Path(name).name.removesuffix(".py").rpartition(".")[2]
     words, flag = [], ""
     for word in argv[1:]:
