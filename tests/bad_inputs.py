@@ -528,7 +528,7 @@ FLAGS = [
         [FL60, "--config.defence.name=krum", "--config.defence.attackers=2"],
         "defence.attackers=2 is too many for krum in a cohort of 5; .*cohort_size=7",
     ),
-    ([*ROADS, "--config.data.steps=20"], "20 steps are too few .*24"),
+    ([*ROADS, "--config.data.steps=20"], "20 steps are too few .*; give at least 32"),
     ([*ROADS, "--config.model.hidden=(3,3)"], r"model.hidden=\(3, 3\).*one width"),
     ([*ROADS, "--config.model.name=resnet18"], "takes images of shape"),
     (

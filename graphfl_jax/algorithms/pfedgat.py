@@ -16,8 +16,8 @@ attention, whose logits e_ij ``algorithm.attention`` chooses:
     dot     t x_i . x_j, and e_ii = max_{j != i} e_ij + b    t > 0, one head
     given   log (A + I)_ij with the relations A              nothing is learned, one head
 
-LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In v1, with a
-= [a_1, a_2], e_ij increases with a_1^T W h_i + a_2^T W h_j, so that in each head all clients
+LeakyReLU has slope 0.2. In v1 and v2, h_i is normalised to mean 0 and variance 1. In v1, for
+a = [a_1, a_2], e_ij increases with a_1^T W h_i + a_2^T W h_j, so that in each head all clients
 rank all clients in the same order. In dot, x_i is h_i minus the mean over clients, divided by
 its norm; t and b are learned.
 
