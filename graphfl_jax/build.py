@@ -76,6 +76,11 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
       ValueError: as `load_federation`.
     """
     config = checked(config)
+    if len(federation.labels) not in (0, federation.outputs):
+        raise ValueError(
+            f"{federation.name} has {len(federation.labels)} names of labels and "
+            f"{federation.outputs} outputs; name each output, or none"
+        )
     relate, fraction = GRAPHS[config.data.graph], config.new_clients.fraction
 
     def related(federation):

@@ -8,11 +8,19 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.architecture import layer_of
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.factories import floats_of
 from graphfl_jax.optimizers import SCHEDULES
 from graphfl_jax.settings import parameters
+
+# The field that makes a split, with an example of its values.
+MADE_BY = {
+    "val": ("val_fraction", "0.1"),
+    "balanced": ("balanced_test", "100"),
+    "pooled": ("pooled_test", "true"),
+}
 
 
 def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str, ...]) -> None:
@@ -26,22 +34,26 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str
     Raises:
       ValueError: it cannot; one line.
     """
-    method, named = f"algorithm.name={config.algorithm.name!r}", "model.architectures"
+    method, model = f"algorithm.name={config.algorithm.name!r}", config.model
+    named = "model.architectures" if "architectures" in model else f"model.name={model.name!r}"
     able = _methods_with("models")
     if len(trained) > 1 and config.algorithm.name not in able:
         raise ValueError(
-            f"{method} needs clients of one architecture, and "
-            f"{named}={','.join(config.model.architectures)} has several; choose one "
-            f"architecture, or a method that can have several: {', '.join(able)}"
+            f"{method} needs clients of one architecture, and {named} gives them several, "
+            f"{','.join(trained)}; choose one architecture, or a method that can have "
+            f"several: {', '.join(able)}"
         )
     able = _methods_with("unseen")
     if others and config.algorithm.name not in able:
-        if config.new_clients.architectures:
-            named = "new_clients.architectures"
+        remedy = "let training clients have it too"
+        if "architectures" in config.new_clients:
+            remedy = f"set --config.new_clients.architectures to one of {', '.join(trained)}"
+            if config.new_clients.architectures:
+                named = "new_clients.architectures"
         raise ValueError(
             f"{method} has no model for an architecture that only new clients have, and "
-            f"{named} gives them {','.join(others)}; set --config.new_clients.architectures "
-            f"to one of {', '.join(trained)}, or choose a method that can: {', '.join(able)}"
+            f"{named} gives them {','.join(others)}; {remedy}, or choose a method that can: "
+            f"{', '.join(able)}"
         )
 
 
@@ -67,11 +79,17 @@ def check_needs(
         raise ValueError(
             f"{method} needs relations between clients, and {federation.name} has none; add "
             f"edges to the file, or set --config.data.graph=knn"
+            if num_clients > 1
+            else f"{method} needs relations between clients, and {federation.name} has one "
+            f"client; choose another method"
         )
     if needs.held_out == "val" and "val" not in federation.data.evals:
         raise ValueError(
             f"{method} needs a validation split, and {federation.name} has none; set "
             f"--config.data.val_fraction=0.1"
+            if "val_fraction" in config.data
+            else f"{method} needs a validation split, and {federation.name} has none; choose "
+            f"other data"
         )
     if needs.held_out == "test":
         warnings.warn(
@@ -119,12 +137,13 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
     splits = [*federation.data.evals, *federation.data.shared]
     splits += ["triggered"] * (config.attack.name == "backdoor")
     for name in config.eval.splits:
+        field, value = MADE_BY.get(name, ("", ""))
         if name not in splits:
             raise ValueError(
                 f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
                 f"{name!r} with this configuration; choose from {', '.join(splits)}"
-                + ", or set --config.data.val_fraction=0.1" * (name == "val")
-                + f", or set --config.data.{name}_test" * (name in ("balanced", "pooled"))
+                + f", or set --config.data.{field}={value}"
+                * (field in config.data)
             )
 
 
@@ -149,7 +168,7 @@ def check_new_clients(config: ConfigDict) -> None:
 
 
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:
-    """Checks that a client model without a described architecture has a federation's outputs.
+    """Checks that a client model has a federation's outputs.
 
     Args:
       model: of the clients.
@@ -159,15 +178,18 @@ def check_outputs(model: ClientModel, name: str, federation: Federation) -> None
     Raises:
       ValueError: it does not; one line.
     """
-    if model.architecture is not None:
-        return
     first = tree.take(federation.data.train, 0).rows(np.arange(1))
-    given = jax.eval_shape(lambda key: model.apply(model.init(key), first.x), jax.random.key(0))
-    if given.shape != (1, federation.outputs):
+    if model.architecture is not None:  # its last node is the head
+        given = (layer_of(model.architecture.nodes[-1].type).outputs,)
+    else:
+        key = jax.random.key(0)
+        result = jax.eval_shape(lambda key: model.apply(model.init(key), first.x), key)
+        given = result.shape[1:]
+    if given != (federation.outputs,):
         raise ValueError(
             f"model.name={name!r} maps an example of shape {first.x.shape[1:]} to outputs of "
-            f"shape {given.shape[1:]}, and {federation.name} needs ({federation.outputs},); "
-            f"make the model with these outputs"
+            f"shape {given}, and {federation.name} needs ({federation.outputs},); make the "
+            f"model with these outputs"
         )
 
 

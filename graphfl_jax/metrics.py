@@ -134,8 +134,9 @@ HORIZONS = (15, 30, 60)  # minutes ahead
 def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] = ()) -> Task:
     """The task of that name, with extra metrics of targets that have units or labels.
 
-    With units, the extra metrics are forecast errors e at each of `HORIZONS`, averaged over the
-    examples of each client and then over clients. ``mae`` is the mean of |e| and ``rmse`` the
+    With units, the extra metrics are forecast errors e at each of `HORIZONS` that is a multiple
+    of the time step and is forecast, averaged over the examples of each client and then over
+    clients. ``mae`` is the mean of |e| and ``rmse`` the
     root of the mean of e^2, in the targets' units. ``mae_seen``, ``rmse_seen`` and
     ``mape_seen``, the mean of |e / target| in %, are over the targets that are not missing,
     where each target has the same weight; None if all are missing.
@@ -153,11 +154,15 @@ def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] =
         return task
     if isinstance(units, OwnUnits):
         return task._replace(extra_metrics=_errors_by_target)
-    steps = np.array([round(minutes / units.step) - 1 for minutes in HORIZONS])
+    horizons = [minutes for minutes in HORIZONS if minutes % units.step == 0]
+    if not horizons:
+        return task
+    after = np.array([int(minutes / units.step) - 1 for minutes in horizons])
     # Computed as by the data loader, so that equality with stored targets is exact.
     missing = standardised(np.float32(units.missing), units)
 
     def extra_metrics(outputs, y):
+        steps = after[after < outputs.shape[-1]]
         outputs, y = outputs[:, steps], y[:, steps]  # [B, horizons]
         seen = (y != missing).astype(jnp.float32)
         error = jnp.abs(outputs - y) * units.std
@@ -171,7 +176,8 @@ def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] =
             "share_seen": seen * error / value,
         }
 
-    return task._replace(extra_metrics=extra_metrics, summarize=_summarize)
+    summarize = functools.partial(_by_horizon, horizons)
+    return task._replace(extra_metrics=extra_metrics, summarize=summarize)
 
 
 def _errors_by_target(outputs, y):
@@ -184,8 +190,13 @@ def standardised(values: np.ndarray, units: Units) -> np.ndarray:
     return (values.astype(np.float32) - np.float32(units.mean)) / np.float32(units.std)
 
 
-def _summarize(extras):
-    """Errors by horizon from the clients' means {name: [N, horizons]}, equally weighted."""
+def _by_horizon(horizons, extras):
+    """Errors from the clients' means {name: [N, forecast horizons]}, equally weighted.
+
+    Args:
+      horizons: in minutes. Those that are not forecast are the last ones.
+      extras: of `task_of`.
+    """
     mean = {name: np.asarray(value, np.float64).mean(axis=0) for name, value in extras.items()}
     seen = np.where(mean["seen"] > 0, mean["seen"], np.nan)
     errors = {
@@ -201,7 +212,7 @@ def _summarize(extras):
             name: None if undefined[i] and name.endswith("_seen") else float(value[i])
             for name, value in errors.items()
         }
-        for i, minutes in enumerate(HORIZONS)
+        for i, minutes in enumerate(horizons[: len(seen)])
     }
 
 

@@ -197,7 +197,8 @@ class Optimizer:
     """An optimiser. Its kind, schedule and floats are fields that begin with `side`.
 
     Attributes:
-      side: "client" or "server"; two parameters of one side share all fields but the rate.
+      side: "client" or "server"; two parameters of one side share all fields but the rate and
+        the schedule, which a learning rate of a field of its own does not have.
       defaults: of the fields that differ from those that the optimisers declare, by their names
         without the side.
       rate: the field of the learning rate in ``hparams``; by default ``SIDE_lr``.

@@ -20,7 +20,7 @@ from graphfl_jax.architecture import Architecture, Node, check_architecture, lay
 from graphfl_jax.build import arrange, build_experiment
 from graphfl_jax.commands import bench
 from graphfl_jax.commands.common.architecture_plots import depths
-from graphfl_jax.configs import changed, flha_cifar10, methods
+from graphfl_jax.configs import changed, fl60, flha_cifar10, methods
 from graphfl_jax.data import from_arrays
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
@@ -618,8 +618,8 @@ REFUSED = {
     "method": (
         {"names": ("plain4", "plain7"), "algorithm__name": "fedavg"},
         "algorithm.name='fedavg' needs clients of one architecture, and "
-        "model.architectures=plain4,plain7 has several; choose one architecture, or a method "
-        "that can have several: ",
+        "model.architectures gives them several, plain4,plain7; choose one architecture, or a "
+        "method that can have several: ",
     ),
     "unknown": (
         {"names": ("plain4", "vgg")},
@@ -699,6 +699,36 @@ def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(cas
         )
     assert message in str(refused.value) and "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "added, changes, message",
+    [
+        (
+            0,
+            {},
+            "algorithm.name='fedavg' needs clients of one architecture, and "
+            "model.name='two_networks' gives them several, plain4,plain7; choose one",
+        ),
+        (
+            1,
+            {"algorithm.name": "local"},
+            "model.name='two_networks' maps an example of shape "
+            "(4, 4, 3) to outputs of shape (4,), and custom needs (3,); make the model with",
+        ),
+    ],
+)
+def test_own_models_of_several_architectures_are_checked(monkeypatch, added, changes, message):
+    def two_networks(*, inputs, outputs, task):
+        sizes = {"inputs": inputs, "outputs": outputs + added, "task": task}
+        return architectures(**sizes, architectures=SEVERAL, width=1)
+
+    monkeypatch.setitem(MODELS, "two_networks", two_networks)
+    own = {"model.name": "two_networks", "algorithm.name": "fedavg"} | changes
+    config = changed(fl60.get_config("local"), own | {"cohort_size": 3})
+    with pytest.raises(ValueError) as refused:
+        build_experiment(config, federation())
+    assert message in str(refused.value) and "\n" not in str(refused.value)
 
 
 def test_examples_that_are_not_images_are_refused():

@@ -149,6 +149,21 @@ def test_attackers_with_equal_labels_draw_different_ones():
 # -------------------------------------------------------------------------------- attackers
 
 
+def test_attackers_are_named_and_a_number_is_a_name_where_one_is():
+    """The clients of `two_clusters` have names without digits alone."""
+    toy = two_clusters()
+    first, second = toy.clients[:2]
+    for given, expected in (((second,), [1]), ((1, first), [0, 1]), (("1",), [1])):
+        attacked = with_attack_order(toy, clients=given, seed=0)
+        assert np.flatnonzero(attacked.data.attack_rank < 0).tolist() == expected
+    numbered = toy._replace(clients=("7", "0", *toy.clients[2:]))
+    for given, expected in (((0,), [1]), ((7,), [0]), (("0", 7), [0, 1])):
+        attacked = with_attack_order(numbered, clients=given, seed=0)
+        assert np.flatnonzero(attacked.data.attack_rank < 0).tolist() == expected
+    with pytest.raises(ValueError, match="has 1, which does not train .* such as '7'$"):
+        with_attack_order(numbered, clients=(1,), seed=0)
+
+
 def malicious(rank, ratio, num_clients):
     return np.asarray(Attackers(jnp.float32(ratio), num_clients).among(rank))
 

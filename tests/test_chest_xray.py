@@ -173,6 +173,12 @@ def several_labels(clients=3, shared=True, **changes):
     return made._replace(labels=LABELS)
 
 
+def test_names_of_labels_are_as_many_as_outputs():
+    wrong = several_labels()._replace(labels=LABELS[:2])
+    with pytest.raises(ValueError, match="^toy has 2 names of labels and 3 outputs; name each"):
+        graphfl_jax.run(small_config("local"), wrong)
+
+
 CONFIG = {"cohort_size": 3, "rounds": 4, "eval_every": 2, "hparams__client_lr": 0.5}
 LEARNING = CONFIG | {"local_steps": 20, "hparams__ditto_lambda": 0.0}
 
@@ -308,7 +314,8 @@ def test_labels_that_give_no_score_are_refused():
     wrong = y[1].copy()
     wrong[7, 1] = 2
     with pytest.raises(
-        ValueError, match="'b' has a label other than 0 and 1 at example 7; give"
+        ValueError,
+        match="'b' has a label other than 0 and 1 at its example 7, counted from 0; give",
     ):
         federation.federate("ab", x=x, y=[y[0], wrong], **rest)
 

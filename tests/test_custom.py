@@ -100,7 +100,7 @@ def test_edges_name_clients():
         ({"x": X.astype(str)}, "x has type <U.*numbers"),
         ({"x": X * 1j}, "x has type complex128"),
         ({"x": X[:, :0]}, r"x has shape \(10, 0\).*one row for each"),
-        ({"x": np.where(X == 4, np.nan, X)}, "client '2' has a NaN .* in x of example 0"),
+        ({"x": np.where(X == 4, np.nan, X)}, "client '2' has a NaN .* in x of its example 0"),
         ({"x": 0.0}, r"x has shape \(\); give one row for each"),
         ({"y": Y[:7]}, r"y has shape \(7,\) and x has \(10, 2\)"),
         ({"y": Y.astype(str)}, "y has type <U.*integers for labels, floats for targets"),
@@ -140,6 +140,7 @@ def test_edges_name_clients():
         ({"edge_weight": [1.0]}, "for 0 edges"),
         ({"x": np.ma.masked_equal(X, 4)}, "x has 1 masked values; leave their examples out"),
         ({"y": np.ma.masked_equal(Y, 0)}, "y has 4 masked values"),
+        ({"x": [[1.0, 2.0], [3.0]]}, "x has rows of several shapes; give all one"),
     ],
 )
 def test_invalid_arrays_are_refused(changes, named):
@@ -147,6 +148,14 @@ def test_invalid_arrays_are_refused(changes, named):
         from_arrays(**{"x": X, "y": Y, "client": CLIENT} | changes)
     message = str(caught.value)
     assert "\n" not in message and "; " in message and not message.endswith(".")
+
+
+def test_strings_that_are_objects_are_strings():
+    """As pandas has them in a column."""
+    strings = {"client": CLIENT.astype(str), "split": SPLIT, "edges": np.array([("9", "2")])}
+    made = from_arrays(X, Y, **{name: array.astype(object) for name, array in strings.items()})
+    assert made.clients == ("10", "2", "9")
+    assert made.sha256 == from_arrays(X, Y, **strings).sha256
 
 
 def test_file_gives_the_same_as_its_arrays(tmp_path):

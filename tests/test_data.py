@@ -120,12 +120,12 @@ def test_hash_depends_on_the_data_and_not_on_the_split():
 @pytest.mark.parametrize(
     "field, bad, named",
     [
-        ("x", np.nan, "a NaN or infinite value in x of example 3"),
-        ("x", 1e300, "a NaN or infinite value in x of example 3"),
-        ("y", 2, "label 2 at example 3; labels are the integers 0 to 1"),
-        ("y", -1, "label -1 at example 3"),
-        ("y", 0.5, "label 0.5 at example 3"),
-        ("y", np.nan, "label nan at example 3"),
+        ("x", np.nan, "a NaN or infinite value in x of its example 3, counted from 0"),
+        ("x", 1e300, "a NaN or infinite value in x of its example 3, counted from 0"),
+        ("y", 2, "label 2 at its example 3, counted from 0; labels are the integers 0 to 1"),
+        ("y", -1, "label -1 at its example 3, counted from 0"),
+        ("y", 0.5, "label 0.5 at its example 3, counted from 0"),
+        ("y", np.nan, "label nan at its example 3, counted from 0"),
     ],
 )
 def test_wrong_values_are_refused_with_client_and_example(field, bad, named):
@@ -152,6 +152,34 @@ def test_invalid_federations_are_refused(counts, changes, named):
     with pytest.raises(ValueError, match=named) as caught:
         make(*numbered(*counts), **changes)
     assert "; " in str(caught.value) and not str(caught.value).endswith(".")
+
+
+def test_two_clients_of_one_name_are_refused():
+    x, y = numbered(8, 8)
+    graph = relations.from_edges(2, [(0, 1)])
+    with pytest.raises(ValueError, match="^toy: 2 clients are called 'ann'; give each its own"):
+        federation.federate(
+            *(["ann", "ann"],),
+            **{"x": x, "y": y, "graph": graph, "name": "toy", "source": "real", "seed": 0},
+            **{"task": "classification", "outputs": 2, "val_fraction": 0.0},
+        )
+
+
+def test_an_example_in_two_splits_is_refused():
+    apart = {"train": np.arange(6), "test": np.arange(6, 8)}
+    both = {"train": np.arange(6), "test": np.arange(5, 8)}
+    make(*numbered(8, 8), splits=[apart, apart])
+    with pytest.raises(ValueError, match="'bob' has example 5 twice in its splits; give every"):
+        make(*numbered(8, 8), splits=[apart, both])
+
+
+def test_bytes_of_one_client_and_floats_of_another_are_floats_together():
+    _, y = numbered(8, 8)
+    x = [np.full((8, 2), 7, np.uint8), np.full((8, 2), 0.5)]
+    for order in (x, x[::-1]):
+        train = make(order, y).data.train
+        values = [rows[:count] for rows, count in zip(train.x, train.count, strict=True)]
+        assert [set(own.ravel()) for own in values] == [set(own.ravel()) for own in order]
 
 
 def test_clients_of_different_shapes_are_refused():

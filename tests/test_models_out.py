@@ -237,7 +237,7 @@ def test_bad_inputs_of_predictions_are_refused(made, tmp_path):
         (("Oslo", x[0]), r"x has shape \(3,\), and the models take \[n, 3\]"),
         (("Oslo", x[:0]), r"x has shape \(0, 3\)"),
         (("Oslo", x.astype(str)), "x has type <U32; give numbers"),
-        (("Oslo", x + [0, np.nan, 0]), "client 'Oslo' has a NaN .* in x of example 0"),
+        (("Oslo", x + [0, np.nan, 0]), "client 'Oslo' has a NaN .* in x of its example 0"),
     ):
         with pytest.raises(ValueError, match=message):
             fleet.predict(*words)

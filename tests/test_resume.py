@@ -291,6 +291,11 @@ def test_a_folder_without_a_field_is_refused_where_its_value_is_not_the_default(
         play(cut)
 
 
+def test_the_choice_that_differs_is_named_before_the_settings_it_decides(cut):
+    with pytest.raises(ValueError, match="^algorithm.name='panacea' differs from 'local'"):
+        play(cut, method="panacea")
+
+
 # -------------------------------------------------------------------------- of the last release
 
 

@@ -28,7 +28,7 @@ from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import CLASSIFICATION
-from graphfl_jax.runs import batch
+from graphfl_jax.runs import batch, executables
 from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.results import new_client_scores
@@ -161,6 +161,28 @@ def test_points_that_differ_in_structure_are_separate_programs():
 def test_a_field_that_no_run_reads_is_refused():
     with pytest.raises(ValueError, match=r"^hparams\.mu=0.1 is not read by any run of this"):
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
+
+
+def test_a_sweep_without_seeds_has_that_of_its_configuration():
+    config = tiny_config("local", rounds=1, seed=3)
+    ((point, seed, outcome),) = graphfl_jax.sweep(config, [{}])
+    assert (point, seed) == ({}, 3)
+    assert outcome.results["seed"] == 3
+
+
+def test_batches_of_one_size_share_all_programs(monkeypatch):
+    """Also those after the last round: complete evaluations, and those of new clients."""
+    compiled = []
+
+    def later(kept, name, *arguments):
+        compiled.append(name)
+        return one_later(kept, name, *arguments)
+
+    one_later = executables.Kept._later
+    monkeypatch.setattr(executables.Kept, "_later", later)
+    config = tiny_config("local", rounds=1, new_clients__fraction=0.3, eval__points=("P",))
+    assert len(outcomes(config, [{}], range(2), at_once=1)) == 2
+    assert len(compiled) == len(set(compiled)) > 2
 
 
 def test_a_seed_in_a_point_is_refused():

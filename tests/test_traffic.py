@@ -339,6 +339,28 @@ def test_errors_are_in_the_units_of_the_targets():
     assert error_cell(errors["15 min"]) == "none"
 
 
+@pytest.mark.parametrize(
+    "step, outputs, horizons",
+    [
+        (5, 6, ["15 min", "30 min"]),
+        (30, 12, ["30 min", "60 min"]),
+        (20, 12, ["60 min"]),
+        (60 * 24, 3, []),
+    ],
+)
+def test_only_horizons_that_are_forecast_have_errors(step, outputs, horizons):
+    """The error of the step with the number k, from 1, is k."""
+    task = task_of("regression", Units("mph", 0.0, 1.0, step, missing=-1.0))
+    y = np.zeros((4, outputs), np.float32)
+    extras = task.extra_metrics(y + np.arange(1, outputs + 1), y) if task.extra_metrics else {}
+    found = (
+        task.summarize({name: value[:1] for name, value in extras.items()}) if extras else {}
+    )
+    assert list(found) == horizons
+    for horizon, errors in found.items():
+        assert errors["mae"] == int(horizon.split()[0]) / step
+
+
 def test_errors_of_clients_are_averaged_before_roots_and_shares():
     """From the means of two clients; the second one misses half of its targets."""
     means = {"abs": (3, 1), "square": (9, 1), "seen": (1, 0.5)}

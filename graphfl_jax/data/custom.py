@@ -130,7 +130,7 @@ def from_arrays(
     """
     arrays = {"x": x, "y": y, "client": client, "split": split}
     _check_masks(name, arrays | {"edges": edges, "edge_weight": edge_weight})
-    rows = {field: np.asarray(array) for field, array in arrays.items() if array is not None}
+    rows = {field: _array(name, field, one) for field, one in arrays.items() if one is not None}
     _check_rows(name, rows)
     Choice("", scaling.KINDS).check("data.scale", scale)
     Choice("", scaling.BY).check("data.scale_by", scale_by)
@@ -261,6 +261,17 @@ def _check_masks(name, arrays):
             )
 
 
+def _array(name, field, rows):
+    """The array of an argument. Strings that are objects, as in pandas, become strings."""
+    try:
+        rows = np.asarray(rows)
+    except ValueError:
+        raise ValueError(f"{name}: {field} has rows of several shapes; give all one") from None
+    if rows.dtype == object and all(isinstance(value, str) for value in rows.flat):
+        return rows.astype(str)
+    return rows
+
+
 def _check_rows(name, rows):
     """Checks the types of the arrays, and that all have the length of x."""
     kinds = {
@@ -361,7 +372,7 @@ def _read_splits(name, names, split, indices):
 
 def _read_graph(name, names, edges, edge_weight, directed):
     """Returns the graph of edges between clients, which are given by name."""
-    edges = np.zeros((0, 2), np.int32) if edges is None else np.asarray(edges)
+    edges = np.zeros((0, 2), np.int32) if edges is None else _array(name, "edges", edges)
     if edges.size == 0:
         edges = np.zeros((0, 2), names.dtype)
     if edges.ndim != 2 or edges.shape[1] != 2:

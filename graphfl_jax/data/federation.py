@@ -4,6 +4,7 @@ Every loader ends in `federate` or `federate_series`, so all data sets have the 
 the same split.
 """
 
+import collections
 import hashlib
 from typing import NamedTuple
 
@@ -69,9 +70,9 @@ def federate(
     Args:
       clients: N names.
       x: per client, inputs [n_i, *features]. They become float32; uint8 images stay uint8.
-      y: per client, labels [n_i] (0 to outputs - 1), targets [n_i, *targets], which are
-        flattened to [n_i, outputs], or for several
-        labels per example [n_i, outputs] with 1 for each label that an example has, and else 0.
+      y: per client, labels [n_i] (0 to outputs - 1); or targets [n_i, *targets], which are
+        flattened to [n_i, outputs]; or for several labels per example [n_i, outputs], with 1
+        for each label that an example has, and else 0.
       graph: relations between the N clients.
       task: one of `TASKS`.
       name: of the data set, in error messages and results.
@@ -99,6 +100,8 @@ def federate(
     read = readers.get(task, _kinds)
     y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
     _check_shapes(name, clients, x, y)
+    if splits is not None:
+        _check_apart(name, clients, splits)
 
     sha256 = _digest([*x, *y, *_arrays(graph), *_indices(splits or ())])
     if splits is None:
@@ -228,6 +231,11 @@ def with_graph(federation: Federation, graph) -> Federation:
 
 
 def _check_lengths(name, clients, x, y, graph):
+    client, times = collections.Counter(clients).most_common(1)[0] if clients else ("", 0)
+    if times > 1:
+        raise ValueError(
+            f"{name}: {times} clients are called {client!r}; give each its own name"
+        )
     counts = {"x": len(x), "y": len(y), "graph": relations.num_clients(graph)}
     for field, count in counts.items():
         if count != len(clients) or count == 0:
@@ -259,8 +267,8 @@ def finite(name, field, client, rows) -> np.ndarray:
     wrong = ~np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
     if wrong.any():
         raise ValueError(
-            f"{name}: client {client!r} has a NaN or infinite value in {field} of example "
-            f"{int(np.argmax(wrong))}; correct or remove that example"
+            f"{name}: client {client!r} has a NaN or infinite value in {field} of its example "
+            f"{int(np.argmax(wrong))}, counted from 0; correct or remove that example"
         )
     return rows
 
@@ -277,8 +285,8 @@ def _labels(name, client, rows, outputs):
     if wrong.any():
         first = int(np.argmax(wrong))
         raise ValueError(
-            f"{name}: client {client!r} has label {labels[first]:g} at example {first}; "
-            f"labels are the integers 0 to {outputs - 1}"
+            f"{name}: client {client!r} has label {labels[first]:g} at its example {first}, "
+            f"counted from 0; labels are the integers 0 to {outputs - 1}"
         )
     return labels.astype(np.int32)
 
@@ -298,8 +306,9 @@ def _kinds(name, client, rows, outputs):
     wrong = ~np.isin(kinds, (0, 1)).reshape(len(kinds), -1).all(axis=1)
     if wrong.any():
         raise ValueError(
-            f"{name}: client {client!r} has a label other than 0 and 1 at example "
-            f"{int(np.argmax(wrong))}; give 1 for each label that an example has, and else 0"
+            f"{name}: client {client!r} has a label other than 0 and 1 at its example "
+            f"{int(np.argmax(wrong))}, counted from 0; give 1 for each label that an example "
+            f"has, and else 0"
         )
     return kinds
 
@@ -314,13 +323,24 @@ def _check_shapes(name, clients, x, y):
                 )
 
 
+def _check_apart(name, clients, splits):
+    for client, split in zip(clients, splits, strict=True):
+        rows, parts = np.unique(np.concatenate(list(split.values())), return_counts=True)
+        if parts.max(initial=1) > 1:
+            raise ValueError(
+                f"{name}: client {client!r} has example {rows[parts > 1][0]} twice in its "
+                f"splits; give every example to one split"
+            )
+
+
 def _check_sizes(name, clients, splits):
     for client, split in zip(clients, splits, strict=True):
         sizes = {part: len(rows) for part, rows in split.items()}
         if min(sizes.values()) == 0:
             raise ValueError(
                 f"{name}: client {client!r} has too few examples ({sum(sizes.values())}) for "
-                f"one in each of {', '.join(sizes)}; leave it out or change data.val_fraction"
+                f"one in each of {', '.join(sizes)}; leave it out, or use smaller shares for "
+                f"validation and test"
             )
 
 
@@ -341,7 +361,9 @@ def _stack(x, y, chosen):
     counts = np.array([len(rows) for rows in chosen], np.int32)  # [N]
 
     def padded(arrays):
-        stacked = np.zeros((len(arrays), counts.max(), *arrays[0].shape[1:]), arrays[0].dtype)
+        # Bytes of one client and floats of another are floats together.
+        shape = (len(arrays), counts.max(), *arrays[0].shape[1:])
+        stacked = np.zeros(shape, np.result_type(*arrays))
         for i, rows in enumerate(chosen):
             stacked[i, : len(rows)] = arrays[i][rows]
         return stacked

@@ -45,6 +45,11 @@ def hold_out(
     total = len(federation.clients)
     new_clients = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
     if not 0 < new_clients < total:
+        if total == 1:
+            raise ValueError(
+                f"new_clients.fraction={fraction} needs two clients, and {federation.name} has "
+                f"one; set it to 0"
+            )
         raise ValueError(
             f"new_clients.fraction={fraction} makes {new_clients} of the {total} clients of "
             f"{federation.name} new clients; set it in "

@@ -12,6 +12,7 @@ import jraph
 import numpy as np
 
 from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected
+from graphfl_jax.memory import check_memory
 
 LAYERS = ("mean", "sage", "gcn")
 LARGEST_OF_PAIRS = 10_000  # clients; a matrix of float32 for all pairs then has 400 MB
@@ -113,6 +114,7 @@ def nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
             f"data.neighbours={neighbours} must be at least 1 and less than the number of "
             f"clients, {n}; set --config.data.neighbours in [1, {n - 1}]"
         )
+    check_memory(f"data.graph=knn of {len(points)} clients", 2 * 8 * len(points) * n)
     squares = np.sum(points**2, axis=1)  # [N]
     gaps = squares[:, None] + squares[:n] - 2 * points @ points[:n].T  # [N, n]
     gaps = np.round(gaps / (squares[:n].max() or 1.0), 10)

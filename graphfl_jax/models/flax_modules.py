@@ -127,7 +127,7 @@ def _warn_of_weights(part, name):
 
 
 class _Refused(ValueError):
-    """A module that is not refused for an error in it."""
+    """A module is refused for what it is; its own code raised no error."""
 
 
 def _name(module):

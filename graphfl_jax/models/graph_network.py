@@ -1,9 +1,10 @@
 """Networks for images that are made from their architecture graphs.
 
-The graph is the definition: `GraphNetwork` computes whatever it describes. A ReLU follows every
-node, but not one that leads to sums and concatenations alone, where it follows these.
-So a sum of two layers, whether an edge or a node "add" states it, is He et al.'s residual
-connection with a shortcut without parameters (Deep Residual Learning, CVPR 2016, option A).
+`GraphNetwork` computes what the graph describes, and has no other definition. A ReLU follows
+every node, except a node whose receivers are all sums or concatenations: there, the ReLU
+follows the sum or the concatenation. So a sum of two layers is the residual connection of He et
+al. with a shortcut without parameters (Deep Residual Learning, CVPR 2016, option A). An edge or
+a node "add" can state it.
 """
 
 from typing import NamedTuple
@@ -38,8 +39,8 @@ class Graph(NamedTuple):
 class NormalisedConv(nn.Module):
     """A convolution and its batch normalisation: [C, H, W, B] -> [features, H', W', B].
 
-    Its parameters are "kernel", "scale" and "bias". An image of odd or even size is divided by
-    the stride and rounded up.
+    Its parameters are "kernel", "scale" and "bias". The sides of the image are divided by the
+    stride and rounded up.
     """
 
     features: int

@@ -263,7 +263,11 @@ def with_attack_order(
     *,
     seed: int,
     clients: Annotated[
-        tuple, Items("Attackers, by name or number; empty: drawn with the seed.")
+        tuple,
+        Items(
+            "Attackers, by name, or by number where no name is a number; empty: drawn with the "
+            "seed."
+        ),
     ] = (),
     placement: Annotated[
         str,
@@ -280,7 +284,8 @@ def with_attack_order(
     Args:
       federation: of honest clients.
       seed: of the draw.
-      clients: attackers by name or number, whatever the ratio is; then all others are honest.
+      clients: attackers by name, whatever the ratio is; then all others are honest. Where no
+        client has a number as its name, also by their numbers from 0.
       placement: "neighbours" begins with a random client and goes on with the neighbours of
         those before; where none is left, with another random client.
 
@@ -298,20 +303,23 @@ def with_attack_order(
                 f"attack.clients names them; leave one out"
             )
         numbers = dict(zip(names[:training], range(training), strict=True))
-        numbers |= {i: i for i in range(training)}
+        others = ""
+        if not any(name.isdecimal() for name in names):  # else a number is a name
+            numbers |= {str(i): i for i in range(training)}
+            others = f", or numbers from 0 to {training - 1}"
         for client in clients:
-            if client not in numbers:
+            place = numbers.get(str(client))
+            if place is None:
                 raise ValueError(
                     f"attack.clients has {client!r}, which does not train in "
-                    f"{federation.name}; give names such as {names[0]!r}, or numbers from 0 to "
-                    f"{training - 1}"
+                    f"{federation.name}; give names such as {names[0]!r}{others}"
                 )
-            if rank[numbers[client]] < 0:
+            if rank[place] < 0:
                 raise ValueError(
-                    f"attack.clients has client {numbers[client]}, "
-                    f"{names[numbers[client]]!r}, twice; name each attacker once"
+                    f"attack.clients has client {place}, {names[place]!r}, twice; name each "
+                    f"attacker once"
                 )
-            rank[numbers[client]] = -1
+            rank[place] = -1
     else:
         # Three numbers seed the draw, as for new clients; the last one, 0, is no count of them.
         order = np.random.default_rng([seed, training, 0]).permutation(training)

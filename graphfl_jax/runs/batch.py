@@ -97,7 +97,8 @@ def run_trials(
       config: the run that the trials vary.
       federations: for every seed, as `load_federation` of `with_seed` gives it.
       trials: in the order in which they are run.
-      at_once: largest number of runs in a batch; 0 finds one that is fast and fits into memory.
+      at_once: largest number of runs in a batch, rounded up to the number of devices; 0 finds
+        one that is fast and fits into memory.
       report: called after every evaluation of a batch, with the number of runs that the played
         rounds amount to.
       keep_in: as in `single.run`.
@@ -213,7 +214,7 @@ class _Player:
         program = program_of(experiment, config, clients)
         self.program = batched(program, mesh=runs, federations=len(self.seeds))
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
-        self.executables = {}
+        self.executables, self.kept = {}, {}  # by number of runs
         self.where = environment()
         code = digests_of_code()
         self.identities = {
@@ -246,7 +247,9 @@ class _Player:
         inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
             known = self.executables.get(size)
-            kept = None if known else kept_of(self.folder, self.experiment, config, inputs)
+            if known is None:
+                self.kept[size] = kept_of(self.folder, self.experiment, config, inputs)
+            kept = self.kept[size]
             session = Session(self.program, inputs, executables=known, kept=kept)
             self.executables[size] = session.executables
         traffic = session.kept.remember(

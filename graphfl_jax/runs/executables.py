@@ -63,6 +63,7 @@ class Kept:
         """Reads the entry of a key in a folder from `private_folder`, if there is one."""
         self.folder, self.key = folder, key
         self.entry = (folder and _read(folder, key)) or {}
+        self.ready = {}  # executables of this process, by name
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """The kept value of a name, or else what `compute` returns, which is then kept."""
@@ -95,7 +96,7 @@ class Kept:
         return Executables(start, advance, evaluate), state
 
     def later(self, name: str, function: Callable, state: State, inputs: tuple) -> Callable:
-        """The executable of a function (state, *inputs) that is called once, after the rounds.
+        """The executable of a function (state, *inputs) that is called after the rounds.
 
         Args:
           name: under which it is kept.
@@ -103,6 +104,11 @@ class Kept:
           state: of the experiment.
           inputs: as in `executables`.
         """
+        if name not in self.ready:
+            self.ready[name] = self._later(name, function, state, inputs)
+        return self.ready[name]
+
+    def _later(self, name, function, state, inputs):
         arguments = (state, *inputs)
         key, result = self.entry.get(name, ("", None))
         blob = _read(self.folder, key) if key else None

@@ -40,7 +40,7 @@ def sweep(
     config: ConfigDict,
     points: Iterable[Point],
     *,
-    seeds: Iterable[int] = (0,),
+    seeds: Iterable[int] = (),
     at_once: int = 0,
 ) -> Iterator[tuple[Point, int, Outcome]]:
     """Runs every point with every seed, in as few programs as possible.
@@ -48,9 +48,9 @@ def sweep(
     Args:
       config: the configuration that the points change.
       points: dictionaries of values by dotted field.
-      seeds: of every point.
-      at_once: largest number of runs in a program; 0 finds a number that is fast and fits into
-        memory.
+      seeds: of every point; none is the seed of `config`.
+      at_once: largest number of runs in a program, rounded up to the number of devices; 0 finds
+        a number that is fast and fits into memory.
 
     Yields:
       The point, the seed and the outcome of a run, when its program has ended.
@@ -62,7 +62,7 @@ def sweep(
     def configure(point):
         return adjusted(config, NOTHING, point)
 
-    for group in groups_of(list(points), list(seeds), configure):
+    for group in groups_of(list(points), list(seeds) or [config.seed], configure):
         trials = [planned.trial for planned in group.planned]
         for i, outcome in run_trials(group.config, group.federations, trials, at_once=at_once):
             yield group.planned[i].point, trials[i].seed, outcome
