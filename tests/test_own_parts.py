@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import numpy as np
 import pytest
 
@@ -21,6 +22,8 @@ from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.settings import Choice, Integer, Real
+from graphfl_jax.testing.rounds import all_floats_are_read
+from graphfl_jax.testing.subject import Subject
 from graphfl_jax.trainers import Train
 from tests.commands import ENVIRONMENT, command, launched, scripted
 from tests.federations import small_config, two_clusters
@@ -332,14 +335,36 @@ def test_check_algorithm_names_what_fails(monkeypatch):
         testing.check_algorithm("fedsgd")
 
 
+def decayed(model, train: Train, *, decay: Annotated[float, Real("Weight.")] = 1e-4):
+    """FedAvg with a penalty on the squares of the parameters."""
+
+    def local(w, memory, data, key):
+        def penalised(w, batch, key):
+            squares = sum((leaf**2).sum() for leaf in jax.tree.leaves(w))
+            return model.objective(w, batch, key) + decay * squares
+
+        trained, metrics = train(penalised, w, data.train, key)
+        return memory, trained, metrics
+
+    return fedavg(model, train).replacing(local=local)
+
+
+def test_a_float_that_a_method_takes_and_ignores_is_named():
+    register.algorithm("own", own)
+    register.algorithm("decayed", decayed)
+    all_floats_are_read(Subject("decayed"))
+    with pytest.raises(AssertionError, match="^own_mu is not read$"):
+        all_floats_are_read(Subject("own"))
+
+
 @pytest.mark.release
 def test_an_own_method_passes_all_checks():
-    register.algorithm("own", own)
+    register.algorithm("decayed", decayed)
     lines = []
-    testing.check_algorithm("own", report=lines.append)
+    testing.check_algorithm("decayed", report=lines.append)
     assert len(lines) == len(testing.CHECKS) + len(testing.WITH_FOLDER)
     assert not [line for line in lines if not line.startswith("passed")]
-    assert "own" in ALGORITHMS
+    assert "decayed" in ALGORITHMS
 
 
 def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):

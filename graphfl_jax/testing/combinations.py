@@ -7,12 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from graphfl_jax.build import build_experiment
+from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Cohort
-from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import checkpoint, fleet, models, single
-from graphfl_jax.runs.session import program_of
+from graphfl_jax.settings import parameters
 from graphfl_jax.testing.subject import (
     STEPS,
     LeftOut,
@@ -23,7 +22,6 @@ from graphfl_jax.testing.subject import (
     floats,
 )
 
-NEW = 0.3  # of the clients: two of seven
 COUNTING = ("trimmed_mean", "krum", "multi_krum")  # defences that need a number of attackers
 
 
@@ -96,11 +94,12 @@ def new_clients_join_and_train(
       graph: of `data.new_clients.hold_out`.
       rounds: that are played before they join.
     """
-    held_out = hold_out(federation(), fraction=NEW, graph=graph, seed=0)
-    config = subject.config(local_steps=STEPS, new_clients__fraction=NEW)
-    experiment = build_experiment(config, held_out)
-    program = program_of(experiment, config)
-    given = (fixed_key(), floats(experiment.hparams, client_lr=subject.fast))
+    experiment, program = subject.joining(graph)
+    held_out = experiment.federation
+    taken = parameters(ALGORITHMS[subject.config().algorithm.name])
+    own = (one.declaration.rate for one in taken if one.name == "new_client_optimizer")
+    rates = {name: subject.fast for name in ("client_lr", *own)}
+    given = (fixed_key(), floats(experiment.hparams, **rates))
     state = program.start(*given, held_out.data)
     if rounds:
         state, _ = program.advance(state, *given, held_out.data, np.int32(rounds))

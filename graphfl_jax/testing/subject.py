@@ -12,6 +12,7 @@ from graphfl_jax.build import Experiment, build_experiment
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.program import Program, make_program
 from graphfl_jax.robustness.attacks import with_attack_order
@@ -20,6 +21,7 @@ from graphfl_jax.testing.federations import small_config, two_clusters
 
 STEPS = 40  # local steps in which every method learns; rates are traced and set by the checks
 DEVICES = 4
+NEW = 0.3  # of the clients, where some join later: two of seven
 RATES = ("_lr", "_eta")  # ends of the names of floats that are rates
 
 
@@ -96,6 +98,13 @@ class Subject:
         """Experiment and data of a federation with its attackers."""
         whole = with_attack_order(whole or federation(), clients=(), seed=0)
         return build_experiment(self.config(**fields), whole), whole.data
+
+    def joining(self, graph: str = "inductive"):
+        """Experiment and program of a federation in which two of seven clients join later."""
+        held_out = hold_out(federation(), fraction=NEW, graph=graph, seed=0)
+        config = self.config(local_steps=STEPS, new_clients__fraction=NEW)
+        experiment = build_experiment(config, held_out)
+        return experiment, program_of(experiment, config)
 
 
 @functools.cache
