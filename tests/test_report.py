@@ -227,6 +227,7 @@ def test_a_method_that_is_not_registered_is_reported_without_defaults(folders, t
 def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
     assert [number(v) for v in (2.1, 0.5, 18611.3)] == ["2.100", "0.5000", "18611"]
     assert number(-0.04, 100, 2) == "−4.0"
+    assert [number(99.6, 1, 2), number(9999.7), number(9.96, 1, 2)] == ["100", "10000", "10"]
     runs = [read(folders[name]) | {"metric": "mse"} for name in ("fedavg-0", "ditto-0")]
     for run, mean in zip(runs, (0.5, 1.5), strict=True):
         run |= {"unit": "× 10⁻³", "factor": 1000, "main": {"mean": mean}}
@@ -250,6 +251,25 @@ def test_groups_state_the_form_of_their_data(folders, tmp_path):
     _, found = read_and_compared(folders["fedavg-0"], other)
     name = results["dataset"]["name"]
     assert [one["data"] for one in found["groups"]] == [name, f"{name} (simulated, a half)"]
+
+
+def test_other_data_of_one_name_are_told_apart(folders, tmp_path):
+    for name, digest in {"ditto-0": "f" * 64, "local-1": "e" * 64}.items():
+        as_other_run(folders["fedavg-0"], tmp_path / name)
+        with edited(tmp_path / name / "results.json") as results:
+            results["dataset"]["sha256"], own = digest, results["dataset"]["sha256"]
+    name = results["dataset"]["name"]
+    paths = [folders["fedavg-0"], tmp_path / "ditto-0", tmp_path / "local-1"]
+    runs, found = read_and_compared(*paths)
+    data = [f"{name}, data {own[:8]}", f"{name}, data ffffffff", name]  # seed 1 tells nothing
+    assert [one["data"] for one in found["groups"]] == data
+    assert "differ between seeds" not in rendered(runs, found)
+    as_other_run(paths[2], tmp_path / "local-0")
+    with edited(tmp_path / "local-0" / "results.json") as results:
+        results["dataset"]["sha256"] = own
+    assert "differ between seeds" in rendered(
+        *read_and_compared(paths[2], tmp_path / "local-0")
+    )
 
 
 def test_simulated_data_are_stated(folders):
@@ -464,6 +484,11 @@ def test_the_range_of_many_values_is_found():
     assert of_script("range(Array.from({length: 1e6}, (_, k) => k - 7))") == [-7, 999992]
     assert of_script("range([null, 2, null, -1])") == [-1, 2]
     assert of_script("range([null])") == [0, 0]
+
+
+@needs_node
+def test_the_only_evaluation_has_a_tick():
+    assert of_script("[ticks(5, 5, 4), ticks(0, 4, 2)]") == [[5], [0, 2, 4]]
 
 
 START = """

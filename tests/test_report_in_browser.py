@@ -214,6 +214,89 @@ def test_nodes_and_lines_are_those_of_the_federation(browser, pages, run):
     assert "malicious client" in found(browser, "#map .legend")[0].text
 
 
+def shown(browser, path, run):
+    """Opens a page about a run."""
+    path.write_text(rendered([run], None))
+    opened(browser, path)
+
+
+def test_clients_without_a_score_are_told_from_low_scores(browser, pages, run, tmp_path):
+    scores = {point: [None, *own[1:]] for point, own in run["scores"].items()}
+    shown(browser, tmp_path / "page.html", run | {"scores": scores})
+    dashes = [
+        node.value_of_css_property("stroke-dasharray") for node in found(browser, "#map .node")
+    ]
+    assert dashes[0] != "none" and set(dashes[1:]) == {"none"}
+    (legend,) = found(browser, "#map .legend")
+    assert "no score" in legend.text and len(found(browser, "#map .legend .unscored")) == 1
+    opened(browser, pages / "one.html")
+    assert "no score" not in found(browser, "#map .legend")[0].text
+    opened(browser, pages / "diverged.html")
+    assert found(browser, "#map .legend")[0].text.split("\n") == [
+        "no score",
+        "malicious client",
+    ]
+
+
+def test_clients_at_one_place_are_drawn_apart(browser, run, tmp_path):
+    places = [[0.0, 0.0], [0.0, 0.0], [0.003, 0.003]] + [[float(i), 1.0] for i in range(4)]
+    shown(browser, tmp_path / "page.html", run | {"map": run["map"] | {"positions": places}})
+    boxes = [node.rect for node in found(browser, "#map .node")[:3]]
+    centres = [(b["x"] + b["width"] / 2, b["y"] + b["height"] / 2) for b in boxes]
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert np.hypot(*np.subtract(centres[i], centres[j])) > 10
+    assert "nearly at one place are drawn beside" in found(browser, "#map .hint")[0].text
+
+
+def test_a_kind_is_stated_on_a_narrow_page(browser, pages):
+    mark = "return getComputedStyle(arguments[0], '::after').content"
+    for width, expected in ((360, '" (malicious)"'), (1280, "none")):
+        opened(browser, pages / "one.html", width)
+        (head,) = found(browser, '#clients tr[data-client="3"] th')
+        assert browser.execute_script(mark, head) == expected
+
+
+def test_counts_of_examples_are_not_rounded(browser, run, tmp_path):
+    clients = [client | {"examples": {"train": 123_457}} for client in run["clients"]]
+    shown(browser, tmp_path / "page.html", run | {"clients": clients})
+    assert "123457" in found(browser, "#clients tbody tr")[0].text
+
+
+def test_the_histogram_has_its_numbers_in_a_table(browser, pages, run):
+    opened(browser, pages / "one.html")
+    (head,) = found(browser, "#histogram summary")
+    head.click()
+    rows = [row.text.split() for row in found(browser, "#histogram tbody tr")]
+    assert sum(int(row[-1]) for row in rows) == len(run["clients"])
+    bars = [text.text for text in found(browser, "#histogram svg text")]
+    assert [row[-1] for row in rows if row[-1] != "0"] == bars[: -4 if len(rows) > 1 else -2]
+
+
+def test_a_resized_page_keeps_what_was_done(browser, pages, run):
+    from selenium.webdriver.common.keys import Keys
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    opened(browser, pages / "one.html")
+    found(browser, '#clients th[data-key="P"] button')[0].click()
+    found(browser, "#curve summary")[0].click()
+    found(browser, "#map .node")[0].send_keys(Keys.ARROW_RIGHT, Keys.ARROW_LEFT, Keys.ARROW_UP)
+
+    def kept():
+        focused = browser.switch_to.active_element.get_attribute("data-client")
+        marked = [one.get_attribute("data-client") for one in found(browser, ".marked")]
+        open_ = len(found(browser, "#curve details[open]"))
+        return names(browser), focused, marked, open_, found(browser, "#reading")[0].text
+
+    before, wide = kept(), found(browser, "#map svg")[0].get_attribute("width")
+    assert before[1] is not None and before[3] == 1
+    size = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    WebDriverWait(browser, 10).until(
+        lambda driver: found(driver, "#map svg")[0].get_attribute("width") != wide
+    )
+    assert kept() == before
+
+
 def test_a_name_that_is_a_script_is_text(browser, pages):
     opened(browser, pages / "one.html")  # an alert would make every further call fail
     assert SCRIPT in names(browser)
@@ -309,6 +392,23 @@ def test_lines_have_the_colours_and_marks_of_their_groups(browser, pages):
     assert [mark.get_attribute("stroke") for mark in shown] == colours
     fills = [mark.get_attribute("fill") for mark in shown]
     assert fills == [colours[0], "var(--paper)"]  # filled and hollow
+
+
+def test_runs_that_diverged_have_no_line_and_are_named(browser, pages, run, tmp_path):
+    first, second = Path(run["path"]), tmp_path / "local"
+    as_other_run(first, second)
+    results = json.loads((second / "results.json").read_text())
+    results |= {"diverged": True, "scores": None}
+    (second / "results.json").write_text(json.dumps(results))
+    facts = [read(first), read(second)]
+    page = tmp_path / "page.html"
+    page.write_text(rendered(facts, compared([read_run(first), read_run(second)], facts)))
+    opened(browser, page)
+    (overlaid,) = found(browser, "#overlaid")
+    assert "local has no line: a run diverged." in overlaid.text
+    assert {one.text for one in found(browser, "#overlaid .legend span:has(svg)")} == {"ditto"}
+    opened(browser, pages / "diverged.html")
+    assert "The run diverged" in found(browser, "#curve .hint")[0].text
 
 
 def test_325_clients_are_made_and_loaded_in_time(browser, run, tmp_path):

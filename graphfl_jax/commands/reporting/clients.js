@@ -48,13 +48,15 @@ function showClients(run) {
   const style = (column) => ({
     class: `${column.number ? "right" : ""} ${column.wide ? "wide" : ""}`,
   });
-  rows = run.clients.map((_, i) => {
+  rows = run.clients.map((client, i) => {
+    const what = kind(client);
+    const head = { scope: "row", ...(what ? { "data-kind": what } : {}) };
     const cells = list.map((column, c) => {
       const value = column.of(i),
-        text = column.number
-          ? short(value === null ? null : value * (column.factor || 1))
-          : value;
-      return make(c ? "td" : "th", { ...style(column), ...(c ? {} : { scope: "row" }) }, text);
+        text = column.factor
+          ? short(value === null ? null : value * column.factor)
+          : String(value);
+      return make(c ? "td" : "th", { ...style(column), ...(c ? {} : head) }, text);
     });
     const row = make("tr", { "data-client": i, tabindex: -1 }, ...cells);
     row.addEventListener("mouseenter", () => mark(i, false));
@@ -73,9 +75,8 @@ function showClients(run) {
     make("thead", {}, make("tr", {}, ...heads)),
     make("tbody", {}, ...rows),
   );
-  const sizes = list.some((column) => column.wide)
-    ? " train, test and val are numbers of examples."
-    : "";
+  const splits = Object.keys(run.clients[0]?.examples || {});
+  const sizes = splits.length ? `Numbers of examples: ${splits.join(", ")}. ` : "";
   const unit = run.scores
     ? `Test ${withUnit(run)} at G, L and P; gain is that of P over L, above 0 where P is better.`
     : "The run diverged, so there are no scores.";
@@ -84,7 +85,9 @@ function showClients(run) {
     make(
       "p",
       { class: "hint" },
-      `${unit}${sizes} The buttons in the head sort; in the rows, move by the arrow keys.`,
+      `${unit} `,
+      make("span", { class: "wide" }, sizes),
+      "The buttons in the head sort; in the rows, move by the arrow keys.",
     ),
   ]);
   state.sort = { key: "", up: false };

@@ -74,6 +74,11 @@ function table(head, body) {
   return make("div", { class: "box" }, whole);
 }
 
+/** A table that can be opened. */
+function folded(head, body) {
+  return make("details", {}, make("summary", {}, "Numbers"), table(head, body));
+}
+
 function short(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   if (value === 0) return "0";
@@ -154,7 +159,8 @@ function colour(t) {
 
 /** Round numbers between two numbers. */
 function ticks(low, high, count) {
-  const raw = (high - low || Math.abs(high) || 1) / count;
+  if (low === high) return [low];
+  const raw = (high - low) / count;
   const power = 10 ** Math.floor(Math.log10(raw));
   const step = [1, 2, 5, 10].map((k) => k * power).find((k) => k >= raw);
   const found = [];

@@ -139,15 +139,15 @@ function numbers(series, xName, factor) {
   const head = series.flatMap((one) =>
     one.rows[0][2] === null ? [one.name] : [`${one.name} mean`, `${one.name} worst tenth`],
   );
-  return make("details", {}, make("summary", {}, "Numbers"), table([xName, ...head], body));
+  return folded([xName, ...head], body);
 }
 
 function showCurve(run) {
   const series = pointSeries(run.curve.rows);
   if (!series.length) return put("curve", null);
   const names = { x: "rounds", y: `${run.curve.split} ${withUnit(run)}`, factor: run.factor };
-  const text =
-    "Lines are means over clients; bands reach to the mean of the worst tenth of the clients.";
+  const ended = run.diverged ? " The run diverged after the last of these rounds." : "";
+  const text = `Lines are means over clients; bands reach to the mean of the worst tenth of the clients.${ended}`;
   return put("curve", [
     lines(series, names),
     make("p", { class: "hint" }, text),
@@ -158,8 +158,14 @@ function showCurve(run) {
 function showOverlaid() {
   const host = document.getElementById("overlaid");
   if (!host) return;
-  const kinds = new Map();
-  for (const group of DATA.groups.filter((one) => one.curve && one.curve.rows.length)) {
+  const kinds = new Map(),
+    absent = [];
+  for (const group of DATA.groups) {
+    if (!group.curve || !group.curve.rows.length) {
+      const why = group.diverged ? "a run diverged" : "its runs share no evaluation";
+      absent.push(make("p", { class: "hint" }, `${group.name} has no line: ${why}.`));
+      continue;
+    }
     const kind = `${group.data}, ${group.curve.split} ${withUnit(group)}`;
     kinds.set(kind, [...(kinds.get(kind) || []), group]);
   }
@@ -182,7 +188,8 @@ function showOverlaid() {
       );
     }
   }
-  host.replaceChildren(...found, make("p", { class: "hint" }, "Means over clients and seeds."));
+  const text = make("p", { class: "hint" }, "Means over clients and seeds.");
+  host.replaceChildren(...found, text, ...absent);
 }
 
 function showNew(run) {

@@ -12,11 +12,11 @@ function shape(client, x, y, r) {
   return `M${x - r} ${y}a${r} ${r} 0 1 0 ${2 * r} 0a${r} ${r} 0 1 0 ${-2 * r} 0Z`;
 }
 
-function sample(client, t) {
+function sample(client, t, kind = "sample") {
   const run = DATA.runs[state.run];
   const path = draw("path", {
     d: shape(client, 14, 14, radius(run, t)),
-    class: "sample",
+    class: kind,
     fill: colour(t),
     stroke: "var(--ink)",
   });
@@ -52,6 +52,27 @@ function degree(run, i) {
   return run.map.degrees[i];
 }
 
+/** Moves clients within half a radius onto a ring around them; says whether any are moved. */
+function moveApart(places, r) {
+  const groups = [];
+  for (const place of places) {
+    const near = groups.find(
+      ([first]) => Math.hypot(first[0] - place[0], first[1] - place[1]) < r / 2,
+    );
+    if (near) near.push(place);
+    else groups.push([place]);
+  }
+  for (const own of groups.filter((one) => one.length > 1)) {
+    const ring = Math.min(12, r / Math.sin(Math.PI / own.length)); // 12: within the margin
+    own.forEach((place, k) => {
+      const angle = (2 * Math.PI * k) / own.length;
+      place[0] += ring * Math.cos(angle);
+      place[1] += ring * Math.sin(angle);
+    });
+  }
+  return groups.length < places.length;
+}
+
 function showMap(run) {
   nodes = [];
   if (!run.map) {
@@ -66,7 +87,9 @@ function showMap(run) {
   const scale = Math.min((W - 2 * pad) / (x1 - x0 || 1), (600 - 2 * pad) / (y1 - y0 || 1));
   const H = (y1 - y0) * scale + 2 * pad,
     left = (W - (x1 - x0) * scale) / 2;
-  const place = (i) => [left + (xs[i] - x0) * scale, pad + (y1 - ys[i]) * scale];
+  const places = xs.map((x, i) => [left + (x - x0) * scale, pad + (y1 - ys[i]) * scale]);
+  const moved = moveApart(places, radius(run, 1));
+  const place = (i) => places[i];
   const [lightest, most] = range(run.map.edges.map(([, , weight]) => Math.abs(weight)));
   const heaviest = most || 1;
   const thin = run.map.edges.length > 200 ? 0.35 : 1;
@@ -105,13 +128,13 @@ function showMap(run) {
   });
   for (const part of [...lines, ...nodes]) whole.append(part); // too many for one call
   const legend = make("div", { class: "legend" });
-  put("map", [whole, legend, make("p", { class: "hint" }, mapText(run))]);
+  put("map", [whole, legend, make("p", { class: "hint" }, mapText(run, moved))]);
   whole.place = place;
   paintMap(run);
   search();
 }
 
-function mapText(run) {
+function mapText(run, moved) {
   const lines = run.map.edges.length,
     same = new Set(run.map.edges.map(([, , weight]) => weight)).size < 2;
   const kind = run.map.learned ? "learned shares above 1/clients" : "relations";
@@ -123,7 +146,8 @@ function mapText(run) {
   const edges = lines
     ? `${lines} lines show ${run.map.relations} ${kind}, where the two directions are one line${same ? "" : "; thicker lines have larger weights"}. `
     : "";
-  return `${edges}${where} With the Tab key, enter the map, and move by the arrow keys.`;
+  const apart = moved ? " Clients nearly at one place are drawn beside each other." : "";
+  return `${edges}${where}${apart} With the Tab key, enter the map, and move by the arrow keys.`;
 }
 
 /** Colours, sizes and legend of the view. */
@@ -136,15 +160,18 @@ function paintMap(run) {
   nodes.forEach((node, i) => {
     const t = values[i] === null ? 0.5 : Math.min(Math.max(share(values[i], between), 0), 1);
     node.setAttribute("d", shape(run.clients[i], ...place(i), radius(run, t)));
-    node.setAttribute("fill", values[i] === null ? "var(--paper)" : colour(t));
+    node.setAttribute("fill", colour(t));
+    node.classList.toggle("unscored", values[i] === null);
   });
-  const items = [make("span", {}, meaning(run))];
+  const items = run.scores ? [make("span", {}, meaning(run))] : [];
   for (const t of run.scores ? [0, 0.5, 1] : []) {
     const value = between[0] + t * (between[1] - between[0]);
     const beyond =
       t === 0 && least < between[0] ? "≤ " : t === 1 && most > between[1] ? "≥ " : "";
     items.push(make("span", {}, sample({}, t), beyond + short(value * run.factor)));
   }
+  if (values.includes(null))
+    items.push(make("span", {}, sample({}, 0.5, "unscored"), "no score"));
   if (run.clients.some((client) => client.new))
     items.push(make("span", {}, sample({ new: true }, 0.5), "new client"));
   if (run.clients.some((client) => client.malicious))

@@ -18,6 +18,7 @@ function showHistogram(run) {
     role: "img",
     "aria-label": `Histogram of ${meaning(run)}`,
   });
+  const end = (k) => short((low + (k / count) * (high - low)) * run.factor);
   counts.forEach((number, k) => {
     const tall = (number / most) * (H - bottom - 24);
     whole.append(
@@ -47,7 +48,7 @@ function showHistogram(run) {
           y: H - bottom + 16,
           "text-anchor": k === 0 ? "start" : k === 1 ? "end" : "middle",
         },
-        short((low + k * (high - low)) * run.factor),
+        end(k * count),
       ),
     );
   }
@@ -58,6 +59,10 @@ function showHistogram(run) {
       "p",
       { class: "hint" },
       `Numbers of clients; ${values.length} in all. The view above the map chooses the score.`,
+    ),
+    folded(
+      ["from", "to", "clients"],
+      counts.map((number, k) => [end(k), end(k + 1), String(number)]),
     ),
   ]);
 }

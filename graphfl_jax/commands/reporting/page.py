@@ -58,7 +58,7 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         {key: run[key] for key in run.keys() - SHOWN} | {"further": further(run)}
         for run in runs
     ]
-    drawn = ("name", "data", "metric", "factor", "unit", "curve", "style")
+    drawn = ("name", "data", "metric", "factor", "unit", "curve", "style", "diverged")
     curves = comparison and [
         {key: group[key] for key in drawn} for group in comparison["groups"]
     ]
@@ -91,7 +91,8 @@ def script_text(content: Any) -> str:
 
 
 def number(value: float, factor: float = 1, digits: int = 4) -> str:
-    """A number with some significant digits."""
+    """A number with some significant digits, or with all of a longer integer part."""
     value = value * factor + 0.0  # -0.0 becomes 0.0
-    form = ".0f" if abs(value) >= 10**digits else f"#.{digits}g"
+    rounded = float(f"{value:.{digits}g}")  # 99.6 becomes 100 with two digits
+    form = ".0f" if abs(rounded) >= 10**digits else f"#.{digits}g"
     return f"{value:{form}}".rstrip(".").replace("-", "−")

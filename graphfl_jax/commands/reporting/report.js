@@ -62,18 +62,38 @@ function show() {
   const run = DATA.runs[state.run];
   document.getElementById("views").hidden = !run.scores;
   showClients(run);
-  showMap(run);
-  showCurve(run);
-  showHistogram(run);
+  showFigures(run);
   showFurther(run);
-  showMatrices(run);
-  showNew(run);
   showAttack(run);
   showCost(run);
-  showOverlaid();
   document.getElementById("reading").textContent = run.map
     ? "Point at a client, or move to it by the keys, to read its numbers."
     : "";
+}
+
+/** The parts that depend on the width of the page. */
+function showFigures(run) {
+  showMap(run);
+  showCurve(run);
+  showHistogram(run);
+  showMatrices(run);
+  showNew(run);
+  showOverlaid();
+}
+
+/** Draws the figures in a new width. The focus, the marked client and open tables stay. */
+function resize() {
+  const stops = () => [...document.querySelectorAll("[tabindex], summary")];
+  const tables = () => [...document.querySelectorAll("details")];
+  const focused = stops().indexOf(document.activeElement),
+    open = tables().map((one) => one.open),
+    marked = rows.findIndex((row) => row.classList.contains("marked"));
+  showFigures(DATA.runs[state.run]);
+  tables().forEach((one, k) => {
+    one.open = open[k];
+  });
+  if (focused >= 0) stops()[focused].focus({ preventScroll: true });
+  if (marked >= 0) mark(marked, false);
 }
 
 function start() {
@@ -99,7 +119,7 @@ function start() {
   window.addEventListener("resize", () => {
     if (width() === seen) return;
     seen = width();
-    show();
+    resize();
   });
   show();
 }
