@@ -261,7 +261,7 @@ def test_other_data_of_one_name_are_told_apart(folders, tmp_path):
     name = results["dataset"]["name"]
     paths = [folders["fedavg-0"], tmp_path / "ditto-0", tmp_path / "local-1"]
     runs, found = read_and_compared(*paths)
-    data = [f"{name}, data {own[:8]}", f"{name}, data ffffffff", name]  # seed 1 tells nothing
+    data = [f"{name}, data {own[:8]}", f"{name}, data ffffffff", name]  # seed 1 is of one run
     assert [one["data"] for one in found["groups"]] == data
     assert "differ between seeds" not in rendered(runs, found)
     as_other_run(paths[2], tmp_path / "local-0")
