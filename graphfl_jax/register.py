@@ -22,12 +22,12 @@ from ml_collections import ConfigDict
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import OF_ALGORITHMS, OF_DATASETS, OF_MODELS
 from graphfl_jax.configs.base import VARIANTS
-from graphfl_jax.configs.fields import BASE
+from graphfl_jax.configs.fields import BASE, fields_of
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data import DATASETS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
-from graphfl_jax.settings import SETTINGS, parameters
+from graphfl_jax.settings import SETTINGS, Real, parameters
 
 EMPTY = inspect.Parameter.empty
 REGISTRIES = {
@@ -37,6 +37,7 @@ REGISTRIES = {
     "metric": METRICS,
 }
 SECTIONS = {"model": "model", "algorithm": "algorithm", "dataset": "data"}
+BESIDE = {"model": "algorithm", "algorithm": "model"}  # their floats are fields of one section
 # What each kind must look like, for errors.
 EXPECTED = {
     "model": "(*, inputs, outputs, task, width: Annotated[int, Integer('Width.')] = 16)",
@@ -212,9 +213,21 @@ def _check_signature(
                 raise _misfit(kind, name, f"{own!r} is a field of all configurations")
             if default is EMPTY:
                 raise _misfit(kind, name, f"the setting {own!r} has no default")
+            if isinstance(declaration, Real) and kind in BESIDE:
+                _check_apart(kind, name, own)
             _check_default(kind, name, own, declaration, default)
     if one_of and not any(own in one_of for own, *_ in declared):
         raise _misfit(kind, name, f"it takes none of {', '.join(one_of)}")
+
+
+def _check_apart(kind, name, own):
+    """Refuses a float of a model that is a float of a method too, and the other way round."""
+    other = BESIDE[kind]
+    for part in REGISTRIES[other]:
+        field = fields_of({f"{other}.name": part}).get(f"hparams.{own}")
+        if field is not None and field.reader == f"{other}.name={part}":
+            why = f"{own!r} is a float of {other}.name={part} too, and both would read it"
+            raise _misfit(kind, name, why)
 
 
 def _check_default(kind, name, own, declaration, default):

@@ -101,6 +101,10 @@ def text_annotation(model: "Nowhere"):  # noqa: F821
     return model
 
 
+def with_mu(*, inputs, outputs, task, mu: Annotated[float, Real("Weight.")] = 0.1):
+    return None
+
+
 @pytest.mark.parametrize(
     "kind, name, function, message",
     [
@@ -111,6 +115,12 @@ def text_annotation(model: "Nowhere"):  # noqa: F821
         ("model", "", own, " is not an identifier; choose a name of letters"),
         ("model", 3, own, "3 is not an identifier; choose a name of letters"),
         ("model", "net", 3, "net is given a int; give it a function"),
+        (
+            "model",
+            "net",
+            with_mu,
+            "net: 'mu' is a float of algorithm.name=fedprox too, and both",
+        ),
         ("model", "net", lambda x: x, "net: 'x' is neither declared nor one of those"),
         ("dataset", "shops", lambda x: x, "shops: 'x' is neither declared nor one of those"),
         (
