@@ -97,11 +97,14 @@ def check_needs(
             f"are too high",
             stacklevel=3,
         )
-    if needs.parts and (config.precision != "float32" or config.model.get("augment")):
-        raise ValueError(
-            f"{method} trains the parts of a model by itself, without precision and "
-            f"model.augment; leave these two out"
-        )
+    unused = {"precision": config.precision != "float32"}
+    unused["model.augment"] = bool(config.model.get("augment"))
+    for field, given in unused.items():
+        if needs.parts and given:
+            raise ValueError(
+                f"{method} trains the parts of a model by itself, and does not read {field}; "
+                f"leave {field} out"
+            )
     apart = method if needs.head else ""
     if config.tuning.part in ("head", "new_head"):
         apart = f"tuning.part={config.tuning.part!r}"

@@ -115,7 +115,7 @@ def test_a_method_that_trains_the_parts_of_a_model_refuses_it():
     with pytest.raises(ValueError) as refused:
         build_experiment(config, two_clusters())
     assert str(refused.value) == (
-        "algorithm.name='fedrod' trains the parts of a model by itself, without precision and "
-        "model.augment; leave these two out"
+        "algorithm.name='fedrod' trains the parts of a model by itself, and does not read "
+        "precision; leave precision out"
     )
     build_experiment(small_config("fedrod"), two_clusters())
