@@ -185,6 +185,9 @@ FILES = {
     "listed.py": "def get_points(): return [{'algorithm.name': ['fedavg', 'panacea']}]",
     "methods.py": "def get_points(): return [{'algorithm': ['fedavg']}]",
     "number.py": "def get_config(): return 3",
+    "points.py": (
+        "def get_points(): return [{'algorithm': 'local', 'local_steps': k} for k in (1, 2)]"
+    ),
 }
 
 
@@ -1030,6 +1033,33 @@ OTHERS = [
         [*VALIDATED, "--grid.rounds=1,2", "--config.eval.splits=test"],
         "eval.splits=test leaves out val, by which a sweep ranks",
     ),
+    (
+        "sweep",
+        [*VALIDATED, "--points=points.py", "--config.local_steps=3"],
+        "^config.local_steps=3 is not read, since all points of --points=points.py have it; ",
+    ),
+    (
+        "sweep",
+        [*VALIDATED, "--points=points.py", "--config.algorithm.name=ditto"],
+        "^config.algorithm.name=ditto is not read, since all points of --points=points.py have",
+    ),
+    (
+        "sweep",
+        [f"{FL60}:ditto", *VALIDATED[1:], "--points=points.py"],
+        "names the method ditto, and --points=points.py names others; leave :ditto out",
+    ),
+    (
+        "sweep",
+        [*TPE, "--grid.data.name=fl60,fl60_paper_formula"],
+        "^data.name=fl60,fl60_paper_formula cannot be an axis with sampler=tpe, which compares",
+    ),
+    (
+        "tables",
+        ["--configs=own/panacea_2.py", "--methods=local"],
+        "^configs=own/panacea_2.py has the name of a table of the papers, whose files would be",
+    ),
+    ("soak", ["--data_root=a"], "^data_root=a is not read by this command; leave it out"),
+    ("theory", ["--data_root=a"], "^data_root=a is not read by this command; leave it out"),
 ]
 # Environments of a process of its own, flags of experiments.run, and what the line must say.
 ENVIRONMENTS = [

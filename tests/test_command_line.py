@@ -126,6 +126,21 @@ def test_help_with_a_word_lists_the_fields_of_that_configuration(tmp_path):
     assert re.search(r"\n hparams\.ditto_lambda +│ 0\.1 ", printed)
 
 
+def test_a_value_of_a_flag_does_not_ask_for_help(tmp_path):
+    ended = launched("run", "nowhere", "--out", "h", "--config.data.path", "help", cwd=tmp_path)
+    assert ended.status == 2 and ended.stderr.startswith("error: config=nowhere is neither")
+    assert "flags of run:" in launched("run", "help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("name", ["predict", "export"])
+def test_commands_that_read_models_refuse_a_folder_of_data(tmp_path, name):
+    script = "from graphfl_jax.__main__ import main\nmain()\n"
+    words = ["run", "--client=a", "--data=a.npz"][: 3 if name == "predict" else 2]
+    ended = scripted(script, name, *words, "--to=b", "--data_root=c", cwd=tmp_path)
+    expected = "error: data_root=c is not read by this command; leave it out\n"
+    assert (ended.status, ended.stderr) == (2, expected)
+
+
 @pytest.mark.parametrize("error", ["MemoryError()", "RuntimeError('RESOURCE_EXHAUSTED: x')"])
 def test_too_little_memory_ends_in_one_line(error, tmp_path):
     words = f"""

@@ -2,13 +2,14 @@
 
 import csv
 import json
+import re
 
 import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
 from graphfl_jax.commands.common.comparison import comparison, holm
-from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.finished_runs import read_rows, read_run
 from graphfl_jax.commands.common.statistics import critical_value, half_width, wilcoxon_p
 from graphfl_jax.metrics import summary
 from tests.commands import scripted
@@ -40,6 +41,7 @@ def write_run(
     scores=None,
     source="drawn",
     extent="",
+    new_clients=None,
     **changes,
 ):
     """A folder as a run leaves it, with drawn scores or those of `scores`."""
@@ -54,7 +56,7 @@ def write_run(
         "metric": "accuracy",
         "higher_is_better": True,
         "diverged": diverged,
-        "new_clients": None,
+        "new_clients": new_clients,
         "metrics": metrics and dict.fromkeys("GLP", metrics),
         "scores": None if diverged else {"final": own, "validation": None, "best_val": None},
         "identity": {"data": data, "arrays": arrays or f"{data}{seed}"},
@@ -198,6 +200,61 @@ def test_runs_of_a_method_that_is_not_registered_are_compared(tmp_path):
     found = compared(*paths)
     assert [one["seeds"] for one in found["settings"]] == [[0, 1], [0]]
     assert found["fields"] == ["algorithm.name"] and len(found["pairs"]) == 1
+
+
+def with_data(path, digest):
+    text = (path / "results.json").read_text()
+    (path / "results.json").write_text(text.replace('"sha256": "a"', f'"sha256": "{digest}"'))
+    return path
+
+
+def test_other_data_of_one_name_are_told_apart(tmp_path):
+    """Those of a common seed have a digest. Those of the seeds of a setting are pointed out."""
+    runs = ("fedavg", 0, "a"), ("ditto", 0, "b"), ("local", 1, "c"), ("local", 2, "a")
+    paths = [
+        with_data(write_run(tmp_path / f"{method}-{seed}", method, seed), digest)
+        for method, seed, digest in runs
+    ]
+    ended = scripted(GRAPHFL, "compare", *map(str, paths), "--to=all.md", cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    text = (tmp_path / "all.md").read_text()
+    assert "| fedavg | set a, data a |" in text and "| ditto | set a, data b |" in text
+    assert "| local | set a |" in text
+    note = (
+        "the data of local differ between seeds: the seed decides them, or a file has changed"
+    )
+    assert f"- {note}\n" in text and text.count("differ between seeds") == 1
+    other = with_data(write_run(tmp_path / "other", "fedavg", 0), "b")
+    with pytest.raises(ValueError, match="the seed of .*fedavg-0, and other data; leave one"):
+        compared(paths[0], other)
+
+
+def test_new_clients_that_diverge_cost_no_other_scores(tmp_path):
+    broken = {"diverged_at": 1, "clients": ["a"], "curve": []}
+    found = compared(
+        write_run(tmp_path / "a", "fedavg", 0, new_clients=broken),
+        write_run(tmp_path / "b", "local", 0),
+    )
+    assert [one["diverged"] for one in found["settings"]] == [0, 0]
+    assert found["settings"][0]["scores"] and len(found["pairs"]) == 1
+
+
+@pytest.mark.parametrize(
+    "checkpoints, remedy",
+    [
+        ((), "metrics.jsonl is missing or damaged (line 1); leave the run out, or run it"),
+        (("8.json",), "line 1 is damaged; graphfl run --resume --out="),
+    ],
+)
+def test_a_damaged_evaluation_has_a_remedy_that_works(tmp_path, checkpoints, remedy):
+    """A run without checkpoints, as of several seeds, cannot be resumed at its end."""
+    path = write_run(tmp_path / "a", "fedavg", 0)
+    (path / "metrics.jsonl").write_text("{\n")
+    (path / "checkpoints").mkdir()
+    for name in checkpoints:
+        (path / "checkpoints" / name).write_text("{}")
+    with pytest.raises(ValueError, match=re.escape(remedy)):
+        read_rows(path)
 
 
 def test_further_metrics_have_means_over_seeds(tmp_path):

@@ -11,15 +11,20 @@ from rich.console import Console
 
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.benchmarks.products import matmul_flops
+from graphfl_jax.commands.common import pages
 from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.provenance import command, provenance
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
+from graphfl_jax.commands.paper import cached_runs
 from graphfl_jax.commands.paper.configurations import Cell, paper_config
+from graphfl_jax.commands.paper.pfedgat_text import CAPTION
 from graphfl_jax.commands.paper.published import PUBLISHED, published
+from graphfl_jax.commands.paper.row_text import SPREAD
 from graphfl_jax.commands.paper.table_text import (
     error_rows,
     forecast_row,
     heads_of,
+    markdown,
     notes,
     score_rows,
     table_row,
@@ -41,6 +46,7 @@ from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.models import gru
 from graphfl_jax.program import make_program
 from tests.commands import ROOT, launched, launched_small, shrunk
+from tests.federations import small_config, two_clusters
 from tests.test_traffic import write_matrix, write_series
 
 FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
@@ -228,9 +234,18 @@ def test_provenance_states_command_commit_and_versions():
     assert f"JAX {jax.__version__}" in line and "\n" not in line
 
 
-def test_markdown_cells_have_no_bars_and_no_line_breaks():
-    text = markdown_table([["rank\nG~", "|g|"], ["1", "2"]])
-    assert text == "| rank G~ | \\|g\\| |\n| --- | --- |\n| 1 | 2 |\n"
+def test_markdown_cells_have_no_bars_no_html_and_no_line_breaks():
+    text = markdown_table([["rank\nG~", "|g|"], ["1", "<b>2"]])
+    assert text == "| rank G~ | \\|g\\| |\n| --- | --- |\n| 1 | &lt;b>2 |\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_page_keeps_its_line_ends(tmp_path, end):
+    page, lines = tmp_path / "page.md", ["a", *pages.markers("one"), "\u2028b", ""]
+    page.write_bytes(end.join(lines).encode())
+    pages.update(page, "one", "c\nd\n")
+    lines[2:2] = ["c", "d"]
+    assert page.read_bytes() == end.join(lines).encode()
 
 
 def test_matrix_products_are_counted_with_their_loops():
@@ -370,7 +385,7 @@ def test_tables_and_figures_share_cached_runs(tmp_path):
     made, _, title, _, *lines = (tmp_path / "here/panacea_3.md").read_text().splitlines()
     assert made.startswith("Made by `python -m experiments.tables --table=panacea_3 ")
     assert made.endswith("2 new runs, 0 from the cache.")
-    assert title == "Test scores of 2 seeds; fl60: accuracy, %"
+    assert title == f"Test scores of 2 seeds; fl60: accuracy, %. {SPREAD}"
     assert len({line.count("|") for line in lines}) == 1 and len(lines) == 3
     assert f"{scores['mean']:.2f}" in lines[2].split(" | ")
     status, printed, _ = shrunk("tables", *words, cwd=tmp_path, file="fl60")
@@ -388,10 +403,45 @@ def test_tables_and_figures_share_cached_runs(tmp_path):
     assert "<svg" in (tmp_path / "here/panacea_3a.svg").read_text()
     page = (tmp_path / "here/panacea_3a.md").read_text()
     mean = 100 * np.mean([scores[-1] for scores in lines[0]["seeds"]])
-    assert f"| fedavg | 2 | {mean:.2f} | " in page
+    assert f"| fedavg | 2 | {mean:.2f} | " in page and page.splitlines()[2] == SPREAD
     words = ["--table=panacea_2", "--datasets=fl60", "--methods=fedavg,local", *quick]
     _, printed, _ = shrunk("tables", *words, cwd=tmp_path, file="fl60")
     assert "0 new runs, 4 from the cache" in printed
+
+
+def test_cached_runs_of_a_federation_of_any_name_are_found_again(tmp_path, monkeypatch):
+    named = two_clusters()._replace(name="a/b [c]*")
+    monkeypatch.setattr(cached_runs, "load_federation", lambda config: named)
+    config = small_config("local", rounds=1)
+    for found in (0, 1):
+        cached_runs.LOADED.clear()
+        cache = cached_runs.Cache(tmp_path)
+        (run,) = cached_runs.cached_runs(config, [0], cache)
+        assert (run["dataset"]["name"], cache.found) == ("a/b [c]*", found)
+    cached_runs.LOADED.clear()
+    (path,) = (tmp_path / "cached_runs").iterdir()
+    assert path.name.startswith("a-b [c]*-local-seed0-")
+
+
+@pytest.mark.slow
+def test_verdicts_have_the_name_of_a_federation_as_it_is(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "import graphfl_jax as g\n"
+        "def mine(*, seed):\n"
+        "    client, edges = np.repeat(range(4), 10), [(0, 1), (1, 2), (2, 3)]\n"
+        "    x = np.random.default_rng(0).normal(size=(40, 2))\n"
+        "    y = x[:, 0] > 0\n"
+        "    return g.from_arrays(x, y, client, edges=edges, seed=seed, name='[b]x')\n"
+        "g.register.dataset('mine', mine)\n"
+        "def get_config():\n"
+        "    return g.configs.configuration({'data.name': 'mine', 'algorithm.name': 'local'})\n"
+    )
+    words = ["--graphs=", "--config=mine.py", "--params=4", "--embedding=2", "--draws=20"]
+    ended = launched("theory", *words, "--out=here", cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    verdicts = ended.stdout.split("± is")[1]
+    assert "[b]x" in verdicts
 
 
 def test_a_line_without_scores_is_in_the_legend():
@@ -472,6 +522,13 @@ def test_one_seed_has_no_spread_over_seeds():
     for runs, spread in ((1, ""), (2, "0.00")):
         (cells,) = score_rows("own", [table_row("own", config, [run_with()] * runs)])
         assert dict(zip(heads_of("own"), cells, strict=True))["sd seeds"] == spread
+
+
+def test_tables_state_the_divisor_of_the_spread_over_seeds():
+    row = table_row("own", paper_config(Cell("tpt48"), "fedavg"), [run_with()] * 2)
+    assert SPREAD.endswith("; its divisor is the number of seeds.")
+    assert f"tpt48: mse, 1e-3. {SPREAD}\n" in markdown("panacea_2", [row])
+    assert "whose divisor is the number of seeds" in CAPTION.replace("\n", " ")
 
 
 def test_a_table_of_own_files_has_errors_only_in_physical_units():

@@ -375,7 +375,7 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
         *(["flha-ghn", "125"], ["flha-ghn", "250"], ["flha-ghn-no-gnn (1 diverged)", "125"]),
         *(["local", "125"], ["local", "250"]),
     ]
-    assert heads[3:] == ["flha-ghn minus it", "flha-ghn-no-gnn (1 diverged) minus it"]
+    assert heads[3:] == ["flha-ghn minus it", "flha-ghn-no-gnn minus it"]
     # Differences 20 and 0: mean and standard error 10, quantile of Student's t 12.706.
     # Those from no-gnn: 10 and 0.
     assert rows[0][2:] == ["31.25±0.00", "", ""]

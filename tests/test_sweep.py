@@ -3,6 +3,7 @@
 import fcntl
 import functools
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -23,7 +24,7 @@ from graphfl_jax.commands.sweeping.grid import (
     take_axes,
 )
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
-from graphfl_jax.commands.sweeping.trial_log import TrialLog
+from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
 from graphfl_jax.data.new_clients import hold_out
@@ -420,6 +421,25 @@ def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
     assert len(read(tmp_path)) == 2
 
 
+def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
+    """They are not finite, and JSON has no such numbers."""
+    config = tiny_config("local", rounds=1, new_clients__fraction=0.2, new_clients__rounds=2)
+    (group,) = planned({"hparams.client_lr": 0.1}, config=config)
+    ((_, outcome),) = run_trials(config, group.federations, [group.planned[0].trial])
+    after = [*outcome.new_clients]
+    after[1] = jax.tree.map(lambda scores: scores + np.nan, after[1])
+    (federation,) = group.federations.values()
+    broken = new_client_scores(federation, after, CLASSIFICATION)
+    assert broken["diverged_at"] == 1
+    outcome = outcome._replace(
+        results=outcome.results | {"new_clients": broken}, new_clients=after
+    )
+    with TrialLog(tmp_path, [group], resume=False) as log:
+        log.write(group, group.planned[0], outcome)
+    assert "NaN" not in (tmp_path / "trials.jsonl").read_text()
+    assert len(read(tmp_path)[0]["validation"]["new_clients"]) == 1
+
+
 def test_other_data_are_refused(tmp_path):
     groups = planned({"hparams.client_lr": 0.1})
     play(tmp_path, groups)
@@ -430,6 +450,34 @@ def test_other_data_are_refused(tmp_path):
     (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
     with pytest.raises(ValueError, match=f"^out={tmp_path}: the data differ"):
         play(tmp_path, groups)
+
+
+def test_logs_of_different_data_of_one_name_are_not_ranked_together(tmp_path):
+    """As those of two files of a user. The logs have no run in common."""
+    play(tmp_path / "a", planned({"hparams.client_lr": 0.1}))
+    (line,) = read(tmp_path / "a")
+    del line["sha256"]
+    line["trial"] = line["trial"].replace(
+        '"hparams.client_lr": 0.1', '"hparams.client_lr": 0.2'
+    )
+    line["identity"]["data"] = "0" * 64
+
+    def write(name, line):
+        (tmp_path / name).mkdir(exist_ok=True)
+        text = json.dumps(line | {"sha256": digest_of_json(line)})
+        (tmp_path / name / "trials.jsonl").write_text(text + "\n")
+
+    write("b", line)
+    with pytest.raises(
+        ValueError,
+        match=r"a/trials.jsonl and .*b/trials.jsonl have different data of the name fl60 "
+        r"\(sha256 \w{12} and 000000000000 with seed 0\); leave one of them out$",
+    ):
+        merged_logs([tmp_path / "a", tmp_path / "b"])
+    write(
+        "b", line | {"trial": line["trial"].replace('val_fraction": 0.1', 'val_fraction": 0.2')}
+    )
+    assert len(merged_logs([tmp_path / "a", tmp_path / "b"])[0]) == 2  # by a field
 
 
 @pytest.mark.slow
@@ -520,6 +568,50 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     assert scores == sorted(scores, reverse=True)  # accuracy: higher is better
     assert "| fedprox | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()
     assert (tmp_path / "here/scores-fl60.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_search_that_continues_with_another_axis_is_refused_before_training(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna, an extra, is not installed")
+    words = [VALIDATED, "--sampler=tpe", "--samples=3", "--batch=2", "--at_once=2"]
+    words += ["--config.rounds=1", "--out=here"]
+
+    def sweep(*more):
+        return launched_small("sweep", *words, *more, cwd=tmp_path, file="fl60.py:local")
+
+    ended = sweep("--loguniform.hparams.client_lr=0.001,0.3")
+    assert ended.status == 0, ended.stderr
+    before = (tmp_path / "here/trials.jsonl").read_bytes()
+    other = sweep("--loguniform.hparams.client_lr=0.001,0.2", "--resume")
+    assert (other.status, other.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: out=here has a run that this search does not choose, .* with seed 0; set all "
+        r"flags as before, such as --samples, --batch and the axes, or choose another --out\n",
+        other.stderr,
+    )
+    assert (tmp_path / "here/trials.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_sweep_of_a_federation_of_any_name_has_its_plots(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "import graphfl_jax as g\n"
+        "def mine(*, seed):\n"
+        "    x = np.random.default_rng(0).normal(size=(60, 2))\n"
+        "    client = np.repeat(range(6), 10)\n"
+        "    return g.from_arrays(\n"
+        "        x, x[:, 0] > 0, client, seed=seed, val_fraction=0.2, name='a/b [c]'\n"
+        "    )\n"
+        "g.register.dataset('mine', mine)\n"
+        "def get_config():\n"
+        "    values = {'data.name': 'mine', 'algorithm.name': 'local', 'rounds': 1}\n"
+        "    return g.configs.configuration(values)\n"
+    )
+    words = ["--config=mine.py", "--grid.hparams.client_lr=0.1,0.2", "--out=here"]
+    ended = launched("sweep", *words, "--config.local_steps=1", cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    assert (tmp_path / "here/scores-a-b [c].png").read_bytes()[:4] == b"\x89PNG"
+    assert "P on a/b [c], data: own" in " ".join(ended.stdout.split())
 
 
 @pytest.mark.slow

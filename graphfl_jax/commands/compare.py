@@ -19,7 +19,7 @@ from absl import flags
 from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
-from graphfl_jax.commands.common.comparison import comparison, data_text
+from graphfl_jax.commands.common.comparison import comparison, data_texts
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
@@ -53,6 +53,12 @@ def main() -> int:
         f"not paired: {one['first']} and {one['second']}, since {one['why']}"
         for one in found["unpaired"]
     ]
+    notes += [
+        f"the data of {one['name']} differ between seeds: the seed decides them, or a file has "
+        f"changed"
+        for one in found["settings"]
+        if len({*one["data_sha256"]}) > 1
+    ]
     console = Console()
     for title, caption, rows in tables(found):
         left = ("field", "setting", "first", "second", "metric")
@@ -76,13 +82,11 @@ def tables(found: dict) -> list[TextTable]:
         caption = "- where a setting does not read the field"
         result.append(TextTable("fields that differ", caption, [heads, *rows]))
     rows = [["setting", "data", "metric", "seeds", *POINTS]]
-    for one in settings:
+    for one, data in zip(settings, data_texts(settings), strict=True):
         cells = [f"{one['diverged']} diverged"] * len(POINTS)
         if one["scores"] is not None:
             cells = [mean_text(one["scores"][point]) for point in POINTS]
-        rows.append(
-            [one["name"], data_text(one), one["metric"], str(len(one["seeds"])), *cells]
-        )
+        rows.append([one["name"], data, one["metric"], str(len(one["seeds"])), *cells])
     better = {"higher" if one["higher_is_better"] else "lower" for one in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""
     caption = f"{direction}mean ± 95 % interval over seeds"

@@ -70,7 +70,7 @@ from graphfl_jax.commands.paper.pfedgat_figures import (
     joining,
     joining_rows,
 )
-from graphfl_jax.commands.paper.row_text import spread_text
+from graphfl_jax.commands.paper.row_text import SPREAD, spread_text
 from graphfl_jax.commands.paper.tables import TABLES
 from graphfl_jax.commands.paper.value_histograms import histogram_rows, histograms
 from graphfl_jax.configs import changed, for_any_task, methods
@@ -184,7 +184,8 @@ def main() -> int:
     write_json(out / f"{name}.json", lines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
     made += f" {cache.counts()}." if cache.new or cache.found else ""
-    page = f"{made}\n\n{markdown_table(rows)}"
+    spread = f"{SPREAD}\n\n" if any(head.startswith("sd seeds") for head in rows[0]) else ""
+    page = f"{made}\n\n{spread}{markdown_table(rows)}"
     write_text(out / f"{name}.md", page)
     pages.publish(page)
     files = f"{out}/{name}.png, .svg, .json and .md"

@@ -4,8 +4,9 @@
     graphfl leaderboard runs/part-* --to=leaderboard.md
 
 Reads trials.jsonl, and the logs of shards, such as trials-2-of-8.jsonl, in the folders. A run
-that several logs have counts once. If they have it with other data or other code, nothing is
-ranked. With --to, the leaderboard is also written, as .md with --top points, or whole as .json.
+that several logs have counts once. If they have it with other data or other code, or have
+different data sets of one name, nothing is ranked. With --to, the leaderboard is also written,
+as .md with --top points, or whole as .json.
 """
 
 from pathlib import Path

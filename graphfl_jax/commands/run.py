@@ -10,8 +10,9 @@ is the method; `graphfl list` prints both. Any field can be set, as in --config.
 --help with a configuration lists the fields. With --debug, clients are computed one by one and
 without jit, and an error names the round, the client and the stage.
 
-With --resume, the run in the folder of --out is continued; the configuration may be left out.
-If the code has changed since, --accept_changes is needed.
+With --resume, the run in the folder of --out is continued; the configuration may be left out,
+but not with --seeds or --distributed. If the code has changed since, --accept_changes is
+needed.
 
 With --seeds=5, the configuration is run with five seeds, from its own seed on, as one program.
 Each run has a folder, the one of --out followed by -seed0 and so on, without checkpoints and
@@ -67,7 +68,10 @@ flags.DEFINE_string("out", None, "Folder of the results; by default a new one un
 flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)
 flags.DEFINE_list("track", [], f"Services that get the evaluations: {', '.join(TRACKERS)}.")
 flags.DEFINE_bool(
-    "resume", False, "Continue the run in --out; without --config, with its configuration."
+    "resume",
+    False,
+    "Continue the run in --out; without --config, with its configuration. With --seeds or "
+    "--distributed, --config is needed.",
 )
 flags.DEFINE_bool(
     "save_models",

@@ -26,7 +26,12 @@ from rich.console import Console
 import graphfl_jax
 from graphfl_jax.commands.benchmarks import interrupted_runs
 from graphfl_jax.commands.benchmarks.interrupted_runs import IDENTICAL, REFUSED, WRONG
-from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.command_line import (
+    FLAGS,
+    launch,
+    progress_bar,
+    refuse_unread,
+)
 from graphfl_jax.commands.common.interrupts import temporary_folder
 from graphfl_jax.commands.common.text_tables import narrow
 from graphfl_jax.configs import changed, fl60
@@ -42,6 +47,7 @@ flags.DEFINE_string("out", "runs/soak", "Output folder of soak.json.")
 
 
 def main() -> int:
+    refuse_unread("data_root")
     out = Path(FLAGS.out)
     check_folder(out)
     out.mkdir(parents=True, exist_ok=True)

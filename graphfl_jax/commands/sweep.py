@@ -59,6 +59,7 @@ from graphfl_jax.commands.common.configuration import (
     refuse_overrides,
 )
 from graphfl_jax.commands.common.interrupts import resumable
+from graphfl_jax.commands.common.new_files import in_file_name
 from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.common.view_files import write_views
@@ -89,7 +90,7 @@ BEST = "best"  # folder of the runs of --keep_best
 
 flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer(
-    "samples", 0, "Number of random points; 0 takes every point of the grid.", lower_bound=0
+    "samples", 0, "Points of --sampler; 0 takes every point of the grid.", lower_bound=0
 )
 flags.DEFINE_string("points", None, "Python file with get_points(), which replaces a grid.")
 flags.DEFINE_integer(
@@ -99,7 +100,9 @@ flags.DEFINE_integer(
     lower_bound=0,
 )
 flags.DEFINE_integer("top", 10, "Rows of the leaderboard that are printed.", lower_bound=1)
-flags.DEFINE_bool("yes", False, f"Accept more than {MOST_GROUPS} programs to compile.")
+flags.DEFINE_bool(
+    "yes", False, f"Accept more than {MOST_GROUPS} programs to compile; of tpe, in a batch."
+)
 flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Continue the sweep in --out.")
 flags.DEFINE_enum(
@@ -143,12 +146,6 @@ def main() -> int:
         {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
         | dict.fromkeys(axis_fields(AXES), "an axis replaces it")
     )
-    method = (FLAGS.config or "").partition(":")[2]
-    if method and f"--grid.{METHOD}" in AXES:
-        raise ValueError(
-            f"config={FLAGS.config} names the method {method}, and --grid.{METHOD} names "
-            f"others; leave :{method} out"
-        )
     search = None
     if FLAGS.sampler == "tpe":
         check_tpe()
@@ -157,6 +154,13 @@ def main() -> int:
     else:
         points = (
             points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
+        )
+    method = (FLAGS.config or "").partition(":")[2]
+    if method and all(METHOD in point for point in points):
+        where = f"--points={FLAGS.points}" if FLAGS.points else f"--grid.{METHOD}"
+        raise ValueError(
+            f"config={FLAGS.config} names the method {method}, and {where} names others; leave "
+            f":{method} out"
         )
     groups = planned_groups(points)
     if shard is not None:
@@ -210,7 +214,7 @@ def main() -> int:
         files = f"{log.path}, leaderboard.md and .json"
         searched = [board for board in boards if board["fields"]]
         for board in searched:
-            save_figure(draw_search(board), out / f"scores-{board['data']}")
+            save_figure(draw_search(board), out / f"scores-{in_file_name(board['data'])}")
         files += ", scores-*.png and .svg" * bool(searched)
     else:
         files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
@@ -240,7 +244,8 @@ def check_tpe() -> None:
     """Checks the flags of a search by TPE.
 
     Raises:
-      ValueError: a flag or a value does not fit, no run reads a field, or none has attackers.
+      ValueError: a flag or a value does not fit, no run reads a field, none has attackers, or
+        there are several data sets.
     """
     for flag in ("points", "shard"):
         if FLAGS[flag].value:
@@ -249,7 +254,13 @@ def check_tpe() -> None:
             )
     if not FLAGS.samples:
         raise ValueError("samples=0 is not possible with sampler=tpe; add --samples=200")
-    groups_of(extreme_points(AXES), [0], configured)
+    groups = groups_of(extreme_points(AXES), [0], configured)
+    names = dict.fromkeys(group.config.data.name for group in groups)
+    if len(names) > 1:
+        raise ValueError(
+            f"data.name={','.join(names)} cannot be an axis with sampler=tpe, which compares "
+            f"the scores of all points; make a sweep for each data set"
+        )
 
 
 def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
@@ -266,10 +277,14 @@ def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
     """Gives a search the scores in the log, plans its next batch of points and returns it.
 
     The log may have runs of later batches, if a line of an earlier one is damaged.
+
+    Raises:
+      ValueError: the search began with other flags, so TPE would choose other points.
     """
     if not log.path.exists():
         return points
-    found = {line["trial"]: line for line in read_log(log.path)[0]}
+    lines, damaged = read_log(log.path)
+    found = {line["trial"]: line for line in lines}
     check_seeds(log, points, found)
     while search.left:
         runs = runs_of(points, found)
@@ -279,6 +294,13 @@ def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
         points = search.ask()
         log.plan(planned_groups(points))
     log.growing = bool(search.left)
+    others = [line for name, line in found.items() if name not in log.planned]
+    if others and not any(number <= len(lines) for number in damaged):
+        raise ValueError(
+            f"out={log.out} has a run that this search does not choose, {others[0]['point']} "
+            f"with seed {others[0]['seed']}; set all flags as before, such as --samples, "
+            f"--batch and the axes, or choose another --out"
+        )
     return points
 
 

@@ -18,8 +18,9 @@ better on validation. --profile is their size.
 
 flha_1 to flha_b are those of FLHA-GHN: clients with networks of different architectures, with
 test scores of each architecture and the floats that a client receives and sends in a round.
---profile is their size; the small one has CIFAR-10 with 4 and 16 clients, unless --datasets and
---clients name others.
+--profile is their size. The small one has CIFAR-10 with 4 clients and, in tables that have
+them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --clients name
+others.
 
     graphfl tables --configs=my.py --methods=myprox,panacea
 
@@ -86,7 +87,8 @@ flags.DEFINE_list("methods", [], "Methods; empty is all methods of the table.")
 flags.DEFINE_integer(
     "seeds",
     None,
-    "Runs of every method, with seeds 0, 1, ...; by default 5, and 3 with images.",
+    "Runs of every method, with seeds 0, 1, ...; by default 5, and 3 in the tables of pFedGAT "
+    "and FLHA-GHN.",
     lower_bound=1,
 )
 flags.DEFINE_integer(

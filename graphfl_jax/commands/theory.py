@@ -27,7 +27,12 @@ from rich.console import Console
 
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common import pages
-from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.command_line import (
+    FLAGS,
+    launch,
+    progress_bar,
+    refuse_unread,
+)
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.flag_values import check_names
 from graphfl_jax.commands.common.plots import draw_risks, save_figure
@@ -109,7 +114,7 @@ def main() -> int:
         console.print(narrow(title, rows, left=("graph", "G~", "method")))
     lines = verdicts(risks, graphs, worst, within=within, steps=FLAGS.steps)
     for line in lines:
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
     results = {
         "settings": {name: FLAGS[name].value for name in ("graphs", *SIZES, *SHARES)},
         "verdicts": lines,
@@ -172,6 +177,7 @@ def adjacencies() -> dict[str, np.ndarray]:
         graphs[name] = closed_form.GRAPHS[name](FLAGS.clients, rng, FLAGS.density)
     if FLAGS.config is None:
         refuse_configuration("no --config names a federation")
+        refuse_unread("data_root")
         return graphs
     federation = load_federation(configuration())
     adjacency = closed_form.adjacency_of(federation.data.graph)

@@ -36,7 +36,7 @@ def main() -> int:
             if folder.exists():
                 raise ValueError(f"{folder} exists; remove it, or leave the run out")
         if why := why_not_writable(path):
-            raise ValueError(f"runs={path} cannot be written ({why}); make it writable")
+            raise ValueError(f"folders={path} cannot be written ({why}); make it writable")
     for run, rows in runs:
         for name in FLAGS.to:
             with writing(run.path / TRACKERS[name].FOLDER):

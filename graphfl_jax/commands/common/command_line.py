@@ -49,6 +49,7 @@ flags.DEFINE_bool(
     "Show the traceback of an error. With run, compute clients one by one without jit.",
 )
 FLAGS = flags.FLAGS
+HELP = {f"{dashes}{word}" for dashes in ("-", "--") for word in ("help", "helpshort", "h")}
 BROKEN_PIPE = 128 + 13  # the exit status of a program that SIGPIPE ends
 # What ends a command for which the memory is too small.
 TOO_LARGE = (
@@ -85,7 +86,7 @@ def launch(
             else:
                 # Commands without a configuration read the folders of runs alone.
                 others = () if configured else ("cores", "data_root")
-                _refuse_unread("compilation_cache", *others)
+                refuse_unread("compilation_cache", *others)
             _make_cores_devices(FLAGS.cores)
             sys.exit(main())
         except BrokenPipeError:
@@ -115,7 +116,12 @@ def launch(
         raise
 
 
-def _refuse_unread(*names):
+def refuse_unread(*names: str) -> None:
+    """Refuses flags that a command has in common with others and does not read.
+
+    Raises:
+      ValueError: one of them is set.
+    """
     for name in names:
         if FLAGS[name].present:
             given = FLAGS[name].serialize().removeprefix("--")
@@ -252,7 +258,8 @@ def parse(command: str, argv: list[str], *, configured: bool = True) -> list[str
       The command.
     """
     FLAGS.set_gnu_getopt(True)  # flags may follow that word
-    asked = [word for word in argv if word.lstrip("-") in ("help", "helpshort", "h")]
+    # Elsewhere help is a value of a flag or a name.
+    asked = [word for word in argv if word in HELP or argv[1:] == [word] == ["help"]]
     argv = [word for word in argv if word not in asked]
     try:
         argv, overrides = _take_overrides(argv)

@@ -11,12 +11,7 @@ import itertools
 import numpy as np
 
 from graphfl_jax.commands.common.finished_runs import FinishedRun
-from graphfl_jax.commands.common.statistics import (
-    diverged,
-    half_width,
-    over_seeds,
-    wilcoxon_p,
-)
+from graphfl_jax.commands.common.statistics import half_width, over_seeds, wilcoxon_p
 from graphfl_jax.evaluation import POINTS
 
 
@@ -28,8 +23,9 @@ def comparison(runs: list[FinishedRun]) -> dict:
 
     Returns:
       ``settings``, for each its ``name``, ``method``, ``data``, their ``source`` and ``extent``
-      as in results.json, ``metric``, ``higher_is_better``, ``runs`` (folders), ``seeds``, the
-      number of ``diverged`` runs, its values of the ``fields`` that differ between settings,
+      as in results.json, ``metric``, ``higher_is_better``, ``runs`` (folders), ``seeds``,
+      ``data_sha256``, the digest of the data with each of them, the number of runs whose
+      training ``diverged``, its values of the ``fields`` that differ between settings,
       the ``scores`` at G, L and P as `over_seeds` gives them, None if a run diverged, and such
       scores of further ``metrics`` by name, None where a metric is undefined; ``fields``, the
       names of these fields; ``pairs``, with ``first`` and ``second``, their common ``seeds``,
@@ -46,9 +42,10 @@ def comparison(runs: list[FinishedRun]) -> dict:
     for run in runs:
         own = by_setting.setdefault(run.setting, {})
         if (other := own.get(run.results["seed"])) is not None:
+            digests = {one.results["dataset"]["sha256"] for one in (run, other)}
             raise ValueError(
-                f"folders={run.path} has the configuration and the seed of {other.path}; leave "
-                f"one of them out"
+                f"folders={run.path} has the configuration and the seed of {other.path}"
+                f"{', and other data' * (len(digests) > 1)}; leave one of them out"
             )
         own[run.results["seed"]] = run
     groups = [dict(sorted(own.items())) for own in by_setting.values()]
@@ -78,6 +75,21 @@ def data_text(setting: dict) -> str:
     simulated = "simulated" * (setting["source"] == "simulated")
     form = ", ".join(filter(None, [simulated, setting["extent"]]))
     return f"{setting['data']} ({form})" if form else setting["data"]
+
+
+def data_texts(settings: list[dict]) -> list[str]:
+    """`data_text` of each setting, with a digest where others of this text have other data.
+
+    The seed may decide the data, so only those of a common seed are compared.
+    """
+    texts = list(map(data_text, settings))
+    digests = [dict(zip(one["seeds"], one["data_sha256"], strict=True)) for one in settings]
+    found = []
+    for text, own in zip(texts, digests, strict=True):
+        others = [one for other, one in zip(texts, digests, strict=True) if other == text]
+        differ = any(own[seed] != one[seed] for one in others for seed in own.keys() & one)
+        found.append(f"{text}, data {own[min(own)][:8]}" if differ else text)
+    return found
 
 
 def differing(configurations: list[dict]) -> list[str]:
@@ -112,7 +124,7 @@ def _names(groups):
 
 def _setting(name, runs, fields):
     first = next(iter(runs.values()))
-    broken = sum(diverged(run.results) for run in runs.values())
+    broken = sum(run.results["diverged"] for run in runs.values())
     scores, metrics = None, {}
     if not broken:
         finals = [run.results["scores"]["final"] for run in runs.values()]
@@ -128,6 +140,7 @@ def _setting(name, runs, fields):
         "higher_is_better": first.results["higher_is_better"],
         "runs": [str(run.path) for run in runs.values()],
         "seeds": list(runs),
+        "data_sha256": [run.results["dataset"]["sha256"] for run in runs.values()],
         "diverged": broken,
         "fields": {field: first.fields.get(field) for field in fields},
         "scores": scores,
@@ -153,7 +166,7 @@ def _why_not(first, second):
         return "their data sets differ"
     if one["metric"] != other["metric"]:
         return "their metrics differ"
-    if any(diverged(run.results) for run in (*first.values(), *second.values())):
+    if any(run.results["diverged"] for run in (*first.values(), *second.values())):
         return "a run diverged"
     common = first.keys() & second.keys()
     if not common:

@@ -12,7 +12,7 @@ from graphfl_jax.runs.folder import RUN, held
 # What commands read of results.json, by keys; of scores only if the run did not diverge.
 NEEDED = (
     *(("scores",), ("metric",), ("variant",), ("seed",), ("diverged",), ("higher_is_better",)),
-    *(("dataset", key) for key in ("name", "source", "extent")),
+    *(("dataset", key) for key in ("name", "source", "extent", "sha256")),
 )
 SCORES = tuple(
     ("scores", "final", point, key) for point in POINTS for key in ("mean", "per_client")
@@ -105,6 +105,8 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
         try:
             rows.append(json.loads(line))
         except ValueError as error:
+            if not any(path.glob("checkpoints/*.json")):  # as of a run with --seeds
+                raise damaged(file, f"line {number}") from error
             raise ValueError(
                 f"{file}: line {number} is damaged; graphfl run --resume --out={path} writes "
                 f"it again"

@@ -1,4 +1,4 @@
-"""Checks of the files that a flag names to be written."""
+"""Checks of the files that a flag names to be written, and names of files."""
 
 from pathlib import Path
 
@@ -17,3 +17,8 @@ def check_new_file(flag: str, path: Path) -> None:
     why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
     if why:
         raise ValueError(f"{flag}={path} cannot be written ({why}); choose another --{flag}")
+
+
+def in_file_name(name: str) -> str:
+    """The name of a federation as a part of a file's name, which cannot have a slash."""
+    return name.replace("/", "-")

@@ -40,7 +40,7 @@ def _place():
 
 
 def update(path: str | Path, name: str, text: str) -> None:
-    """Replaces the block `name` of a page. The markers stay.
+    """Replaces the block `name` of a page. The markers and the page's line ends stay.
 
     Args:
       path: the page.
@@ -51,7 +51,10 @@ def update(path: str | Path, name: str, text: str) -> None:
       ValueError: the page does not exist, or does not have both markers once and in order.
     """
     before, after = around(path, name)
-    write_text(Path(path), "\n".join([*before, text.strip("\n"), *after]) + "\n")
+    page = "\n".join([*before, text.strip("\n"), *after]) + "\n"
+    if b"\r\n" in Path(path).read_bytes():
+        page = page.replace("\n", "\r\n")
+    write_text(Path(path), page)
 
 
 def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
@@ -64,7 +67,7 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
     begin, end = markers(name)
     if not path.is_file():
         raise ValueError(f"page={path} is not a file; choose a page that has the line {begin}")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     places = [[i for i, line in enumerate(lines) if line == mark] for mark in (begin, end)]
     if [len(found) for found in places] != [1, 1] or places[0] > places[1]:
         raise ValueError(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from absl import flags
 
-from graphfl_jax.commands.common.command_line import FLAGS
+from graphfl_jax.commands.common.command_line import FLAGS, refuse_unread
 from graphfl_jax.commands.common.configuration import OVERRIDES, refuse_overrides
 from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.commands.common.python_files import contents_of
@@ -31,7 +31,8 @@ def chosen_models(**needed: str) -> Fleet:
       **needed: further flags that must be set, each with an example of a value.
 
     Raises:
-      ValueError: a flag is missing, --to exists or cannot be written, or --config is no file.
+      ValueError: a flag is missing or not read, --to exists or cannot be written, or --config
+        is no file.
       OSError: there is no such folder or file.
     """
     if FLAGS.run is None:
@@ -40,6 +41,7 @@ def chosen_models(**needed: str) -> Fleet:
         if not FLAGS[flag].value:
             raise ValueError(f"{flag} is not set; add --{flag}={example}")
     check_new_file("to", Path(FLAGS.to))
+    refuse_unread("data_root")
     refuse_overrides(dict.fromkeys(OVERRIDES, "saved models have their configuration"))
     if FLAGS.config is not None:
         contents_of("config", FLAGS.config)  # which registers own parts

@@ -86,4 +86,5 @@ def escaped(text: str) -> str:
 
 
 def _markdown_cell(cell):
-    return cell.replace("|", "\\|").replace("\n", " ")
+    """The text of a cell, without line breaks, in which bars and HTML are text."""
+    return cell.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")

@@ -5,6 +5,7 @@ all this. It is used again only if the configuration, the data and the code are 
 a change of the code is accepted.
 """
 
+import glob
 import json
 import warnings
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation, variant_of
 from graphfl_jax.commands.common.interrupts import resumable
+from graphfl_jax.commands.common.new_files import in_file_name
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import Trial, config_of, fields_text, run_trials, with_seed
@@ -89,7 +91,7 @@ class Cache:
 
     def read(self, name: str, identity: dict, fields: str) -> dict | None:
         """The cached run of a name, an identity and `batch.fields_text`, or None."""
-        paths = self.folder.glob(f"{name}-*.json")
+        paths = self.folder.glob(f"{glob.escape(name)}-*.json")
         newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
         runs = [run for run in map(_read, newest) if run and _is_of(run, identity, fields)]
         same = [run for run in runs if not changed_code(run["identity"], identity)]
@@ -149,7 +151,7 @@ def cached_runs(
         fields = fields_text(run_config)
         of_all = digest_of_json([fields, identity["data"], identity["arrays"]])
         variant = variant_of(run_config)
-        name = f"{federation.name}-{variant}-seed{trial.seed}-{of_all[:12]}"
+        name = f"{in_file_name(federation.name)}-{variant}-seed{trial.seed}-{of_all[:12]}"
         runs.append(cache.read(name, identity, fields))
         if runs[-1] is None:
             missing[len(runs) - 1] = (trial, name, {"fields": fields}, {"identity": identity})

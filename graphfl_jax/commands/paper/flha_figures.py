@@ -95,7 +95,7 @@ def series_rows(lines: list[dict], label: str) -> list[list[str]]:
     """
     scale, unit = UNITS[lines[0]["metric"]]
     references = lines[:2]
-    gaps = [f"{reference['name']} minus it" for reference in references]
+    gaps = [f"{own['name'].partition(' (')[0]} minus it" for own in references]
     rows = [["method", label, f"P, {unit}", *gaps]]
     for place, line in enumerate(lines):
         for number, scores in _by_number(line).items():

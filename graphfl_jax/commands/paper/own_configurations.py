@@ -11,7 +11,8 @@ from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table
 from graphfl_jax.commands.paper import table_text
 from graphfl_jax.commands.paper.configurations import Cell
-from graphfl_jax.commands.paper.tables import Row, Table
+from graphfl_jax.commands.paper.row_text import SPREAD
+from graphfl_jax.commands.paper.tables import TABLES, Row, Table
 from graphfl_jax.configs.values import changed
 
 NAME = "own"  # in place of a key of `published.PUBLISHED`
@@ -27,12 +28,18 @@ def execute(files: Sequence[str]) -> None:
     """Executes the files, so that what they register is known.
 
     Raises:
-      ValueError: two have the same name, there is no such file, or one raises.
+      ValueError: two have the same name, the only one has that of a table of the papers, there
+        is no such file, or one raises.
     """
     stems = [Path(file).stem for file in files]
     if len(set(stems)) < len(stems):
         raise ValueError(
             f"configs={','.join(files)} names two files alike; give them different names"
+        )
+    if name_of(files) in TABLES:
+        raise ValueError(
+            f"configs={','.join(files)} has the name of a table of the papers, whose files "
+            f"would be replaced; give the file another name"
         )
     for file in files:
         contents_of("configs", file)
@@ -96,7 +103,7 @@ def _markdown(name, rows):
     text = [["configuration", *heads[:-1]]]
     text += [[own, *cells[:-1]] for own, cells in zip(settings, lines, strict=True)]
     parts = [
-        f"{name}: test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}\n",
+        f"{name}: test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {SPREAD}\n",
         markdown_table(text),
         *(f"{escaped(note)}\n" for note in table_text.notes(rows)),
     ]

@@ -22,10 +22,10 @@ HEADS = (
 CAPTION = """\
 Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of G
 and L which has the higher mean accuracy on validation, and *at* says which one. The spreads
-are those of max(G, L): the standard deviation over seeds of the mean over clients, and the
-standard deviation over clients, as a mean over seeds. The paper does not say at which point
-it scores a method. FedAvg at max(G, L) is the control: it has no personalised models, and
-gains by the choice of the point alone.
+are those of max(G, L): the standard deviation over seeds of the mean over clients, whose
+divisor is the number of seeds, and the standard deviation over clients, as a mean over seeds.
+The paper does not say at which point it scores a method. FedAvg at max(G, L) is the control: it
+has no personalised models, and gains by the choice of the point alone.
 """
 PAPER = """\
 The published scores are from runs with all training images, 50 rounds of 5 epochs in batches

@@ -16,10 +16,10 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
       clean: without attackers, with the same seeds.
 
     Returns:
-      ``metric``, ``unit``, ``higher_is_better``, the number of ``attackers`` and of
-      ``diverged`` runs, ``validation``, the mean score of all clients at P on validation, None
-      without it or if a run diverged, and for each of the ``points`` G, L and P summaries by
-      `over_seeds`:
+      ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
+      of ``diverged`` runs, ``validation``, the mean score of all clients at P on validation,
+      None without it or if a run diverged, and for each of the ``points`` G, L and P summaries
+      by `over_seeds`:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; ``increase``, the same
       in % of their score in the clean run, if lower scores are better; and ``success`` of a
@@ -37,6 +37,7 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         "metric": metric,
         "unit": unit,
         "higher_is_better": runs[0]["higher_is_better"],
+        "seeds": len(runs),
         "attackers": len(runs[0]["attack"]["ids"]),
         "diverged": sum(map(diverged, runs)),
         "validation": _validation(runs),
@@ -268,11 +269,19 @@ def text_rows(rows: list[dict], name: str) -> list[list[str]]:
 
 
 def _cell(row, name):
-    """Mean and half width of the interval, the number of diverged runs, or nothing."""
+    """Mean and half width of the interval, the number of diverged runs, or nothing.
+
+    With some seeds, there may be no clients of a kind. Then the cell says how many seeds count.
+    """
     if row["diverged"]:
         return f"{row['diverged']} diverged"
     if not _has(row, name):
         return ""
     value = row["points"]["P"][name]
     half_width = value["half_width"]
-    return f"{value['mean']:.2f}" + ("" if half_width is None else f"±{half_width:.2f}")
+    seeds, every = len(value["seeds"]), row["seeds"]
+    return (
+        f"{value['mean']:.2f}"
+        + ("" if half_width is None else f"±{half_width:.2f}")
+        + (f" ({seeds} of {every} seeds)" if seeds < every else "")
+    )

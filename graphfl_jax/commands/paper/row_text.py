@@ -8,6 +8,9 @@ from graphfl_jax.build import variant_of
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.units import UNITS
 
+# What tables with the column "sd seeds" say of it.
+SPREAD = "*sd seeds* is the standard deviation over seeds; its divisor is the number of seeds."
+
 
 def common_row(config, runs: list[dict]) -> dict:
     """The part of a row that does not depend on its table.

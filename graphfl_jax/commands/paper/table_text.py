@@ -9,7 +9,7 @@ from graphfl_jax.commands.common.text_tables import escaped, markdown_table, nar
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.configurations import Cell
 from graphfl_jax.commands.paper.published import OUT_OF_REACH, published
-from graphfl_jax.commands.paper.row_text import common_row, spread_text
+from graphfl_jax.commands.paper.row_text import SPREAD, common_row, spread_text
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
@@ -178,7 +178,7 @@ def markdown(table: str, rows: list[dict]) -> str:
     """The table in Markdown, with a line on metrics and seeds, and notes."""
     metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
     parts = [
-        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}\n",
+        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {SPREAD}\n",
         markdown_table([list(heads_of(table)), *score_rows(table, rows)]),
         *(f"{escaped(note)}\n" for note in notes(rows)),
     ]

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfl_jax.commands.common.comparison import comparison, data_text, differing
+from graphfl_jax.commands.common.comparison import comparison, data_texts, differing
 from graphfl_jax.commands.common.finished_runs import FinishedRun
 from graphfl_jax.commands.common.styles import styles_of, svg_dashes
 from graphfl_jax.evaluation import POINTS
@@ -34,15 +34,13 @@ def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str,
     names = {one["name"]: _name(one, settings) for one in settings}
     marks = sorted(names, key=names.get)
     styles = styles_of([one["method"] for one in settings])
-    digests = _digests(settings, runs)
-    texts = _data_texts(settings, digests)
-    for one, style, text, digest in zip(settings, styles, texts, digests, strict=True):
+    for one, style, text in zip(settings, styles, data_texts(settings), strict=True):
         own = [by_path[path] for path in one["runs"]]
         units[one["name"]] = {key: own[0][key] for key in ("factor", "unit")}
         groups.append(
             {key: one[key] for key in ("metric", "seeds", "diverged", "scores")}
             | {"name": names[one["name"]], "data": text, "curve": _mean_curve(own)}
-            | {"higher": one["higher_is_better"], "changes": len({*digest.values()}) > 1}
+            | {"higher": one["higher_is_better"], "changes": len({*one["data_sha256"]}) > 1}
             | {"style": [style["color"], svg_dashes(style), marks.index(one["name"])]}
             | units[one["name"]]
         )
@@ -57,27 +55,6 @@ def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str,
         "unpaired": [pair for pair in shown if "why" in pair],
         "tests": len(found["pairs"]),
     }
-
-
-def _digests(settings, runs):
-    """The digest of the data of each seed, for each setting."""
-    found = {str(run.path): run.results["dataset"]["sha256"] for run in runs}
-    return [
-        {seed: found[path] for seed, path in zip(one["seeds"], one["runs"], strict=True)}
-        for one in settings
-    ]
-
-
-def _data_texts(settings, digests):
-    """The data of each setting, with a digest where others of the name have other data.
-
-    The seed may decide the data, so only those of a common seed are compared.
-    """
-    texts = [data_text(one) for one in settings]
-    for text, own in zip(texts, digests, strict=True):
-        others = [one for other, one in zip(texts, digests, strict=True) if other == text]
-        differ = any(own[seed] != one[seed] for one in others for seed in own.keys() & one)
-        yield f"{text}, data {own[min(own)][:8]}" if differ else text
 
 
 def _name(setting, settings):

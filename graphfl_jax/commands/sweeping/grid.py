@@ -7,7 +7,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.commands.common.command_line import FLAGS
-from graphfl_jax.commands.common.configuration import OVERRIDES, file_configuration
+from graphfl_jax.commands.common.configuration import (
+    OVERRIDES,
+    file_configuration,
+    refuse_overrides,
+)
 from graphfl_jax.commands.common.python_files import call_in_file
 from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjusted, changed, current_field, parse
@@ -160,7 +164,8 @@ def points_of_file(path: str) -> list[Point]:
     """The points that the function get_points() of a Python file returns.
 
     Raises:
-      ValueError: the file cannot be read, or does not return dictionaries.
+      ValueError: the file cannot be read, or does not return dictionaries; or all of them have
+        a field that --config sets.
     """
     points = call_in_file("points", path, "get_points")
     valid = isinstance(points, list) and points and all(isinstance(one, dict) for one in points)
@@ -169,6 +174,9 @@ def points_of_file(path: str) -> list[Point]:
             f"points={path}: get_points() returns no dictionaries; return a list of "
             f"dictionaries by dotted field"
         )
+    common = [field for field in points[0] if all(field in point for point in points)]
+    common = ["algorithm.name" if field == METHOD else field for field in common]
+    refuse_overrides(dict.fromkeys(common, f"all points of --points={path} have it"))
     return points
 
 

@@ -156,11 +156,8 @@ class TrialLog:
             return {}
         lines, damaged = read_log(self.path)
         for number in damaged:
-            warnings.warn(
-                f"{self.path}: line {number} is damaged; its run is repeated",
-                RuntimeWarning,
-                stacklevel=4,
-            )
+            text = f"{self.path}: line {number} is damaged; its run is repeated"
+            warnings.warn(text, RuntimeWarning, stacklevel=4)
         return {line["trial"]: line for line in lines}
 
     def check_others(self) -> None:
@@ -186,11 +183,8 @@ class TrialLog:
             changed |= {what for what, value in here.items() if line[what] != value}
             self.found[name] = self.others.pop(name)
         for what in sorted(changed):
-            warnings.warn(
-                f"{what} differs from that of runs in {self.path}",
-                RuntimeWarning,
-                stacklevel=3,
-            )
+            text = f"{what} differs from that of runs in {self.path}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
         if other:
             warnings.warn(
                 f"{other} of {len(self.found)} runs in {self.path} are of other code, which "
@@ -245,10 +239,12 @@ class TrialLog:
         line = {"trial": planned.name, "point": planned.point, **results, "identity": now}
         line["validation"] = None
         if not results["diverged"]:
+            curve = (results["new_clients"] or {"curve": ()})["curve"]  # of finite scores
             line["validation"] = {
                 "final": results["scores"]["validation"],
                 "new_clients": [
-                    float(scores["val"]["P"].mean()) for scores in outcome.new_clients
+                    float(scores["val"]["P"].mean())
+                    for scores in outcome.new_clients[: len(curve)]
                 ],
             }
         line["curve"] = [
@@ -303,10 +299,11 @@ def merged_logs(folders: list[Path]) -> tuple[list[dict], list[str]]:
     """The runs of all logs in some folders, each run once, and remarks for the user.
 
     Raises:
-      ValueError: a folder has no log, or two logs have a run with other data or other code.
+      ValueError: a folder has no log, or two logs have a run with other data or other code, or
+        have different data of one name.
       FileNotFoundError: there is no such folder.
     """
-    found, origin, notes, repeated = {}, {}, [], 0
+    found, data, notes, repeated = {}, {}, [], 0
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"{folder} is not a folder; name folders of sweeps")
@@ -319,23 +316,38 @@ def merged_logs(folders: list[Path]) -> tuple[list[dict], list[str]]:
                 numbers = ", ".join(map(str, damaged))
                 notes.append(f"left out: {path}, line {numbers}: incomplete or damaged")
             for line in lines:
-                name = line["trial"]
-                if name in found and origin[name] != path:
-                    _check_same_run(found[name], line, origin[name], path)
+                first, log = found.setdefault(line["trial"], (line, path))
+                if log != path:
+                    _check_same_run(first, line, log, path)
                     repeated += 1
-                found.setdefault(name, line)
-                origin.setdefault(name, path)
+                _check_same_data(*data.setdefault(_data_of(line), (line, path)), line, path)
     if not found:
         raise ValueError(
-            f"sweeps={','.join(map(str, folders))} has no finished run; wait until one has "
-            f"ended"
+            f"folders={','.join(map(str, folders))} has no finished run; wait until one ends"
         )
     if repeated:
         notes.append(f"{repeated} runs are in several logs and count once")
-    sources = {line["identity"].get("source") for line in found.values()}
+    runs = [line for line, _ in found.values()]
+    sources = {line["identity"].get("source") for line in runs}
     if len(sources) > 1:
         notes.append(f"the runs are of {len(sources)} versions of the code")
-    return list(found.values()), notes
+    return runs, notes
+
+
+def _data_of(line):
+    """The name, the fields and the seed of the data of a run."""
+    fields = json.loads(line["trial"]).items()
+    own = {field: value for field, value in fields if field.startswith("data.")}
+    return json.dumps([line["dataset"]["name"], own, line["seed"]], sort_keys=True)
+
+
+def _check_same_data(one, first, other, second):
+    digests = [line["identity"].get("data", "")[:12] for line in (one, other)]
+    if digests[0] != digests[1]:
+        raise ValueError(
+            f"{first} and {second} have different data of the name {one['dataset']['name']} "
+            f"(sha256 {' and '.join(digests)} with seed {one['seed']}); leave one of them out"
+        )
 
 
 def _check_same_run(one, other, first, second):
