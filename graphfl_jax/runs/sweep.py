@@ -62,7 +62,8 @@ def sweep(
     def configure(point):
         return adjusted(config, NOTHING, point)
 
-    for group in groups_of(list(points), list(seeds) or [config.seed], configure):
+    seeds = list(seeds) or [values_of(config)[0]["seed"]]
+    for group in groups_of(list(points), seeds, configure):
         trials = [planned.trial for planned in group.planned]
         for i, outcome in run_trials(group.config, group.federations, trials, at_once=at_once):
             yield group.planned[i].point, trials[i].seed, outcome
