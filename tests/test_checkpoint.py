@@ -1,9 +1,13 @@
 """Checkpoints: what is saved is read again, and damaged checkpoints are skipped."""
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
+import sys
+import types
 import warnings
 
 import jax
@@ -225,3 +229,35 @@ def test_json_is_replaced_completely_or_not_at_all(tmp_path):
 )
 def test_names_of_the_last_release_become_those_of_this_one(old, new):
     assert checkpoint.renamed(old) == new
+
+
+def test_an_error_of_the_system_keeps_its_number_and_others_stay_themselves(
+    tmp_path, monkeypatch
+):
+    def fail(message):
+        def fails(*_):
+            raise ValueError(message)
+
+        monkeypatch.setattr(ocp, "save", fails)
+        save(tmp_path, some_state())
+
+    with pytest.raises(OSError, match=re.escape(os.strerror(errno.ENOSPC))) as caught:
+        fail(f"Error writing file [os_error_code='{errno.ENOSPC}' source locations='...']")
+    assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(ValueError, match="^a fault of the program$"):
+        fail("a fault of the program")
+
+
+def test_only_errors_of_abandoned_writes_are_not_shown(tmp_path, monkeypatch):
+    shown, messages = [], ["Event loop is closed", "another error"]
+
+    def save_with_unraisable_errors(*_):
+        for message in messages:
+            sys.unraisablehook(types.SimpleNamespace(exc_value=RuntimeError(message)))
+        raise ValueError("the save failed")
+
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: shown.append(str(error.exc_value)))
+    monkeypatch.setattr(ocp, "save", save_with_unraisable_errors)
+    with pytest.raises(ValueError, match="the save failed"):
+        save(tmp_path, some_state())
+    assert shown == ["another error"]

@@ -239,8 +239,10 @@ def test_trees_of_clients_are_taken_put_and_averaged():
     assert tree.all_finite(())
 
 
-def test_many_rounds_are_played_in_portions_and_logged_as_one():
-    counts, first_broken = [], np.array([7, -1, 44])
+@pytest.mark.parametrize("portions", [[20], [20, 5], [20, 20, 5]])
+def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
+    rounds = sum(portions)
+    counts, first_broken = [], np.array([7, -1, rounds - 1])
 
     def advance(state, rounds):
         counts.append(int(rounds))
@@ -249,10 +251,10 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one():
         log = Log({"loss": np.float32(played.mean())}, np.where(inside, first_broken, -1))
         return state + len(played), log
 
-    state, log = play_rounds(advance, 0, 2 * ROUNDS_PER_EXECUTION + 5)
+    state, log = play_rounds(advance, 0, rounds)
 
-    assert state == 45 and counts == [20, 20, 5]
-    np.testing.assert_allclose(log.metrics["loss"], np.arange(45).mean(), rtol=1e-6)
+    assert ROUNDS_PER_EXECUTION == 20 and state == rounds and counts == portions
+    np.testing.assert_allclose(log.metrics["loss"], np.arange(rounds).mean(), rtol=1e-6)
     np.testing.assert_array_equal(log.diverged_at, first_broken)
 
 

@@ -37,6 +37,10 @@ ROUNDS = [
     "resume",
     "reference",
     "contract",
+    "new_architectures",
+    "monotone",
+    "own_parts",
+    "track",
 ]
 RUNS = [
     "run",
@@ -48,6 +52,10 @@ RUNS = [
     "bad_inputs",
     "sweep",
     "contract",
+    "new_clients",
+    "new_architectures",
+    "full_disk",
+    "distributed",
 ]
 TESTS = {
     "program": ROUNDS,
