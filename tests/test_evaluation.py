@@ -82,6 +82,17 @@ def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
     assert len((tmp_path / "part/metrics.jsonl").read_text().splitlines()) == 2
 
 
+@pytest.mark.parametrize("client_lr, finite", [(0.1, True), (1e30, False)])
+def test_a_run_that_diverged_has_no_last_scores(client_lr, finite):
+    config = small_config("fedavg", rounds=2, eval_every=2, hparams__client_lr=client_lr)
+    result = graphfl_jax.run(config, two_clusters())
+    assert result.unsaved == 0  # nothing is to be written
+    if finite:
+        assert result.diverged_at == -1 and set(result.final) == {"val", "test"}
+    else:
+        assert 1 <= result.diverged_at <= 2 and result.final is None
+
+
 @pytest.mark.release
 def test_debugging_evaluates_the_same_scores():
     config = small_config("ditto", rounds=1, eval__points=("P",), eval__splits=("val",))

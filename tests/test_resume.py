@@ -314,6 +314,26 @@ def test_a_run_of_the_last_release_is_resumed(uncut, cut):
     assert "new_clients" in json.loads((cut / "config.json").read_text())
 
 
+def test_a_checkpoint_from_before_an_accepted_change_is_resumed_without_a_word(uncut, cut):
+    make_old(cut)
+    with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
+        play(cut, accept_changes=True)
+    (cut / "results.json").unlink()
+    (cut / "checkpoints/00000010.json").unlink()
+    shutil.rmtree(cut / "checkpoints/00000010")
+    with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
+        assert play(cut) == [10]
+    assert outcome(cut) == uncut
+
+
+def test_changes_of_the_code_are_accepted_only_if_asked_for(cut):
+    identity = json.loads((cut / "identity.json").read_text())["identity"]
+    folder = RunFolder(cut, configure({}), resume=True)
+    folder.check(identity)
+    with pytest.raises(ValueError, match="--accept_changes"):
+        folder.check(identity | {"source": "0" * 64})
+
+
 HYPERNETWORK = {
     "rounds": 4,
     "algorithm.server_steps": 1,

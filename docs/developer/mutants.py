@@ -55,6 +55,7 @@ RUNS = [
     "new_clients",
     "new_architectures",
     "full_disk",
+    "evaluation",
     "distributed",
 ]
 TESTS = {
