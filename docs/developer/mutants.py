@@ -59,7 +59,7 @@ RUNS = [
     "distributed",
 ]
 TESTS = {
-    "program": ROUNDS,
+    "program": ["models_out", *ROUNDS],
     "core": ROUNDS,
     "rounds": ["groups", "attacks", *ROUNDS],
     "trainers": ["optimizers", *ROUNDS],
