@@ -812,6 +812,14 @@ OTHERS = [
     ),
     (
         "robustness",
+        [
+            *VALIDATED,
+            *("--methods=fedavg", "--defences=none,clip", "--best_defences", "--keep=sfl"),
+        ],
+        "keep=sfl: sfl is not trained; choose from",
+    ),
+    (
+        "robustness",
         [FL60, "--best_defences"],
         "best_defences chooses from --defences; give two",
     ),

@@ -23,7 +23,7 @@ from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import base, changed, fl60
 from graphfl_jax.configs.values import adjusted
 from graphfl_jax.data import from_arrays
-from graphfl_jax.runs import identity
+from graphfl_jax.runs import identity, single
 from graphfl_jax.runs.batch import Outcome, run_trials
 from graphfl_jax.runs.folder import PARTS, RUN, SWEEP, TABLES, check_folder, held
 from graphfl_jax.runs.sweep import groups_of
@@ -126,6 +126,22 @@ def test_a_configuration_is_compared_without_what_is_free_on_resume():
     for changes, same in (({"rounds": 9}, True), ({"hparams.client_lr": 0.3}, False)):
         other = identity.digest_of_config(changed(CONFIG, changes).to_dict())
         assert (other == digest) == same
+
+
+def test_processes_compare_their_whole_configurations(monkeypatch):
+    class Compared(Exception):
+        pass
+
+    def compare(values):
+        raise Compared(values["configuration"])
+
+    monkeypatch.setattr(single, "assert_same_on_all", compare)
+    texts = []
+    for changes in ({}, {"seed": 1}, {"rounds": 9}, {"hparams.client_lr": 0.3}):
+        with pytest.raises(Compared) as found:
+            graphfl_jax.run(changed(CONFIG, changes), data())
+        texts.append(str(found.value))
+    assert len(set(texts)) == len(texts)
 
 
 def own_method(path, factor):

@@ -1,5 +1,6 @@
 """The program: sampling of cohorts, splitting over devices, computation of scores."""
 
+import dataclasses
 import functools
 
 import jax
@@ -314,6 +315,41 @@ def test_evaluations_and_new_clients_get_the_number_of_rounds_played():
     after = jax.device_get(program.adapt(joined, KEY, {}, zeros(3)))
     assert (after.server, after.round) == (2, 7)
     assert after.clients[0].tolist() == [0, 0, 6]
+
+
+def test_a_run_from_the_server_of_its_own_start_begins_with_the_same_state():
+    """The server and the memories of the clients are drawn, each from its own key."""
+
+    def drawing(hparams, played):
+        algorithm = counting(hparams, played)
+        draw = lambda given, key: jax.random.uniform(key)  # noqa: E731
+        server = dataclasses.replace(
+            algorithm.server, init=lambda key, graph: jax.random.uniform(key)
+        )
+        client = dataclasses.replace(algorithm.clients[0], enroll=draw)
+        return dataclasses.replace(algorithm, server=server, clients=(client,))
+
+    program = make_program(drawing, cohort_size=2)
+    begun = program.start(KEY, {}, zeros(3))
+    again = program.start_from(begun.server, KEY, {}, zeros(3))
+    jax.tree.map(np.testing.assert_array_equal, again, begun)
+    assert len({float(begun.server), *begun.clients[0].tolist()}) == 4
+
+
+def test_a_defence_is_used_in_rounds_without_attackers():
+    """Clients upload 1 in the second round; the defence of the server makes a 5 of each."""
+
+    def defended(hparams, played):
+        def defend(server, cohorts, untrained, uploads):
+            return server, jax.tree.map(lambda own: jnp.full_like(own, 5), uploads)
+
+        return dataclasses.replace(counting(hparams, played), defend=defend)
+
+    for build, total in ((counting, 0 + 2), (defended, 10 + 10)):
+        program = make_program(build, cohort_size=2)
+        state = program.start(KEY, {}, zeros(2))
+        state, _ = program.advance(state, KEY, {}, zeros(2), np.int32(2))
+        assert state.server == total
 
 
 def test_a_server_that_diverges_is_reported_with_its_round():

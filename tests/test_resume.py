@@ -416,6 +416,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
     )
 
     def full(path, tree):
+        Path(f"{path}.orbax-checkpoint-tmp").mkdir()
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     monkeypatch.setattr(
@@ -432,6 +433,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
         f"error: {cut}/checkpoints/00000010 cannot be written (No space left"
     )
     assert "; free some space; " in line
+    assert not list(cut.glob("checkpoints/*.orbax-*"))  # what was written of it is removed
     assert play(cut) == [10]
     assert outcome(cut) == uncut
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
@@ -346,13 +345,8 @@ def _join(session, experiment, config, state, seconds):
 
 
 def _everyone(session, federation):
-    """The data of all clients, on the devices of the session."""
-    # The mesh of the session holds whole what is not split.
-    sharding = session.inputs.key.sharding
-    everywhere = sharding if isinstance(sharding, NamedSharding) else None
-    if everywhere is not None:
-        everywhere = NamedSharding(everywhere.mesh, PartitionSpec())
-    return place(federation.everyone, everywhere)
+    """The data of all clients, whole on each device of the session, as its key is."""
+    return place(federation.everyone, session.inputs.key.sharding)
 
 
 def _save_models(folder, session, experiment, config, state, last, predictors, *, unasked):
