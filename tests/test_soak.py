@@ -8,6 +8,7 @@ import pytest
 
 from graphfl_jax.commands.benchmarks import interrupted_runs
 from graphfl_jax.commands.benchmarks.interrupted_runs import REFUSED, WRONG, Ended
+from graphfl_jax.commands.benchmarks.repeated_calls import growing
 from tests.commands import launched
 
 
@@ -56,6 +57,14 @@ def test_one_file_is_damaged_in_one_way(tmp_path):
         ]
         kinds.add("gone" if new is None else "cut" if len(new) < len(old) else "flipped")
     assert kinds == {"gone", "cut", "flipped"}
+
+
+def test_memory_grows_if_it_ends_more_than_a_tenth_larger():
+    first = {"calls": 1, "bytes": 100, "maps": 50}
+    assert growing([]) == growing([first]) == []
+    assert growing([first, first | {"bytes": 109, "maps": 54}]) == []
+    assert growing([first, first | {"bytes": 111}]) == ["bytes"]
+    assert growing([first, first | {"bytes": 111, "maps": 56}]) == ["bytes", "maps"]
 
 
 @pytest.mark.release

@@ -10,7 +10,8 @@ Afterwards one process calls `graphfl_jax.run` many times, and its memory is mea
 fifth of the calls and after all.
 
 Writes soak.json into the folder of --out. The exit status is 1 if a run had other results or
-ended in another way, or if the memory grew by more than a tenth. It needs Linux.
+ended in another way, or if the memory grew by more than a tenth; with fewer than about 100
+calls, it grows because the first calls load modules. It needs Linux.
 """
 
 import collections
@@ -19,13 +20,12 @@ import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 from absl import flags
 from rich.console import Console
 
-import graphfl_jax
 from graphfl_jax.commands.benchmarks import interrupted_runs
 from graphfl_jax.commands.benchmarks.interrupted_runs import IDENTICAL, REFUSED, WRONG
+from graphfl_jax.commands.benchmarks.repeated_calls import growing, memory_of_calls
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     launch,
@@ -34,11 +34,8 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.interrupts import temporary_folder
 from graphfl_jax.commands.common.text_tables import narrow
-from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs.checkpoint import write_json
 from graphfl_jax.runs.folder import check_folder
-
-GROWTH = 1.1  # largest factor of the memory from a fifth of the calls to all
 
 flags.DEFINE_integer("runs", 200, "Interrupted runs.", lower_bound=0)
 flags.DEFINE_integer("calls", 1000, "Calls of graphfl_jax.run in one process.", lower_bound=0)
@@ -68,10 +65,10 @@ def main() -> int:
     found = {"seed": FLAGS.seed, "runs": [own._asdict() for own in outcomes], "memory": memory}
     write_json(out / "soak.json", found)
     console.print(f"{out}/soak.json", highlight=False, markup=False)
-    grown = bool(memory) and any(
-        memory[-1][what] > GROWTH * memory[0][what] for what in ("bytes", "maps")
-    )
-    return int(bool(wrong) or grown)
+    grown = growing(memory)
+    if grown:
+        console.print(f"{' and '.join(grown)} grew by more than a tenth")
+    return int(bool(wrong or grown))
 
 
 def soaked(work: Path, numbers) -> list[interrupted_runs.Outcome]:
@@ -112,25 +109,6 @@ def rows(outcomes: list[interrupted_runs.Outcome]) -> list[list[str]]:
         table.append([fault, *(str(counts[fault, verdict]) for verdict in verdicts)])
     total = collections.Counter(own.verdict for own in outcomes)
     return [*table, ["all runs", *(str(total[verdict]) for verdict in verdicts)]]
-
-
-def memory_of_calls(calls: int, work: Path) -> list[dict]:
-    """The memory and memory maps of this process after a fifth of the calls, and after all.
-
-    Args:
-      calls: of `graphfl_jax.run`, with three seeds in turn.
-      work: folder in which the compiled programs are kept.
-    """
-    changes = interrupted_runs.SETTINGS | {"rounds": 2, "model.hidden": (4,)}
-    config = changed(fl60.get_config("fedavg"), changes)
-    measured = []
-    for call in range(1, calls + 1):
-        graphfl_jax.run(changed(config, {"seed": call % 3}), keep_in=work / "kept")
-        if call in (max(1, calls // 5), calls):
-            maps = Path("/proc/self/maps").read_text().count("\n")
-            size = psutil.Process().memory_info().rss
-            measured.append({"calls": call, "bytes": size, "maps": maps})
-    return measured
 
 
 def start() -> None:
