@@ -119,6 +119,11 @@ FILES = {
         "    changes = {'data.source': 'simulated', 'rounds': 1, 'local_steps': 1}\n"
         "    return changed(tpt48.get_config(method), changes)\n"
     ),
+    "cars.py": (
+        "from graphfl_jax.configs import changed, compcars\n"
+        "def get_config(method):\n"
+        "    return changed(compcars.get_config(method), {'data.source': 'real'})\n"
+    ),
     "misspelt.py": (
         "import graphfl_jax as g\n"
         "def get_config():\n"
@@ -1065,6 +1070,18 @@ OTHERS = [
         "tables",
         ["--configs=own/panacea_2.py", "--methods=local"],
         "^configs=own/panacea_2.py has the name of a table of the papers, whose files would be",
+    ),
+    (
+        *("tables", ["--datasets=pems_bay", "--methods=local", "--data_root=none"]),
+        "no file none/pems-bay/pems-bay.h5; put it there .*, or set --source=simulated$",
+    ),
+    (
+        *("tables", ["--configs=cars.py", "--methods=local", "--data_root=none"]),
+        "none/compcars/.*, or set data.source in the file of --configs$",
+    ),
+    (
+        *("figures", ["--figure=panacea_fig2", "--data_root=none"]),
+        "^pems_bay: no file none/pems-bay/pems-bay.h5; put it there from [^,]*$",
     ),
     ("soak", ["--data_root=a"], "^data_root=a is not read by this command; leave it out"),
     ("theory", ["--data_root=a"], "^data_root=a is not read by this command; leave it out"),

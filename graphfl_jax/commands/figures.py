@@ -27,6 +27,7 @@ of them into the folder of --out; if there is a table FIGURE, the files are figu
 that are cached there are not repeated. --page also writes the table into a page.
 """
 
+import contextlib
 import sys
 import time
 from pathlib import Path
@@ -58,7 +59,7 @@ from graphfl_jax.commands.common.text_tables import markdown_table
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.paper.architecture_graphs import architecture_graphs, graph_rows
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs
-from graphfl_jax.commands.paper.configurations import Cell, paper_config
+from graphfl_jax.commands.paper.configurations import Cell, paper_config, remedy_of_source
 from graphfl_jax.commands.paper.flha import PLAIN, RESIDUAL, SIZES
 from graphfl_jax.commands.paper.flha_figures import SERIES, Series, series_lines, series_rows
 from graphfl_jax.commands.paper.flha_unseen import Unseen, unseen, unseen_rows
@@ -171,12 +172,14 @@ def main() -> int:
             raise ValueError(
                 f"{name}={FLAGS[name].value} is not read by {FLAGS.figure}; leave --{name} out"
             )
-    if FLAGS.figure not in CONFIGURED:
+    configured = FLAGS.figure in CONFIGURED
+    if not configured:
         refuse_configuration(f"{FLAGS.figure} has its own configurations")
     check_names("methods", FLAGS.methods, methods())
     out = Path(FLAGS.out)
     cache = Cache(out, accept_changes=changes_accepted())
-    lines, drawn, rows = KINDS[type(figure)](figure, cache)
+    with contextlib.nullcontext() if configured else remedy_of_source(""):
+        lines, drawn, rows = KINDS[type(figure)](figure, cache)
     out.mkdir(parents=True, exist_ok=True)
     # A table can have the same name and folder.
     name = f"figure_{FLAGS.figure}" if FLAGS.figure in TABLES else FLAGS.figure

@@ -46,7 +46,7 @@ from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
 from graphfl_jax.commands.common.flag_values import check_list, check_names
 from graphfl_jax.commands.common.provenance import provenance
 from graphfl_jax.commands.paper.cached_runs import Cache, cached_runs, loaded
-from graphfl_jax.commands.paper.configurations import Cell, paper_config
+from graphfl_jax.commands.paper.configurations import Cell, paper_config, remedy_of_source
 from graphfl_jax.commands.paper.forecast_baselines import forecast_rows
 from graphfl_jax.commands.paper.own_configurations import (
     execute,
@@ -116,8 +116,10 @@ def main() -> int:
         for cell, method in itertools.product(cells, methods)
     ]
     baselines = []
+    source = "data.source in the file of --configs" if FLAGS.configs else "--source=simulated"
     for cell, method, config in planned_rows:  # refuses all that does not fit at once
-        federation = loaded(config, seeds[:1])[0]
+        with remedy_of_source(source):
+            federation = loaded(config, seeds[:1])[0]
         task = build_experiment(config, federation).model.task
         if method == methods[0]:
             baselines += baseline_rows(cell, federation, task)

@@ -1,6 +1,8 @@
 """Configurations of the papers' experiments."""
 
-from collections.abc import Mapping
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
@@ -72,3 +74,18 @@ def paper_config(
         if "hparams.client_horizon" in changes:
             changes["hparams.client_horizon"] = float(rounds)
     return changed(config, changes)
+
+
+@contextlib.contextmanager
+def remedy_of_source(instead: str) -> Iterator[None]:
+    """Errors of missing data files do not name --config.data.source, which cannot be set here.
+
+    Args:
+      instead: what to set in its place; empty if nothing can be set.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        remedy = f", or set {instead}" if instead else ""
+        line = re.sub(r", or set --config\.data\.source\b.*", remedy, str(error))
+        raise FileNotFoundError(line) from error
