@@ -212,7 +212,7 @@ def test_scores_of_new_clients_end_where_one_is_not_finite():
 
 
 @pytest.mark.release
-def test_new_clients_that_diverge_are_reported_and_have_no_score():
+def test_new_clients_that_diverge_are_reported_and_have_neither_score_nor_model(tmp_path):
     """Examples of the new clients are so large that their training overflows."""
     settings = {"new_clients__fraction": 0.3, "new_clients__rounds": 2, "rounds": 1}
     config, whole = small_config("fedavg", **settings), two_clusters()
@@ -220,8 +220,9 @@ def test_new_clients_that_diverge_are_reported_and_have_no_score():
     large = np.where(np.isin(whole.clients, new), np.float32(1e30), np.float32(1.0))
     train = whole.data.train._replace(x=whole.data.train.x * large[:, None, None])
     whole = whole._replace(data=whole.data._replace(train=train))
-    alone = graphfl_jax.run(config, whole).results
+    alone = graphfl_jax.run(config, whole, out=tmp_path / "run").results
     assert alone["new_clients"]["diverged_at"] == 0  # L is scored when they join
+    assert not set(new) & set(graphfl_jax.load(tmp_path / "run").clients)
     assert not alone["new_clients"]["curve"]
     ((_, outcome),) = run_trials(
         config, {0: hold_out(whole, fraction=0.3, seed=0)}, [Trial({}, 0)]

@@ -50,6 +50,7 @@ RUNS = [
     "interrupts",
     "models_out",
     "bad_inputs",
+    "custom",
     "sweep",
     "contract",
     "new_clients",
