@@ -324,7 +324,7 @@ FIELDS = [
     (
         "fl60",
         MONOTONE | {"hparams.defence_threshold": "2"},
-        r"^hparams.defence_threshold=2.0 is not in \[-0.4, 1.5\]; set",
+        r"^hparams.defence_threshold=2.0 is not in \[-1.5, 1.5\]; set",
     ),
     (
         "fl60",

@@ -306,7 +306,7 @@ def test_benign_clients_are_split_by_their_neighbours_where_new_clients_are_rela
 
 @pytest.mark.release
 def test_trials_with_several_ratios_are_the_runs_of_each_ratio():
-    """With a defence whose threshold is the start, so that it rejects early."""
+    """With a defence whose threshold is low, so that it rejects early."""
     settings = {"attack__name": "label_flip", "defence__name": "monotone", "rounds": 4}
     settings |= {"hparams__defence_threshold": -0.4, "seed": 2}
     config = small_config("panacea", **settings)

@@ -20,7 +20,6 @@ from graphfl_jax.program import make_program
 from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.robustness.monotone import (
     BROKEN,
-    START,
     Monotone,
     cosines,
     guarded,
@@ -88,7 +87,7 @@ class NumpyServer:
 
     def __init__(self, start, averages):
         self.models, self.averages = np.float64(start), averages
-        self.last, self.s = {}, np.full(SIZE, START)
+        self.last, self.s = {}, np.zeros(SIZE)
         self.rejected, self.visits = np.zeros(SIZE), np.zeros(SIZE)
 
     def model(self, i):
@@ -307,11 +306,29 @@ def test_a_first_cohort_without_a_finite_norm_changes_nothing(value):
 
 
 def test_without_a_trusted_client_nothing_is_replaced():
-    threshold = Monotone(*map(jnp.float32, (-1.0, 0.7, 0.5, 2.0)))  # below the start
     start = np.arange(SIZE * WIDTH, dtype=np.float32).reshape(SIZE, WIDTH)
-    _, state, play = playing(start, threshold)
+    _, state, play = playing(start)
+    (seen,) = state.seen
+    state = state._replace(seen=(seen._replace(distrust=jnp.ones(SIZE)),))
     after = play(state, np.arange(SIZE), np.ones((SIZE, WIDTH), np.float32))
     np.testing.assert_array_equal(after.server, start)
+
+
+@pytest.mark.parametrize("threshold", [-0.3, 0.0, 0.4])
+def test_a_client_is_trusted_until_its_first_comparison(threshold):
+    """The first update is clipped alone. The second is the same on a moved model, so m = 0."""
+    defence = DEFENCE._replace(threshold=jnp.float32(threshold), agreement=jnp.float32(0))
+    start = np.zeros((SIZE, WIDTH), np.float32)
+    _, state, play = playing(start, defence)
+    updates = np.ones((1, WIDTH), np.float32)
+    first = play(state, np.array([2]), updates)
+    np.testing.assert_array_equal(first.server[2], 1.0)
+    np.testing.assert_allclose(first.seen[0].distrust, np.full(SIZE, threshold), rtol=1e-6)
+    second = play(first, np.array([2]), updates)
+    assert float(second.seen[0].distrust[2]) == pytest.approx(0.7 * threshold)
+    assert int(second.seen[0].rejections[2]) == int(threshold < 0)
+    attacked = play(first, np.array([2]), 2 * updates)  # m = 1
+    assert int(attacked.seen[0].rejections[2]) == 1
 
 
 # ----------------------------------------------------------------------------------- programs

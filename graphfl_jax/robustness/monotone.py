@@ -6,7 +6,7 @@ neighbours N(i), answers x_t with u_t,
 
     m_i = cos(u_t - u_s, x_t - x_s)                                     monotony
     a_i = cos(u_t, sum_{j in N(i), trusted} u_j / |u_j|)                agreement
-    s_i <- rho s_i + (1 - rho) (m_i - beta a_i)                         s_i = -0.4 at the start
+    s_i <- rho s_i + (1 - rho) (m_i - beta a_i)                         s_i = theta at the start
     u_t <- u_t min(1, c med / |u_t|)
 
 where u_j is the last update of client j, and med is the lower median of the norms of the last
@@ -19,9 +19,9 @@ alone, such as an initial embedding, becomes the mean over its trusted neighbour
 in a cohort, or over all such clients if no neighbour is one. A server that holds a different
 model for each client still sees the untrained upload: Panacea's steps go towards the model that
 it sent, and SFL replaces the client's last model by it. At the first visit of a client there is
-no m_i, and s_i stays. A client whose update has a norm that is not finite gets s_i = 2, more
-than any threshold. The server does not remember this update, and its norm is not among those of
-the median.
+no m_i, and s_i stays: the client is trusted until its first comparison. A client whose update
+has a norm that is not finite gets s_i = 2, more than any threshold. The server does not
+remember this update, and its norm is not among those of the median.
 
 Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
 quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. Then
@@ -45,8 +45,13 @@ which is negative, but can be above -1/2, so that neighbours who all disagree ca
 client rejected. An attacker with -lambda c in place of c has a positive m_i only while r <
 gamma lambda c. If the model moves independently of n_s, as when other clients move it, there is
 neither r in the numerator nor gamma c r in the root: m_i comes close to 0, and keeps its sign.
-Updates that shrink because learning rates fall hide attackers as noise does. Losses that are
-not convex can have a positive m_i; the running mean over visits is to average this out.
+Updates that shrink because learning rates fall hide attackers as noise does.
+
+Losses that are not convex can have a positive m_i. Near a saddle point, as at the start of the
+training of a network with hidden layers, a client's update grows along its own direction, so
+honest clients have m_i > 0 and attackers m_i < 0. Without attackers the models leave the saddle
+within a visit. With many attackers they stay there longer, and honest clients are rejected in
+the meantime; the running mean over visits is to average this out.
 
 The update is supposed to depend on the model that was sent, and on nothing else that changes.
 An upload that is more than a model, as SCAFFOLD's with the change of a control, and a client
@@ -71,7 +76,6 @@ from graphfl_jax.robustness.updates import shortened
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Real
 
-START = -0.4  # of s
 BROKEN = 2.0  # s of a client whose update is not finite
 NEVER = -1.0  # norm of the update of a client that has not been in a cohort
 
@@ -109,8 +113,8 @@ def monotone(
     defence_threshold: Annotated[
         Array,
         Real(
-            "Largest running statistic of a trusted client, which begins at -0.4.",
-            low=START,
+            "Largest running statistic of a trusted client; all clients begin with it.",
+            low=-1.5,
             high=1.5,
         ),
     ] = 0.0,
@@ -165,7 +169,7 @@ def guarded(algorithm: Algorithm, defence: Monotone, groups: tuple[Group, ...]) 
             shapes = jax.tree.leaves(jax.eval_shape(upload, jax.random.key(0)))
             rows = jnp.zeros((count, sum(leaf.size for leaf in shapes)))
             visits = jnp.zeros(count, jnp.int32)
-            norms, distrust = jnp.full(count, NEVER), jnp.full(count, START)
+            norms, distrust = jnp.full(count, NEVER), jnp.full(count, defence.threshold)
             seen.append(Seen(rows, rows, norms, distrust, visits, visits))
         return Guarded(own, tuple(seen), relations.adjacency(graph))
 
