@@ -58,6 +58,7 @@ RUNS = [
     "full_disk",
     "evaluation",
     "distributed",
+    "plots",
 ]
 # Of a module: files that notice most of its mutants, and all others that may notice one.
 TESTS = {
