@@ -427,13 +427,18 @@ def test_it_rejects_attackers_and_keeps_honest_clients(attack):
 
 
 @pytest.mark.release
-@pytest.mark.parametrize("attack", ["own_target", "shared_target", "masked_poisoning"])
-def test_attackers_who_know_it_are_trusted(attack):
-    """The attacks do what they are for: uploads are not rejected, and models get worse."""
+@pytest.mark.parametrize(
+    "attack, worse", [("own_target", 1.2), ("shared_target", 1.5), ("masked_poisoning", 1.5)]
+)
+def test_attackers_who_know_it_are_trusted(attack, worse):
+    """The attacks do what they are for: uploads are not rejected, and models get worse.
+
+    Each attacker of own_target pulls its own model alone, so it achieves less than the others.
+    """
     attacked = outcome("monotone", attack, 0.3)
     assert attacked["rejected"]["malicious"] < 0.3
     before, after = (
         np.array(own["scores"]["final"]["G"]["per_client"])[attacked["attack"]["ids"]]
         for own in (outcome("monotone"), attacked)
     )
-    assert after.mean() > 1.5 * before.mean()
+    assert after.mean() > worse * before.mean()
