@@ -40,6 +40,20 @@ def test_a_run_is_resumed_from_what_is_left_of_it(tmp_path):
     assert interrupted_runs._resume(tmp_path) == ["--resume"]
 
 
+def test_what_differs_between_runs_is_named(tmp_path):
+    """Times and the commit of the checkout may differ."""
+    results = {"timing": 1, "git_commit": "a", "scores": [1, 2], "seed": 0}
+    (tmp_path / "metrics.jsonl").write_text("1")
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    whole = interrupted_runs.written(tmp_path)
+    changes = {"timing": 2, "git_commit": "b", "scores": [1, 3], "left": True}
+    (tmp_path / "results.json").write_text(json.dumps(results | changes))
+    own = interrupted_runs.written(tmp_path)
+    assert interrupted_runs.differing(whole, whole) == []
+    assert interrupted_runs.differing(own, whole) == ["left", "scores"]
+    assert interrupted_runs.differing((b"2", whole[1]), whole) == ["metrics.jsonl"]
+
+
 def test_one_file_is_damaged_in_one_way(tmp_path):
     kinds = set()
     for seed in range(30):

@@ -91,10 +91,21 @@ def ended(process: subprocess.Popen) -> Ended:
 
 
 def written(folder: Path) -> tuple[bytes, dict]:
-    """What a finished run wrote, without its times: metrics.jsonl, and results.json."""
+    """What a finished run wrote: metrics.jsonl, and results.json.
+
+    Times are left out, and the commit of the checkout, since a soak may outlast a commit.
+    """
     results = json.loads((folder / "results.json").read_text())
-    del results["timing"]
+    del results["timing"], results["git_commit"]
     return (folder / "metrics.jsonl").read_bytes(), results
+
+
+def differing(own: tuple[bytes, dict], whole: tuple[bytes, dict]) -> list[str]:
+    """What differs between two runs, as `written`: files, and keys of results.json."""
+    (rows, results), (all_rows, all_results) = own, whole
+    keys = sorted(results.keys() | all_results.keys())
+    found = [key for key in keys if results.get(key) != all_results.get(key)]
+    return ["metrics.jsonl"] * (rows != all_rows) + found
 
 
 def interrupted(
@@ -123,8 +134,10 @@ def interrupted(
         return Outcome(faults, REFUSED, end.lines[0])
     if end.status or end.lines:
         return Outcome(faults, WRONG, f"status {end.status}: {' '.join(end.lines)}")
-    same = written(folder) == whole
-    return Outcome(faults, *(IDENTICAL, "") if same else (WRONG, "other results"))
+    others = differing(written(folder), whole)
+    if others:
+        return Outcome(faults, WRONG, f"other {', '.join(others)}")
+    return Outcome(faults, IDENTICAL, "")
 
 
 def _resume(folder):
