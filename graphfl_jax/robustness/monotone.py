@@ -49,9 +49,9 @@ Updates that shrink because learning rates fall hide attackers as noise does.
 
 Losses that are not convex can have a positive m_i. Near a saddle point, as at the start of the
 training of a network with hidden layers, a client's update grows along its own direction, so
-honest clients have m_i > 0 and attackers m_i < 0. Without attackers the models leave the saddle
-within a visit. With many attackers they stay there longer, and honest clients are rejected in
-the meantime; the running mean over visits is to average this out.
+honest clients have m_i > 0 and attackers m_i < 0. On FL-60 without attackers, the models leave
+the saddle within two visits of a client. With many attackers they stay there longer, and honest
+clients are rejected in the meantime; the running mean over visits is to average this out.
 
 The update is supposed to depend on the model that was sent, and on nothing else that changes.
 An upload that is more than a model, as SCAFFOLD's with the change of a control, and a client
