@@ -89,6 +89,14 @@ def test_path_is_checked():
         files.check_path("none.txt", "simulated", reading=("auto", "real"))
 
 
+def test_error_of_missing_files_survives_pickling():
+    error = files.MissingFilesError("toy: no file a; get it", "simulated")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error)
+    assert str(copy) == "toy: no file a; get it, or set --config.data.source=simulated"
+    assert copy.missing == "toy: no file a; get it"
+
+
 def test_locate_takes_the_last_file_by_name(tmp_path):
     assert files.locate(tmp_path, "sub/table-*") is None
     (tmp_path / "sub" / "table-9").mkdir(parents=True)  # folders are ignored

@@ -15,7 +15,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from graphfl_jax.data import drawn_patterns, label_skew, photographs, relations
+from graphfl_jax.data import drawn_patterns, files, label_skew, photographs, relations
 from graphfl_jax.data.common_settings import GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, federate, with_shared_split
 from graphfl_jax.data.image_sets import Cap, Partition
@@ -229,9 +229,7 @@ def _find(folder, source):
             return file
     missing, remedy = f"no file {folder / _LIST}", "put the files of ChestX-ray14 there"
     if source == "real" or folder.is_dir():
-        raise FileNotFoundError(
-            f"chest_xray: {missing}; {remedy}, or set --config.data.source=simulated"
-        )
+        raise files.MissingFilesError(f"chest_xray: {missing}; {remedy}", "simulated")
     warnings.warn(f"chest_xray: {missing}, so images are simulated; {remedy}", stacklevel=3)
     return None
 
@@ -255,10 +253,11 @@ def _located(path, lines):
         places |= {file.name: f"{part}/{file.name}" for file in (folder / part).glob("*.png")}
     for name, line in lines.items():
         if name not in places:
-            raise FileNotFoundError(
+            raise files.MissingFilesError(
                 f"{path}: line {line}: no file {name} in {folder / _IMAGES[0]} or "
                 f"{folder / _IMAGES[1]} to {Path(_IMAGES[-1]).parent}; put all images of "
-                f"ChestX-ray14 there, or set --config.data.source=simulated"
+                "ChestX-ray14 there",
+                "simulated",
             )
     return [places[name] for name in lines]
 

@@ -195,9 +195,7 @@ def _find(folder, source, path):
     else:
         return file
     if source == "real" or path:
-        raise FileNotFoundError(
-            f"compcars: {missing}; {remedy}, or set --config.data.source=simulated"
-        )
+        raise files.MissingFilesError(f"compcars: {missing}; {remedy}", "simulated")
     warnings.warn(f"compcars: {missing}, so images are simulated; {remedy}", stacklevel=3)
     return None
 

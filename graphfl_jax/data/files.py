@@ -11,6 +11,22 @@ import numpy as np
 _CHUNK = 1 << 16  # bytes held in memory during a download
 
 
+class MissingFilesError(FileNotFoundError):
+    """Files of a data set are not there. Its message names the setting that needs no files.
+
+    Args:
+      missing: what is missing, and where to get it.
+      source: the value of `data.source` that needs no files.
+    """
+
+    def __init__(self, missing: str, source: str) -> None:
+        super().__init__(f"{missing}, or set --config.data.source={source}")
+        self.missing, self.source = missing, source
+
+    def __reduce__(self):  # by default, copies are made from the message alone
+        return type(self), (self.missing, self.source)
+
+
 def default_root() -> Path:
     """The default data folder: ``GRAPHFL_DATA``, or a folder in the user's cache folder."""
     if root := os.environ.get("GRAPHFL_DATA"):

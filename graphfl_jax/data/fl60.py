@@ -130,9 +130,10 @@ def _published(root, path):
     """Reads inputs, labels and edges from the published file."""
     path = Path(path) if path else Path(root) / "dg60" / "toy_d60_spiral.pkl"
     if not path.is_file():
-        raise FileNotFoundError(
+        raise files.MissingFilesError(
             f"fl60: no file {path}; put toy_d60_spiral.pkl of github.com/Wang-ML-Lab/GRDA "
-            "there, or set --config.data.source=generated"
+            "there",
+            "generated",
         )
     content = files.load_pickle(path)
     total = 2 * PER_CLASS * NUM_CLIENTS

@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from graphfl_jax.data import drawn_patterns, image_files, label_skew, relations
+from graphfl_jax.data import drawn_patterns, files, image_files, label_skew, relations
 from graphfl_jax.data.common_settings import GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, federate, with_shared_split
 from graphfl_jax.data.resized import resized
@@ -255,9 +255,8 @@ def _find(image_set, root, source):
         if not file.is_file():
             remedy = f"put the official files of {image_set.title} there"
             if source == "real" or there:
-                raise FileNotFoundError(
-                    f"{image_set.name}: no file {file}; {remedy}, or set "
-                    "--config.data.source=simulated"
+                raise files.MissingFilesError(
+                    f"{image_set.name}: no file {file}; {remedy}", "simulated"
                 )
             warnings.warn(
                 f"{image_set.name}: no file {file}, so images are simulated; {remedy}",

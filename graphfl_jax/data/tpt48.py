@@ -238,9 +238,7 @@ def _find(root, source, path, download):
     if file is None:
         missing = f"tpt48: no file {root / 'tpt48' / _FILE}YYYYMMDD{why}"
         if source != "auto":
-            raise FileNotFoundError(
-                f"{missing}; put it there from {_URL}, or set --config.data.source=simulated"
-            )
+            raise files.MissingFilesError(f"{missing}; put it there from {_URL}", "simulated")
         warnings.warn(
             f"{missing}, so the climate is simulated; put it there from {_URL}", stacklevel=3
         )

@@ -341,6 +341,6 @@ def _find(official, folder, source, path):
         return file
     missing, remedy = f"{official.name}: no file {file}", f"put it there from {roads.URL}"
     if source == "real":
-        raise FileNotFoundError(f"{missing}; {remedy}, or set --config.data.source=simulated")
+        raise files.MissingFilesError(f"{missing}; {remedy}", "simulated")
     warnings.warn(f"{missing}, so traffic is simulated; {remedy}", stacklevel=3)
     return None

@@ -1,7 +1,6 @@
 """Configurations of the papers' experiments."""
 
 import contextlib
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from graphfl_jax.configs import (
     tpt48,
 )
 from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.data.files import MissingFilesError
 
 CONFIGS = {
     "fl60": fl60,
@@ -85,7 +85,6 @@ def remedy_of_source(instead: str) -> Iterator[None]:
     """
     try:
         yield
-    except FileNotFoundError as error:
+    except MissingFilesError as error:
         remedy = f", or set {instead}" if instead else ""
-        line = re.sub(r", or set --config\.data\.source\b.*", remedy, str(error))
-        raise FileNotFoundError(line) from error
+        raise FileNotFoundError(error.missing + remedy) from error
