@@ -108,84 +108,72 @@ CIFAR100 = ImageSet(
 )
 
 
-def fashion_mnist(
-    *,
-    root,
-    source: Source = "auto",
-    partition: Partition = "pathological",
-    cap: Cap = 0,
-    test: Test = "official",
-    balanced_test: BalancedTest = 0,
-    image_size: ImageSize = 0,
-    val_fraction: ValFraction = 0.0,
-    generator_seed: GeneratorSeed = 0,
-    seed,
-) -> Federation:
-    """Loads Fashion-MNIST: x [28, 28, 1] uint8, ten kinds of clothing. See `load`."""
-    settings = {"partition": partition, "cap": cap, "test": test, "val_fraction": val_fraction}
-    settings |= {"balanced_test": balanced_test, "image_size": image_size}
-    return load(FASHION_MNIST, root, source, generator_seed, seed=seed, **settings)
+def _loader(image_set: ImageSet):
+    """The loader of a data set. All have the same settings."""
 
+    def load(
+        *,
+        root,
+        source: Source = "auto",
+        partition: Partition = "pathological",
+        cap: Cap = 0,
+        test: Test = "official",
+        balanced_test: BalancedTest = 0,
+        image_size: ImageSize = 0,
+        val_fraction: ValFraction = 0.0,
+        generator_seed: GeneratorSeed = 0,
+        seed,
+    ) -> Federation:
+        version = _find(image_set, Path(root), source)
+        if version:
+            parts = [_read(image_set, root, part, version.reader) for part in version[:2]]
+            x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+            train = len(parts[0][1])
+        else:
+            rng = np.random.default_rng(generator_seed)
+            x, y = drawn_patterns.draw(rng, classes=image_set.classes, shape=image_set.shape)
+            train = drawn_patterns.TRAIN
+        if image_size:
+            x = resized(x, image_size)
+        split = np.where(np.arange(len(y)) < train, "train", "test")
+        balanced = _balanced(image_set, y, split, balanced_test, seed=seed)
+        shared = x[balanced], y[balanced]
+        if test == "own":
+            x, y, split = x[:train], y[:train], None
+        rows = label_skew.divide(
+            *(partition, y, image_set.classes), split=split, cap=cap, seed=seed
+        )
+        splits = None
+        if split is not None:
+            splits = [
+                _splits(split[own], i, val_fraction, seed=seed) for i, own in enumerate(rows)
+            ]
+        federation = federate(
+            [f"client {i}" for i in range(len(rows))],
+            x=[x[own] for own in rows],
+            y=[y[own] for own in rows],
+            graph=relations.from_edges(len(rows), np.zeros((0, 2), int)),
+            task="classification",
+            name=image_set.name,
+            source="real" if version else "simulated",
+            val_fraction=val_fraction,
+            seed=seed,
+            outputs=image_set.classes,
+            splits=splits,
+        )
+        extent = _extent(image_set, version, split, train, cap, image_size)
+        federation = federation._replace(extent=extent)
+        if balanced_test:
+            federation = with_shared_split(federation, "balanced", *shared)
+        return federation
 
-def cifar10(
-    *,
-    root,
-    source: Source = "auto",
-    partition: Partition = "pathological",
-    cap: Cap = 0,
-    test: Test = "official",
-    balanced_test: BalancedTest = 0,
-    image_size: ImageSize = 0,
-    val_fraction: ValFraction = 0.0,
-    generator_seed: GeneratorSeed = 0,
-    seed,
-) -> Federation:
-    """Loads CIFAR-10: x [32, 32, 3] uint8, ten kinds of things. See `load`."""
-    settings = {"partition": partition, "cap": cap, "test": test, "val_fraction": val_fraction}
-    settings |= {"balanced_test": balanced_test, "image_size": image_size}
-    return load(CIFAR10, root, source, generator_seed, seed=seed, **settings)
-
-
-def cifar100(
-    *,
-    root,
-    source: Source = "auto",
-    partition: Partition = "pathological",
-    cap: Cap = 0,
-    test: Test = "official",
-    balanced_test: BalancedTest = 0,
-    image_size: ImageSize = 0,
-    val_fraction: ValFraction = 0.0,
-    generator_seed: GeneratorSeed = 0,
-    seed,
-) -> Federation:
-    """Loads CIFAR-100: x [32, 32, 3] uint8, a hundred kinds of things. See `load`."""
-    settings = {"partition": partition, "cap": cap, "test": test, "val_fraction": val_fraction}
-    settings |= {"balanced_test": balanced_test, "image_size": image_size}
-    return load(CIFAR100, root, source, generator_seed, seed=seed, **settings)
-
-
-def load(
-    image_set: ImageSet,
-    root,
-    source,
-    generator_seed,
-    *,
-    partition: label_skew.Partition,
-    cap=0,
-    test="official",
-    balanced_test=0,
-    image_size=0,
-    val_fraction=0.0,
-    seed,
-) -> Federation:
-    """Loads a data set, or draws simulated images, and divides it among clients.
+    height, width, channels = image_set.shape
+    load.__name__ = load.__qualname__ = image_set.name
+    load.__doc__ = f"""{image_set.title}, or drawn images of its size, divided among clients.
 
     Args:
-      image_set: one of the data sets of this module.
       root: data folder.
       source: "real", "simulated", or "auto": real if the files exist.
-      generator_seed: of simulated images.
       partition: of the training examples, by a factory of `label_skew.PARTITIONS`.
       cap: most training examples of a client, and most official test examples; 0 is all.
       test: "official": the official test examples, divided in the same class proportions.
@@ -195,54 +183,24 @@ def load(
         with as many of each class; 0 is none.
       image_size: images are resized to squares of this size, see `resized`; 0 keeps theirs.
       val_fraction: share of each client's training examples for validation, drawn at random.
+      generator_seed: of simulated images.
       seed: of the partition and of random splits.
 
     Returns:
-      Clients without relations, x [H, W, C] uint8, labels from 0.
+      Clients without relations, x [{height}, {width}, {channels}] uint8, labels from 0 to
+      {image_set.classes - 1}.
 
     Raises:
       ValueError: a file is damaged or foreign, or the partition or `balanced_test` does not
         fit. One line.
       FileNotFoundError: a file is missing.
     """
-    version = _find(image_set, Path(root), source)
-    if version:
-        parts = [_read(image_set, root, part, version.reader) for part in version[:2]]
-        x, y = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
-        train = len(parts[0][1])
-    else:
-        rng = np.random.default_rng(generator_seed)
-        x, y = drawn_patterns.draw(rng, classes=image_set.classes, shape=image_set.shape)
-        train = drawn_patterns.TRAIN
-    if image_size:
-        x = resized(x, image_size)
-    split = np.where(np.arange(len(y)) < train, "train", "test")
-    balanced = _balanced(image_set, y, split, balanced_test, seed=seed)
-    shared = x[balanced], y[balanced]
-    if test == "own":
-        x, y, split = x[:train], y[:train], None
-    rows = label_skew.divide(
-        *(partition, y, image_set.classes), split=split, cap=cap, seed=seed
-    )
-    splits = None
-    if split is not None:
-        splits = [_splits(split[own], i, val_fraction, seed=seed) for i, own in enumerate(rows)]
-    federation = federate(
-        [f"client {i}" for i in range(len(rows))],
-        x=[x[own] for own in rows],
-        y=[y[own] for own in rows],
-        graph=relations.from_edges(len(rows), np.zeros((0, 2), int)),
-        task="classification",
-        name=image_set.name,
-        source="real" if version else "simulated",
-        val_fraction=val_fraction,
-        seed=seed,
-        outputs=image_set.classes,
-        splits=splits,
-    )
-    extent = _extent(image_set, version, split, train, cap, image_size)
-    federation = federation._replace(extent=extent)
-    return with_shared_split(federation, "balanced", *shared) if balanced_test else federation
+    return load
+
+
+fashion_mnist = _loader(FASHION_MNIST)
+cifar10 = _loader(CIFAR10)
+cifar100 = _loader(CIFAR100)
 
 
 def _find(image_set, root, source):
@@ -260,7 +218,7 @@ def _find(image_set, root, source):
                 )
             warnings.warn(
                 f"{image_set.name}: no file {file}, so images are simulated; {remedy}",
-                stacklevel=4,
+                stacklevel=3,
             )
             return None
     return version
