@@ -1,6 +1,383 @@
-"""``python -m experiments.bench`` is ``graphfl bench``."""
+"""Measures the speed and the memory of a configuration.
 
-from graphfl_jax.commands.bench import start
+    python -m experiments.bench tpt48
+    python -m experiments.bench fl60 --methods=fedavg,ditto,panacea
+
+Prints the time of a round and of an evaluation, the time to compile, the peak memory, and the
+rate of the round's matrix products compared with the largest rate of this machine; convolutions
+count as matrix products. Times are medians of repeats in one process, with the fastest and the
+slowest. With --distributed, all processes take part and the first one prints.
+
+    --methods=all, or a list        compares methods on the configuration's data and sizes
+    --vary=model.hidden=16,32       compares values of a field
+    --vary=defence.name=none,clip   the same, where none leaves the field empty
+    --against=torch                 compares with PyTorch, see `benchmarks.torch_comparison`
+    --against=fedavg                compares a round of several architectures with FedAvg's
+                                    rounds of each architecture
+    --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
+    --suite                         measures all of this, see `benchmarks.suite`
+
+With --config=custom, --images=28x28x1 generates images, so that no file is needed;
+--clients, --examples and --classes are their numbers.
+
+The first two and --against=fedavg compare all times with the first row, which is FedAvg for
+methods, and the whole round with --against=fedavg.
+
+--against=torch and --scaling write JSON, a Markdown page and a figure into the folder of --out,
+by default runs/bench. --suite needs no --config, and writes suite.json and suite.md, by default
+to runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. The
+others write bench.json and bench.md if --out or --page is given.
+"""
+
+import functools
+import statistics
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from experiments.benchmarks import images, scaling, suite, torch_comparison
+from experiments.benchmarks.products import matmul_chain, round_flops
+from experiments.benchmarks.report import Report, show, write
+from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
+from experiments.common import pages
+from experiments.common.flag_values import check_names
+from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
+from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.configs import changed, for_any_task, methods, parsed
+from graphfl_jax.configs.base import VALIDATED
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import values_of
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.runs.environment import environment
+from graphfl_jax.runs.folder import check_folder
+from graphfl_jax.runs.initial import check_begins_anew
+from graphfl_jax.runs.multihost import is_first, run_synchronized
+from graphfl_jax.runs.single import compiled
+
+flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
+flags.DEFINE_list("methods", [], "Methods to compare; all is every method that any data allow.")
+flags.DEFINE_string("vary", None, "FIELD=VALUE,VALUE,...: values of a field to compare.")
+flags.DEFINE_integer("rounds_each", 20, "Rounds in a timed repeat.", lower_bound=1)
+flags.DEFINE_enum(
+    "against",
+    None,
+    ["torch", "fedavg"],
+    "What to compare with: PyTorch, or FedAvg with each of several architectures alone.",
+)
+flags.DEFINE_list(
+    "variants",
+    list(torch_comparison.VARIANTS),
+    f"Variants of the other library, of {', '.join(torch_comparison.VARIANTS)}.",
+)
+flags.DEFINE_integer(
+    "threads", None, "Threads of PyTorch; by default its own choice.", lower_bound=1
+)
+flags.DEFINE_enum(
+    "scaling", None, list(scaling.SCALINGS), "Number over which rounds are timed."
+)
+flags.DEFINE_list("sizes", [], "Values of that number; by default a suitable range.")
+flags.DEFINE_string(
+    "images", None, "HEIGHTxWIDTHxCHANNELS: generates images as the data of --config=custom."
+)
+flags.DEFINE_integer("clients", 20, "Clients with generated images.", lower_bound=1)
+flags.DEFINE_integer("examples", 500, "Generated images of each client.", lower_bound=1)
+flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
+flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
+flags.DEFINE_list(
+    "only",
+    [],
+    f"Measurements of the suite, of {', '.join(one.name for one in suite.MEASUREMENTS)}.",
+)
+flags.DEFINE_string(
+    "out",
+    None,
+    "Output folder; --against and --scaling default to runs/bench, --suite to runs/suite.",
+)
+
+IMAGE_FLAGS = ("clients", "examples", "classes")
+READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
+    **{"only": "suite", "sizes": "scaling"},
+    **dict.fromkeys(("threads", "variants"), "against=torch"),
+}
+COMPARISONS = ("methods", "vary", "against", "scaling", "suite")
+DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
+
+
+def main() -> int:
+    chosen = [name for name in COMPARISONS if FLAGS[name].value]
+    if len(chosen) > 1:
+        raise ValueError(f"{given(chosen[0])} excludes --{chosen[1]}; leave one of them out")
+    for name, reader in READ_WITH.items():
+        flag, _, value = reader.partition("=")
+        reads = FLAGS[flag].value == value if value else FLAGS[flag].value
+        if FLAGS[name].present and not reads:
+            raise ValueError(f"{given(name)} is not read without --{reader}; add it")
+    out = Path(FLAGS.out or ("runs/suite" if FLAGS.suite else "runs/bench"))
+    check_folder(out)
+    if FLAGS.suite:
+        return suite_of_measurements(out)
+    pages.check_page()
+    config = configuration()
+    check_begins_anew(config)
+    sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
+    if FLAGS.distributed and (FLAGS.against or FLAGS.scaling):
+        raise ValueError(f"{given(chosen[0])} needs a single process; leave --distributed out")
+    if FLAGS.against == "torch":
+        return torch_comparison.against_torch(
+            config, FLAGS.variants, load=federation_of, threads=FLAGS.threads, **sizes
+        )
+    if FLAGS.scaling:
+        if FLAGS.images:
+            raise ValueError(f"{given('scaling')} does not read --images; leave it out")
+        return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **sizes)
+    configs = {}
+    if FLAGS.vary:
+        configs = varied(config, FLAGS.vary)
+    elif FLAGS.methods:
+        configs = {name: with_method(config, name) for name in names_of(FLAGS.methods)}
+    elif FLAGS.against:
+        configs = each_architecture(config)
+    with joined():
+        report, results = compare(config, configs) if configs else measure(config)
+        if is_first():
+            console = Console()
+            show(report, console)
+            for path in write(report, out, "bench", results) if FLAGS.out or FLAGS.page else ():
+                console.print(path, highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def suite_of_measurements(out: Path) -> int:
+    """Runs the suite, and returns the exit status.
+
+    Raises:
+      ValueError: a flag does not fit.
+    """
+    refuse_configuration("--suite has its own configurations")
+    for name in ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"):
+        if FLAGS[name].present:
+            raise ValueError(f"{given(name)} is not read by --suite; leave it out")
+    return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
+
+
+def federation_of(config: ConfigDict) -> Federation:
+    """The data of a configuration, or generated images with --images.
+
+    Raises:
+      ValueError: as `load_federation` and `images.load_images`.
+      FileNotFoundError: as `load_federation`.
+    """
+    if not FLAGS.images:
+        return load_federation(config)
+    numbers = {name: FLAGS[name].value for name in IMAGE_FLAGS}
+    return images.load_images(config, FLAGS.images, **numbers)
+
+
+def given(flag: str) -> str:
+    """A flag with its value, as it was given."""
+    return FLAGS[flag].serialize().removeprefix("--")
+
+
+def names_of(words: list[str]) -> list[str]:
+    """The methods that the flag names, FedAvg first.
+
+    Raises:
+      ValueError: there is no such method.
+    """
+    check_names("methods", words, [*methods(), "all"])
+    chosen = words
+    if "all" in words:  # those that need a validation split do not fit all data
+        chosen = [m for m in for_any_task() if methods()[m]["algorithm.name"] not in VALIDATED]
+    return list(dict.fromkeys(["fedavg", *chosen]))
+
+
+def with_method(config: ConfigDict, method: str) -> ConfigDict:
+    """The configuration with another method of `configs.methods`."""
+    fields = fields_of(*values_of(config))
+    own = methods().get(variant_of(config), {})
+    defaults = {name: fields[name].default for name in own if name != "algorithm.name"}
+    return changed(changed(config, defaults), methods()[method])
+
+
+def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:
+    """The configuration, and FedAvg's of each of its architectures with as many clients.
+
+    Raises:
+      ValueError: all clients have one architecture, or as `federation_of`.
+    """
+    groups = build_experiment(config, federation_of(config)).groups
+    if len(groups) < 2:
+        raise ValueError(
+            "against=fedavg compares several architectures, and all clients have one; set "
+            "--config=flha_cifar10"
+        )
+    fedavg = with_method(config, "fedavg")
+    alone = {
+        f"fedavg, {group.name}": changed(
+            fedavg, {"model.architectures": (group.name,), "cohort_size": group.cohort_size}
+        )
+        for group in groups
+    }
+    return {variant_of(config): config, **alone}
+
+
+def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
+    """The configurations of "FIELD=VALUE,VALUE", by "FIELD=VALUE".
+
+    The value none of a choice that can be empty leaves it empty.
+
+    Raises:
+      ValueError: the field is not one of the configuration, or a value does not fit.
+    """
+    field, _, values = vary.partition("=")
+    if not all(values.split(",")):
+        raise ValueError(f"vary={vary} has no values; set --vary=FIELD=VALUE,VALUE")
+    known = fields_of(*values_of(config))
+    choices = getattr(known[field].setting, "choices", ()) if field in known else ()
+    names = {"none": ""} if "" in choices and "none" not in choices else {}
+    try:
+        return {
+            f"{field}={text}": parsed(config, {field: names.get(text, text)})
+            for text in values.split(",")
+        }
+    except ValueError as error:
+        raise ValueError(f"vary={vary}: {error}") from None
+
+
+def measure(config: ConfigDict) -> tuple[Report, dict]:
+    """Measures one configuration: the report and all numbers."""
+    experiment = run_synchronized(lambda: build_experiment(config, federation_of(config)))
+    began = time.perf_counter()
+    session = compiled(experiment, config)
+    compiling = time.perf_counter() - began
+    flops = round_flops(experiment, session.state)
+    multiply, peak_flops = matmul_chain()
+    functions = {
+        "round": player(session, FLAGS.rounds_each),
+        "evaluation": functools.partial(session.evaluate, session.state),
+        "multiply": multiply,
+    }
+    times = interleaved(functions, FLAGS.repeats)
+    rounds = [took / FLAGS.rounds_each for took in times["round"]]
+    results = {
+        **description(config, experiment.federation),
+        "client_steps": config.cohort_size * config.local_steps,
+        "s_per_round": spread(rounds),
+        "s_per_evaluation": spread(times["evaluation"]),
+        "compile_s": compiling,
+        "peak_memory_bytes": peak_memory(),
+        "products_flop": flops,
+        "peak_flop_per_s": peak_flops / min(times["multiply"]),
+    }
+    return measure_report(results), results
+
+
+def measure_report(results: dict) -> Report:
+    """The report of the results of `measure`."""
+    rows = [["", "median", "fastest", "slowest"]]
+    for name in ("round", "evaluation"):
+        rows.append(
+            [f"ms per {name}", *(f"{1e3 * took:.2f}" for took in results[f"s_per_{name}"])]
+        )
+    for name, count in (("rounds/s", 1), ("client-steps/s", results["client_steps"])):
+        rows.append([name, *(f"{count / took:,.0f}" for took in results["s_per_round"])])
+    flops, peak = results["products_flop"], results["peak_flop_per_s"]
+    rate = flops / results["s_per_round"][0]
+    lines = [
+        repeats_line(),
+        f"Time to compile {results['compile_s']:.1f} s, peak memory "
+        f"{results['peak_memory_bytes'] / 2**20:,.0f} MiB.",
+        f"Matrix products: {flops / 1e6:,.0f} MFLOP per round at {rate / 1e9:,.0f} GFLOP/s, "
+        f"{rate / peak:.0%} of the {peak / 1e9:,.0f} GFLOP/s of products of 1024 x 1024 "
+        f"float32 matrices.",
+    ]
+    title = f"{results['variant']} on {results['data']}, {results['device']}"
+    return Report(title, rows, lines)
+
+
+def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report, dict]:
+    """Measures the rounds of several configurations, and compares them with the first.
+
+    Args:
+      config: that they were made from.
+      configs: configurations by name.
+
+    Returns:
+      The report and all numbers.
+    """
+    players, flops = {}, {}
+    data_varies = bool(FLAGS.vary) and FLAGS.vary.startswith(DATA)
+    federation = None if data_varies else run_synchronized(federation_of, config)
+    for name, own in configs.items():
+        if data_varies:
+            federation = run_synchronized(federation_of, own)
+        experiment = run_synchronized(build_experiment, own, federation)
+        session = compiled(experiment, own)
+        players[name] = player(session, FLAGS.rounds_each)
+        flops[name] = round_flops(experiment, session.state)
+    times = interleaved(players, FLAGS.repeats)
+    first = next(iter(configs))
+    results = description(config, federation) | {
+        "rows": [
+            {
+                "name": name,
+                "s_per_round": [took / FLAGS.rounds_each for took in spread(times[name])],
+                "time_ratio": statistics.median(times[name]) / statistics.median(times[first]),
+                "products_flop": flops[name],
+                "products_ratio": flops[name] / flops[first],
+            }
+            for name in configs
+        ]
+    }
+    return compare_report(results), results
+
+
+def compare_report(results: dict) -> Report:
+    """The report of the results of `compare`."""
+    rows = [["", "median", "fastest", "slowest", "ratio", "MFLOP", "MFLOP ratio"]]
+    for row in results["rows"]:
+        rows.append(
+            [
+                row["name"],
+                *(f"{1e3 * took:.2f}" for took in row["s_per_round"]),
+                f"{row['time_ratio']:.2f}",
+                f"{row['products_flop'] / 1e6:,.0f}",
+                f"{row['products_ratio']:.2f}",
+            ]
+        )
+    lines = [
+        repeats_line(),
+        "Ratios are relative to the first row: of the medians, and of the operations in matrix "
+        "products.",
+    ]
+    if FLAGS.against:
+        whole, *alone = (row["s_per_round"][0] for row in results["rows"])
+        ratio = whole / sum(alone)
+        lines.append(f"The first row takes {ratio:.2f} times as long as the others together.")
+    return Report(f"ms per round on {results['data']}, {results['device']}", rows, lines)
+
+
+def description(config: ConfigDict, federation: Federation) -> dict:
+    """What was measured, and where."""
+    return {
+        "variant": variant_of(config),
+        "data": federation.name,
+        "config": config.to_dict(),
+        "repeats": FLAGS.repeats,
+        "rounds_each": FLAGS.rounds_each,
+        **environment(),
+    }
+
+
+def repeats_line() -> str:
+    return f"Medians of {FLAGS.repeats} interleaved repeats of {FLAGS.rounds_each} rounds."
+
 
 if __name__ == "__main__":
-    start()
+    launch(main, keep_compiled=False)  # compiling is measured

@@ -1,6 +1,393 @@
-"""``python -m experiments.figures`` is ``graphfl figures``."""
+"""Figures of the papers, from the same runs as the tables.
 
-from graphfl_jax.commands.figures import start
+    python -m experiments.figures --figure=panacea_3a --data_root=DIR
+    python -m experiments.figures --figure=partition --config=cifar10 \\
+        --config.data.partition=dirichlet
+
+panacea_fig2: histograms of the speeds that 16 sensors of PEMS-BAY measured, training split.
+panacea_3a and panacea_3c: test scores of all methods over rounds, on FL-60 and on TPT-48.
+panacea_3f and panacea_3g: Panacea on TPT-48 over the number of local steps K_c, and over the
+number of server steps K_s. Lines are means over clients and seeds at P; bands are one standard
+deviation over seeds.
+pfedgat_3: the shares of all clients' models in the model that each client gets, seed 0. Clients
+with similar labels are neighbours. pfedgat_4: scores of new clients, over the rounds after they
+have joined. Both have the small size of the tables.
+flha_3 and flha_depths: clients that join with an architecture that nobody trained, over their
+rounds of local training; flha_depths has plain networks of other depths.
+flha_7: FLHA-GHN and its controls over the number of local steps per round, with as many steps
+in all. flha_examples: the same and local training over the number of training examples per
+client. flha_once: the same for a client some of whose types of layers nobody else has, over
+the divisor of its width; flha_once_others: for the other clients. --profile is their size.
+partition: how many examples of each class every client of --config has, by default of
+fashion_mnist. architectures: the graphs of the client models of --config, by default of
+flha_cifar10, with the types of their layers.
+
+Writes FIGURE.png, FIGURE.svg, FIGURE.json with the plotted numbers and FIGURE.md with a table
+of them into the folder of --out; if there is a table FIGURE, the files are figure_FIGURE. Runs
+that are cached there are not repeated. --page also writes the table into a page.
+"""
+
+import contextlib
+import sys
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from absl import flags
+from rich.console import Console
+
+from experiments.common import pages
+from experiments.common.architecture_plots import draw_architectures
+from experiments.common.flag_values import check_names
+from experiments.common.provenance import provenance
+from experiments.paper.architecture_graphs import architecture_graphs, graph_rows
+from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.configurations import Cell, paper_config, remedy_of_source
+from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
+from experiments.paper.flha_figures import SERIES, Series, series_lines, series_rows
+from experiments.paper.flha_unseen import Unseen, unseen, unseen_rows
+from experiments.paper.pfedgat_figures import (
+    Allocations,
+    Joining,
+    allocation_rows,
+    allocations,
+    joining,
+    joining_rows,
+)
+from experiments.paper.row_text import SPREAD, spread_text
+from experiments.paper.tables import TABLES
+from experiments.paper.value_histograms import histogram_rows, histograms
+from graphfl_jax import configs
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
+from graphfl_jax.commands.common.plots import (
+    draw_histograms,
+    draw_holdings,
+    draw_lines,
+    draw_panels,
+    draw_shares,
+    save_figure,
+)
+from graphfl_jax.commands.common.text_tables import markdown_table
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.configs import changed, for_any_task, methods
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+
+class Histograms(NamedTuple):
+    """The distribution of values of the first clients, a panel each."""
+
+    dataset: str
+    clients: int
+
+
+class Curves(NamedTuple):
+    """Scores over rounds, a line for each method."""
+
+    dataset: str
+
+
+class Ablation(NamedTuple):
+    """The final score over values of a field, one line."""
+
+    dataset: str
+    method: str
+    field: str
+    values: tuple[int, ...]
+    label: str
+
+
+class Holdings(NamedTuple):
+    """The numbers of examples of each class, a column for each client."""
+
+    dataset: str  # whose configuration is used without --config
+
+
+class Graphs(NamedTuple):
+    """The graphs of the client models' architectures, a panel each."""
+
+    dataset: str  # whose configuration is used without --config
+
+
+FIGURES = {
+    "architectures": Graphs("flha_cifar10"),
+    "partition": Holdings("fashion_mnist"),
+    "panacea_fig2": Histograms("pems_bay", 16),
+    "panacea_3a": Curves("fl60"),
+    "panacea_3c": Curves("tpt48"),
+    "panacea_3f": Ablation(
+        "tpt48", "panacea", "local_steps", (1, 10, 25, 50, 100), "local steps $K_c$"
+    ),
+    "panacea_3g": Ablation(
+        "tpt48", "panacea", "algorithm.server_steps", (1, 5, 10, 20), "server steps $K_s$"
+    ),
+    "pfedgat_3": Allocations("cifar10", "pathological", evaluations=3),
+    "pfedgat_4": Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=3),
+    "flha_3": Unseen(RESIDUAL),
+    "flha_depths": Unseen(PLAIN),
+} | SERIES
+CONFIGURED = {n: kind for n, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)}
+SIZED = (Series, Unseen)  # figures in two sizes
+COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
+READERS = {  # the kinds of figures that read a flag
+    "rounds": (*COMPARING, Ablation),
+    "seeds": (Curves, Joining, Ablation, *SIZED),
+}
+flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
+flags.DEFINE_list(
+    "methods", [], "Methods of a figure that compares some; empty is those of the figure."
+)
+flags.DEFINE_enum(
+    "profile",
+    None,
+    list(SIZES),
+    "Size of a figure of FLHA-GHN; by default small. full is for a GPU.",
+)
+flags.DEFINE_integer("seeds", 5, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
+flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
+
+
+def main() -> int:
+    started = time.perf_counter()
+    pages.check_page()
+    matplotlib.use("Agg")  # needs no screen
+    figure = FIGURES[FLAGS.figure]
+    if FLAGS.methods and not isinstance(figure, COMPARING):
+        raise ValueError(
+            f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
+            f"compare methods; leave --methods out"
+        )
+    if FLAGS.profile and not isinstance(figure, SIZED):
+        raise ValueError(
+            f"profile={FLAGS.profile} is not read, since {FLAGS.figure} has one size; leave "
+            f"--profile out"
+        )
+    for name in ("seeds", "rounds"):
+        if FLAGS[name].present and not isinstance(figure, READERS[name]):
+            raise ValueError(
+                f"{name}={FLAGS[name].value} is not read by {FLAGS.figure}; leave --{name} out"
+            )
+    configured = FLAGS.figure in CONFIGURED
+    if not configured:
+        refuse_configuration(f"{FLAGS.figure} has its own configurations")
+    check_names("methods", FLAGS.methods, methods())
+    out = Path(FLAGS.out)
+    cache = Cache(out, accept_changes=changes_accepted())
+    with contextlib.nullcontext() if configured else remedy_of_source(""):
+        lines, drawn, rows = KINDS[type(figure)](figure, cache)
+    out.mkdir(parents=True, exist_ok=True)
+    # A table can have the same name and folder.
+    name = f"figure_{FLAGS.figure}" if FLAGS.figure in TABLES else FLAGS.figure
+    save_figure(drawn, out / name)
+    write_json(out / f"{name}.json", lines)
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    made += f" {cache.counts()}." if cache.new or cache.found else ""
+    spread = f"{SPREAD}\n\n" if any(head.startswith("sd seeds") for head in rows[0]) else ""
+    page = f"{made}\n\n{spread}{markdown_table(rows)}"
+    write_text(out / f"{name}.md", page)
+    pages.publish(page)
+    files = f"{out}/{name}.png, .svg, .json and .md"
+    Console().print(files, highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def config_of(cell: Cell, method: str):
+    """The configuration of a method in a cell."""
+    return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+
+
+def made_histograms(figure, cache):
+    federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
+    lines, unit = histograms(federation, figure.clients)
+    return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
+
+
+def made_holdings(figure, cache):
+    lines, title = holdings(figure)
+    return lines, draw_holdings(lines, title), holding_rows(lines)
+
+
+def made_graphs(figure, cache):
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    experiment = build_experiment(config, load_federation(config))
+    lines, title = architecture_graphs(experiment, config.model.name)
+    return lines, draw_architectures(lines, title), graph_rows(lines)
+
+
+def made_curves(figure, cache):
+    lines = curves(figure, FLAGS.methods or for_any_task(), cache)
+    return lines, draw_lines(lines, "round", figure.dataset), curve_rows(lines)
+
+
+def made_ablation(figure, cache):
+    lines = ablation(figure, cache)
+    drawn = draw_lines(lines, figure.label, figure.dataset)
+    return lines, drawn, ablation_rows(lines, figure.field)
+
+
+def made_allocations(figure, cache):
+    lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, cache)
+    return lines, draw_shares(lines), allocation_rows(lines)
+
+
+def made_joining(figure, cache):
+    methods = FLAGS.methods or list(figure.methods)
+    panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
+    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
+
+
+def made_series(figure, cache):
+    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
+    lines = series_lines(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
+    return lines, drawn, series_rows(lines, figure.label)
+
+
+def made_unseen(figure, cache):
+    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
+    panels = unseen(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    return (
+        panels,
+        draw_panels(panels, "rounds of the new client", title="cifar10"),
+        unseen_rows(panels),
+    )
+
+
+# The lines, the drawn figure and the rows of text of each kind.
+KINDS = {
+    Histograms: made_histograms,
+    Holdings: made_holdings,
+    Graphs: made_graphs,
+    Curves: made_curves,
+    Ablation: made_ablation,
+    Allocations: made_allocations,
+    Joining: made_joining,
+    Series: made_series,
+    Unseen: made_unseen,
+}
+
+
+def holdings(figure: Holdings) -> tuple[list[dict], str]:
+    """A line for each client, and a title that says what the data are.
+
+    A line has the client's ``name``, the ``source`` of the data, and for each split the number
+    of its examples of every class.
+
+    Raises:
+      ValueError: the data have no classes.
+    """
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    federation = load_federation(config)
+    if federation.task != "classification":
+        raise ValueError(
+            f"figure={FLAGS.figure} shows classes, and {federation.name} is a "
+            f"{federation.task}; choose a configuration of a classification"
+        )
+    data = federation.everyone or federation.data
+    lines = [
+        {
+            "name": name,
+            "source": federation.source,
+            **{
+                split: np.bincount(
+                    part.y[i, : part.count[i]], minlength=federation.outputs
+                ).tolist()
+                for split, part in {"train": data.train, **data.evals}.items()
+            },
+        }
+        for i, name in enumerate(federation.clients)
+    ]
+    extent = f", {federation.extent}" if federation.extent else ""
+    return lines, f"{federation.name}, data: {federation.source}{extent}"
+
+
+def curves(figure: Curves, methods: list[str], cache: Cache) -> list[dict]:
+    """A line for each method: its name, the rounds, and the scores of every seed at P."""
+    lines = []
+    with progress_bar("methods") as bar:
+        for method in bar.track(methods, description=FLAGS.figure):
+            config = config_of(Cell(figure.dataset), method)
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            finished = [run for run in runs if not run["diverged"]]
+            lost = len(runs) - len(finished)
+            lines.append(
+                {
+                    "name": f"{method} ({lost} diverged)" if lost else method,
+                    "metric": runs[0]["metric"],
+                    "x": [row["round"] for row in finished[0]["curve"]] if finished else [],
+                    "seeds": [[row["P"] for row in run["curve"]] for run in finished],
+                }
+            )
+    return lines
+
+
+def ablation(figure: Ablation, cache: Cache) -> list[dict]:
+    """One line over the values of a field; values with a diverged run are left out."""
+    values, scores = [], []
+    with progress_bar("values") as bar:
+        for value in bar.track(figure.values, description=FLAGS.figure):
+            config = changed(
+                config_of(Cell(figure.dataset), figure.method), {figure.field: value}
+            )
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            metric = runs[0]["metric"]
+            if not any(run["diverged"] for run in runs):
+                values.append(value)
+                scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
+    by_seed = np.array(scores).T.tolist()
+    return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
+
+
+def holding_rows(lines: list[dict]) -> list[list[str]]:
+    """The number of each client's examples in every split and of its classes, as text."""
+    splits = [name for name in lines[0] if name not in ("name", "source")]
+    rows = [
+        [
+            line["name"],
+            line["source"],
+            *(str(sum(line[split])) for split in splits),
+            str(np.count_nonzero(line["train"])),
+        ]
+        for line in lines
+    ]
+    return [["client", "data", *(f"{split} examples" for split in splits), "classes"], *rows]
+
+
+def curve_rows(lines: list[dict]) -> list[list[str]]:
+    """The score of each method after the last round, as text."""
+    rows = []
+    for line in lines:
+        last = [scores[-1] for scores in line["seeds"]]
+        rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
+    return [["method", "round", *_score_heads(lines[0])], *rows]
+
+
+def ablation_rows(lines: list[dict], field: str) -> list[list[str]]:
+    """The final score at each value of the field, as text."""
+    (line,) = lines
+    scores = zip(*line["seeds"], strict=True)
+    rows = [
+        [str(value), *_spread(line, own)] for value, own in zip(line["x"], scores, strict=True)
+    ]
+    return [[field, *_score_heads(line)], *rows]
+
+
+def _score_heads(line):
+    return f"test {line['metric']} at P, {UNITS[line['metric']][1]}", "sd seeds"
+
+
+def _spread(line, scores):
+    """Mean and standard deviation over seeds, as text."""
+    if not scores:
+        return "", ""
+    values = UNITS[line["metric"]][0] * np.array(scores)
+    return f"{values.mean():.2f}", spread_text(values)
+
 
 if __name__ == "__main__":
-    start()
+    launch(main)

@@ -1,6 +1,345 @@
-"""``python -m experiments.robustness`` is ``graphfl robustness``."""
+"""Methods under attack: the loss of benign clients over the share of malicious clients.
 
-from graphfl_jax.commands.robustness import start
+    python -m experiments.robustness tpt48 --attacks=poisoning \\
+        --ratios=0,0.1,0.2,0.3,0.4,0.5 --methods=panacea,pfedhn,fedavg --seeds=5
+
+Each method is trained with each share of malicious clients. The malicious clients are drawn
+with every seed and are the same for all methods; those of a smaller share are also malicious
+with a larger share. All shares and seeds of a method run in one program. Scores are test scores
+after the last round. The loss of a method is measured on the clients that are benign under the
+attack: their mean score in the run without attackers minus that in the attacked run with the
+same seed, with the opposite sign if lower scores are better. It is also stated by the share of
+malicious clients among a benign client's neighbours. Intervals are 95 % confidence intervals of
+the mean over seeds by Student's t. --simple_tuning adds each method with Simple-Tuning: clients
+train new heads before the predictor is scored.
+
+--defences=none,clip,monotone trains each method with each of these defences that it can have;
+a warning names the others. With --best_defences, the tables keep one defence of each method:
+that with the fewest diverged runs, and of equal ones that with the best mean validation score
+at P over the attacks and shares with which none of these diverged. All clients count in it,
+because a server does not know which are malicious. It needs a validation split, such as
+--config.data.val_fraction=0.2. With --choose_at=0.3, the defences are chosen from the runs with
+these shares and without attackers alone, and the other shares are trained with the chosen
+defences only, which takes less time. --keep=panacea+monotone keeps this method with this
+defence in the tables even if another defence is chosen.
+
+Any field can be set, such as --config.hparams.attack_lambda=1 or --config.defence.name=krum.
+Writes robustness.json and robustness.md, and as .png and .svg robustness and neighbours, into
+the folder of --out. Runs that are cached there are not repeated; those of other code are made
+again, unless --accept_changes is set. Processes with different --methods can fill the cache of
+one folder at the same time; after them, the whole command makes the tables. Runs without
+attackers are made once for a method, with the first attack.
+"""
+
+import itertools
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+from absl import flags
+from ml_collections import ConfigDict
+from rich.console import Console
+
+from experiments.common import pages
+from experiments.common.flag_values import check_list, check_names, shares
+from experiments.common.provenance import provenance
+from experiments.paper.cached_runs import Cache, cached_runs, loaded
+from experiments.paper.robustness_plots import draw_neighbours, draw_robustness
+from experiments.paper.robustness_statistics import (
+    NO_VALIDATION,
+    choice_table,
+    defence_choices,
+    robustness_row,
+    robustness_tables,
+)
+from graphfl_jax.build import build_experiment
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.commands.common.configuration import (
+    configuration_file,
+    file_configuration,
+    refuse_overrides,
+)
+from graphfl_jax.commands.common.plots import save_figure
+from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.commands.sweeping.grid import configured
+from graphfl_jax.configs import changed
+from graphfl_jax.robustness.attacks import ATTACKS
+from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
+from graphfl_jax.runs.attack_results import malicious_clients
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+# Simple-Tuning with ten epochs, as its authors train.
+SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
+
+flags.DEFINE_list("attacks", ["poisoning"], f"Attacks, of {', '.join(ATTACKS)}.")
+flags.DEFINE_list("ratios", "0,0.1,0.2,0.3,0.4,0.5", "Shares of malicious clients; adds 0.")
+flags.DEFINE_list("methods", ["panacea", "pfedhn", "fedavg"], "Methods of the configuration.")
+flags.DEFINE_integer("seeds", 5, "Runs of every share, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer(
+    "at_once", 0, "Runs in one program; 0 is all runs of a method.", lower_bound=0
+)
+flags.DEFINE_list(
+    "defences", [], "Defences of each method, none is no defence; empty: --config.defence.name."
+)
+flags.DEFINE_bool("best_defences", False, "Keep the best of --defences for each method.")
+flags.DEFINE_list("keep", [], "METHOD+DEFENCE, kept beside the best with --best_defences.")
+flags.DEFINE_list("choose_at", [], "Shares of --ratios that choose the defence; empty: all.")
+flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning.")
+flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
+
+
+class Planned(NamedTuple):
+    """Runs with all shares and seeds."""
+
+    attack: str
+    undefended: str  # name of the method without its defence
+    method: str
+    config: ConfigDict
+
+
+def main() -> int:
+    started = time.perf_counter()
+    matplotlib.use("Agg")  # needs no screen
+    file_configuration()  # fails early without --config
+    check_overrides()
+    check_list("attacks", FLAGS.attacks)
+    check_names("attacks", FLAGS.attacks, ATTACKS)
+    check_list("methods", FLAGS.methods)
+    if FLAGS.defences:
+        check_list("defences", FLAGS.defences)
+        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
+    if FLAGS.best_defences and len(FLAGS.defences) < 2:
+        raise ValueError("best_defences chooses from --defences; give two or more of them")
+    ratios = shares("ratios", FLAGS.ratios)
+    first_ratios = ratios_of_choice(ratios)
+    pages.check_page()
+    out = Path(FLAGS.out)
+    accept = changes_accepted()
+    cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
+    every = fitting(planned())
+    check_kept(every)
+    check_ratios(every[0].config, ratios)
+    if FLAGS.best_defences and "val" not in loaded(every[0].config, [0])[0].data.evals:
+        raise ValueError(NO_VALIDATION)
+
+    clean_runs, choices = {}, []
+    rows = measured(every, first_ratios, cache, clean_runs)
+    if FLAGS.best_defences:
+        choices = defence_choices(rows)
+        best = {one["method"] for one in choices if one["chosen"]}
+        rows = [row for row in rows if row["method"] in best.union(FLAGS.keep)]
+    others = [ratio for ratio in ratios if ratio not in first_ratios]
+    if others:
+        best = {row["method"] for row in rows}
+        kept = [one for one in every if one.method in best]
+        rows += measured(kept, others, cache, clean_runs)
+        rows.sort(key=lambda row: row["ratio"])  # the tables have ratios in the order of rows
+
+    console = Console()
+    tables = robustness_tables(rows)
+    if choices:
+        tables.insert(0, choice_table(choices, rows[0]["metric"]))
+    for title, text in tables:
+        console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
+    data = next(iter(clean_runs.values()))[0]["dataset"]
+    extent = f", {data['extent']}" if data["extent"] else ""
+    note = f"{data['name']}, data: {data['source']}{extent}"
+    counts = cache.counts()
+    write_json(out / "robustness.json", {"dataset": data, "choices": choices, "rows": rows})
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    parts = [f"{made} {counts}.\n", f"{note}\n"]
+    parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
+    write_text(out / "robustness.md", "\n".join(parts))
+    pages.publish("\n".join(parts))
+    figures = {"robustness": draw_robustness(rows, note)}
+    if max(ratios) > 0:
+        figures["neighbours"] = draw_neighbours(rows, note)
+    for name, figure in figures.items():
+        save_figure(figure, out / name)
+    console.print(
+        f"{note}; {counts}\n{out}/robustness.json and .md; "
+        f"{' and '.join(figures)}.png and .svg",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def check_overrides() -> None:
+    """Checks that --config sets nothing that other flags replace.
+
+    Raises:
+      ValueError: it does.
+    """
+    path, _, method = FLAGS.config.partition(":")
+    if method:
+        raise ValueError(
+            f"config={FLAGS.config} names a method, which --methods replaces; write "
+            f"--config={path} and --methods={method}"
+        )
+    replaced = {
+        "seed": "the runs have the seeds 0, 1, ... of --seeds",
+        "algorithm.name": "--methods replaces it",
+        "attack.name": "--attacks replaces it",
+        "hparams.attack_ratio": "--ratios replaces it",
+    }
+    if FLAGS.defences:
+        replaced["defence.name"] = "--defences replaces it"
+    refuse_overrides(replaced)
+
+
+def ratios_of_choice(ratios: list[float]) -> list[float]:
+    """The shares of which all defences are trained, with 0.
+
+    Args:
+      ratios: of --ratios.
+
+    Raises:
+      ValueError: --choose_at does not fit.
+    """
+    if not FLAGS.choose_at:
+        return ratios
+    words = f"choose_at={','.join(FLAGS.choose_at)}"
+    if not FLAGS.best_defences:
+        raise ValueError(f"{words} has no effect without --best_defences; add it")
+    chosen = shares("choose_at", FLAGS.choose_at)
+    if not set(chosen) <= set(ratios):
+        raise ValueError(f"{words} has a share that --ratios has not; add it to --ratios")
+    return chosen
+
+
+def check_ratios(config: ConfigDict, ratios: list[float]) -> None:
+    """Checks that somebody attacks with each share above 0.
+
+    Raises:
+      ValueError: with one of them, nobody does.
+    """
+    experiment = build_experiment(config, loaded(config, [0])[0])
+    for ratio in filter(None, ratios):
+        if not malicious_clients(experiment._replace(hparams={"attack_ratio": ratio})).any():
+            raise ValueError(
+                f"ratios={','.join(FLAGS.ratios)}: with {ratio:g}, no client attacks; give "
+                f"larger shares, or 0"
+            )
+
+
+def check_kept(every: list[Planned]) -> None:
+    """Checks --keep.
+
+    Raises:
+      ValueError: a name is none of the methods with their defences, or nothing is chosen.
+    """
+    if not FLAGS.keep:
+        return
+    words = f"keep={','.join(FLAGS.keep)}"
+    if not FLAGS.best_defences:
+        raise ValueError(f"{words} has no effect without --best_defences; leave it out")
+    names = dict.fromkeys(one.method for one in every)
+    for name in FLAGS.keep:
+        if name not in names:
+            raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
+
+
+def measured(
+    every: list[Planned], ratios: list[float], cache: Cache, clean_runs: dict
+) -> list[dict]:
+    """The rows of all methods and attacks.
+
+    Args:
+      every: methods and attacks.
+      ratios: in ascending order, with 0 where `clean_runs` has no runs.
+      cache: of runs.
+      clean_runs: runs without attackers, which are added.
+
+    Returns:
+      `robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended`` of each.
+    """
+    rows, seeds = [], list(range(FLAGS.seeds))
+    with progress_bar("methods") as bar:
+        task = bar.add_task("methods", total=len(every))
+        for attack, undefended, method, config in every:
+            bar.update(task, description=f"{method}, {attack}")
+            config = changed(config, {"eval_every": config.rounds})  # only final scores count
+            # Without attackers, only a backdoor measures something of its own: its success.
+            key = (method, attack if attack == "backdoor" else "")
+            new = [ratio for ratio in ratios if ratio or key not in clean_runs]
+            points = [{"attack_ratio": ratio} for ratio in new]
+            runs = iter(cached_runs(config, seeds, cache, points=points, at_once=FLAGS.at_once))
+            for ratio in ratios:
+                attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
+                clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
+                names = {"attack": attack, "method": method, "ratio": ratio}
+                names["undefended"] = undefended
+                rows.append(names | robustness_row(attacked, clean))
+            bar.advance(task)
+    return rows
+
+
+def planned() -> list[Planned]:
+    """All runs of the flags, attack by attack.
+
+    Raises:
+      ValueError: a value is outside its range, or no run reads a field.
+    """
+    tunings = [("", {}), *[("+simple-tuning", SIMPLE_TUNING)] * FLAGS.simple_tuning]
+    defences = [
+        ("", {"defence.name": ""}) if name == "none" else (f"+{name}", {"defence.name": name})
+        for name in FLAGS.defences
+    ]
+    found, unread = [], []
+    for attack, method, (tuned, fields), (defended, more) in itertools.product(
+        FLAGS.attacks, FLAGS.methods, tunings, defences or [("", {})]
+    ):
+        point = {"algorithm": method, "attack.name": attack, **fields, **more}
+        config, ignored = configured(point)
+        found.append(Planned(attack, method + tuned, method + tuned + defended, config))
+        unread.append(ignored)
+    for field in set.intersection(*map(set, unread)):
+        raise ValueError(
+            f"{field}={unread[0][field]} is not read by any run; remove it, or add a method "
+            f"that reads it"
+        )
+    return found
+
+
+def fitting(every: list[Planned]) -> list[Planned]:
+    """Those runs whose method can have their defence; warns of the others.
+
+    Raises:
+      ValueError: a method can have none of the defences, or something else does not fit.
+    """
+    clients = every[0].config.attack.clients
+    if clients:
+        raise ValueError(
+            f"attack.clients={','.join(map(str, clients))} chooses attackers as --ratios does; "
+            f"leave it out"
+        )
+    refused = {}
+    for one in every:
+        if one.attack == every[0].attack:
+            try:
+                _check(one)
+            except DoesNotFit as why:
+                refused[one.method] = why
+    kept = [one for one in every if one.method not in refused]
+    for one in every:
+        if one.undefended not in {own.undefended for own in kept}:
+            raise refused[one.method]
+    for attack in FLAGS.attacks[1:]:  # whether the data allow it is the same for all methods
+        _check(next(one for one in kept if one.attack == attack))
+    for method, why in refused.items():
+        warnings.warn(f"{method} is left out: {why}", RuntimeWarning, stacklevel=2)
+    return kept
+
+
+def _check(one):
+    build_experiment(one.config, loaded(one.config, [0])[0])
+
 
 if __name__ == "__main__":
-    start()
+    launch(main)

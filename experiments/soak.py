@@ -1,6 +1,115 @@
-"""``python -m experiments.soak`` is ``graphfl soak``."""
+"""Interrupts runs at random moments, and checks that nothing is lost.
 
-from graphfl_jax.commands.soak import start
+    python -m experiments.soak --runs=200 --calls=1000
+
+Every run is a tiny federation in processes of its own, with one to three faults that a seed
+draws: SIGKILL, SIGTERM or SIGINT at a random moment, a write that ends in its middle as on a
+full disk, a damaged file of the run, or a damaged compiled program. Then the run is resumed. It
+must end with the bytes of an uninterrupted run, apart from times, or be refused in one line.
+Afterwards one process calls `graphfl_jax.run` many times, and its memory is measured after a
+fifth of the calls and after all.
+
+Writes soak.json into the folder of --out. The exit status is 1 if a run had other results or
+ended in another way, or if the memory grew by more than a tenth; with fewer than about 100
+calls, it grows because the first calls load modules. It needs Linux.
+"""
+
+import collections
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+from absl import flags
+from rich.console import Console
+
+from experiments.benchmarks import interrupted_runs
+from experiments.benchmarks.interrupted_runs import IDENTICAL, REFUSED, WRONG
+from experiments.benchmarks.repeated_calls import growing, memory_of_calls
+from graphfl_jax.commands.common.command_line import (
+    FLAGS,
+    launch,
+    progress_bar,
+    refuse_unread,
+)
+from graphfl_jax.commands.common.interrupts import temporary_folder
+from graphfl_jax.commands.common.text_tables import narrow
+from graphfl_jax.runs.checkpoint import write_json
+from graphfl_jax.runs.folder import check_folder
+
+flags.DEFINE_integer("runs", 200, "Interrupted runs.", lower_bound=0)
+flags.DEFINE_integer("calls", 1000, "Calls of graphfl_jax.run in one process.", lower_bound=0)
+flags.DEFINE_integer("seed", 0, "Seed of the faults.", lower_bound=0)
+flags.DEFINE_string("out", "runs/soak", "Output folder of soak.json.")
+
+
+def main() -> int:
+    refuse_unread("data_root")
+    out = Path(FLAGS.out)
+    check_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
+    console = Console()
+    with temporary_folder("work-", out.absolute()) as work:
+        with progress_bar("runs") as bar:
+            outcomes = soaked(work, bar.track(range(FLAGS.runs))) if FLAGS.runs else []
+        memory = memory_of_calls(FLAGS.calls, work) if FLAGS.calls else []
+    title = f"{len(outcomes)} interrupted runs, seed {FLAGS.seed}"
+    console.print(narrow(title, rows(outcomes), left=("runs with",)))
+    for own in memory:
+        console.print(
+            f"after {own['calls']} calls: {own['bytes'] / 1e6:.0f} MB, {own['maps']} maps"
+        )
+    wrong = [own for own in outcomes if own.verdict == WRONG]
+    for own in wrong:
+        console.print(f"{', '.join(own.faults)}: {own.why}", markup=False, soft_wrap=True)
+    found = {"seed": FLAGS.seed, "runs": [own._asdict() for own in outcomes], "memory": memory}
+    write_json(out / "soak.json", found)
+    console.print(f"{out}/soak.json", highlight=False, markup=False)
+    grown = growing(memory)
+    if grown:
+        console.print(f"{' and '.join(grown)} grew by more than a tenth")
+    return int(bool(wrong or grown))
+
+
+def soaked(work: Path, numbers) -> list[interrupted_runs.Outcome]:
+    """The outcomes of interrupted runs.
+
+    Args:
+      work: folder of the runs.
+      numbers: of the runs; the seed and the number of a run determine its faults.
+
+    Raises:
+      ValueError: the run without an interruption fails.
+    """
+    interrupted_runs.write_data(work)
+    cache, first = work / "cache", work / "whole"
+    for folder in (work / "unmeasured", first):  # the second finds the compiled programs
+        began = time.perf_counter()
+        end = interrupted_runs.ended(interrupted_runs.started(folder, cache))
+        if end.status or end.lines:
+            raise ValueError(f"out={folder}: {' '.join(end.lines)}; correct this first")
+    seconds, whole = time.perf_counter() - began, interrupted_runs.written(first)
+    outcomes = []
+    for number in numbers:
+        rng = np.random.default_rng([FLAGS.seed, number])
+        folder = work / f"run-{number}"
+        outcomes.append(interrupted_runs.interrupted(rng, folder, cache, whole, seconds))
+        shutil.rmtree(folder, ignore_errors=True)
+    return outcomes
+
+
+def rows(outcomes: list[interrupted_runs.Outcome]) -> list[list[str]]:
+    """For each fault, the number of runs that had it, by what became of them."""
+    counts = collections.Counter(
+        (fault, own.verdict) for own in outcomes for fault in set(own.faults)
+    )
+    verdicts = (IDENTICAL, REFUSED, WRONG)
+    table = [["runs with", *verdicts]]
+    for fault in interrupted_runs.FAULTS:
+        table.append([fault, *(str(counts[fault, verdict]) for verdict in verdicts)])
+    total = collections.Counter(own.verdict for own in outcomes)
+    return [*table, ["all runs", *(str(total[verdict]) for verdict in verdicts)]]
+
 
 if __name__ == "__main__":
-    start()
+    launch(main, configured=False)

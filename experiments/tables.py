@@ -1,6 +1,250 @@
-"""``python -m experiments.tables`` is ``graphfl tables``."""
+"""Tables of the papers: methods by data sets over several seeds, beside published scores.
 
-from graphfl_jax.commands.tables import start
+    python -m experiments.tables --table=panacea_2 --data_root=DIR
+    python -m experiments.tables --table=pfedgat_1 --at_once=1 --data_root=DIR
+
+panacea_2 scores the clients that train. panacea_3 scores new clients, a fifth of all clients,
+drawn with every seed. panacea_4 compares Panacea with its parts. Scores are test scores after
+the last round at P, the method's own predictor. Hyperparameters are those of the
+configurations, chosen on validation; data are split 80/20 as in the papers. There are two
+spreads: over clients (mean over seeds of the standard deviation over clients) and over seeds
+(standard deviation of the mean over clients). For forecasts in physical units a second table
+has errors in these units, beside forecast baselines.
+
+pfedgat_1 to pfedgat_4 are the tables of pFedGAT: images of three data sets that are divided in
+several ways, class shares from Dirichlet distributions, numbers of clients, and the paper's
+attention against free shares. They have test scores at G, L and P, and that of G or L which is
+better on validation. --profile is their size.
+
+flha_1 to flha_b are those of FLHA-GHN: clients with networks of different architectures, with
+test scores of each architecture and the floats that a client receives and sends in a round.
+--profile is their size. The small one has CIFAR-10 with 4 clients and, in tables that have
+them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --clients name
+others.
+
+    python -m experiments.tables --configs=my.py --methods=myprox,panacea
+
+compares methods on configurations of your own. Its files have the name of the configuration.
+
+Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
+repeated; those of other code are made again, unless --accept_changes is set.
+"""
+
+import itertools
+import sys
+import time
+from pathlib import Path
+
+from absl import flags
+from rich.console import Console
+
+from experiments.common import pages
+from experiments.common.flag_values import check_list, check_names
+from experiments.common.provenance import provenance
+from experiments.paper.cached_runs import Cache, cached_runs, loaded
+from experiments.paper.configurations import Cell, paper_config, remedy_of_source
+from experiments.paper.forecast_baselines import forecast_rows
+from experiments.paper.own_configurations import (
+    execute,
+    name_of,
+    own_config,
+    own_table,
+)
+from experiments.paper.pfedgat import SIZES
+from experiments.paper.table_text import error_markdown, error_table, forecast_row
+from experiments.paper.tables import TABLES, Table
+from graphfl_jax import configs
+from graphfl_jax.build import build_experiment
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
+from graphfl_jax.core import Task
+from graphfl_jax.data.federation import Federation
+from graphfl_jax.metrics import Units
+from graphfl_jax.runs.checkpoint import write_json, write_text
+
+flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
+flags.DEFINE_list(
+    "configs",
+    [],
+    "Configuration files of your own, such as my.py, in place of --table; needs --methods.",
+)
+flags.DEFINE_list(
+    "datasets", [], "Data sets, such as cifar10; empty is those of the table and its size."
+)
+flags.DEFINE_list(
+    "clients", [], "Numbers of clients, such as 4,16; empty is those of the table and its size."
+)
+flags.DEFINE_enum(
+    "profile",
+    None,
+    list(SIZES),
+    "Size of a table of pFedGAT or FLHA-GHN; by default small. full is for a GPU.",
+)
+flags.DEFINE_enum(
+    "source", "real", ["real", "simulated"], "Source of data that the papers measured."
+)
+flags.DEFINE_list("methods", [], "Methods; empty is all methods of the table.")
+flags.DEFINE_integer(
+    "seeds",
+    None,
+    "Runs of every method, with seeds 0, 1, ...; by default 5, and 3 in the tables of pFedGAT "
+    "and FLHA-GHN.",
+    lower_bound=1,
+)
+flags.DEFINE_integer(
+    "at_once",
+    0,
+    "Seeds that run in one program; 0 is all. With 1, the devices share the clients of a run, "
+    "which is faster if one run uses the whole machine.",
+    lower_bound=0,
+)
+flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
+flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
+
+
+def main() -> int:
+    started = time.perf_counter()
+    pages.check_page()
+    table, cells, methods = planned()
+    seeds = list(range(FLAGS.seeds or table.seeds))
+    out = Path(FLAGS.out)
+    cache = Cache(
+        out, accept_changes=changes_accepted(), config_files=list(map(Path, FLAGS.configs))
+    )
+    planned_rows = [
+        (cell, method, table_config(cell, method))
+        for cell, method in itertools.product(cells, methods)
+    ]
+    baselines = []
+    source = "data.source in the file of --configs" if FLAGS.configs else "--source=simulated"
+    for cell, method, config in planned_rows:  # refuses all that does not fit at once
+        with remedy_of_source(source):
+            federation = loaded(config, seeds[:1])[0]
+        task = build_experiment(config, federation).model.task
+        if method == methods[0]:
+            baselines += baseline_rows(cell, federation, task)
+
+    rows = []
+    with progress_bar("rounds") as bar:
+        rounds = sum(config.rounds for *_, config in planned_rows)
+        task = bar.add_task("", total=rounds * len(seeds))
+        for cell, method, config in planned_rows:
+            where = ", ".join(word for word in (cell.dataset, cell.setting) if word)
+            bar.update(task, description=f"{method} on {where}")
+            runs = cached_runs(
+                *(config, seeds, cache),
+                at_once=FLAGS.at_once,
+                report=lambda rounds: bar.advance(task, rounds),
+            )
+            rows.append(table.row(cell, config, runs))
+
+    counts = cache.counts()
+    rows = table.complete(rows)
+    console = Console()
+    for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
+        console.print(table.console(list(own)))
+    for note in table.notes(rows):
+        console.print(note, markup=False, soft_wrap=True)
+    parts = [table.markdown(rows)]
+    with_errors = baselines + [row for row in rows if row.get("errors")]
+    for name in dict.fromkeys(cell.dataset for cell in cells):
+        forecasts = [row for row in with_errors if row["data"] == name]
+        if forecasts:
+            console.print(error_table(forecasts))
+            parts.append(error_markdown(forecasts))
+    name = name_of(FLAGS.configs) or FLAGS.table
+    write_json(out / f"{name}.json", rows + baselines)
+    made = provenance(sys.argv, seconds=time.perf_counter() - started)
+    page = "\n".join([f"{made} {counts}.\n", *parts])
+    write_text(out / f"{name}.md", page)
+    pages.publish(page)
+    files = f"{counts}; {out}/{name}.md and .json"
+    console.print(files, highlight=False, markup=False, soft_wrap=True)
+    return 0
+
+
+def planned() -> tuple[Table, list[Cell], list[str]]:
+    """The table, its cells and its methods that the flags choose.
+
+    Raises:
+      ValueError: the table has no sizes, or not this data set or number of clients, or a method
+        is unknown.
+    """
+    if FLAGS.configs:
+        return of_own_files()
+    table = TABLES[FLAGS.table]
+    if FLAGS.profile and FLAGS.profile not in table.cells:
+        raise ValueError(
+            f"profile={FLAGS.profile} is not read, since {FLAGS.table} has one size; leave "
+            f"--profile out"
+        )
+    first = next(iter(table.cells))
+    size = FLAGS.profile or first
+    cells, of_first = table.cells[size], size == first
+    known = list(dict.fromkeys(cell.dataset for cell in cells))
+    check_names("datasets", FLAGS.datasets, known)
+    datasets = FLAGS.datasets or (of_first and table.datasets) or known
+    numbers = list(dict.fromkeys(map(number_of_clients, cells)))
+    if FLAGS.clients and numbers == [""]:
+        raise ValueError(
+            f"clients={','.join(FLAGS.clients)} is not read, since {FLAGS.table} has the "
+            f"clients of its data sets; leave --clients out"
+        )
+    check_names("clients", FLAGS.clients, numbers)
+    numbers = FLAGS.clients or (of_first and table.clients) or numbers
+    methods = FLAGS.methods or list(table.methods)
+    check_names("methods", methods, configs.methods())
+    chosen = [
+        cell
+        for name in datasets
+        for cell in cells
+        if cell.dataset == name and number_of_clients(cell) in numbers
+    ]
+    return table, chosen, methods
+
+
+def of_own_files() -> tuple[Table, list[Cell], list[str]]:
+    """The table, its cells and its methods, with --configs.
+
+    Raises:
+      ValueError: a flag of the papers' tables is set, a file does not fit, or a method is
+        missing or unknown.
+    """
+    check_list("configs", FLAGS.configs)
+    for flag in ("table", "datasets", "clients", "profile", "source"):
+        if FLAGS[flag].present:
+            raise ValueError(
+                f"{flag}={FLAGS[flag].value} is not read with --configs; leave --{flag} out"
+            )
+    execute(FLAGS.configs)
+    if not FLAGS.methods:
+        raise ValueError("methods is empty; add --methods=fedavg,panacea or others")
+    check_names("methods", FLAGS.methods, configs.methods())
+    table = own_table(FLAGS.configs, FLAGS.methods)
+    return table, list(table.cells[""]), list(table.methods)
+
+
+def number_of_clients(cell: Cell) -> str:
+    """The number of clients that a cell sets, as text; empty if it is the data set's."""
+    return str(cell.changes.get("data.clients", ""))
+
+
+def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
+    """Rows of the forecast baselines, if the data have physical units."""
+    if not isinstance(federation.units, Units) or federation.new_clients:
+        return []
+    units = federation.units.name
+    return [forecast_row(cell, row, units) for row in forecast_rows(federation, task)]
+
+
+def table_config(cell: Cell, method: str):
+    """The configuration of a row of the table."""
+    if FLAGS.configs:
+        return own_config(cell.base, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
+    return paper_config(
+        cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
+    )
+
 
 if __name__ == "__main__":
-    start()
+    launch(main, configured=False)

@@ -3,6 +3,8 @@
 import importlib
 from typing import TYPE_CHECKING
 
+from graphfl_jax.version import __version__
+
 if TYPE_CHECKING:
     from graphfl_jax import configs, register, testing
     from graphfl_jax.data import from_arrays
@@ -21,9 +23,9 @@ __all__ = [
     "register",
     "run",
     "sweep",
+    "__version__",
     "testing",
 ]
-__version__ = "0.1.0"
 
 _MODULES = {
     "Fleet": "graphfl_jax.runs.fleet",

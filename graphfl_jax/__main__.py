@@ -10,8 +10,9 @@ import importlib
 import sys
 from pathlib import Path
 
-from graphfl_jax import __version__, commands
+from graphfl_jax import commands
 from graphfl_jax.settings import perhaps
+from graphfl_jax.version import __version__
 
 OVERVIEW = """\
 graphfl {version}: personalised federated learning with relations between clients, in JAX
@@ -19,7 +20,7 @@ graphfl {version}: personalised federated learning with relations between client
     graphfl COMMAND [--FLAG=VALUE]
     graphfl COMMAND CONFIGURATION[:METHOD] [--FLAG=VALUE] [--config.FIELD=VALUE]
 
-The second form is for run, sweep, figures, robustness, theory and bench.
+The second form is for run and sweep.
 
 commands:
 {commands}
@@ -45,6 +46,13 @@ def main() -> None:
     elif name in commands.COMMANDS:
         sys.argv[:2] = [f"graphfl {name}"]
         importlib.import_module(f"graphfl_jax.commands.{name}").start()
+    elif name in commands.OF_A_CHECKOUT:
+        print(
+            f"error: command {name!r} is python -m experiments.{name} in a checkout of the "
+            f"repository; start it there",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     else:
         known = commands.COMMANDS
         print(

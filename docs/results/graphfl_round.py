@@ -12,9 +12,9 @@ import time
 import jax
 import psutil
 
+from experiments.benchmarks import images, timing
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
-from graphfl_jax.commands.benchmarks import images, timing
 from graphfl_jax.runs.session import mesh_of
 
 ROUNDS = 8

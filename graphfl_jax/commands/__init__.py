@@ -5,7 +5,16 @@ imports one command. The first line of a command's docstring describes it in ``g
 """
 
 COMMANDS = (
-    *("run", "report", "compare", "track", "export", "predict"),
-    *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
-    *("list", "completion"),
+    "run",
+    "report",
+    "compare",
+    "track",
+    "export",
+    "predict",
+    "sweep",
+    "leaderboard",
+    "list",
+    "completion",
 )
+# Commands that need a checkout: each is a module of `experiments`.
+OF_A_CHECKOUT = ("tables", "figures", "robustness", "theory", "bench", "soak")

@@ -10,6 +10,7 @@ this release, so it is to be made again after an update.
 
 import ast
 import functools
+import sys
 from pathlib import Path
 
 from graphfl_jax import commands, configs
@@ -164,7 +165,7 @@ def _defined_and_imported(module):
 def start() -> None:
     """Reads the name of the shell, and prints its script."""
     shells = ("bash", "zsh", "fish")
-    words = words_of(__name__, shells)
+    words = words_of(sys.modules[__name__], shells)
     if len(words) != 1:
         refuse(f"completion needs the name of one shell; choose from {', '.join(shells)}")
     print(script(words[0]), end="")

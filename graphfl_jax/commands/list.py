@@ -11,6 +11,7 @@ configuration with their values.
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 
 from rich import box
@@ -101,6 +102,6 @@ def _table(heads, rows):
 def start() -> None:
     """Reads the words, and prints the lists."""
     console = Console()
-    for word in words_of(__name__, LISTS) or LISTS:
+    for word in words_of(sys.modules[__name__], LISTS) or LISTS:
         heads, rows = LISTS[word]
         console.print(_table(heads, rows()), "")

@@ -14,8 +14,8 @@ from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.new_files import check_new_file
-from graphfl_jax.commands.paper.published import published
 from graphfl_jax.commands.reporting.page import write_report
+from graphfl_jax.configs.published import published
 
 flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
 flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")

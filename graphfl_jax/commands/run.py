@@ -57,7 +57,7 @@ from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.common.view_files import write_views
-from graphfl_jax.commands.paper.published import Score, published
+from graphfl_jax.configs.published import Score, published
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in

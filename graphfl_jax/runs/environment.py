@@ -7,14 +7,14 @@ from pathlib import Path
 
 import jax
 
-import graphfl_jax
+from graphfl_jax.version import __version__
 
 PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "numpy")
 
 
 def versions() -> dict[str, str]:
     """The versions of this package, of Python, and of the packages that compute."""
-    found = {"graphfl_jax": graphfl_jax.__version__, "python": platform.python_version()}
+    found = {"graphfl_jax": __version__, "python": platform.python_version()}
     return found | {package: importlib.metadata.version(package) for package in PACKAGES}
 
 

@@ -33,7 +33,6 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-import graphfl_jax
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.configs.values import as_text, flat
 from graphfl_jax.data import DATASETS, GRAPHS
@@ -56,7 +55,7 @@ REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
 PATHS = {"data.path", "data.root", "data.download"}
 FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
 
-PACKAGE = Path(graphfl_jax.__file__).resolve().parent
+PACKAGE = Path(__file__).resolve().parents[1]
 
 Identity = dict[str, Any]
 

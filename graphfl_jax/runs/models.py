@@ -22,7 +22,6 @@ import safetensors
 from ml_collections import ConfigDict
 from safetensors.numpy import save
 
-import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment, variant_of
 from graphfl_jax.configs.values import values_of
@@ -31,6 +30,7 @@ from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.runs import checkpoint
+from graphfl_jax.version import __version__
 
 FILE = "models.safetensors"
 KEY = "graphfl_jax"  # of the metadata
@@ -89,7 +89,7 @@ def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[st
     federation = experiment.federation
     scaling = federation.scaling or federation.loader_scaling
     return {
-        "version": graphfl_jax.__version__,
+        "version": __version__,
         "method": variant_of(config),
         "round": played,
         "config": values_of(config)[0],
@@ -161,7 +161,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         raise ValueError(f"{path} holds no models of this package; {again}")
     if body["format"] not in (1, FORMAT):
         raise ValueError(
-            f"{path} has format {body['format']}, and version {graphfl_jax.__version__} reads "
+            f"{path} has format {body['format']}, and version {__version__} reads "
             f"formats up to {FORMAT}; read it with version {body.get('version')}"
         )
     if body.pop("sha256", "") != _digest(tensors, body):

@@ -9,6 +9,7 @@ import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import jax
 from absl import app, flags, logging
@@ -21,7 +22,7 @@ from graphfl_jax.commands.common.configuration import (
     configuration,
     refuse_configuration,
 )
-from graphfl_jax.commands.common.help_text import flags_of, show_help
+from graphfl_jax.commands.common.help_text import flags_of, name_of, show_help
 from graphfl_jax.commands.common.interrupts import ended, how_to_continue
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.configs.fields import all_fields
@@ -74,13 +75,14 @@ def launch(
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
-    parser = functools.partial(parse, main.__module__, configured=configured)
+    command = sys.modules[main.__module__]
+    parser = functools.partial(parse, command, configured=configured)
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax logs every step of a save
         try:
             if not configured:
-                refuse_configuration(f"{_name_of(main.__module__)} has no configuration")
+                refuse_configuration(f"{name_of(command)} has no configuration")
             if keep_compiled:
                 _keep_compiled(FLAGS.compilation_cache)
             else:
@@ -241,7 +243,7 @@ def _make_cores_devices(cores: int | None) -> None:
     jax.config.update("jax_num_cpu_devices", cores or len(allowed(0)))
 
 
-def parse(command: str, argv: list[str], *, configured: bool = True) -> list[str]:
+def parse(command: ModuleType, argv: list[str], *, configured: bool = True) -> list[str]:
     """Parses the flags, and keeps ``--config.FIELD=VALUE`` in `OVERRIDES`.
 
     One word may stand alone: the value of --run, if the command has this flag, or of --config.
@@ -292,14 +294,9 @@ def _unknown_flag(name, command):
     if name in {field for field, _ in all_fields()}:
         near = f"; perhaps --config.{name} is meant, a field of the configuration"
     return (
-        f"--{name} is not a flag of {_name_of(command)}{near}; --help lists the flags, and "
+        f"--{name} is not a flag of {name_of(command)}{near}; --help lists the flags, and "
         f"fields are set by --config.FIELD=VALUE"
     )
-
-
-def _name_of(module):
-    """The name of the command in a module."""
-    return module.rpartition(".")[2]
 
 
 def _take_overrides(argv):

@@ -1,6 +1,7 @@
 """The output of ``--help``: a command, its flags, and the fields of a configuration."""
 
 import sys
+from types import ModuleType
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -11,12 +12,20 @@ from rich.text import Text
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 
-COMMANDS = "graphfl_jax.commands."
-SHARED = f"{COMMANDS}common."  # modules whose flags several commands have
+COMMANDS = ("graphfl_jax.commands.", "experiments.")  # packages whose modules are commands
+# Packages of modules whose flags several commands have.
+SHARED = tuple(f"{package}common." for package in COMMANDS)
 READS_RUNS = {"folders", "run"}  # flags of commands whose words are folders, not configurations
 
 
-def show_help(command: str, config: ConfigDict | None, *, configured: bool = True) -> None:
+def name_of(command: ModuleType) -> str:
+    """The name of the command that a module is, even if it is started by ``python -m``."""
+    return command.__spec__.name.rpartition(".")[2]
+
+
+def show_help(
+    command: ModuleType, config: ConfigDict | None, *, configured: bool = True
+) -> None:
     """Prints the description of a command, its flags, and fields.
 
     Args:
@@ -24,8 +33,7 @@ def show_help(command: str, config: ConfigDict | None, *, configured: bool = Tru
       config: whose fields are listed; None names the way to list them.
       configured: whether the command reads a configuration.
     """
-    name = command.removeprefix(COMMANDS)
-    parts = [sys.modules[command].__doc__]
+    parts = [command.__doc__]
     for title, own in flags_of(command).items():
         parts.append("\n".join([f"{title}:", *map(_described, own)]))
     print("\n\n".join(part.strip("\n") for part in parts))
@@ -34,19 +42,26 @@ def show_help(command: str, config: ConfigDict | None, *, configured: bool = Tru
         Console().print("", field_table(config), sep="\n")
     elif configured and "config" in known and not known & READS_RUNS:
         print(
-            f"\nAdd a configuration to list its fields: graphfl {name} tpt48 --help, or "
-            f"--config=FILE."
+            "\nAdd a configuration to list its fields, as in --config=tpt48 --help, or "
+            "--config=FILE."
         )
 
 
-def flags_of(command: str) -> dict[str, list[flags.Flag]]:
+def flags_of(command: ModuleType) -> dict[str, list[flags.Flag]]:
     """The flags of a command and those that commands share, by titles; no libraries' flags."""
-    found = {f"flags of {command.removeprefix(COMMANDS)}": [], "flags that commands share": []}
-    own, shared = found.values()
+    of_command, shared = [], []
+    started = getattr(sys.modules["__main__"], "__file__", None)  # the module of python -m
     for module, defined in flags.FLAGS.flags_by_module_dict().items():
-        if module.startswith(COMMANDS):
-            (shared if module.startswith(SHARED) else own).extend(defined)
-    return {title: sorted(own, key=lambda one: one.name) for title, own in found.items() if own}
+        if module.startswith(SHARED):
+            shared += defined
+        elif module.startswith(COMMANDS) or module == started:
+            of_command += defined
+    titled = {f"flags of {name_of(command)}": of_command, "flags that commands share": shared}
+    return {
+        title: sorted(listed, key=lambda flag: flag.name)
+        for title, listed in titled.items()
+        if listed
+    }
 
 
 def _described(flag):

@@ -2,13 +2,14 @@
 
 import sys
 from collections.abc import Collection
+from types import ModuleType
 
 from graphfl_jax.commands.common.help_text import show_help
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.settings import perhaps
 
 
-def words_of(command: str, known: Collection[str]) -> list[str]:
+def words_of(command: ModuleType, known: Collection[str]) -> list[str]:
     """The words after a command.
 
     Prints the help and exits, if it is asked for, and exits with status 2 if a word is unknown.

@@ -6,13 +6,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import graphfl_jax
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.result_tables import further_tables, new_architectures_table
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.reporting.comparison import compared
 from graphfl_jax.commands.reporting.folders import in_readable_units, stated
 from graphfl_jax.runs.checkpoint import write_text
+from graphfl_jax.version import __version__
 
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
 # Parts that the template shows, or that are shown as tables, and not by the script.
@@ -66,7 +66,7 @@ def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> s
         runs=runs,
         comparison=comparison,
         not_real=NOT_REAL,
-        version=graphfl_jax.__version__,
+        version=__version__,
         style=(folder / "report.css").read_text("utf-8"),
         script="\n".join(scripts),
         data=script_text({"runs": data, "groups": curves}),

@@ -1,0 +1,224 @@
+"""The experiments of the FLHA-GHN paper: federations and sizes.
+
+Litany, Maron, Acuna, Kautz, Chechik, Fidler. Federated Learning with Heterogeneous
+Architectures using Graph HyperNetworks. 2022. https://arxiv.org/abs/2201.08459
+
+flha_1, 2, 3, 5, 6 and 7 are the tables of these numbers, and flha_b is the text of Appendix B.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from experiments.paper.configurations import Cell
+from graphfl_jax.configs.base import LAYERED
+from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.data.chest_xray import OFFICIAL
+from graphfl_jax.data.image_sets import CIFAR10, CIFAR100
+from graphfl_jax.data.partition import TEST_FRACTION
+
+# The upper bound of the paper: all clients have the first architecture.
+UPPER_BOUND = "fedavg"
+METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED)
+
+RESIDUAL, XRAY, HYBRID = (
+    tuple(f"{kind}{i}" for i in range(4)) for kind in ("arch", "chest", "hybrid")
+)
+PLAIN = ("plain4", "plain7", "plain10", "plain13")
+SMALL_CNN = "plain4"  # takes the place of an architecture in Table 7
+CLIENTS = tuple(f"client {i}" for i in range(4))
+
+TRAINING = {
+    "cifar10": CIFAR10.train,
+    "cifar100": CIFAR100.train,
+    "chest_xray": round((1 - TEST_FRACTION) * OFFICIAL),
+}
+BATCH_SIZE = 64
+XRAY_PIXELS = 64  # in both sizes: their networks divide images by four before the first stage
+
+
+class Size(NamedTuple):
+    """The size of an experiment."""
+
+    width: int  # channels of the first convolution
+    pixels: int  # width and height of images of CIFAR; 0 keeps theirs
+    examples: int  # training examples of a client; 0 is all
+    rounds: int
+    steps: int  # of a client in a round; 0 is one epoch
+    balanced: int  # examples of the balanced test set
+
+
+SIZES = {"small": Size(8, 16, 2000, 40, 25, 2000), "full": Size(64, 0, 0, 1000, 0, 10_000)}
+
+
+class Place(NamedTuple):
+    """A federation in which a table compares its methods."""
+
+    dataset: str
+    setting: str
+    clients: int
+    architectures: tuple[str, ...]
+    changes: Mapping[str, Any] = NOTHING
+    balanced: bool = False  # whether there is a balanced test set
+
+
+class Design(NamedTuple):
+    """What a table compares."""
+
+    methods: tuple[str, ...]
+    columns: tuple[str, ...]  # architectures, or clients
+    places: tuple[Place, ...]
+    # The splits that are scored, by what a row calls them; "" if there is one.
+    tests: Mapping[str, str] = {"": "test"}
+    datasets: tuple[str, ...] = ("cifar10",)  # of the small size, by default
+    clients: tuple[str, ...] = ("4", "16")  # likewise
+
+
+def _numbers_of_clients(datasets, numbers, architectures, changes=NOTHING):
+    return tuple(
+        Place(dataset, f"{clients} clients", clients, architectures, changes)
+        for dataset in datasets
+        for clients in numbers
+    )
+
+
+def _dirichlet(beta):
+    changes = {"data.partition": "dirichlet", "data.beta": beta}
+    return Place("cifar10", f"Dirichlet {beta:g}", 4, RESIDUAL, changes, balanced=True)
+
+
+def _replaced(name):
+    architectures = tuple(SMALL_CNN if one == name else one for one in RESIDUAL)
+    return Place("cifar10", f"{name} replaced", 4, architectures)
+
+
+NONE_REPLACED = "none replaced"
+BOTH = ("cifar10", "cifar100")
+TABLES = {
+    "flha_1": Design(METHODS, RESIDUAL, _numbers_of_clients(BOTH, (4, 8, 16), RESIDUAL)),
+    "flha_2": Design(LAYERED, PLAIN, _numbers_of_clients(BOTH, (4, 8), PLAIN)),
+    "flha_3": Design(
+        tuple(method for method in METHODS if method != "distillation"),
+        XRAY,
+        _numbers_of_clients(("chest_xray",), (4, 8, 16), XRAY, {"data.pooled_test": True}),
+        tests={"": "pooled"},
+        datasets=("chest_xray",),
+        clients=("4",),
+    ),
+    "flha_5": Design(
+        (UPPER_BOUND, "local", *LAYERED),
+        CLIENTS,
+        tuple(map(_dirichlet, (100.0, 1.0, 0.1))),
+        tests={"own": "test", "balanced": "balanced"},
+    ),
+    "flha_7": Design(
+        LAYERED,
+        (*RESIDUAL, SMALL_CNN),
+        (Place("cifar10", NONE_REPLACED, 4, RESIDUAL), *map(_replaced, RESIDUAL)),
+    ),
+    "flha_b": Design(LAYERED, HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
+}
+
+
+def cells_of(table: str, profile: str) -> tuple[Cell, ...]:
+    """The cells of a table of `TABLES` in a size of `SIZES`."""
+    return tuple(cell(place, profile) for place in TABLES[table].places)
+
+
+def cell(place: Place, profile: str = "small") -> Cell:
+    """A federation in a size of `SIZES`.
+
+    All clients are in every round. Only the last round is evaluated. FedAvg has the first
+    architecture alone. Learning rates fall until the last round.
+    """
+    size, dataset = SIZES[profile], place.dataset
+    changes = {
+        "data.name": dataset,
+        "data.clients": place.clients,
+        "data.cap": size.examples,
+        "data.image_size": XRAY_PIXELS if dataset == "chest_xray" else size.pixels,
+        "model.architectures": place.architectures,
+        "model.width": size.width,
+        "cohort_size": place.clients,
+        "batch_size": BATCH_SIZE,
+        "local_steps": size.steps or round(TRAINING[dataset] / place.clients / BATCH_SIZE),
+        "rounds": size.rounds,
+    }
+    if place.balanced:
+        changes["data.balanced_test"] = size.balanced
+    changes |= place.changes
+    rounds = changes["rounds"]
+    of_methods = {method: {"hparams.client_horizon": float(rounds)} for method in METHODS}
+    of_methods[UPPER_BOUND]["model.architectures"] = place.architectures[:1]
+    return Cell(
+        dataset,
+        place.setting,
+        changes | {"eval_every": rounds},
+        base="flha_cifar10",
+        of_methods=of_methods,
+    )
+
+
+# ------------------------------------------------------------------------ unseen architectures
+
+UNSEEN_METHODS = ("local", *LAYERED)  # local training starts from scratch
+REFINING = 20  # rounds of a new client, with as many steps each as those of the others
+RANDOM_START_LR = 0.3  # of a new client that starts from a random model, chosen by validation
+
+
+def unseen_cell(name: str, profile: str = "small") -> Cell:
+    """Three clients train, and then a fourth joins, whose architecture `name` none of them has.
+
+    The three have the other architectures of the same kind. A random model is trained as a
+    generated one is, with the same optimiser and no schedule, but with a learning rate of its
+    own. It does not depend on the three, so these train for one round.
+    """
+    (kind,) = (own for own in (RESIDUAL, PLAIN) if name in own)
+    changes = {
+        "cohort_size": 3,
+        "new_clients.fraction": 0.25,
+        "new_clients.rounds": REFINING,
+        "new_clients.architectures": (name,),
+    }
+    others = tuple(other for other in kind if other != name)
+    made = cell(Place("cifar10", f"{name} unseen", 4, others, changes), profile)
+    scratch = {
+        "client_optimizer": "momentum",
+        "client_schedule": "constant",
+        "hparams.client_lr": RANDOM_START_LR,
+        "rounds": 1,
+        "eval_every": 1,
+    }
+    return made._replace(of_methods={**made.of_methods, "local": scratch})
+
+
+# ------------------------------------------------------------------------------------- figures
+
+
+def with_steps(steps: int, profile: str) -> Cell:
+    """Four clients that train for `steps` steps a round, and for as many in all as always."""
+    size = SIZES[profile]
+    whole = cell(Place("cifar10", "4 clients", 4, RESIDUAL), profile)
+    total = size.rounds * whole.changes["local_steps"]
+    changes = {"local_steps": steps, "rounds": max(1, round(total / steps))}
+    return cell(Place("cifar10", f"{steps} steps", 4, RESIDUAL, changes), profile)
+
+
+def with_examples(examples: int, profile: str) -> Cell:
+    """Four clients with `examples` training examples each, scored on a balanced test set.
+
+    The number of steps does not depend on the number of examples.
+    """
+    steps = cell(Place("cifar10", "", 4, RESIDUAL), profile).changes["local_steps"]
+    changes = {"data.cap": examples, "local_steps": steps}
+    place = Place("cifar10", f"{examples} examples", 4, RESIDUAL, changes, balanced=True)
+    return cell(place, profile)
+
+
+def with_divisor(divisor: int, profile: str) -> Cell:
+    """Four clients, of which the first has arch0 with its width divided by `divisor`.
+
+    So some of its types of layers are in no other network: of the nine types, none with 1, four
+    with 2 and six with 4.
+    """
+    first = RESIDUAL[0] if divisor == 1 else f"{RESIDUAL[0]}/{divisor}"
+    return cell(Place("cifar10", f"{first} first", 4, (first, *RESIDUAL[1:])), profile)

@@ -1,0 +1,287 @@
+"""Scores under attack and losses of benign clients: rows and tables of `robustness`."""
+
+import numpy as np
+
+from graphfl_jax.commands.common.statistics import diverged, over_seeds
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.evaluation import POINTS
+from graphfl_jax.runs.attack_results import NEIGHBOURS
+
+
+def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
+    """Statistics of attacked runs at G, L and P, in the printed unit.
+
+    Args:
+      runs: with attackers, one per seed.
+      clean: without attackers, with the same seeds.
+
+    Returns:
+      ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
+      of ``diverged`` runs, ``validation``, the mean score of all clients at P on validation,
+      None without it or if a run diverged, and for each of the ``points`` G, L and P summaries
+      by `over_seeds`:
+      ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
+      the clients that are benign in a run score than in the clean run; ``increase``, the same
+      in % of their score in the clean run, if lower scores are better; and ``success`` of a
+      backdoor in %. ``points`` is None if a run diverged or has no benign clients; without
+      ``loss`` and ``increase`` if only a clean run diverged.
+      ``neighbours`` has the ``loss`` at each point of the benign clients with each of
+      `NEIGHBOURS` as their share of malicious neighbours, where there are such clients and
+      losses.
+      ``rejected`` has the shares of rejected uploads of ``honest`` and ``malicious`` clients
+      in %, where a defence rejects uploads.
+    """
+    metric = runs[0]["metric"]
+    scale, unit = UNITS[metric]
+    row = {
+        "metric": metric,
+        "unit": unit,
+        "higher_is_better": runs[0]["higher_is_better"],
+        "seeds": len(runs),
+        "attackers": len(runs[0]["attack"]["ids"]),
+        "diverged": sum(map(diverged, runs)),
+        "validation": _validation(runs),
+        "points": None,
+        "neighbours": {},
+        "rejected": {},
+    }
+    if row["diverged"] or any(not run["attack"]["benign"] for run in runs):
+        return row
+    with_loss = not any(map(diverged, clean))
+    sign = scale if runs[0]["higher_is_better"] else -scale
+    row["points"] = {}
+    for point in POINTS:
+        values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
+        for run, clean_run in zip(runs, clean, strict=True):
+            attack = run["attack"]
+            benign = attack["benign"][point]["mean"]
+            values["benign"].append(scale * benign)
+            values["all"].append(scale * run["scores"]["final"][point]["mean"])
+            if with_loss:
+                before = clean_run["scores"]["final"][point]["per_client"]
+                clean_benign = np.delete(before, attack["ids"]).mean()
+                values["loss"].append(sign * (clean_benign - benign))
+                if sign < 0:
+                    values["increase"].append(100 * (benign / clean_benign - 1))
+            if attack["success"]:
+                values["success"].append(100 * attack["success"][point])
+        row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
+    if with_loss:
+        row["neighbours"] = _by_neighbours(runs, clean, sign)
+    for kind in ("honest", "malicious"):
+        shares = [(run["rejected"] or {}).get(kind) for run in runs]
+        if None not in shares:
+            row["rejected"][kind] = over_seeds([100 * share for share in shares])
+    return row
+
+
+def _by_neighbours(runs, clean, sign):
+    """The losses of benign clients by the share of malicious ones among their neighbours."""
+    losses = {}
+    for run, clean_run in zip(runs, clean, strict=True):
+        for own in run["attack"]["benign_by_malicious_neighbours"] or ():
+            of_share = losses.setdefault(own["share"], {point: [] for point in POINTS})
+            for point, score in own["scores"].items():
+                before = np.array(clean_run["scores"]["final"][point]["per_client"])
+                of_share[point].append(sign * (before[own["ids"]].mean() - score))
+    return {
+        share: {point: over_seeds(values) for point, values in losses[share].items()}
+        for share in NEIGHBOURS
+        if share in losses
+    }
+
+
+def _validation(runs):
+    """The mean over runs of the mean validation score at P, if all have one."""
+    if any(map(diverged, runs)):
+        return None
+    scores = [run["scores"].get("validation") for run in runs]
+    if not all(scores):
+        return None
+    return float(np.mean([own["P"]["mean"] for own in scores]))
+
+
+NO_VALIDATION = (
+    "best_defences chooses by validation, and there is no validation split; set "
+    "--config.data.val_fraction=0.2"
+)
+
+
+def defence_choices(rows: list[dict]) -> list[dict]:
+    """Which defence of each method is best: the most stable, then the best on validation.
+
+    The most stable defences of a method are those with the fewest diverged runs. Their
+    validation scores are means over the attacks and shares with which none of them diverged; if
+    there are none, over those with which the defence itself did not diverge. Runs without
+    attackers count once, and not for every attack.
+
+    Args:
+      rows: of `robustness_row`, with ``attack``, ``ratio``, ``method``, and ``undefended``, its
+        name without defence.
+
+    Returns:
+      For each method and defence, its name as ``method``; the number of ``diverged`` runs; the
+      ``validation`` score as above, None for a defence that is not among the most stable; and
+      whether it is ``chosen``.
+
+    Raises:
+      ValueError: runs that did not diverge have no validation score.
+    """
+    if any(row["validation"] is None and not row["diverged"] for row in rows):
+        raise ValueError(NO_VALIDATION)
+    by_method = {}
+    for row in rows:
+        cell = (row["attack"] if row["ratio"] else "", row["ratio"])
+        own = by_method.setdefault(row["undefended"], {}).setdefault(row["method"], {})
+        own[cell] = row
+    return [one for of_methods in by_method.values() for one in _compared(of_methods)]
+
+
+def _compared(rows):
+    """The `defence_choices` of one method, from {defence: {(attack, share): row}}."""
+    broken = {name: sum(row["diverged"] for row in own.values()) for name, own in rows.items()}
+    stable = [name for name in rows if broken[name] == min(broken.values())]
+    lost = {cell for name in stable for cell, row in rows[name].items() if row["diverged"]}
+    scores = {}
+    for name in stable:
+        whole = {cell: row for cell, row in rows[name].items() if not row["diverged"]}
+        common = [row["validation"] for cell, row in whole.items() if cell not in lost]
+        chosen = common or [row["validation"] for row in whole.values()]
+        scores[name] = float(np.mean(chosen)) if chosen else None
+    first = next(iter(rows[stable[0]].values()))
+    sign = 1 if first["higher_is_better"] else -1
+
+    def quality(name):
+        return -np.inf if scores[name] is None else sign * scores[name]
+
+    best = max(stable, key=quality)
+    return [
+        {"method": name, "diverged": broken[name], "validation": scores.get(name)}
+        | {"chosen": name == best}
+        for name in rows
+    ]
+
+
+def choice_table(choices: list[dict], metric: str) -> tuple[str, list[list[str]]]:
+    """The title and the text rows of `defence_choices`."""
+    scale, unit = UNITS[metric]
+    heads = ["method", "diverged runs", "validation", "chosen"]
+    text = [
+        [
+            *(one["method"], str(one["diverged"])),
+            "" if one["validation"] is None else f"{scale * one['validation']:.2f}",
+            "yes" if one["chosen"] else "",
+        ]
+        for one in choices
+    ]
+    return f"choice of defences: validation {metric} at P, {unit}", [heads, *text]
+
+
+def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
+    """Titles and text rows of the tables, attacks and methods by ratios, at P."""
+    metric, first = rows[0]["metric"], rows[0]["method"]
+    unit, loss = f"{metric} at P, {rows[0]['unit']}", "loss of benign clients"
+    of_statistics = {
+        "benign": f"{unit}, benign clients",
+        "loss": f"{loss}, {unit}",
+        "increase": f"increase of the {metric} of benign clients at P, %",
+        "success": "success at P, % of benign clients' triggered images",
+    }
+    tables = [(title, rows, name) for name, title in of_statistics.items()]
+    tables += [
+        (f"{loss} by their malicious neighbours, {unit}", by_neighbours(rows), "part"),
+        ("rejected uploads, %", by_rejected(rows), "part"),
+        (f"{loss} minus that with {first}, {unit}", excess_losses(rows, first), "excess_loss"),
+    ]
+    return [
+        (title, text_rows(own, name))
+        for title, own, name in tables
+        if name == "benign" or any(_has(row, name) for row in own)
+    ]
+
+
+def _has(row, name):
+    return bool(row["points"]) and name in row["points"]["P"]
+
+
+def by_neighbours(rows: list[dict]) -> list[dict]:
+    """A row for each share of malicious neighbours, with the losses at P as ``part``."""
+    return [
+        _of_part(row, share, row["neighbours"].get(share, {}).get("P"))
+        for row in rows
+        for share in NEIGHBOURS
+    ]
+
+
+def by_rejected(rows: list[dict]) -> list[dict]:
+    """Rows for honest and malicious clients, with the rejected uploads as ``part``."""
+    rejecting = {row["method"] for row in rows if row["rejected"]}
+    return [
+        _of_part(row, kind, row["rejected"].get(kind))
+        for row in rows
+        if row["method"] in rejecting
+        for kind in ("honest", "malicious")
+    ]
+
+
+def _of_part(row, name, statistic):
+    """The row of a part of the clients, with a statistic of `over_seeds` or None."""
+    points = {"P": {"part": statistic}} if statistic else None
+    return row | {"method": f"{row['method']}, {name}", "points": points}
+
+
+def excess_losses(rows: list[dict], first: str) -> list[dict]:
+    """Rows of all methods but `first`: their losses minus its losses, seed by seed."""
+    reference = {
+        (row["attack"], row["ratio"]): row["points"] for row in rows if row["method"] == first
+    }
+    compared = []
+    for row in rows:
+        if row["method"] == first or row["ratio"] == 0:
+            continue
+        pair = [
+            points and points["P"].get("loss")
+            for points in (row["points"], reference[row["attack"], row["ratio"]])
+        ]
+        excess = None
+        if all(pair):
+            changes = np.subtract(*(loss["seeds"] for loss in pair)).tolist()
+            excess = {"P": {"excess_loss": over_seeds(changes)}}
+        compared.append(row | {"points": excess})
+    return compared
+
+
+def text_rows(rows: list[dict], name: str) -> list[list[str]]:
+    """One statistic as text: heads with the ratios, and a row for each attack and method."""
+    ratios = list(dict.fromkeys(row["ratio"] for row in rows))
+    cells = {}
+    for row in rows:
+        own = cells.setdefault(row["attack"], {}).setdefault(row["method"], {})
+        own[row["ratio"]] = _cell(row, name)
+    return [
+        ["attack", "method", *(f"{ratio:g}" for ratio in ratios)],
+        *(
+            [attack, method, *(own.get(ratio, "") for ratio in ratios)]
+            for attack, methods in cells.items()
+            for method, own in methods.items()
+        ),
+    ]
+
+
+def _cell(row, name):
+    """Mean and half width of the interval, the number of diverged runs, or nothing.
+
+    With some seeds, there may be no clients of a kind. Then the cell says how many seeds count.
+    """
+    if row["diverged"]:
+        return f"{row['diverged']} diverged"
+    if not _has(row, name):
+        return ""
+    value = row["points"]["P"][name]
+    half_width = value["half_width"]
+    seeds, every = len(value["seeds"]), row["seeds"]
+    return (
+        f"{value['mean']:.2f}"
+        + ("" if half_width is None else f"±{half_width:.2f}")
+        + (f" ({seeds} of {every} seeds)" if seeds < every else "")
+    )

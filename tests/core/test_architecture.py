@@ -1,0 +1,147 @@
+"""The structure of the code: who imports whom, and how long files are."""
+
+import ast
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from graphfl_jax import commands
+
+REPOSITORY = Path(__file__).parents[2]
+PACKAGE = REPOSITORY / "graphfl_jax"
+COMMANDS = PACKAGE / "commands"
+# A layer imports layers above it in this list, and itself.
+LAYERS = [
+    {"architecture", "examples", "settings"},
+    {"core"},
+    {"tree", "memory", "devices", "trainers", "metrics", "optimizers"},
+    {"rounds", "models", "data"},
+    {"evaluation", "hypernets", "robustness"},
+    {"program", "algorithms"},
+    {"configs"},
+    {"factories"},
+    {"fit"},
+    {"build"},
+    {"register"},
+    {"runs"},
+    {"commands", "testing"},
+]
+# The program knows neither methods nor data sets.
+COMPUTATION = {
+    *("architecture", "examples", "core", "tree", "devices"),
+    *("rounds", "evaluation", "program"),
+}
+COMMAND_NAMES = {
+    *("run", "report", "compare", "track", "export", "predict"),
+    *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
+    *("list", "completion"),
+}
+PARTS = {"paper", "reporting", "sweeping", "benchmarks", "linear_theory"}
+LONGEST = 400  # lines
+# Packages whose imported name is another one.
+IMPORTED = {"absl-py": "absl", "orbax-checkpoint": "orbax", "pillow": "PIL"}
+
+
+def imported(path, package):
+    """The modules of a package that a file names, by the first word below the package."""
+    words = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.ImportFrom):
+            continue
+        if node.module == package:
+            words |= {alias.name for alias in node.names}
+        elif (node.module or "").startswith(f"{package}."):
+            words.add(node.module.removeprefix(f"{package}.").split(".")[0])
+    return words
+
+
+def test_imports_of_the_package_point_down():
+    level = {name: i for i, names in enumerate(LAYERS) for name in names}
+    for path in PACKAGE.rglob("*.py"):
+        name = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+        if name in ("__init__", "__main__"):
+            continue
+        for other in imported(path, "graphfl_jax"):
+            assert (
+                level[other] < level[name] or other == name or ({other, name} <= COMPUTATION)
+            ), f"{path} imports {other}"
+            assert name not in COMPUTATION or other in COMPUTATION, f"{path} imports {other}"
+
+
+def test_imports_of_commands_point_down():
+    """From the commands to their parts, and from these to what all share."""
+    for path in COMMANDS.rglob("*.py"):
+        parts = path.relative_to(COMMANDS).parts
+        others = imported(path, "graphfl_jax.commands")
+        if parts[0] == "common":
+            assert others <= {"common"}, f"{path} imports {others}"
+        elif parts[0] in PARTS:
+            allowed = {"common", parts[0]}
+            assert others <= allowed, f"{path} imports {others - allowed}"
+        else:
+            assert not others & (COMMAND_NAMES - {path.stem}), f"{path} imports a command"
+
+
+def test_the_package_does_not_need_the_checkout():
+    for path in PACKAGE.rglob("*.py"):
+        assert not imported(path, "experiments") and not imported(path, "configs"), path
+
+
+def declared(lines):
+    """The names that declared packages are imported by."""
+    names = (re.split(r"[\[<>=~]", line)[0] for line in lines if not line.startswith("#"))
+    return {IMPORTED.get(name, name) for name in names}
+
+
+def foreign(nodes):
+    """The packages that imports name, without the standard library and this package."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names.add(node.module.split(".")[0])
+    return names - sys.stdlib_module_names - {"graphfl_jax"}
+
+
+def test_imported_packages_are_declared():
+    """Required ones; and those of an extra, which may be missing, where they are needed."""
+    required = declared((REPOSITORY / "requirements.txt").read_text().splitlines())
+    extras = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
+    users = [line for name in extras.keys() - {"dev", "docs"} for line in extras[name]]
+    for path in PACKAGE.rglob("*.py"):
+        module = ast.parse(path.read_text())
+        assert foreign(ast.walk(module)) <= required | declared(users), path
+        # These modules are imported only if PyTorch is there.
+        rest = {"torch"} if path.name.startswith("torch_") else set()
+        assert foreign(module.body) <= required | rest, f"{path} imports an extra at once"
+
+
+def test_commands_are_the_only_modules_beside_their_parts():
+    assert (
+        {path.stem for path in COMMANDS.glob("[!_]*.py")}
+        == COMMAND_NAMES
+        == set(commands.COMMANDS)
+    )
+    folders = {path.name for path in COMMANDS.iterdir() if (path / "__init__.py").exists()}
+    assert folders == PARTS | {"common"}
+    short = {path.stem for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
+    assert short <= COMMAND_NAMES
+
+
+def test_algorithms_use_each_other_only_by_public_names():
+    for path in (PACKAGE / "algorithms").glob("[!_]*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            module = getattr(node, "module", None) or ""
+            if module.startswith("graphfl_jax.algorithms."):
+                private = [alias.name for alias in node.names if alias.name.startswith("_")]
+                assert not private, f"{path.name} imports {private}"
+
+
+def test_no_file_is_longer_than_400_lines():
+    files = [*PACKAGE.rglob("*.py")]
+    long = {str(path): len(path.read_text().splitlines()) for path in files}
+    assert {path: lines for path, lines in long.items() if lines > LONGEST} == {}

@@ -1,0 +1,385 @@
+"""Own models, methods, data sets and metrics: registered, refused, and in every command."""
+
+import functools
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import numpy as np
+import pytest
+
+import graphfl_jax as g
+from graphfl_jax import register, testing
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.commands.common.python_files import contents_of
+from graphfl_jax.metrics import METRICS
+from graphfl_jax.models import MODELS
+from graphfl_jax.models.mlp import mlp
+from graphfl_jax.settings import Choice, Integer, Real
+from graphfl_jax.testing.rounds import all_floats_are_read
+from graphfl_jax.testing.subject import Subject
+from graphfl_jax.trainers import Train
+from tests.commands import ENVIRONMENT, command, launched, scripted
+from tests.federations import small_config, two_clusters
+from tests.runs.test_compare import GRAPHFL
+
+PAGE = Path(__file__).parents[2] / "docs/guide/own-parts.md"
+SIZES = ["--config.rounds=2", "--config.eval_every=2", "--config.local_steps=2"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(monkeypatch):
+    """What a test registers is forgotten."""
+    monkeypatch.setattr(register, "OWN", dict(register.OWN))
+    kept = {kind: dict(registry) for kind, registry in register.REGISTRIES.items()}
+    yield
+    for kind, registry in register.REGISTRIES.items():
+        registry.clear()
+        registry.update(kept[kind])
+
+
+def command_of_page(begin):
+    """The words after "graphfl NAME" of the only command of the page that begins so."""
+    (line,) = re.findall(rf"^graphfl {begin}.*$", PAGE.read_text(), re.MULTILINE)
+    return shlex.split(line)[2:]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder with the file of the page."""
+    (content,) = re.findall(r"^```python\n(from typing.*?)^```", PAGE.read_text(), re.S | re.M)
+    (tmp_path / "my.py").write_text(content)
+    return tmp_path
+
+
+# ------------------------------------------------------------------------------- registration
+
+
+def own(model, train: Train, *, own_mu: Annotated[float, Real("Weight.")] = 0.1):
+    return fedavg(model, train)
+
+
+def test_a_function_is_registered_again_and_another_is_refused():
+    def made():
+        def part(outputs, y, real):
+            return 0.0
+
+        return part
+
+    first, second = made(), made()
+    register.metric("part", first)
+    register.metric("part", second)  # the same function of a cell that ran again
+    assert METRICS["part"] is second
+    with pytest.raises(ValueError, match="^register.metric=part is already the name of .*made"):
+        register.metric("part", lambda outputs, y, real: 1.0)
+    assert METRICS["part"] is second
+
+
+def trainless(model, *, own_steps):
+    return model
+
+
+def default_outside(model, *, own_mu: Annotated[float, Real("Weight.", high=1.0)] = 3.0):
+    return model
+
+
+def without_default(model, *, own_steps: Annotated[int, Integer("Steps.")]):
+    return model
+
+
+def with_graph(*, seed, graph: Annotated[str, Choice("Kind.", ("ring", "line"))] = "ring"):
+    return seed
+
+
+def text_annotation(model: "Nowhere"):  # noqa: F821
+    return model
+
+
+def with_mu(*, inputs, outputs, task, mu: Annotated[float, Real("Weight.")] = 0.1):
+    return None
+
+
+@pytest.mark.parametrize(
+    "kind, name, function, message",
+    [
+        ("metric", "auc", lambda a, b, c: 0, "auc is a name of .*; choose another .* own_auc$"),
+        ("algorithm", "fedavg", own, "fedavg is a name of graphfl_jax; choose another name"),
+        ("algorithm", "panacea_gn", own, "panacea_gn is a name of graphfl_jax; choose anoth"),
+        ("algorithm", "my-prox", own, "my-prox is not an identifier; choose a name of letters"),
+        ("model", "", own, " is not an identifier; choose a name of letters"),
+        ("model", 3, own, "3 is not an identifier; choose a name of letters"),
+        ("model", "net", 3, "net is given a int; give it a function"),
+        (
+            "model",
+            "net",
+            with_mu,
+            "net: 'mu' is a float of algorithm.name=fedprox too, and both",
+        ),
+        ("model", "net", lambda x: x, "net: 'x' is neither declared nor one of those"),
+        ("dataset", "shops", lambda x: x, "shops: 'x' is neither declared nor one of those"),
+        (
+            "dataset",
+            "shops",
+            lambda **rest: 0,
+            "shops: [*][*]rest cannot be filled by name; give",
+        ),
+        ("algorithm", "a", trainless, "a: 'own_steps' is neither declared nor one of those"),
+        (
+            "algorithm",
+            "a",
+            default_outside,
+            r"a: the default 3.0 of 'own_mu' .*\[0, 1\].; give",
+        ),
+        ("dataset", "d", with_graph, "d: 'graph' is a field of all configurations; give"),
+        ("algorithm", "a", without_default, "a: the setting 'own_steps' has no default; give"),
+        ("algorithm", "a", text_annotation, "a: its annotations cannot be read .*Nowhere"),
+        ("algorithm", "a", lambda: 0, "a: it takes none of model, models; give it a signature"),
+        (
+            "metric",
+            "m",
+            lambda outputs, y: 0,
+            "m: it does not take three arguments .*; give it",
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_one_line(kind, name, function, message):
+    before = dict(register.REGISTRIES[kind])
+    with pytest.raises(ValueError, match=f"^register.{kind}={message}") as refused:
+        getattr(register, kind)(name, function)
+    assert "\n" not in str(refused.value)
+    assert register.REGISTRIES[kind] == before
+
+
+def test_settings_of_an_own_method_are_fields_that_are_checked():
+    register.algorithm("own", own)
+    config = small_config("own", hparams__own_mu=0.5)
+    assert config.hparams.own_mu == 0.5
+    with pytest.raises(ValueError, match="^hparams.own_mu=-1.0 must be finite and at least 0"):
+        small_config("own", hparams__own_mu=-1.0)
+
+
+def test_run_takes_parts_by_name_and_as_functions(shared_programs):
+    config = small_config("fedavg", rounds=1, eval_every=1)
+
+    def small(*, inputs, outputs, task):
+        return mlp(inputs=inputs, outputs=outputs, task=task, hidden=(3,))
+
+    result = g.run(config, two_clusters(), model=small, algorithm="local")
+    assert result.results["algorithm"] == "local" and MODELS["small"] is small
+    assert Path(__file__).name in result.results["identity"]["callables"]
+    with pytest.raises(ValueError, match="^algorithm.name='fedsgd' is unknown"):
+        g.run(config, two_clusters(), algorithm="fedsgd")
+    with pytest.raises(ValueError, match="^register.model=<lambda> is not an identifier"):
+        g.run(config, two_clusters(), model=lambda *, inputs, outputs, task: None)
+    with pytest.raises(ValueError, match="^register.model=partial is given a partial; give it"):
+        g.run(config, two_clusters(), model=functools.partial(small, task=None))
+
+
+# ----------------------------------------------------------------------- the file of the page
+
+
+def test_the_file_of_the_page_runs(folder):
+    words = [*command_of_page("run my.py:fedavg"), "--config.data.shops=4", *SIZES]
+    ended = launched("run", *words, "--out=here", cwd=folder)
+    assert ended.status == 0, ended.stderr
+    results = json.loads((folder / "here/results.json").read_text())
+    assert results["dataset"]["name"] == "shops" and results["algorithm"] == "fedavg"
+    assert len(results["metrics"]["P"]["certainty"]["per_client"]) == 4
+    assert results["identity"]["callables"].keys() == {"my.py"}
+    assert "certainty" in ended.stdout and "balanced_accuracy" in ended.stdout
+
+
+def test_help_lists_the_settings_of_the_file_of_the_page(folder):
+    ended = launched("run", *command_of_page("run my.py --config"), cwd=folder)
+    assert ended.status == 0, ended.stderr
+    for field, value in (("hparams.myprox_mu", "0.5"), ("data.shops", "12")):
+        assert re.search(rf"^ *{field} +. {value} ", ended.stdout, re.MULTILINE), field
+
+
+MINE = """
+import graphfl_jax as g
+from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.trainers import Train
+
+def mine(model, train: Train):
+    return fedavg(model, train)
+
+g.register.algorithm("mine", mine)
+"""
+
+
+@pytest.mark.slow
+def test_models_of_own_parts_are_read_with_the_file_that_registers_them(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(MINE)
+    contents_of("config", str(file))
+    config = small_config("mine", rounds=1, eval_every=1)
+    g.run(config, two_clusters(), out=tmp_path / "run")
+    x = np.array([[0.5, -0.5], [-1.0, 0.25]])
+    np.savez(tmp_path / "new.npz", x=x)
+    client = ["run", "--client=client 2"]
+    export = ["export", *client, "--to=one.safetensors"]
+    predict = ["predict", *client, "--data=new.npz", "--to=out.npz"]
+    for words, error in (
+        (
+            export,
+            "algorithm.name='mine' is unknown; .*import your module before, or name it by",
+        ),
+        ([*predict, "--config=tpt48"], "config=tpt48 is not a file; choose a Python file"),
+        (
+            [*predict, "--config=mine.py", "--config.rounds=3"],
+            "config.rounds=3 is not read, since saved models have their configuration; leave",
+        ),
+    ):
+        ended = scripted(GRAPHFL, *words, cwd=tmp_path)
+        assert ended.status == 2 and re.match(f"error: .*{error}", ended.stderr), ended.stderr
+    for words in (export, predict):
+        ended = scripted(GRAPHFL, *words, "--config=mine.py", cwd=tmp_path)
+        assert (ended.status, ended.stderr) == (0, "")
+    expected = g.load(tmp_path / "run").predict("client 2", x)["outputs"]
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npz")["outputs"], expected)
+    alone = g.load(tmp_path / "one.safetensors").predict("client 2", x)["outputs"]
+    np.testing.assert_array_equal(alone, expected)
+
+
+@pytest.mark.slow
+def test_the_file_of_the_page_is_swept(folder):
+    words = [*command_of_page("sweep my.py --grid.algorithm"), *SIZES, "--out=here"]
+    ended = launched("sweep", *words, cwd=folder)
+    assert ended.status == 0, ended.stderr
+    (board,) = json.loads((folder / "here/leaderboard.json").read_text())
+    lines = (folder / "here/trials.jsonl").read_text().splitlines()
+    runs = [json.loads(line) for line in lines]
+    assert board["data"] == "shops" and len(runs) == 8
+    best = board["rows"][0]
+    own = [run["metrics"]["P"] for run in runs if run["point"] == best["point"]]
+    for name in ("certainty", "balanced_accuracy"):
+        mean = np.mean([metrics[name]["mean"] for metrics in own])
+        assert len(own) == 2 and best[f"test_{name}"] == pytest.approx(mean)
+    head = (folder / "here/leaderboard.md").read_text().splitlines()[2]
+    assert head.endswith("| test | test balanced accuracy | test certainty |")
+
+
+@pytest.mark.slow
+def test_the_file_of_the_page_makes_a_table(folder):
+    (folder / "other.py").write_text(
+        "import graphfl_jax as g\n"
+        "def get_config(method):\n"
+        "    return g.configs.configured(method, 'fl60', settings={'local_steps': 2})\n"
+    )
+    words = ["--configs=my.py,other.py", "--methods=myprox", "--seeds=2", "--rounds=2"]
+    ended = launched("tables", *words, cwd=folder)
+    assert ended.status == 0, ended.stderr
+    assert "my on shops" in ended.stdout and "other on fl60" in ended.stdout
+    rows = json.loads((folder / "runs/tables/my-other.json").read_text())
+    found = [(row["setting"], row["data"], row["method"]) for row in rows]
+    assert found == [("my", "shops", "myprox"), ("other", "fl60", "myprox")]
+    page = (folder / "runs/tables/my-other.md").read_text()
+    assert "| configuration | data | method |" in page and "published" not in page
+    assert "my-other: test scores of 2 seeds" in page
+
+
+@pytest.mark.release
+def test_the_file_of_the_page_is_swept_on_ray(folder, monkeypatch):
+    pytest.importorskip("ray", reason="Ray, an extra, is not installed")
+    monkeypatch.setenv("RAY_worker_niceness", "0")
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    try:
+        words = [*command_of_page("sweep my.py --grid.hparams"), *SIZES, "--out=here"]
+        words += [f"--ray_address={nodes.address}"]
+        ended = subprocess.run(
+            command("sweep", *words), env=ENVIRONMENT, cwd=folder, capture_output=True
+        )
+    finally:
+        nodes.shutdown()
+    assert ended.returncode == 0, ended.stderr
+    lines = (folder / "here/trials.jsonl").read_text().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert len(found) == 3 and {line["algorithm"] for line in found} == {"myprox"}
+    assert all("my.py" in line["identity"]["callables"] for line in found)
+
+
+# ----------------------------------------------------------------------------- check_algorithm
+
+
+def test_the_checks_are_imported_when_they_are_used(tmp_path):
+    script = (
+        "import sys, graphfl_jax as g; before = 'graphfl_jax.testing' in sys.modules; "
+        "print(before, g.testing.check_algorithm.__name__, 'testing' in dir(g))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, cwd=tmp_path, capture_output=True
+    )
+    assert ended.stdout == b"False check_algorithm True\n", ended.stderr
+
+
+def test_check_algorithm_names_what_fails(monkeypatch):
+    """A method whose metric depends on the rows of padding."""
+
+    def careless(model, train: Train):
+        def local(w, memory, data, key):
+            trained, metrics = train(model.objective, w, data.train, key)
+            return memory, trained, metrics | {"loss": data.train.x.mean()}
+
+        return fedavg(model, train).replacing(local=local)
+
+    register.algorithm("careless", careless)
+    own = ("a_round_keeps_the_shape_of_the_state", "values_of_padding_change_nothing")
+    chosen = [check for check in testing.CHECKS if check.__name__ in own]
+    monkeypatch.setattr(testing, "CHECKS", chosen)
+    monkeypatch.setattr(testing, "WITH_FOLDER", ())
+    lines = []
+    message = "^careless fails 1 of 2 checks: values_of_padding_change_nothing$"
+    with pytest.raises(AssertionError, match=message):
+        testing.check_algorithm("careless", settings={"local_steps": 2}, report=lines.append)
+    assert lines[0].startswith("passed    a round keeps") and lines[1].startswith("failed  ")
+    with pytest.raises(ValueError, match="^name='fedsgd' is unknown; perhaps fed"):
+        testing.check_algorithm("fedsgd")
+
+
+def decayed(model, train: Train, *, decay: Annotated[float, Real("Weight.")] = 1e-4):
+    """FedAvg with a penalty on the squares of the parameters."""
+
+    def local(w, memory, data, key):
+        def penalised(w, batch, key):
+            squares = sum((leaf**2).sum() for leaf in jax.tree.leaves(w))
+            return model.objective(w, batch, key) + decay * squares
+
+        trained, metrics = train(penalised, w, data.train, key)
+        return memory, trained, metrics
+
+    return fedavg(model, train).replacing(local=local)
+
+
+def test_a_float_that_a_method_takes_and_ignores_is_named():
+    register.algorithm("own", own)
+    register.algorithm("decayed", decayed)
+    all_floats_are_read(Subject("decayed"))
+    with pytest.raises(AssertionError, match="^own_mu is not read$"):
+        all_floats_are_read(Subject("own"))
+
+
+@pytest.mark.release
+def test_an_own_method_passes_all_checks():
+    register.algorithm("decayed", decayed)
+    lines = []
+    testing.check_algorithm("decayed", report=lines.append)
+    assert len(lines) == len(testing.CHECKS) + len(testing.WITH_FOLDER)
+    assert not [line for line in lines if not line.startswith("passed")]
+    assert "decayed" in ALGORITHMS
+
+
+def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "neighbour_of_mine.py").write_text("rounds = 7\n")
+    file = tmp_path / "mine.py"
+    file.write_text("from neighbour_of_mine import rounds\n")
+    assert contents_of("config", str(file))["rounds"] == 7

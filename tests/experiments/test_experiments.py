@@ -1,0 +1,631 @@
+"""Configurations, and the commands tables, figures and bench."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from rich.console import Console
+
+from experiments.benchmarks.products import matmul_flops
+from experiments.common import pages
+from experiments.common.provenance import command, provenance
+from experiments.paper import cached_runs
+from experiments.paper.configurations import Cell, paper_config
+from experiments.paper.pfedgat_text import CAPTION
+from experiments.paper.row_text import SPREAD
+from experiments.paper.table_text import (
+    error_rows,
+    forecast_row,
+    heads_of,
+    markdown,
+    notes,
+    score_rows,
+    table_row,
+)
+from experiments.paper.tables import TABLES
+from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.commands.common.plots import draw_lines
+from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
+from graphfl_jax.configs import (
+    changed,
+    compcars,
+    custom,
+    fl60,
+    for_any_task,
+    methods,
+    metr_la,
+    pems_bay,
+    tpt48,
+)
+from graphfl_jax.configs.base import CLASSIFIERS, LAYERED, VALIDATED
+from graphfl_jax.configs.published import PUBLISHED, published
+from graphfl_jax.metrics import OWN, summary
+from graphfl_jax.models import gru
+from graphfl_jax.program import make_program
+from tests.commands import ROOT, launched, launched_small, shrunk
+from tests.core.test_traffic import write_matrix, write_series
+from tests.federations import small_config, two_clusters
+
+FILES = (custom, fl60, tpt48, metr_la, pems_bay, compcars)
+REGRESSIONS = (tpt48, metr_la, pems_bay)
+PERCEPTRONS = (custom, fl60, tpt48)  # GRU and ResNet-18 do not describe their layers
+
+
+def fitting(file):
+    """The methods that fit the task and the client model of a file."""
+    if file in REGRESSIONS and file not in PERCEPTRONS:
+        return for_any_task()
+    unfit = [*CLASSIFIERS] * (file in REGRESSIONS) + [*LAYERED] * (file not in PERCEPTRONS)
+    return [method for method in methods() if method not in unfit]
+
+
+CONFIGS = [(file, method) for file in FILES[:-1] for method in fitting(file)] + [
+    # Large networks; one method is quick.
+    pytest.param(compcars, method, marks=[pytest.mark.release] * (method != "fedavg"))
+    for method in (*fitting(compcars), "panacea-full")
+]
+
+
+@pytest.fixture(scope="module")
+def user_file(tmp_path_factory):
+    """A user's file, whose clients have validation examples."""
+    path = tmp_path_factory.mktemp("user") / "federation.npz"
+    x, client = np.random.default_rng(0).normal(size=(60, 2)), np.repeat(range(6), 10)
+    split = ["train"] * 6 + ["val"] * 2 + ["test"] * 2
+    edges = [(i, i + 1) for i in range(5)]
+    np.savez(path, x=x, y=x[:, 0] > 0, client=client, split=split * 6, edges=edges)
+    return path
+
+
+LOADED = {}
+
+
+def federation_of(file, config):
+    """The federation of a file's configurations, whose data are the same for all methods.
+
+    Only methods that train on validation examples take some of the training examples for them.
+    """
+    settings = config.data.to_dict()
+    validated = config.algorithm.name in VALIDATED and file is not custom
+    if (file, validated) not in LOADED:
+        LOADED[file, validated] = settings, load_federation(config)
+    expected, federation = LOADED[file, validated]
+    assert settings == expected
+    assert ("val" in federation.data.evals) == (
+        validated or file in (custom, metr_la, pems_bay)
+    )
+    return federation
+
+
+def built(file, method, user_file):
+    """The configuration of a file with small data, and its experiment."""
+    config = file.get_config(method)
+    changes = {"data.source": "generated" if config.data.name == "fl60" else "simulated"}
+    if config.model.name == "gru":
+        changes |= {"data.sensors": 8, "data.steps": 300}
+    if config.data.name == "compcars":
+        changes |= {"data.image_size": 8}
+    if config.data.name == "custom":
+        changes = {"data.path": str(user_file)}
+    config = changed(config, changes)
+    return config, build_experiment(config, federation_of(file, config))
+
+
+@pytest.mark.parametrize("file, method", CONFIGS)
+def test_every_configuration_builds_the_method_of_its_name(file, method, user_file):
+    config, experiment = built(file, method, user_file)
+    name = method.removesuffix("-full")
+    assert variant_of(config) == name
+    needs = experiment.build(experiment.hparams, 0).needs
+    assert needs.labels == (name in CLASSIFIERS)
+
+
+@pytest.mark.parametrize("method", LAYERED)
+def test_a_method_that_generates_layers_is_refused_with_a_model_without_any(method, user_file):
+    with pytest.raises(ValueError) as refused:
+        built(metr_la, method, user_file)
+    assert str(refused.value) == (
+        "model.name='gru' does not describe its layers, and this method generates them one by "
+        "one; set --config.model.name=mlp"
+    )
+
+
+@pytest.mark.parametrize("file", [tpt48, metr_la])
+@pytest.mark.parametrize("method", CLASSIFIERS)
+def test_a_method_that_needs_labels_is_refused_on_a_regression(file, method, user_file):
+    with pytest.raises(ValueError) as refused:
+        built(file, method, user_file)
+    needs = rf"algorithm.name='{method}' needs labels, and \S+ is a regression"
+    assert re.fullmatch(f"{needs}; choose another method", str(refused.value))
+
+
+@pytest.mark.parametrize(
+    "file, method",
+    [(file, method) for file in FILES[:-1] for method in ("panacea", "perfedavg")]
+    # JAX traces the derivatives of a large network for seconds.
+    + [
+        pytest.param(compcars, method, marks=pytest.mark.release)
+        for method in ("panacea", "panacea-full", "perfedavg")
+    ],
+)
+def test_a_configuration_scores_every_client(file, method, user_file, monkeypatch):
+    monkeypatch.setattr(gru, "UNROLL", 1)  # it is traced faster
+    config, experiment = built(file, method, user_file)
+    program = make_program(experiment.build, cohort_size=5)
+    key, data = jax.random.key(0), experiment.federation.data
+    hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
+    state = jax.eval_shape(program.start, key, hparams, data)
+    scores, extras, *_ = jax.eval_shape(program.evaluate, state, key, hparams, data)
+    assert bool(extras["G"]) == (config.model.name == "gru")
+    assert scores["test"]["G"].shape == (len(experiment.federation.clients),)
+
+
+REAL = {"source": "real", "extent": ""}
+SIMULATED = {"source": "simulated", "extent": ""}
+PART = {"source": "real", "extent": "a half"}
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("rounds", 799),
+        ("cohort_size", 6),
+        ("local_steps", 10),
+        ("algorithm.server_steps", 1),
+        ("data.val_fraction", 0.1),
+        ("data.protocol", "windows"),
+        ("data.graph", "knn"),
+        ("new_clients.fraction", 0.2),
+        ("attack.name", "sign_flip"),
+        ("defence.name", "clip"),
+    ],
+)
+def test_published_scores_are_only_for_the_papers_protocol(field, value):
+    config = tpt48.get_config("panacea")
+    assert published(config, "panacea", REAL) == (2.6, 0.7)
+    for dataset in (SIMULATED, PART):
+        assert published(config, "panacea", dataset) is None
+    assert published(changed(config, {field: value}), "panacea", REAL) is None
+
+
+def test_the_papers_protocol_of_pfedhn_takes_one_server_step():
+    config = tpt48.get_config("pfedhn")
+    assert published(config, "pfedhn", REAL) == (2.7, 1.1)
+    config = changed(config, {"algorithm.server_steps": 10})
+    assert published(config, "pfedhn", REAL) is None
+
+
+def test_published_scores_of_new_clients_need_a_fifth_of_new_clients():
+    config = tpt48.get_config("panacea")
+    assert published(config, "panacea", REAL, "panacea_3") is None
+    config = changed(config, {"new_clients.fraction": 0.2})
+    assert published(config, "panacea", REAL, "panacea_3") == (2.8, 0.9)
+
+
+def test_every_published_row_is_a_method_of_its_data_set():
+    for table, rows in PUBLISHED.items():
+        for method, scores in rows.items():
+            for dataset in scores:
+                (cell,) = (c for c in TABLES[table].cells[""] if c.dataset == dataset)
+                config = paper_config(cell, method)
+                assert variant_of(config) == method
+                if config.model.name == "mlp":
+                    assert published(config, method, REAL, table) == scores[dataset]
+
+
+def test_provenance_states_command_commit_and_versions():
+    words = ["--table=panacea_2", "--data_root=/data", "--out", "/tmp/here", "--seeds=5"]
+    words += [f"--config={ROOT}/configs/tpt48.py:panacea", "--config.data.path=/data/x.npz"]
+    argv = [f"{ROOT}/experiments/tables.py", *words]
+    expected = "python -m experiments.tables --table=panacea_2 --seeds=5 "
+    assert command(argv) == expected + "--config=configs/tpt48.py:panacea"
+    argv_of_spaces = ["/home/ann/my work/experiments/tables.py", *argv[1:]]
+    assert command(argv_of_spaces) == command(argv)
+    assert command(["experiments.tables", "--config.model.weights=/data/r18.pth"]) == (
+        "python -m experiments.tables --config.model.weights=r18.pth"
+    )
+    words = ["--out=/tmp/here", "tpt48", "--page", "a.md", "--methods=all"]
+    assert (
+        command(["python -m experiments.bench", *words])
+        == "python -m experiments.bench tpt48 --methods=all"
+    )
+    line = provenance(argv, seconds=12.4)
+    assert line.startswith(f"Made by `{expected}") and line.endswith(", in 12 s.")
+    assert f"JAX {jax.__version__}" in line and "\n" not in line
+
+
+def test_markdown_cells_have_no_bars_no_html_and_no_line_breaks():
+    text = markdown_table([["rank\nG~", "|g|"], ["1", "<b>2"]])
+    assert text == "| rank G~ | \\|g\\| |\n| --- | --- |\n| 1 | &lt;b>2 |\n"
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_page_keeps_its_line_ends(tmp_path, end):
+    page, lines = tmp_path / "page.md", ["a", *pages.markers("one"), "\u2028b", ""]
+    page.write_bytes(end.join(lines).encode())
+    pages.update(page, "one", "c\nd\n")
+    lines[2:2] = ["c", "d"]
+    assert page.read_bytes() == end.join(lines).encode()
+
+
+def test_matrix_products_are_counted_with_their_loops():
+    """[3, 4] x [4, 5] is 2 * 60 operations, alone, under vmap and in a scan of seven."""
+    a, b = jnp.zeros((3, 4)), jnp.zeros((4, 5))
+    product = 2 * 3 * 4 * 5
+    assert matmul_flops(jax.make_jaxpr(jnp.matmul)(a, b).jaxpr) == product
+    many = jax.vmap(jnp.matmul, (0, None))
+    assert matmul_flops(jax.make_jaxpr(many)(jnp.zeros((6, 3, 4)), b).jaxpr) == 6 * product
+
+    @jax.jit
+    def looped(a, b):
+        return jax.lax.scan(lambda carry, _: (carry + (a @ b).sum(), None), 0.0, length=7)
+
+    assert matmul_flops(jax.make_jaxpr(looped)(a, b).jaxpr) == 7 * product
+
+    def branched(some, a, b):
+        return jax.lax.cond(some, lambda: (a @ b).sum(), lambda: jnp.float32(0))
+
+    assert matmul_flops(jax.make_jaxpr(branched)(True, a, b).jaxpr) == product
+
+
+@pytest.mark.slow
+def test_the_benchmark_prints_its_measures(tmp_path):
+    status, printed, errors = launched_small(
+        *("bench", "--repeats=1", "--rounds_each=2"), cwd=tmp_path, file="fl60.py:fedavg"
+    )
+    assert status == 0, errors
+    for measure in ("ms per round", "client-steps/s", "compile", "peak memory", "GFLOP/s"):
+        assert measure in printed
+
+
+@pytest.mark.release
+def test_methods_are_compared_with_fedavg(tmp_path):
+    words = ["--repeats=1", "--rounds_each=2", "--methods=ditto,local"]
+    status, printed, errors = launched_small("bench", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = [line.split("\u2502") for line in printed.splitlines() if "\u2502" in line]
+    ratios = {row[1].strip(): (float(row[5]), float(row[7])) for row in rows}
+    assert list(ratios) == ["fedavg", "ditto", "local"]
+    assert ratios["fedavg"] == (1.0, 1.0)
+    # Ditto trains two models of equal cost; the mean of uploads costs little.
+    assert 1.9 < ratios["ditto"][1] < 2.0
+    assert 0.9 < ratios["local"][1] < 1.0
+
+
+@pytest.mark.release
+def test_values_of_a_field_are_compared_with_the_first(tmp_path):
+    words = ["--repeats=1", "--rounds_each=2", "--vary=algorithm.server_steps=1,20"]
+    status, printed, errors = launched_small("bench", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = [line.split("\u2502") for line in printed.splitlines() if "\u2502" in line]
+    work = {row[1].strip(): float(row[7]) for row in rows}
+    assert list(work) == ["algorithm.server_steps=1", "algorithm.server_steps=20"]
+    assert 1 < work["algorithm.server_steps=20"] < 20  # the clients' work is the same
+
+
+def test_convolutions_are_counted_as_matrix_products():
+    """A 3 x 3 x 2 kernel with 4 outputs at each of 5 x 7 positions of 2 images.
+
+    Two clients with different kernels need twice the operations.
+    """
+
+    def convolve(x, kernel):
+        return jax.lax.conv_general_dilated(
+            x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+
+    x, kernel = jnp.zeros((2, 5, 7, 2)), jnp.zeros((3, 3, 2, 4))
+    once = 2 * (3 * 3 * 2) * 4 * (2 * 5 * 7)
+    assert matmul_flops(jax.make_jaxpr(convolve)(x, kernel).jaxpr) == once
+    both = jax.make_jaxpr(jax.vmap(convolve))(x[None].repeat(2, 0), kernel[None].repeat(2, 0))
+    assert matmul_flops(both.jaxpr) == 2 * once
+
+
+@pytest.mark.release
+def test_a_table_of_traffic_has_forecast_baselines(tmp_path):
+    names = [f"40000{i}" for i in range(6)]
+    speeds = 40 + np.random.default_rng(0).uniform(0, 30, (100, 6))
+    write_series(tmp_path / "data/pems-bay/pems-bay.h5", speeds, names)
+    chain = np.eye(6) + np.eye(6, k=1)
+    write_matrix(tmp_path / "data/pems-bay/adj_mx_bay.pkl", names, chain)
+    common = ["--data_root=data", "--out=here"]
+    words = ["--datasets=pems_bay", "--methods=fedavg", "--rounds=1", "--seeds=1", *common]
+    words = ["--table=panacea_2", *words]
+    status, printed, errors = shrunk("tables", *words, cwd=tmp_path, file="pems_bay")
+    assert status == 0, errors
+    note = (
+        "pems_bay: 6 of 325 sensors, 100 of 52116 steps; not comparable with published scores"
+    )
+    assert note in printed
+    assert "MAE/RMSE (mph)/MAPE (%)" in printed and "linear regression" in printed
+    rows = json.loads((tmp_path / "here/panacea_2.json").read_text())
+    assert [row["method"] for row in rows] == ["fedavg", "persistence", "linear regression"]
+    assert rows[0]["published"] is None
+    page = (tmp_path / "here/panacea_2.md").read_text()
+    assert note in page and "MAE/RMSE (mph)/MAPE (%) on pems_bay" in page
+    mae = rows[1]["errors"]["P"]["15 min"]["mae_seen"]
+    assert f"| pems_bay | persistence | P | {1e3 * rows[1]['mse']:.1f} | {mae:.2f}/" in page
+
+    status, _, errors = launched("figures", "--figure=panacea_fig2", *common, cwd=tmp_path)
+    assert status == 0, errors
+    lines = json.loads((tmp_path / "here/panacea_fig2.json").read_text())
+    assert [line["name"] for line in lines] == names
+    np.testing.assert_allclose([sum(line["shares"]) for line in lines], 1)
+    page = (tmp_path / "here/panacea_fig2.md").read_text().splitlines()
+    assert page[0].startswith("Made by `python -m experiments.figures --figure=panacea_fig2`")
+    assert page[2] == "| client | mean, mph | sd, mph |" and len(page) == 4 + len(names)
+
+
+def test_the_table_of_a_figure_gets_into_a_page(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- begin one -->\nold\n<!-- end one -->\nb\n")
+    words = ["--config.data.source=simulated", "--config.data.cap=20", "--out=here"]
+    words = ["--figure=partition", *words, "--page=page.md#one"]
+    status, _, errors = launched("figures", *words, cwd=tmp_path)
+    assert status == 0, errors
+    table = (tmp_path / "here/partition.md").read_text()
+    assert "| client |" in table
+    assert page.read_text() == f"a\n<!-- begin one -->\n{table}<!-- end one -->\nb\n"
+
+
+@pytest.mark.release
+def test_tables_and_figures_share_cached_runs(tmp_path):
+    """Runs of two rounds are not compared with published scores."""
+    quick = ["--rounds=2", "--seeds=2", "--out=here"]
+    words = ["--table=panacea_3", "--datasets=fl60", "--methods=panacea", *quick]
+    status, printed, errors = shrunk("tables", *words, cwd=tmp_path, file="fl60")
+    assert status == 0, errors
+    assert "2 new runs, 0 from the cache" in printed
+    row = json.loads((tmp_path / "here/panacea_3.json").read_text())[0]
+    assert (row["method"], row["seeds"], row["published"]) == ("panacea", 2, None)
+    assert len(row["adapted"]) == 6 and row["adapted"][0] == row["scores"]
+    scores = row["scores"]["P"]
+    np.testing.assert_allclose(scores["mean"], np.mean(scores["seeds"]))
+    np.testing.assert_allclose(scores["std_seeds"], np.std(scores["seeds"]))
+    made, _, title, _, *lines = (tmp_path / "here/panacea_3.md").read_text().splitlines()
+    assert made.startswith("Made by `python -m experiments.tables --table=panacea_3 ")
+    assert made.endswith("2 new runs, 0 from the cache.")
+    assert title == f"Test scores of 2 seeds; fl60: accuracy, %. {SPREAD}"
+    assert len({line.count("|") for line in lines}) == 1 and len(lines) == 3
+    assert f"{scores['mean']:.2f}" in lines[2].split(" | ")
+    status, printed, _ = shrunk("tables", *words, cwd=tmp_path, file="fl60")
+    assert (status, "0 new runs, 2 from the cache" in printed) == (0, True)
+
+    words = ["--figure=panacea_3a", "--methods=fedavg,local", *quick]
+    status, printed, errors = shrunk("figures", *words, cwd=tmp_path, file="fl60")
+    assert status == 0, errors
+    lines = json.loads((tmp_path / "here/panacea_3a.json").read_text())
+    assert [(line["name"], line["x"], len(line["seeds"])) for line in lines] == [
+        ("fedavg", [2], 2),
+        ("local", [2], 2),
+    ]
+    assert (tmp_path / "here/panacea_3a.png").read_bytes()[:4] == b"\x89PNG"
+    assert "<svg" in (tmp_path / "here/panacea_3a.svg").read_text()
+    page = (tmp_path / "here/panacea_3a.md").read_text()
+    mean = 100 * np.mean([scores[-1] for scores in lines[0]["seeds"]])
+    assert f"| fedavg | 2 | {mean:.2f} | " in page and page.splitlines()[2] == SPREAD
+    words = ["--table=panacea_2", "--datasets=fl60", "--methods=fedavg,local", *quick]
+    _, printed, _ = shrunk("tables", *words, cwd=tmp_path, file="fl60")
+    assert "0 new runs, 4 from the cache" in printed
+
+
+def test_cached_runs_of_a_federation_of_any_name_are_found_again(tmp_path, monkeypatch):
+    named = two_clusters()._replace(name="a/b [c]*")
+    monkeypatch.setattr(cached_runs, "load_federation", lambda config: named)
+    config = small_config("local", rounds=1)
+    for found in (0, 1):
+        cached_runs.LOADED.clear()
+        cache = cached_runs.Cache(tmp_path)
+        (run,) = cached_runs.cached_runs(config, [0], cache)
+        assert (run["dataset"]["name"], cache.found) == ("a/b [c]*", found)
+    cached_runs.LOADED.clear()
+    (path,) = (tmp_path / "cached_runs").iterdir()
+    assert path.name.startswith("a-b [c]*-local-seed0-")
+
+
+@pytest.mark.slow
+def test_verdicts_have_the_name_of_a_federation_as_it_is(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "import graphfl_jax as g\n"
+        "def mine(*, seed):\n"
+        "    client, edges = np.repeat(range(4), 10), [(0, 1), (1, 2), (2, 3)]\n"
+        "    x = np.random.default_rng(0).normal(size=(40, 2))\n"
+        "    y = x[:, 0] > 0\n"
+        "    return g.from_arrays(x, y, client, edges=edges, seed=seed, name='[b]x')\n"
+        "g.register.dataset('mine', mine)\n"
+        "def get_config():\n"
+        "    return g.configs.configuration({'data.name': 'mine', 'algorithm.name': 'local'})\n"
+    )
+    words = ["--graphs=", "--config=mine.py", "--params=4", "--embedding=2", "--draws=20"]
+    ended = launched("theory", *words, "--out=here", cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    verdicts = ended.stdout.split("± is")[1]
+    assert "[b]x" in verdicts
+
+
+def test_a_line_without_scores_is_in_the_legend():
+    line = {"name": "finished", "metric": "mse", "x": [1, 2], "seeds": [[0.3, 0.1], [0.5, 0.1]]}
+    lost = {"name": "lost (2 diverged)", "metric": "mse", "x": [], "seeds": []}
+    (legend,) = draw_lines([line, lost], "round", "fl60").legends
+    assert [text.get_text() for text in legend.get_texts()] == ["finished", "lost (2 diverged)"]
+
+
+def test_the_axis_of_a_single_line_includes_its_spread():
+    line = {"name": "m", "metric": "mse", "x": [1, 2], "seeds": [[0.3, 0.1], [0.5, 0.1]]}
+    low, high = draw_lines([line], "steps", "fl60").axes[0].get_ylim()
+    assert low < 100 and high > 500  # 0.4 +- 0.1 in 1e-3
+
+
+@pytest.mark.parametrize(
+    "name, words, message",
+    [
+        ("tables", ["--table=panacea_9"], "panacea_9"),
+        ("tables", ["--datasets=mnist"], "datasets='mnist' is unknown"),
+        ("tables", ["--methods=fedsgd"], "methods='fedsgd' is unknown"),
+        ("tables", ["--datasets=tpt48", "--data_root=nowhere"], "no file nowhere/tpt48/"),
+        ("figures", ["--figure=panacea_3g", "--methods=fedavg"], "not compare methods"),
+        (
+            "figures",
+            ["--figure=panacea_fig2", "--data_root=nowhere"],
+            "no file nowhere/pems-bay/",
+        ),
+        (
+            "bench",
+            [f"--config={ROOT}/configs/fl60.py", "--vary=model.size=1,2"],
+            "vary=model.si",
+        ),
+    ],
+)
+def test_invalid_flags_are_refused_in_one_line(tmp_path, name, words, message):
+    status, _, errors = launched(name, *words, cwd=tmp_path)
+    assert status == 2 and message in errors and errors.count("\n") == 1, errors
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_diverged_method_has_no_score_in_a_table():
+    runs = [
+        {
+            "metric": "mse",
+            "hparams": {},
+            "diverged": broken,
+            "scores": None,
+            "errors": None,
+            "new_clients": None,
+            "dataset": REAL,
+        }
+        for broken in (False, True, True)
+    ]
+    config = paper_config(Cell("tpt48"), "fedavg")
+    row = table_row("panacea_2", config, runs)
+    (cells,) = score_rows("panacea_2", [row])
+    assert cells[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
+    assert len(cells) == len(heads_of("panacea_2")) and cells[-1] == "2.6\u00b10.9"
+
+
+def run_with(**results):
+    """What a table reads of a run with the score 0.5 at all points."""
+    scores = {at: summary(np.full(2, 0.5), higher_is_better=False) for at in "GLP"}
+    return {
+        "metric": "mse",
+        "hparams": {},
+        "diverged": False,
+        "scores": {"final": scores},
+        "errors": None,
+        "new_clients": None,
+        "dataset": REAL,
+    } | results
+
+
+def test_one_seed_has_no_spread_over_seeds():
+    config = paper_config(Cell("tpt48"), "fedavg")
+    for runs, spread in ((1, ""), (2, "0.00")):
+        (cells,) = score_rows("own", [table_row("own", config, [run_with()] * runs)])
+        assert dict(zip(heads_of("own"), cells, strict=True))["sd seeds"] == spread
+
+
+def test_tables_state_the_divisor_of_the_spread_over_seeds():
+    row = table_row("own", paper_config(Cell("tpt48"), "fedavg"), [run_with()] * 2)
+    assert SPREAD.endswith("; its divisor is the number of seeds.")
+    assert f"tpt48: mse, 1e-3. {SPREAD}\n" in markdown("panacea_2", [row])
+    assert "whose divisor is the number of seeds" in CAPTION.replace("\n", " ")
+
+
+def test_a_table_of_own_files_has_errors_only_in_physical_units():
+    config = custom.get_config("fedavg")
+    own = {"target 0": {"mae": 1.0, "rmse": 2.0}}
+    run = run_with(errors={"units": OWN, **dict.fromkeys("GLP", own)})
+    row = table_row("own", config, [run])
+    assert row["errors"] is None and row["scores"]["P"]["mean"] == 500
+    speeds = dict.fromkeys("GLP", {"15 min": {"mae_seen": 1.0}})
+    row = table_row("own", config, [run_with(errors={"units": "mph", **speeds})])
+    assert (row["units"], row["errors"]) == ("mph", speeds)
+
+
+def test_notes_of_own_files_state_the_form_of_the_data_of_each():
+    config = fl60.get_config("fedavg")
+    rows = [
+        table_row("own", config, [run_with(dataset={"source": source, "extent": extent})])
+        | {"setting": setting}
+        for setting, source, extent in (
+            ("small", "simulated", "20 per class"),
+            ("part", "real", "a half"),
+            ("whole", "real", ""),
+            ("large", "simulated", ""),
+        )
+    ]
+    assert notes(rows) == [
+        f"{form}; not comparable with published scores"
+        for form in (
+            "small on fl60: simulated, 20 per class",
+            "part on fl60: a half",
+            "large on fl60: simulated",
+        )
+    ]
+
+
+def test_errors_of_two_own_files_on_the_same_data_are_told_apart():
+    errors = {"15 min": {"mae_seen": 1.0, "rmse_seen": 2.0, "mape_seen": 3.0}}
+    forecast = {"method": "persistence", "scores": {"mean": 0.5}, "errors": errors}
+    config = metr_la.get_config("fedavg")
+    run = run_with(errors={"units": "mph", **dict.fromkeys("GLP", errors)})
+    for settings, column in ((("one", "two"), [["one"], ["two"]]), (("", ""), [[], []])):
+        rows = [forecast_row(Cell("metr_la", setting), forecast, "mph") for setting in settings]
+        rows.append(table_row("own", config, [run]) | {"setting": settings[0]})
+        heads, *lines = error_rows(rows)
+        assert heads[1:-3] == ["configuration"] * len(column[0]) + ["method"]
+        cells = ["persistence", "P", "500.0", "1.00/2.00/3.0"]
+        assert lines[:2] == [["metr_la", *own, *cells] for own in column]
+        assert lines[2] == ["metr_la", *column[0], "fedavg", *cells[1:]]
+
+
+@pytest.mark.slow
+def test_scaled_targets_of_own_files_have_a_table_without_baselines(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"x": rng.normal(size=(40, 3)), "y": rng.normal(size=(40, 1))}
+    np.savez(tmp_path / "own.npz", client=np.repeat(np.arange(4), 10), **arrays)
+    short = {"rounds": 1, "local_steps": 1, "cohort_size": 2}
+    for name, changes in (("all", {}), ("joining", {"new_clients.fraction": 0.25})):
+        fields = {"data.path": "own.npz", "data.scale": "standard"} | changes
+        (tmp_path / f"{name}.py").write_text(
+            "import graphfl_jax as g\n"
+            "def get_config(method):\n"
+            "    config = g.configs.custom.get_config(method)\n"
+            f"    return g.configs.changed(config, {fields | short})\n"
+        )
+    words = ["--configs=all.py,joining.py", "--methods=local", "--seeds=1", "--out=here"]
+    status, printed, errors = launched("tables", *words, cwd=tmp_path)
+    assert status == 0, errors
+    rows = json.loads((tmp_path / "here/all-joining.json").read_text())
+    assert [row["method"] for row in rows] == ["local", "local"] and "MAE" not in printed
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_brackets_in_a_console_table_are_printed(wide):
+    rows = [["[bold]head", "[x]"], ["[/old]/x.npz", "[old]"]]
+    title, caption = "runs/[red]", "a [link]"
+    table = TextTable(title, caption, rows).wide() if wide else narrow(title, rows)
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(table)
+    printed = capture.get()
+    assert all(cell in printed for row in rows for cell in row)
+    assert title in printed and (caption in printed) == wide
+
+
+@pytest.mark.parametrize("columns", [6, 11])
+def test_a_narrow_console_shows_all_digits(columns):
+    """Six columns fit into 80 characters if intervals are folded; eleven do not fit."""
+    numbers = range(11, 11 + columns)
+    heads = ["method", *map(str, numbers)]
+    cells = ["fedavg-finetune", *(f"{number}.25\u00b10.{number}" for number in numbers)]
+    console = Console(width=80)
+    with console.capture() as capture:
+        console.print(narrow("a title", [heads, cells]), crop=False)
+    printed = capture.get()
+    assert (max(map(len, printed.splitlines())) <= 80) == (columns == 6)
+    words = printed.split()
+    assert all(f"{n}.25" in words and f"\u00b10.{n}" in words for n in numbers)

@@ -1,0 +1,248 @@
+"""``bench --suite`` and generated images: what is measured, skipped, refused and written."""
+
+import json
+import re
+import time
+
+import numpy as np
+import pytest
+
+from experiments.bench import FLAGS
+from experiments.benchmarks import images, suite, suite_commands, suite_tables
+from graphfl_jax.configs import PRESETS, custom, parsed, tpt48
+from tests.commands import ROOT, launched
+
+CPU = suite.Machine(
+    {
+        "device": "1 x cpu: cpu",
+        "versions": {"python": "3", "jax": "0"},
+        "git_commit": "a" * 40,
+    },
+    cores=2,
+    torch=True,
+)
+GPU = CPU._replace(environment=CPU.environment | {"device": "1 x gpu: one"})
+SIZES = {"rows": [{"size": n, "s_per_round": [n / 10] * 3, "client_steps": 5} for n in (1, 4)]}
+
+
+# ------------------------------------------------------------------------- generated images
+
+
+def test_generated_images_have_all_classes_and_a_ring_of_clients():
+    federation = images.image_federation((5, 4, 3), 3, 10, 4)
+    data = federation.data
+    assert data.train.x.shape == (3, 10, 5, 4, 3) and data.train.x.dtype == np.uint8
+    assert data.train.count.tolist() == [10] * 3
+    assert data.evals["test"].count.tolist() == [2] * 3
+    assert federation.outputs == 4 and len(data.graph.senders) == 6
+    labels = np.concatenate([data.train.y.ravel(), data.evals["test"].y.ravel()])
+    assert np.bincount(labels).tolist() == [9] * 4
+    # Images of a class are alike: half of an image's variance is that of its class's pattern.
+    rows = data.train.x[data.train.y == 0].reshape(-1, 60).astype(float)
+    others = data.train.x[data.train.y == 1].reshape(-1, 60).astype(float)
+    assert np.corrcoef(rows[0], rows[1])[0, 1] > 0.25 > np.corrcoef(rows[0], others[0])[0, 1]
+
+
+def test_invalid_images_are_refused():
+    for text in ("28x28", "0x2x1", "28x28xone"):
+        with pytest.raises(ValueError, match=f"^images={text} is not HEIGHTxWIDTHxCHANNELS"):
+            images.shape_of(text)
+    with pytest.raises(ValueError, match=r"^classes=13 is not in \[2, 12\]"):
+        images.image_federation((2, 2, 1), 2, 5, 13)
+    for config in (tpt48.get_config(), parsed(custom.get_config(), {"data.path": "mine.npz"})):
+        with pytest.raises(
+            ValueError, match="^images=2x2x1 replaces the file of --config=custom"
+        ):
+            images.load_images(config, "2x2x1", clients=2, examples=5, classes=2)
+
+
+# ------------------------------------------------------------------------------ measurements
+
+
+def test_the_words_of_all_measurements_are_flags_and_fields():
+    assert len({one.name for one in suite.MEASUREMENTS}) == len(suite.MEASUREMENTS)
+    assert {one.table for one in suite.MEASUREMENTS} == set(suite_tables.TABLES)
+    for one in suite.MEASUREMENTS:
+        overrides = {}
+        for word in one.words:
+            name, value = re.fullmatch(r"--([\w.]+)=(.*)", word).groups()
+            if name == "config":
+                path, _, method = value.partition(":")
+            elif name.startswith("config."):
+                overrides[name.removeprefix("config.")] = value
+            else:
+                FLAGS[name].parser.parse(value)
+        config = parsed(PRESETS[path](*[method] * bool(method)), overrides)
+        assert config.cohort_size > 1, one.name
+
+
+def test_measurements_that_a_machine_does_not_allow_are_skipped():
+    def skipped(machine):
+        return {one.name for one in suite.MEASUREMENTS if suite.reason_to_skip(one, machine)}
+
+    torch = {one.name for one in suite.MEASUREMENTS if one.name.startswith("torch-")}
+    assert len(torch) == 6 and skipped(CPU) == {"clients-large"}
+    assert skipped(CPU._replace(cores=16, torch=False)) == torch
+    assert skipped(GPU) == torch | {"devices"}
+    assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
+
+
+def fake(name, table, measure):
+    return suite.Measurement(name, table, measure, (), 10)
+
+
+def broken(words, folder, seconds):
+    raise suite_commands.Failure("no memory is left")
+
+
+@pytest.fixture
+def suite_of(monkeypatch, tmp_path):
+    """A function that runs a suite of given measurements, and returns its status."""
+    monkeypatch.setattr(suite, "machine", lambda: CPU)
+
+    def run(measurements, page=None, only=()):
+        monkeypatch.setattr(suite, "MEASUREMENTS", measurements)
+        argv = ["bench.py", "--suite"]
+        return suite.measure_all(list(only), tmp_path / "out", page, argv)
+
+    return run
+
+
+def test_a_failed_measurement_is_listed_and_the_others_run(suite_of, tmp_path, capsys):
+    measurements = [
+        fake("first", "devices", broken),
+        fake("second", "devices", lambda *arguments: SIZES),
+    ]
+    assert suite_of(measurements) == 1
+    results = json.loads((tmp_path / "out" / "suite.json").read_text())
+    assert results["failed"] == {"first": "no memory is left"}
+    assert list(results["measurements"]) == ["second"] and results["cores"] == 2
+    text = (tmp_path / "out" / "suite.md").read_text()
+    assert "first failed: no memory is left" in text
+    # Four devices take four times as long as one.
+    assert "| 4 | 400.00 | 400.00 | 400.00 | 0.25 |" in text
+    assert "[1/2] first: no memory is left" in capsys.readouterr().err
+    assert suite_of(measurements, only=["second"]) == 0
+
+
+def test_an_interrupted_suite_leaves_what_it_has_measured(suite_of, tmp_path):
+    def interrupted(*arguments):
+        raise KeyboardInterrupt
+
+    mine = tmp_path / "out" / "first" / "mine"
+    mine.mkdir(parents=True)  # a folder of the user with the name of a measurement
+    measurements = [
+        fake("first", "devices", lambda *arguments: SIZES),
+        fake("second", "runs", interrupted),
+    ]
+    with pytest.raises(KeyboardInterrupt):
+        suite_of(measurements)
+    results = json.loads((tmp_path / "out" / "suite.json").read_text())
+    assert results["measurements"] == {"first": SIZES} and mine.exists()
+    assert "| 4 | 400.00 |" in (tmp_path / "out" / "suite.md").read_text()
+
+
+def test_a_page_gets_the_tables_that_were_measured(suite_of, tmp_path):
+    page = tmp_path / "page.md"
+    names = [suite_tables.TABLES[name].block for name in ("devices", "runs")]
+    page.write_text("".join(f"<!-- begin {n} -->\nold\n<!-- end {n} -->\n" for n in names))
+    measurements = [
+        fake("first", "devices", lambda *arguments: SIZES),
+        fake("second", "runs", broken),
+    ]
+    assert suite_of(measurements, str(page)) == 1
+    begun, kept = page.read_text().split("<!-- begin bench-tpt48-scaling-runs -->")
+    assert "Made by `python -m experiments.bench --suite` at commit aaaaaaa on 1 x cpu" in begun
+    assert "| 4 | 400.00 |" in begun and kept.startswith("\nold\n")
+    page.write_text("nothing\n")
+    with pytest.raises(ValueError, match="^page=.* has no block bench-devices"):
+        suite_of(measurements, str(page))
+
+
+def test_an_unknown_measurement_is_refused():
+    with pytest.raises(ValueError, match="^only='speed' is unknown; choose from mlp, gru, "):
+        suite.selected(["speed"])
+    assert [one.name for one in suite.selected(["gru", "mlp"])] == ["mlp", "gru"]
+
+
+def test_the_page_has_a_block_for_each_table():
+    text = (ROOT / "docs/results/speed.md").read_text()
+    for table in suite_tables.TABLES.values():
+        assert f"<!-- begin {table.block} -->" in text
+
+
+def test_runs_are_compared_with_a_single_run():
+    """Four runs at once in 0.4 s take as long for each as one run in 0.1 s."""
+    heads, one, four = suite_tables.runs({"runs": SIZES})
+    assert four == ["4", "400.00", "400.00", "400.00", "100.00", "1.00"]
+    assert len(heads) == len(one) == len(four)
+
+
+# ---------------------------------------------------------------------------------- commands
+
+
+def test_the_error_of_a_command_is_its_last_line():
+    script = "import sys; print('a', file=sys.stderr); sys.exit('error: x=1 is wrong')"
+    with pytest.raises(suite_commands.Failure, match="^error: x=1 is wrong$"):
+        suite_commands.run_command(["-c", script], 60)
+    assert suite_commands.run_command(["-c", "print(7)"], 60) == "7\n"
+
+
+@pytest.mark.slow
+def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
+    """The child would write a file after two seconds."""
+    child = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
+    script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    with pytest.raises(
+        suite_commands.Failure, match="^it takes longer than its budget of 1 s$"
+    ):
+        suite_commands.run_command(["-c", script], 1)
+    time.sleep(2.5)
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_metrics_after_resuming_fail(monkeypatch, tmp_path):
+    def run(words, seconds):
+        out = tmp_path / words[-1].rpartition("/")[2]
+        if "--resume" in words:
+            out = tmp_path / "resumed"
+        out.mkdir(exist_ok=True)
+        (out / "metrics.jsonl").write_text(" ".join(words))
+
+    monkeypatch.setattr(suite_commands, "run_command", run)
+    with pytest.raises(
+        suite_commands.Failure, match="^metrics.jsonl of the resumed run differs"
+    ):
+        suite_commands.resume((), tmp_path, 1)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["--suite", "--config=configs/tpt48.py"], "config=configs/tpt48.py is not read"),
+        (["--suite", "--methods=all"], "methods=all excludes --suite"),
+        (["--only=mlp"], "only=mlp is not read without --suite"),
+        (["--suite", "--only=speed"], "only='speed' is unknown"),
+        ([f"--config={ROOT}/configs/tpt48.py", "--clients=3"], "clients=3 is not read without"),
+        (["--against=fedavg", "--threads=1"], "threads=1 is not read without --against=torch"),
+        (
+            ["--config=tpt48", "--config.data.source=simulated", "--against=fedavg"],
+            "against=fedavg compares several architectures, and all clients have one",
+        ),
+    ],
+)
+def test_flags_that_do_not_fit_are_refused_in_one_line(tmp_path, words, message):
+    status, _, errors = launched("bench", *words, cwd=tmp_path)
+    assert status == 2 and message in errors and errors.count("\n") == 1, errors
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.release
+def test_the_suite_measures_one_measurement(tmp_path):
+    status, printed, errors = launched(
+        "bench", "--suite", "--only=resume", "--out=here", cwd=tmp_path
+    )
+    assert status == 0, errors
+    assert "[1/1] resume: " in errors and "same bytes of metrics.jsonl" in printed
+    results = json.loads((tmp_path / "here" / "suite.json").read_text())
+    assert results["measurements"]["resume"]["equal"] and not results["failed"]

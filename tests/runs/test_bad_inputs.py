@@ -1,0 +1,57 @@
+"""Every row of `bad_inputs` ends with status 2 and one line, and nothing is written."""
+
+import re
+import subprocess
+
+import pytest
+
+from tests.commands import ENVIRONMENT, Ended, command, launched
+from tests.runs.bad_inputs import FILES, rows
+
+ROWS = rows()
+
+
+def contents(folder):
+    return {
+        str(path.relative_to(folder)): path.is_file() and path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+@pytest.fixture(scope="module")
+def workplace(tmp_path_factory):
+    """A folder with `FILES`, and its contents."""
+    folder = tmp_path_factory.mktemp("workplace")
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
+        (folder / name).write_text(text, "latin1")
+    return folder, contents(folder)
+
+
+def started(row, folder):
+    """How a command ends; with an environment, in a process of its own."""
+    if not row.environment:
+        return launched(row.command, *row.words, cwd=folder)
+    ended = subprocess.run(
+        command(row.command, *row.words),
+        cwd=folder,
+        env=ENVIRONMENT | row.environment,
+        capture_output=True,
+        timeout=300,
+    )
+    return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+def test_the_table_is_long_enough():
+    assert len(ROWS) >= 150
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_bad_input_is_refused_in_one_line_and_nothing_is_written(workplace, name):
+    folder, before = workplace
+    row = ROWS[name]
+    status, printed, errors = started(row, folder)
+    assert (status, printed) == (2, ""), errors
+    (line,) = re.fullmatch(r"(?:warning: .*\n)?error: (.*)\n", errors).groups()
+    assert re.search(row.message, line), errors
+    assert contents(folder) == before

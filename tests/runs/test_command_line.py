@@ -1,0 +1,288 @@
+"""``graphfl`` itself: its overview, the help of commands, its lists, completion in shells."""
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from graphfl_jax import __version__, configs
+from graphfl_jax.__main__ import main, overview
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.commands import COMMANDS, completion
+from graphfl_jax.commands import list as lists
+from graphfl_jax.configs.fields import all_fields
+from graphfl_jax.data import DATASETS
+from graphfl_jax.models import MODELS
+from graphfl_jax.settings import perhaps
+from tests.commands import ENVIRONMENT, ROOT, launched, scripted
+
+WITH_FLAGS = [name for name in COMMANDS if (ROOT / f"experiments/{name}.py").exists()]
+
+
+def graphfl(monkeypatch, capsys, *words):
+    """The exit status and the output of ``graphfl``, for what imports no command with flags."""
+    monkeypatch.setattr(sys, "argv", ["graphfl", *words])
+    status = 0
+    try:
+        main()
+    except SystemExit as stop:
+        status = stop.code
+    return status, *capsys.readouterr()
+
+
+@pytest.fixture(autouse=True)
+def no_handlers_of_signals(monkeypatch):
+    monkeypatch.setattr("graphfl_jax.commands.common.interrupts.install", lambda: None)
+
+
+@pytest.mark.parametrize("words", [(), ("--help",), ("-h",)])
+def test_the_overview_lists_every_command_with_its_first_line(monkeypatch, capsys, words):
+    status, printed, errors = graphfl(monkeypatch, capsys, *words)
+    assert (status, errors) == (0, "")
+    rows = dict(re.findall(r"^  (\w+) {2,}(.+)$", printed, re.MULTILINE))
+    assert set(rows) == set(COMMANDS)
+    for name, line in rows.items():
+        source = (ROOT / f"graphfl_jax/commands/{name}.py").read_text()
+        described = ast.get_docstring(ast.parse(source)).splitlines()
+        assert described[0] == line and line.endswith(".")
+        assert re.match(rf"    .*\bgraphfl {name}\b", described[2])  # an example
+    assert "\n  graphfl run fl60:ditto --config.seed=3" in printed
+
+
+def test_the_overview_imports_no_command_and_no_jax():
+    script = (
+        "import sys, graphfl_jax.__main__ as own; own.overview(); print('jax' in sys.modules)"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert ended.stdout == "False\n", ended.stderr
+
+
+def test_the_version_is_that_of_the_package(monkeypatch, capsys):
+    assert graphfl(monkeypatch, capsys, "--version") == (0, f"graphfl {__version__}\n", "")
+
+
+@pytest.mark.parametrize("words, near", [(("rnu",), "run"), (("swep", "tpt48"), "sweep")])
+def test_a_misspelt_command_is_refused_with_its_near_names(monkeypatch, capsys, words, near):
+    status, printed, errors = graphfl(monkeypatch, capsys, *words)
+    assert (status, printed) == (2, "")
+    assert errors == (
+        f"error: command '{words[0]}' is unknown; perhaps {near} is meant; choose from "
+        f"{', '.join(COMMANDS)}\n"
+    )
+
+
+def test_near_names_are_at_most_three_and_none_if_nothing_is_near():
+    assert perhaps("xyz", ["run", "list"]) == ""
+    assert perhaps("fedagv", ["fedavg", "local"]) == "; perhaps fedavg is meant"
+    several = perhaps("aaa", ["aaab", "aaac", "aaad", "aaae"])
+    assert re.fullmatch(r"; perhaps aaa\w, aaa\w or aaa\w is meant", several)
+
+
+# ---------------------------------------------------------------------------------------- help
+
+
+def described_flags(name, printed):
+    """The flags in the help of a command, which begins with its description."""
+    source = (ROOT / f"graphfl_jax/commands/{name}.py").read_text()
+    assert printed.startswith(ast.get_docstring(ast.parse(source)))
+    found = re.findall(r"^  --(\[no\])?(\w+):", printed, re.MULTILINE)
+    return {f"--{flag}" + "=" * (not boolean) for boolean, flag in found}
+
+
+@pytest.mark.parametrize("name", WITH_FLAGS)
+def test_help_has_the_description_and_exactly_the_flags_that_are_completed(tmp_path, name):
+    """Completion reads the flags in the sources, and --help asks the imported command."""
+    status, printed, errors = launched(name, "--help", cwd=tmp_path)
+    assert (status, errors) == (0, "")
+    shown = described_flags(name, printed)
+    aliases = {"--code="} & shown  # a former name
+    assert shown - aliases == set(completion.flags_of(name))
+    assert {"--config=", "--cores=", "--debug", "--out="} <= shown
+    # tables and soak refuse a configuration.
+    assert ("Add a configuration" in printed) == (name not in ("tables", "soak"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in COMMANDS if name not in (*WITH_FLAGS, "list", "completion")]
+)
+def test_help_of_commands_for_finished_runs_has_the_same_parts(tmp_path, name):
+    script = "from graphfl_jax.__main__ import main\nmain()\n"
+    status, printed, errors = scripted(script, name, "--help", cwd=tmp_path)
+    assert (status, errors) == (0, "")
+    shown = described_flags(name, printed)
+    assert shown == set(completion.flags_of(name)) and len(shown) > 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_with_a_word_lists_the_fields_of_that_configuration(tmp_path):
+    status, printed, errors = launched("run", "tpt48:ditto", "--help", cwd=tmp_path)
+    assert (status, errors) == (0, "")
+    assert re.search(r"\n hparams\.ditto_lambda +│ 0\.1 ", printed)
+
+
+def test_a_value_of_a_flag_does_not_ask_for_help(tmp_path):
+    ended = launched("run", "nowhere", "--out", "h", "--config.data.path", "help", cwd=tmp_path)
+    assert ended.status == 2 and ended.stderr.startswith("error: config=nowhere is neither")
+    assert "flags of run:" in launched("run", "help", cwd=tmp_path).stdout
+
+
+@pytest.mark.parametrize("name", ["predict", "export"])
+def test_commands_that_read_models_refuse_a_folder_of_data(tmp_path, name):
+    script = "from graphfl_jax.__main__ import main\nmain()\n"
+    words = ["run", "--client=a", "--data=a.npz"][: 3 if name == "predict" else 2]
+    ended = scripted(script, name, *words, "--to=b", "--data_root=c", cwd=tmp_path)
+    expected = "error: data_root=c is not read by this command; leave it out\n"
+    assert (ended.status, ended.stderr) == (2, expected)
+
+
+@pytest.mark.parametrize("error", ["MemoryError()", "RuntimeError('RESOURCE_EXHAUSTED: x')"])
+def test_too_little_memory_ends_in_one_line(error, tmp_path):
+    words = f"""
+import sys
+from experiments import theory
+from graphfl_jax.commands.common.command_line import launch
+
+def main():
+    raise {error}
+
+main.__module__, sys.argv = theory.__name__, ["theory"]
+launch(main)
+"""
+    ended = scripted(words, cwd=tmp_path)
+    assert (ended.status, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("error: the memory of this machine or its devices is too small; ")
+
+
+# --------------------------------------------------------------------------------------- lists
+
+
+def test_lists_have_every_name_and_no_empty_cell():
+    names = {
+        "methods": configs.methods(),
+        "data": DATASETS,
+        "models": MODELS,
+        "fields": dict(all_fields()),
+    }
+    assert set(lists.LISTS) == set(names) == set(completion.LISTS)
+    for word, (heads, rows) in lists.LISTS.items():
+        rows = list(rows())
+        assert {row[0] for row in rows} == set(names[word])
+        assert all(len(row) == len(heads) for row in rows)
+        assert all(row[-1] for row in rows if row[0] != "local")  # which has no paper
+
+
+def test_methods_have_the_paper_of_their_file_and_variants_their_values():
+    rows = {name: (about, paper) for name, about, paper in lists.methods()}
+    for name, (about, paper) in rows.items():
+        assert re.search(r"\b(19|20)\d\d\b", paper) or name == "local"
+        assert about.endswith(".") and "  " not in about
+    assert rows["fedprox"][1].endswith("https://arxiv.org/abs/1812.06127")
+    assert "Here with algorithm.layer=mean" in rows["panacea-mean"][0]
+    assert rows["fedadam"][0].endswith(" FedAdam.")
+    assert len({about for about, _ in rows.values()}) == len(rows)  # each its own
+    assert set(ALGORITHMS) <= {name.replace("-", "_") for name in rows}
+
+
+@pytest.mark.parametrize("word", ["methods", "data"])
+def test_a_list_is_printed_with_its_names_in_the_first_column(monkeypatch, capsys, word):
+    monkeypatch.setenv("COLUMNS", "100")
+    status, printed, errors = graphfl(monkeypatch, capsys, "list", word)
+    assert (status, errors) == (0, "")
+    first = {line.split()[0] for line in printed.splitlines() if line[:1].strip()}
+    assert {row[0] for row in lists.LISTS[word][1]()} <= first
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (
+            ["list", "metods"],
+            "'metods' is unknown; perhaps methods or models is meant; choose ",
+        ),
+        (["completion", "tcsh"], "'tcsh' is unknown; choose from bash, zsh, fish"),
+        (["completion"], "completion needs the name of one shell; choose from bash, zsh, fish"),
+    ],
+)
+def test_unknown_words_are_refused_in_one_line(monkeypatch, capsys, words, message):
+    status, printed, errors = graphfl(monkeypatch, capsys, *words)
+    assert (status, printed) == (2, "")
+    assert errors.startswith(f"error: {message}") and errors.count("\n") == 1
+
+
+# ---------------------------------------------------------------------------------- completion
+
+TYPED = {  # the words of a line as bash divides it: what completes the last one
+    "graphfl|theo": ["theory"],
+    "graphfl|run|tp": ["tpt48"],
+    "graphfl|run|tpt48|:|fedavg-": ["fedavg-finetune"],
+    "graphfl|run|tpt48|:": [*configs.methods()],
+    "graphfl|run|--res": ["--resume"],
+    "graphfl|run|--config|=|metr": ["metr_la"],
+    "graphfl|run|--config|=": [*configs.PRESETS],
+    "graphfl|run|--out|=|tp": [],  # files
+    "graphfl|sweep|--lau": ["--launcher="],
+    "graphfl|run|--lau": [],
+    "graphfl|report|": [],  # folders
+    "graphfl|predict|tp": [],
+    "graphfl|compare|runs/a|:|fed": [],
+    "graphfl|tables|--config|=|tp": [],
+    "graphfl|theory|tp": ["tpt48"],
+    "graphfl|list|m": ["methods", "models"],
+    "graphfl|completion|f": ["fish"],
+}
+
+
+def test_bash_completes_what_the_script_says(tmp_path):
+    (tmp_path / "script").write_text(completion.script("bash"))
+    lines = [
+        'source ./script; play() { COMPREPLY=(); COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1));'
+        ' _graphfl; echo "${COMPREPLY[*]}"; }'
+    ]
+    lines += [f"play {' '.join(map(repr, typed.split('|')))}" for typed in TYPED]
+    ended = subprocess.run(
+        ["bash", "-u", "-c", "\n".join(lines)], cwd=tmp_path, capture_output=True, text=True
+    )
+    assert ended.stderr == ""
+    completed = dict(zip(TYPED, map(str.split, ended.stdout.splitlines()), strict=True))
+    assert completed == TYPED
+
+
+@pytest.mark.skipif(not shutil.which("fish"), reason="the shell fish is not installed")
+def test_fish_completes_what_the_script_says(tmp_path):
+    (tmp_path / "script").write_text(completion.script("fish"))
+    lines = ["graphfl theo", "graphfl run tpt48:fedavg-", "graphfl sweep --lau"]
+    lines += [
+        "graphfl report tp",
+        "graphfl report a:fedavg-",
+        "python -m experiments.theory tp",
+    ]
+    code = "source ./script; " + "; ".join(f"complete -C '{line}'" for line in lines)
+    ended = subprocess.run(["fish", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert ended.stdout.split() == ["theory", "tpt48:fedavg-finetune", "--launcher=", "tpt48"]
+
+
+def test_commands_that_read_a_configuration_are_those_whose_help_names_one():
+    readers = {"run", "sweep", "figures", "robustness", "theory", "bench"}
+    assert {name for name in COMMANDS if completion.reads_configuration(name)} == readers
+
+
+@pytest.mark.parametrize("shell", ["zsh", "fish"])
+def test_scripts_of_other_shells_have_all_words(shell):
+    text = completion.script(shell)
+    for word in (*COMMANDS, *configs.PRESETS, "--resume", "--seeds="):
+        assert word in text
+    assert not re.search(r"@[A-Z]+@", text)
+    configured = [line for line in text.splitlines() if "tpt48" in line]
+    assert configured and not [line for line in configured if "report" in line]
+
+
+def test_the_overview_is_as_wide_as_a_terminal():
+    assert max(map(len, overview().splitlines())) <= 110

@@ -1,0 +1,466 @@
+"""A run that was cut, killed or damaged ends, once resumed, bit for bit like an uncut one."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+from orbax.checkpoint import v1 as ocp
+
+import graphfl_jax
+from graphfl_jax.configs import changed, fl60
+from graphfl_jax.runs import single
+from graphfl_jax.runs.environment import environment
+from graphfl_jax.runs.folder import RunFolder, lock
+from tests.commands import ENVIRONMENT, ROOT, command
+from tests.runs.last_release import forget_digests, make_old
+
+pytestmark = pytest.mark.usefixtures("shared_programs")
+SMALL = {
+    "rounds": 10,
+    "eval_every": 2,
+    "checkpoint_every": 2,
+    "cohort_size": 4,
+    "local_steps": 2,
+    "batch_size": 4,
+    "model.hidden": (4,),
+    "data.val_fraction": 0.1,
+}
+LONG = {"rounds": 200, "checkpoint_every": 20}  # it takes seconds, in which it can be killed
+
+
+class Cut(BaseException):
+    """Ends a run in these tests. Like SIGKILL, it is not caught anywhere in the package."""
+
+
+def configure(changes, method="local"):
+    return changed(fl60.get_config(method), SMALL | changes)
+
+
+def play(out, *, cut_at=None, changes=None, method="local", **options):
+    """Resumes or starts a run, cuts it after a round; returns the rounds it reported."""
+    resume = any(out.glob("*"))
+    reported = []
+
+    def report(row):
+        line = (out / "metrics.jsonl").read_text().splitlines()[-1]
+        assert row == json.loads(line)
+        reported.append(row["round"])
+        if row["round"] == cut_at:
+            raise Cut
+
+    with contextlib.suppress(Cut):
+        config = configure(changes or {}, method)
+        graphfl_jax.run(config, out=out, resume=resume, report=report, **options)
+    return reported
+
+
+def outcome(out):
+    """All that a run computes: its rows, its scores, and the bits of its last state."""
+    last = max((out / "checkpoints").glob("*.json")).with_suffix("")
+    state = ocp.load(last.absolute())["state"]
+    leaves = {key: (str(leaf.dtype), leaf.tobytes()) for key, leaf in state.items()}
+    scores = json.loads((out / "results.json").read_text())["scores"]
+    return last.name, (out / "metrics.jsonl").read_bytes(), scores, leaves
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
+
+
+@pytest.fixture(scope="module")
+def uncut(tmp_path_factory):
+    """The outcome of an uninterrupted run."""
+    out = tmp_path_factory.mktemp("uncut")
+    assert play(out) == [2, 4, 6, 8, 10]
+    return outcome(out)
+
+
+@pytest.fixture(scope="module")
+def cut_once(tmp_path_factory):
+    out = tmp_path_factory.mktemp("cut")
+    play(out, cut_at=8)
+    return out
+
+
+@pytest.fixture
+def cut(cut_once, tmp_path):
+    """A run cut after round 8, with checkpoints of rounds 4, 6 and 8."""
+    shutil.copytree(cut_once, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize("cut_at", [2, 4, 6])  # before, at and after the first checkpoint
+def test_a_cut_run_ends_like_an_uncut_one(uncut, tmp_path, cut_at):
+    every = {"checkpoint_every": 4}
+    play(tmp_path, cut_at=cut_at, changes=every)
+    assert not (tmp_path / "results.json").exists()
+    assert play(tmp_path, changes=every)[0] == (2 if cut_at == 2 else 6)
+    assert outcome(tmp_path) == uncut
+
+
+def test_an_incomplete_line_of_metrics_is_replaced(uncut, cut):
+    with open(cut / "metrics.jsonl", "a") as file:
+        file.write('{"round": 10, "tra')
+    play(cut)
+    assert outcome(cut) == uncut
+
+
+def largest_file(folder):
+    return max(folder.rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
+
+
+def flip_a_bit(path):
+    flipped = bytearray(path.read_bytes())
+    flipped[len(flipped) // 2] ^= 4
+    path.write_bytes(flipped)
+
+
+DAMAGES = {
+    "manifest missing": lambda at: at.with_suffix(".json").unlink(),
+    "manifest flipped": lambda at: flip_a_bit(at.with_suffix(".json")),
+    "data truncated": lambda at: os.truncate(largest_file(at), 10),
+    "data flipped": lambda at: flip_a_bit(largest_file(at)),
+    "data missing": lambda at: largest_file(at).unlink(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_skipped_for_the_one_before(uncut, cut, damage):
+    DAMAGES[damage](cut / "checkpoints" / "00000008")
+    with pytest.warns(RuntimeWarning, match="00000008 is skipped"):
+        assert play(cut) == [8, 10]
+    assert outcome(cut) == uncut
+
+
+def test_a_run_without_a_valid_checkpoint_starts_over(uncut, cut):
+    for played in (4, 6, 8):
+        DAMAGES["data flipped"](cut / "checkpoints" / f"{played:08d}")
+    with pytest.warns(RuntimeWarning) as caught:
+        assert play(cut, cut_at=2) == [2]
+    text = " ".join(str(warning.message) for warning in caught)
+    assert all(f"0000000{played} is skipped" in text for played in (4, 6, 8))
+    assert play(cut) == [
+        4,
+        6,
+        8,
+        10,
+    ]  # the new checkpoint was kept, although its round is lower
+    assert outcome(cut) == uncut
+
+
+def test_a_finished_run_is_not_repeated(uncut, cut):
+    play(cut)
+    (cut / "report.html").write_text("of these rounds")  # as the command leaves it
+    assert play(cut) == []
+    assert outcome(cut) == uncut
+    assert (cut / "report.html").read_text() == "of these rounds"
+
+
+@pytest.mark.parametrize(
+    "rounds, why",
+    [
+        (4, "^rounds=4 is less than the 6 of the results in "),
+        (6, "^out=.* has the results of all rounds, and no valid checkpoint, so a resumed run"),
+    ],
+)
+def test_results_without_checkpoints_are_not_lost(tmp_path, rounds, why):
+    play(tmp_path, changes={"rounds": 6})
+    shutil.rmtree(tmp_path / "checkpoints")
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(ValueError, match=why):
+        play(tmp_path, changes={"rounds": rounds})
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_files_of_others_are_not_replaced(tmp_path):
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(ValueError, match="has a file report.html, which the run would replace"):
+        RunFolder(tmp_path, fl60.get_config(), resume=False)
+
+
+def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
+    play(tmp_path, changes={"rounds": 6})
+    (tmp_path / "models.safetensors.0af3.part").touch()  # as of a process that was killed
+    for name in ("clients.csv", "convergence.svg", "report.html"):  # as the command leaves them
+        (tmp_path / name).touch()
+    assert play(tmp_path, cut_at=8) == [8]
+    assert {
+        path.name for path in tmp_path.iterdir()
+    } == {  # what is of six rounds is not of ten
+        *("config.json", "identity.json", "federation.json", "metrics.jsonl"),
+        *("checkpoints", ".lock"),
+    }
+    assert play(tmp_path) == [10]
+    assert outcome(tmp_path) == uncut
+
+
+# ------------------------------------------------------------------- of another configuration
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("hparams.client_lr", 0.2),
+        ("seed", 1),
+        ("eval_every", 4),
+        ("batch_size", 5),
+        ("model.hidden", (5,)),
+        ("data.val_fraction", 0.2),
+        ("data.generator_seed", 1),
+        ("client_optimizer", "adam"),
+        ("rounds", 6),  # fewer than the eight already played
+    ],
+)
+def test_another_configuration_is_refused_by_its_field(cut, field, value):
+    before = contents(cut)
+    with pytest.raises(ValueError, match=rf"^{field}=.*{cut}.*(choose|set)"):
+        play(cut, changes={field: value})
+    assert contents(cut) == before
+
+
+def test_other_data_in_the_same_file_are_refused(tmp_path):
+    path, out = tmp_path / "spiral.pkl", tmp_path / "out"
+    changes = {"data.source": "file", "data.path": str(path)}
+
+    def write_data(seed):
+        arrays = {
+            "data": np.random.default_rng(seed).normal(size=(6000, 2)),
+            "label": np.tile([0, 1], 3000),
+            "domain": np.repeat(np.arange(60), 100),
+            "A": np.ones((60, 60)) - np.eye(60),
+        }
+        path.write_bytes(pickle.dumps(arrays))
+
+    write_data(seed=0)
+    play(out, cut_at=4, changes=changes)
+    before = contents(out)
+    write_data(seed=1)
+    with pytest.raises(ValueError, match="the data differ from those of the run"):
+        play(out, changes=changes)
+    assert contents(out) == before
+    write_data(seed=0)
+    assert play(out, changes=changes) == [6, 8, 10]
+
+
+@pytest.mark.parametrize(
+    "break_it",
+    [
+        Path.unlink,
+        *(lambda path, text=text: path.write_text(text) for text in ('{"rounds', "[1]")),
+    ],
+)
+def test_a_run_without_a_readable_configuration_is_refused(cut, break_it):
+    break_it(cut / "config.json")
+    before = contents(cut)
+    with pytest.raises(ValueError, match="config.json is missing or damaged"):
+        play(cut)
+    assert contents(cut) == before
+
+
+def test_a_folder_is_resumed_that_was_written_before_a_field_existed(uncut, cut):
+    path = cut / "config.json"
+    config = json.loads(path.read_text())
+    del config["eval_batch_size"], config["client_schedule"], config["attack"]
+    path.write_text(json.dumps(config))
+    forget_digests(cut)
+    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
+        play(cut)
+    assert play(cut, accept_changes=True) == [10]
+    assert outcome(cut) == uncut
+    assert json.loads(path.read_text())["client_schedule"] == "constant"
+
+
+def test_a_folder_without_a_field_is_refused_where_its_value_is_not_the_default(cut):
+    path = cut / "config.json"
+    config = json.loads(path.read_text())
+    del config["batch_size"]
+    path.write_text(json.dumps(config))
+    with pytest.raises(ValueError, match="^batch_size=4 differs from 64 in the run of"):
+        play(cut)
+
+
+def test_the_choice_that_differs_is_named_before_the_settings_it_decides(cut):
+    with pytest.raises(ValueError, match="^algorithm.name='panacea' differs from 'local'"):
+        play(cut, method="panacea")
+
+
+# -------------------------------------------------------------------------- of the last release
+
+
+def test_a_run_of_the_last_release_is_resumed(uncut, cut):
+    make_old(cut)
+    assert "novel_fraction" in json.loads((cut / "config.json").read_text())
+    before = contents(cut)
+    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
+        play(cut)
+    assert contents(cut) == before
+    with pytest.warns(
+        RuntimeWarning, match="rounds of other code, which was accepted: graphfl"
+    ):
+        assert play(cut, accept_changes=True) == [10]
+    assert outcome(cut) == uncut
+    assert "new_clients" in json.loads((cut / "config.json").read_text())
+
+
+def test_a_checkpoint_from_before_an_accepted_change_is_resumed_without_a_word(uncut, cut):
+    make_old(cut)
+    with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
+        play(cut, accept_changes=True)
+    (cut / "results.json").unlink()
+    (cut / "checkpoints/00000010.json").unlink()
+    shutil.rmtree(cut / "checkpoints/00000010")
+    with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
+        assert play(cut) == [10]
+    assert outcome(cut) == uncut
+
+
+def test_changes_of_the_code_are_accepted_only_if_asked_for(cut):
+    identity = json.loads((cut / "identity.json").read_text())["identity"]
+    folder = RunFolder(cut, configure({}), resume=True)
+    folder.check(identity)
+    with pytest.raises(ValueError, match="--accept_changes"):
+        folder.check(identity | {"source": "0" * 64})
+
+
+HYPERNETWORK = {
+    "rounds": 4,
+    "algorithm.server_steps": 1,
+    "algorithm.embedding_dim": 3,
+    "algorithm.width": 4,
+    "algorithm.output": "head",
+    "new_clients.fraction": 0.2,
+    "new_clients.rounds": 1,
+    "hparams.new_client_lr": 1.0,
+}
+
+
+@pytest.mark.release
+def test_a_hypernetwork_of_the_last_release_is_resumed(tmp_path):
+    """Its server has embeddings and an optimiser's state, and there are new clients."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    play(whole, changes=HYPERNETWORK, method="pfedhn")
+    shutil.copytree(whole, resumed)
+    (resumed / "results.json").unlink()
+    (resumed / "checkpoints/00000004.json").unlink()
+    shutil.rmtree(resumed / "checkpoints/00000004")
+    make_old(resumed)
+    text = (resumed / "checkpoints/00000002.json").read_text()
+    assert all(name in text for name in ("['codes']", ".server.memory", "novel"))
+    options = {"changes": HYPERNETWORK, "method": "pfedhn", "accept_changes": True}
+    assert play(resumed, **options) == [4]
+    assert outcome(resumed) == outcome(whole)
+    results = [json.loads((out / "results.json").read_text()) for out in (whole, resumed)]
+    assert results[0]["new_clients"] == results[1]["new_clients"]
+    assert len(results[0]["new_clients"]["curve"]) == 2
+
+
+@pytest.mark.parametrize(
+    "change, refused",
+    [
+        ({"eval_block": 64}, "^eval_batch_size=512 differs from 64 in"),
+        ({"novel_fraction": 0.1}, "^new_clients.fraction=0.0 differs from 0.1 in"),
+        ({"hparams__client_lr": 0.3}, "^hparams.client_lr=0.001 differs from 0.3 in"),
+        ({"hparams__mu": 0.3, "algorithm__sfl_layers": 7, "attack__target": 0}, ""),  # not read
+    ],
+)
+def test_fields_of_the_last_release_are_compared_where_they_are_read(cut, change, refused):
+    make_old(cut, **change)
+    if refused:
+        with pytest.raises(ValueError, match=refused):
+            play(cut, accept_changes=True)
+    else:
+        assert play(cut, accept_changes=True) == [10]
+
+
+# ---------------------------------------------------------------------------- of another host
+
+
+@pytest.mark.parametrize(
+    "what, value, shown",
+    [("device", "1 x abacus", "1 x abacus"), ("versions", {"jax": "0"}, "{'jax': '0'}")],
+)
+def test_another_device_or_version_leads_to_a_warning(cut, monkeypatch, what, value, shown):
+    elsewhere = environment() | {what: value}
+    monkeypatch.setattr(single, "environment", lambda: elsewhere)
+    with pytest.warns(RuntimeWarning, match=f"{what} changed from .* to {shown}: "):
+        play(cut, cut_at=10)
+
+
+def test_a_folder_that_cannot_be_locked_is_named_with_the_reason(tmp_path, monkeypatch):
+    def refuse(file, how):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match=f"^out={tmp_path} cannot be locked .*No locks available"):
+        lock(tmp_path)
+
+
+def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
+    uncut, cut, monkeypatch, capsys
+):
+    from graphfl_jax.commands.common.command_line import (  # defines flags, for this test only
+        FLAGS,
+        launch,
+    )
+
+    def full(path, tree):
+        Path(f"{path}.orbax-checkpoint-tmp").mkdir()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(
+        warnings, "formatwarning", warnings.formatwarning
+    )  # restored afterwards
+    monkeypatch.setattr(sys, "argv", ["run", f"--config={ROOT}/configs/fl60.py"])
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
+        patch.setattr(ocp, "save", full)
+        launch(lambda: play(cut))
+    FLAGS.unparse_flags()
+    assert left.value.code == 2
+    line = capsys.readouterr().err
+    assert line.startswith(
+        f"error: {cut}/checkpoints/00000010 cannot be written (No space left"
+    )
+    assert "; free some space; " in line
+    assert not list(cut.glob("checkpoints/*.orbax-*"))  # what was written of it is removed
+    assert play(cut) == [10]
+    assert outcome(cut) == uncut
+
+
+def start_and_kill(out, *, ready, **changes):
+    """Starts or resumes the command as a process, and kills it as soon as `ready()`."""
+    settings = SMALL | LONG | {"model.hidden": 4} | changes
+    words = [f"--config={ROOT}/configs/fl60.py:fedavg", f"--out={out}"]
+    words += ["--resume"] * out.exists()
+    words += [f"--config.{field}={value}" for field, value in settings.items()]
+    process = subprocess.Popen(command("run", *words), env=ENVIRONMENT)
+    while process.poll() is None and not ready():
+        time.sleep(0.002)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert not (out / "results.json").exists()
+
+
+@pytest.mark.slow
+def test_a_process_killed_twice_ends_like_an_uncut_one(tmp_path):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    play(whole, changes=LONG, method="fedavg")
+    rows, saved = killed / "metrics.jsonl", killed / "checkpoints"
+    start_and_kill(
+        killed, ready=lambda: rows.exists() and rows.stat().st_size, checkpoint_every=1000
+    )
+    assert not list(saved.glob("*.json"))
+    start_and_kill(killed, ready=lambda: any(saved.glob("*.json")))
+    assert 20 < play(killed, changes=LONG, method="fedavg")[0] < 200
+    assert outcome(killed) == outcome(whole)

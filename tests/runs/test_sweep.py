@@ -1,0 +1,752 @@
+"""Sweeps: many runs as one program, written as they end, on this host or on a cluster."""
+
+import fcntl
+import functools
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+import graphfl_jax
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.sweeping import ray_backend
+from graphfl_jax.commands.sweeping.grid import (
+    extreme_points,
+    points_of,
+    points_of_file,
+    take_axes,
+)
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
+from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
+from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs.values import adjusted
+from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.runs import batch, executables
+from graphfl_jax.runs.batch import Trial, next_size, run_trials, with_seed
+from graphfl_jax.runs.identity import digest_of_json
+from graphfl_jax.runs.results import new_client_scores
+from graphfl_jax.runs.sweep import groups_of
+from graphfl_jax.runs.views import PLOT, TABLE
+from tests.commands import ENVIRONMENT, command, launched, launched_small, small_words, tiny
+from tests.federations import small_config, two_clusters
+from tests.runs.last_release import old_field, old_identity
+
+
+def test_the_memory_of_a_batch_is_that_of_a_run_and_has_that_of_the_last_evaluation(
+    monkeypatch,
+):
+    """It has all points and splits, and so may need more than those before it.
+
+    Each of two devices has two of four runs.
+    """
+    seen = []
+    held = batch._held
+    monkeypatch.setattr(batch, "_held", lambda program: seen.append(held(program)) or seen[-1])
+    config = tiny_config("local", **{"eval__points": ("P",), "eval__splits": ("val",)})
+    experiment = build_experiment(config, two_clusters())
+    player = batch._Player(
+        *(config, experiment, {0: two_clusters()}),
+        devices=jax.local_devices()[:2],
+        alone=False,
+        executables=None,
+    )
+    played = player.play([Trial({}, 0)] * 3, 4, lambda runs: None)
+    assert len(played.outcomes) == 3
+    assert len(seen) == 3 and played.bytes == max(seen) // 2 > 0
+
+
+def test_a_batch_may_take_half_of_the_free_memory_of_all_devices(monkeypatch):
+    """Of 400 bytes of each of two devices, for runs of 40 bytes: five runs on each device."""
+
+    class Player:
+        devices, executables = 2, ()
+
+        def whole(self, size):
+            return max(size, 2)
+
+        def play(self, trials, size, report):
+            return batch.Played([None] * len(trials), 1.0, 1.0, bytes=40)
+
+    limits = []
+    monkeypatch.setattr(batch, "free_memory", lambda: 400)
+    monkeypatch.setattr(
+        batch, "next_size", lambda tried, left, limit: limits.append(limit) or 1
+    )
+    assert len(list(batch._batches(Player(), [Trial({}, 0)] * 3, 0, None))) == 3
+    assert limits == [10, 10]
+
+
+def tiny_config(method="panacea", **changes):
+    """FL-60 at tiny sizes with a validation split; `changes` with __ for the dots."""
+    settings = {name.replace("__", "."): value for name, value in changes.items()}
+    settings = {"rounds": 3, "data.val_fraction": 0.1} | settings
+    return changed(tiny(fl60.get_config(method)), settings)
+
+
+def outcomes(config, points, seeds, **options):
+    """Outcomes of points x seeds, in the order of points, then seeds."""
+    trials = [Trial(point, seed) for point in points for seed in seeds]
+    federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}
+    found = dict(run_trials(config, federations, trials, **options))
+    assert sorted(found) == list(range(len(trials)))
+    return [found[i] for i in range(len(trials))]
+
+
+def without_times(results):
+    left_out = ("timing", "scores", "new_clients", "errors")
+    return {name: value for name, value in results.items() if name not in left_out}
+
+
+def assert_close(ours, theirs):
+    def close(a, b):
+        if isinstance(a, float):
+            np.testing.assert_allclose(a, b, atol=1e-5)
+
+    jax.tree.map(close, ours, theirs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at_once", [4, pytest.param(1, marks=pytest.mark.release)])
+def test_a_run_of_a_sweep_is_the_single_run(at_once):
+    """Two points with two seeds: in one program, or each on devices that share its clients.
+
+    Four of the simulated devices take part. The method uses relations, and because of the new
+    clients their number depends on the seed.
+    The second of the four runs is compared with a single run.
+    """
+    points = [{"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.02}]
+    settings = {"eval_every": 2, "new_clients__fraction": 0.2, "new_clients__rounds": 2}
+    config = tiny_config("sfl", **settings, algorithm__sfl_layers=1)
+    runs = list(graphfl_jax.sweep(config, points, seeds=[0, 4], at_once=at_once))
+    assert [(point, seed) for point, seed, _ in runs] == [
+        (point, seed) for point in points for seed in (0, 4)
+    ]
+    for point, seed, (results, *_) in runs:
+        assert (results["seed"], results["hparams"]["client_lr"]) == (seed, *point.values())
+    point, seed, (results, rows, *_) = runs[1]
+    alone = graphfl_jax.run(changed(with_seed(config, seed), point))
+    assert without_times(results) == without_times(alone.results)
+    assert [int(row["round"]) for row in rows] == [2, 3]
+    for row, expected in zip(rows, alone.rows, strict=True):
+        close = functools.partial(np.testing.assert_allclose, atol=1e-5)
+        jax.tree.map(close, row, expected)
+    for name in ("scores", "new_clients"):
+        assert_close(results[name], alone.results[name])
+    assert [row["rounds"] for row in results["new_clients"]["curve"]] == [0, 1, 2]
+    assert len(results["new_clients"]["clients"]) == 12  # a fifth of sixty
+
+
+@pytest.mark.release
+def test_points_that_differ_in_structure_are_separate_programs():
+    """Points that differ in a field that their method does not read count once."""
+    points = [
+        {"algorithm.name": "local", "hparams.mu": 0.2},
+        {"algorithm.name": "local", "hparams.mu": 0.3},
+        {"algorithm.name": "fedprox", "hparams.mu": 0.2},
+    ]
+    config = tiny_config("local", rounds=1)
+    runs = list(graphfl_jax.sweep(config, points))
+    assert [point for point, _, _ in runs] == [{"algorithm.name": "local"}, points[2]]
+    alone = graphfl_jax.run(changed(config, points[2]))
+    assert_close(runs[1][2].results["scores"], alone.results["scores"])
+
+
+def test_a_field_that_no_run_reads_is_refused():
+    with pytest.raises(ValueError, match=r"^hparams\.mu=0.1 is not read by any run of this"):
+        list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
+
+
+def test_a_sweep_without_seeds_has_that_of_its_configuration():
+    config = tiny_config("local", rounds=1, seed=3)
+    ((point, seed, outcome),) = graphfl_jax.sweep(config, [{}])
+    assert (point, seed) == ({}, 3)
+    assert outcome.results["seed"] == 3
+
+
+def test_batches_of_one_size_share_all_programs(monkeypatch):
+    """Also those after the last round: complete evaluations, and those of new clients."""
+    compiled = []
+
+    def later(kept, name, *arguments):
+        compiled.append(name)
+        return one_later(kept, name, *arguments)
+
+    one_later = executables.Kept._later
+    monkeypatch.setattr(executables.Kept, "_later", later)
+    config = tiny_config("local", rounds=1, new_clients__fraction=0.3, eval__points=("P",))
+    assert len(outcomes(config, [{}], range(2), at_once=1)) == 2
+    assert len(compiled) == len(set(compiled)) > 2
+
+
+def test_a_seed_in_a_point_is_refused():
+    with pytest.raises(ValueError, match=r"^seed=1 cannot be a field of a point; .* by --seed"):
+        list(graphfl_jax.sweep(tiny_config("fedavg"), [{"seed": 1}, {"seed": 2}]))
+
+
+@pytest.mark.release
+def test_a_diverged_run_has_the_results_of_the_single_run():
+    config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)
+    (results, rows, *_), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
+    alone = graphfl_jax.run(config)
+    assert without_times(results) == without_times(alone.results)
+    assert (results["diverged"], results["scores"]) == (True, None)
+    assert len(rows) == len(alone.rows) < 3
+    assert not alive["diverged"] and alive["scores"]["final"]["P"]["mean"] > 0
+
+
+def test_scores_of_new_clients_end_where_one_is_not_finite():
+    federation = load_federation(tiny_config("local", new_clients__fraction=0.2))
+    finite, broken = np.ones(12), np.r_[np.ones(11), np.nan]
+    after = [{"test": dict.fromkeys("GLP", scores)} for scores in (finite, finite, broken)]
+    result = new_client_scores(federation, after, CLASSIFICATION)
+    assert result["diverged_at"] == 2 and len(result["curve"]) == 2
+    assert diverged({"diverged": False, "new_clients": result})
+
+
+@pytest.mark.release
+def test_new_clients_that_diverge_are_reported_and_have_neither_score_nor_model(tmp_path):
+    """Examples of the new clients are so large that their training overflows."""
+    settings = {"new_clients__fraction": 0.3, "new_clients__rounds": 2, "rounds": 1}
+    config, whole = small_config("fedavg", **settings), two_clusters()
+    new = hold_out(whole, fraction=0.3, seed=0).clients[5:]
+    large = np.where(np.isin(whole.clients, new), np.float32(1e30), np.float32(1.0))
+    train = whole.data.train._replace(x=whole.data.train.x * large[:, None, None])
+    whole = whole._replace(data=whole.data._replace(train=train))
+    alone = graphfl_jax.run(config, whole, out=tmp_path / "run").results
+    assert alone["new_clients"]["diverged_at"] == 0  # L is scored when they join
+    assert not set(new) & set(graphfl_jax.load(tmp_path / "run").clients)
+    assert not alone["new_clients"]["curve"]
+    ((_, outcome),) = run_trials(
+        config, {0: hold_out(whole, fraction=0.3, seed=0)}, [Trial({}, 0)]
+    )
+    results = outcome.results
+    assert results["new_clients"]["diverged_at"] == 0
+    assert diverged(results) and diverged(alone) and not results["diverged"]
+
+
+@pytest.mark.release
+def test_runs_do_not_depend_on_how_many_are_in_a_program():
+    points = [{"client_lr": rate} for rate in np.linspace(0.02, 0.1, 17)]
+    config = tiny_config("local", rounds=1)
+    together = outcomes(config, points, [0], at_once=17)
+    chosen = outcomes(config, points, [0])
+    for a, b in zip(together, chosen, strict=True):
+        assert a.results["hparams"] == b.results["hparams"]
+        np.testing.assert_allclose(
+            a.rows[-1]["scores"]["test"]["L"], b.rows[-1]["scores"]["test"]["L"], atol=1e-5
+        )
+
+
+@pytest.mark.release
+def test_seeds_may_differ_in_the_number_of_their_relations():
+    config = tiny_config("sfl", rounds=1, data__graph="knn", algorithm__sfl_layers=1)
+    edges = [len(load_federation(with_seed(config, s)).data.graph.senders) for s in (0, 4)]
+    assert edges[0] != edges[1]
+    runs = outcomes(config, [{"client_lr": 0.1}, {"client_lr": 0.02}], [0, 4])
+    order = [(one.results["hparams"]["client_lr"], one.results["seed"]) for one in runs]
+    assert order == [(0.1, 0), (0.1, 4), (0.02, 0), (0.02, 4)]
+
+
+def test_a_trial_with_a_float_that_the_method_does_not_read_is_refused():
+    config = tiny_config("fedavg")
+    with pytest.raises(ValueError, match="hparams.server_lr is not read by fedavg"):
+        run_trials(config, {0: load_federation(config)}, [Trial({"server_lr": 0.1}, 0)])
+
+
+@pytest.mark.parametrize(
+    "tried, left, limit, size",
+    [
+        ([(1, 5.0, 4.0)], 90, 999, 8),  # 90 x 5 / 2 s to save, 4 to compile
+        ([(1, 5.0, 4.0)], 12, 999, 6),  # two equal batches
+        ([(1, 5.0, 4.0)], 0, 999, 1),
+        ([(1, 0.1, 4.0)], 70, 999, 1),  # at most 3.5 s to save, 4 to compile
+        ([(1, 5.0, 4.0)], 90, 5, 5),
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 999, 40),
+        ([(1, 5.0, 4.0), (8, 4.9, 4.0)], 80, 999, 1),  # eight in a program gain nothing
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0), (40, 3.9, 4.0)], 40, 999, 8),
+        ([(1, 5.0, 4.0), (8, 4.0, 4.0)], 80, 3, 3),  # less memory is free than before
+    ],
+)
+def test_batches_grow_while_that_saves_time(tried, left, limit, size):
+    assert next_size(tried, left, limit) == size
+
+
+# -------------------------------------------------------------------------------------- points
+
+
+def test_a_grid_is_the_product_of_its_axes_with_values_of_the_fields_types():
+    words = ["--x=1", "--grid.hparams.client_lr=0.1,1e-3", "--grid.rounds=5"]
+    rest, axes = take_axes([*words, "--grid.algorithm=panacea,ditto"])
+    assert rest == ["--x=1"]
+    assert points_of(axes, 0) == [
+        {"hparams.client_lr": rate, "rounds": 5, "algorithm": method}
+        for rate in (0.1, 1e-3)
+        for method in ("panacea", "ditto")
+    ]
+
+
+def test_an_old_name_of_an_axis_gets_the_new_name_and_value_with_a_warning():
+    _, axes = take_axes(["--grid.server_steps=1,2", "--grid.algorithm.profile=full"])
+    with pytest.warns(FutureWarning) as caught:
+        points = points_of(axes, 0)
+    assert [str(warning.message).split(";")[0] for warning in caught] == [
+        "server_steps=1 is now algorithm.server_steps=1",
+        "server_steps=2 is now algorithm.server_steps=2",
+        "algorithm.profile=full is now algorithm.output=residual",
+    ]
+    assert points == [
+        {"algorithm.server_steps": steps, "algorithm.output": "residual"} for steps in (1, 2)
+    ]
+
+
+def test_random_points_are_in_their_ranges_and_the_first_are_the_same_for_more_samples():
+    """Half of a loguniform law on [0.001, 0.1] is below 0.01; 0.1 is four standard errors."""
+    words = ["--loguniform.hparams.client_lr=0.001,0.1", "--uniform.hparams.mu=-1,3"]
+    _, axes = take_axes([*words, "--grid.algorithm=fedavg,fedprox"])
+    points = points_of(axes, 400)
+    assert points_of(axes, 7) == points[:7]
+    rates = np.array([point["hparams.client_lr"] for point in points])
+    mus = np.array([point["hparams.mu"] for point in points])
+    assert rates.min() >= 0.001 and rates.max() <= 0.1
+    assert abs((rates < 0.01).mean() - 0.5) < 0.1
+    assert mus.min() >= -1 and mus.max() <= 3 and abs((mus < 1).mean() - 0.5) < 0.1
+    assert abs(np.mean([point["algorithm"] == "fedavg" for point in points]) - 0.5) < 0.1
+    assert abs(np.corrcoef(rates, mus)[0, 1]) < 0.2  # axes are drawn independently
+
+
+@pytest.mark.parametrize(
+    "words, samples, message",
+    [
+        (["--grid.hparams.client_lr="], 0, "^--grid.hparams.client_lr= lacks a value; write"),
+        (["--grid.rounds=1,,2"], 0, "lacks a value"),
+        (["--grid.rounds=1", "--grid.rounds=2"], 0, "repeats an axis; give all its values"),
+        (["--grid.hparams.rate=1"], 0, "^hparams.rate= is not a field"),
+        (["--grid.rounds.x=1"], 0, "^rounds.x= is not a field"),
+        (["--grid.rounds=1.5"], 0, "^rounds=1.5 is not of type int"),
+        (["--grid.data.download=maybe"], 0, "^data.download=maybe is not of type bool"),
+        (["--grid.seed=1,2"], 0, "^--grid.seed=1,2 is not an axis; set --seeds"),
+        (["--uniform.hparams.mu=0,1"], 0, "^samples=0 .*range of hparams.mu; set --samples"),
+        (["--uniform.hparams.mu=0,1,2"], 3, "is not a range of a float"),
+        (["--uniform.hparams.mu=1,0"], 3, "is not a range of a float"),
+        (["--uniform.rounds=1,10"], 3, "is not a range of a float"),
+        (["--loguniform.hparams.mu=0,1"], 3, "must begin above 0"),
+    ],
+)
+def test_an_invalid_axis_is_refused(words, samples, message):
+    with pytest.raises(ValueError, match=message):
+        points_of(take_axes(words)[1], samples)
+
+
+def test_extreme_points_have_all_names_and_the_largest_numbers():
+    """So a field that only one of the defences reads is read in one of them."""
+    words = ["--grid.defence.name=clip,krum", "--grid.defence.attackers=3,10,2"]
+    _, axes = take_axes([*words, "--grid.attack.clients=4,Ann", "--uniform.hparams.mu=-1,3"])
+    assert extreme_points(axes) == [
+        {
+            **{"defence.name": name, "defence.attackers": 10},
+            **{"attack.clients": clients, "hparams.mu": 3.0},
+        }
+        for name in ("clip", "krum")
+        for clients in ((4,), ("Ann",))
+    ]
+
+
+def test_points_come_from_a_python_file(tmp_path):
+    path = tmp_path / "points.py"
+    path.write_text("def get_points():\n    return [{'model.hidden': (4, 4)}, {'rounds': 2}]\n")
+    assert points_of_file(str(path)) == [{"model.hidden": (4, 4)}, {"rounds": 2}]
+    other = tmp_path / "other.py"
+    other.write_text("def get_points():\n    return {'rounds': 2}\n")
+    with pytest.raises(ValueError, match="other.py: get_points.. returns no dictionaries"):
+        points_of_file(str(other))
+
+
+# ----------------------------------------------------------------------------------- trial log
+
+
+def planned(*points, config=None):
+    """The groups of a sweep with one seed."""
+    config = config or tiny_config("local", rounds=1)
+    return groups_of(list(points), [0], lambda point: adjusted(config, {}, point))
+
+
+def play(out, groups):
+    """Makes the runs of a sweep that its log does not have; the log's lines."""
+    with TrialLog(out, groups, resume=(out / "trials.jsonl").exists()) as log:
+        for group in log.unfinished():
+            trials = [one.trial for one in group.planned]
+            for i, outcome in run_trials(group.config, group.federations, trials, at_once=4):
+                log.write(group, group.planned[i], outcome)
+    return log.lines()
+
+
+def read(folder):
+    return [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+
+
+def test_a_folder_takes_one_sweep_at_a_time_and_only_its_own(tmp_path):
+    one, other = {"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.2}
+    with open(tmp_path / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(ValueError, match=f"^out={tmp_path}: another process writes into"):
+            play(tmp_path, planned(one))
+    assert [line["point"] for line in play(tmp_path, planned(one))] == [one]
+    before = (tmp_path / "trials.jsonl").read_bytes()
+    with pytest.raises(ValueError, match="already holds a sweep; add --resume"):
+        TrialLog(tmp_path, planned(one), resume=False)
+    with pytest.raises(
+        ValueError, match="has a run that is not in this sweep, .*0.1.* seed 0;"
+    ):
+        play(tmp_path, planned(other))
+    assert (tmp_path / "trials.jsonl").read_bytes() == before
+    assert [line["point"] for line in play(tmp_path, planned(other, one))] == [other, one]
+    assert (tmp_path / "trials.jsonl").read_bytes().startswith(before)
+
+
+def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
+    groups = planned({"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.2})
+    lines = play(tmp_path, groups)
+    path = tmp_path / "trials.jsonl"
+    path.write_text(path.read_text()[:-100])
+    with pytest.warns(RuntimeWarning, match="trials.jsonl: line 2 is damaged; its run is rep"):
+        again = play(tmp_path, groups)
+    assert [line["scores"] for line in again] == [line["scores"] for line in lines]
+    assert len(read(tmp_path)) == 2
+
+
+def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
+    """They are not finite, and JSON has no such numbers."""
+    config = tiny_config("local", rounds=1, new_clients__fraction=0.2, new_clients__rounds=2)
+    (group,) = planned({"hparams.client_lr": 0.1}, config=config)
+    ((_, outcome),) = run_trials(config, group.federations, [group.planned[0].trial])
+    after = [*outcome.new_clients]
+    after[1] = jax.tree.map(lambda scores: scores + np.nan, after[1])
+    (federation,) = group.federations.values()
+    broken = new_client_scores(federation, after, CLASSIFICATION)
+    assert broken["diverged_at"] == 1
+    outcome = outcome._replace(
+        results=outcome.results | {"new_clients": broken}, new_clients=after
+    )
+    with TrialLog(tmp_path, [group], resume=False) as log:
+        log.write(group, group.planned[0], outcome)
+    assert "NaN" not in (tmp_path / "trials.jsonl").read_text()
+    assert len(read(tmp_path)[0]["validation"]["new_clients"]) == 1
+
+
+def test_other_data_are_refused(tmp_path):
+    groups = planned({"hparams.client_lr": 0.1})
+    play(tmp_path, groups)
+    (line,) = read(tmp_path)
+    line["identity"]["data"] = "0" * 64
+    del line["sha256"]
+    line["sha256"] = digest_of_json(line)
+    (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
+    with pytest.raises(ValueError, match=f"^out={tmp_path}: the data differ"):
+        play(tmp_path, groups)
+
+
+def test_logs_of_different_data_of_one_name_are_not_ranked_together(tmp_path):
+    """As those of two files of a user. The logs have no run in common."""
+    play(tmp_path / "a", planned({"hparams.client_lr": 0.1}))
+    (line,) = read(tmp_path / "a")
+    del line["sha256"]
+    line["trial"] = line["trial"].replace(
+        '"hparams.client_lr": 0.1', '"hparams.client_lr": 0.2'
+    )
+    line["identity"]["data"] = "0" * 64
+
+    def write(name, line):
+        (tmp_path / name).mkdir(exist_ok=True)
+        text = json.dumps(line | {"sha256": digest_of_json(line)})
+        (tmp_path / name / "trials.jsonl").write_text(text + "\n")
+
+    write("b", line)
+    with pytest.raises(
+        ValueError,
+        match=r"a/trials.jsonl and .*b/trials.jsonl have different data of the name fl60 "
+        r"\(sha256 \w{12} and 000000000000 with seed 0\); leave one of them out$",
+    ):
+        merged_logs([tmp_path / "a", tmp_path / "b"])
+    write(
+        "b", line | {"trial": line["trial"].replace('val_fraction": 0.1', 'val_fraction": 0.2')}
+    )
+    assert len(merged_logs([tmp_path / "a", tmp_path / "b"])[0]) == 2  # by a field
+
+
+@pytest.mark.slow
+def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
+    """The lines have fields with old names and fields that are not read, and new clients."""
+    settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 1, "rounds": 1}
+    config = tiny_config("fedavg", **settings)
+    points = [{"eval_batch_size": 64, "hparams.client_lr": rate} for rate in (0.1, 0.2)]
+    groups = planned(*points, config=config)
+    lines = play(tmp_path, groups)
+    old = read(tmp_path)
+    for line in old:
+        line["trial"] = old_identity(line["trial"])
+        line["point"] = dict(old_field(*item) for item in line["point"].items())
+        line["novel"] = line.pop("new_clients")
+        del line["identity"], line["accepted_changes"], line["sha256"]
+        line["validation"]["novel"] = line["validation"].pop("new_clients")
+    assert all(name in old[0]["trial"] for name in ("novel_fraction", "profile", "sfl_rule"))
+    assert old[0]["point"] == {"eval_block": 64, "hparams.client_lr": 0.1}
+    old[0]["point"]["server_steps"] = 10
+    (tmp_path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
+    third = {"eval_batch_size": 64, "hparams.client_lr": 0.3}
+    more = planned(*points, third, config=config)
+    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
+        play(tmp_path, groups)
+    with TrialLog(tmp_path, more, resume=True, accept_changes=True) as log:
+        ((left,),) = [group.planned for group in log.unfinished()]
+        assert left.point == third
+    with TrialLog(tmp_path, groups, resume=True) as log:
+        assert not log.unfinished()
+        for line, before in zip(log.lines(), lines, strict=True):
+            own = {"data": before["dataset"]["sha256"]}
+            assert line == before | {
+                "identity": own,
+                "accepted_changes": [before["identity"]],
+            }
+    assert [line["trial"] for line in read(tmp_path)] == [line["trial"] for line in lines]
+    (board,) = leaderboards(log.lines())
+    assert board["fields"] == list(third) and len(board["rows"]) == 2
+    for row in board["rows"]:
+        (run,) = [line for line in lines if line["point"] == row["point"]]
+        scores = run["validation"]["new_clients"]
+        assert [row["new_clients"], row["later"]] == scores
+
+
+def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
+    rows = [{"point": {"a": k}, "runs": 1, "test": 0.5} for k in (1, 2)]
+    rows[1]["test_macro_f1"] = 0.25
+    assert ranked_rows({"fields": ["a"], "rows": rows}, 10) == [
+        ["a", "test", "test macro f1"],
+        ["1", "0.5", "none"],
+        ["2", "0.5", "0.25"],
+    ]
+
+
+# ------------------------------------------------------------------------------------- command
+
+
+VALIDATED = "--config.data.val_fraction=0.1"
+
+
+def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
+    """Over methods, of which one does not read a float and so has fewer points."""
+    words = [VALIDATED, "--grid.algorithm=fedprox,fedavg", "--grid.hparams.mu=0,0.1"]
+    words += ["--grid.hparams.client_lr=0.1,1e30", "--seeds=2", "--out=here", "--at_once=8"]
+    words += ["--config.rounds=1"]
+    small = [word.replace(":fedavg", "") for word in small_words("fl60.py:fedavg", words=words)]
+    status, printed, errors = launched("sweep", *small, *words, cwd=tmp_path)
+    assert status == 0, errors
+    assert "3 of 6 points ranked, 2 seeds" in " ".join(printed.split())
+    assert "12 runs in" in printed and "6 diverged" in printed
+    lines = read(tmp_path / "here")
+    assert len({line["trial"] for line in lines}) == len(lines) == 12
+    assert sorted(line["variant"] for line in lines) == ["fedavg"] * 4 + ["fedprox"] * 8
+    for line in lines:
+        assert line["diverged"] == (line["point"]["hparams.client_lr"] == 1e30)
+        assert (line["scores"] is None) == (line["validation"] is None) == line["diverged"]
+    (board,) = json.loads((tmp_path / "here/leaderboard.json").read_text())
+    assert len(board["diverged"]) == 6
+    for row in board["rows"]:
+        runs = [line for line in lines if line["point"] == row["point"]]
+        assert len(runs) == row["runs"] == 2
+        val = [run["validation"]["final"]["P"]["mean"] for run in runs]
+        test = [run["scores"]["final"]["P"]["mean"] for run in runs]
+        np.testing.assert_allclose(row["validation"], np.mean(val))
+        np.testing.assert_allclose(row["test"], np.mean(test))
+    scores = [row["validation"] for row in board["rows"]]
+    assert scores == sorted(scores, reverse=True)  # accuracy: higher is better
+    assert "| fedprox | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()
+    assert (tmp_path / "here/scores-fl60.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_a_search_that_continues_with_another_axis_is_refused_before_training(tmp_path):
+    pytest.importorskip("optuna", reason="Optuna, an extra, is not installed")
+    words = [VALIDATED, "--sampler=tpe", "--samples=3", "--batch=2", "--at_once=2"]
+    words += ["--config.rounds=1", "--out=here"]
+
+    def sweep(*more):
+        return launched_small("sweep", *words, *more, cwd=tmp_path, file="fl60.py:local")
+
+    ended = sweep("--loguniform.hparams.client_lr=0.001,0.3")
+    assert ended.status == 0, ended.stderr
+    before = (tmp_path / "here/trials.jsonl").read_bytes()
+    other = sweep("--loguniform.hparams.client_lr=0.001,0.2", "--resume")
+    assert (other.status, other.stdout) == (2, "")
+    assert re.fullmatch(
+        r"error: out=here has a run that this search does not choose, .* with seed 0; set all "
+        r"flags as before, such as --samples, --batch and the axes, or choose another --out\n",
+        other.stderr,
+    )
+    assert (tmp_path / "here/trials.jsonl").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_sweep_of_a_federation_of_any_name_has_its_plots(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "import graphfl_jax as g\n"
+        "def mine(*, seed):\n"
+        "    x = np.random.default_rng(0).normal(size=(60, 2))\n"
+        "    client = np.repeat(range(6), 10)\n"
+        "    return g.from_arrays(\n"
+        "        x, x[:, 0] > 0, client, seed=seed, val_fraction=0.2, name='a/b [c]'\n"
+        "    )\n"
+        "g.register.dataset('mine', mine)\n"
+        "def get_config():\n"
+        "    values = {'data.name': 'mine', 'algorithm.name': 'local', 'rounds': 1}\n"
+        "    return g.configs.configuration(values)\n"
+    )
+    words = ["--config=mine.py", "--grid.hparams.client_lr=0.1,0.2", "--out=here"]
+    ended = launched("sweep", *words, "--config.local_steps=1", cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    assert (tmp_path / "here/scores-a-b [c].png").read_bytes()[:4] == b"\x89PNG"
+    assert "P on a/b [c], data: own" in " ".join(ended.stdout.split())
+
+
+@pytest.mark.slow
+def test_the_best_runs_are_kept_with_and_without_attackers(tmp_path):
+    words = [VALIDATED, "--config.attack.name=label_flip", "--grid.hparams.attack_ratio=0,0.3"]
+    words += ["--config.rounds=1", "--keep_best=2", "--out=here", "--at_once=2"]
+    ended = launched_small("sweep", *words, cwd=tmp_path, file="fl60.py:local")
+    assert ended.status == 0, ended.stderr
+    folders = [*(tmp_path / "here/best").iterdir()]
+    assert all((folder / name).exists() for folder in folders for name in (TABLE, PLOT))
+    runs = [json.loads((folder / "results.json").read_text()) for folder in folders]
+    assert sorted(len(run["attack"]["ids"]) for run in runs) == [0, 18]  # of sixty
+
+
+@pytest.mark.slow
+def test_a_killed_sweep_continues_where_it_stopped(tmp_path):
+    """No run is lost, repeated or written twice, and an incomplete line is dropped."""
+    words = [VALIDATED, "--at_once=8", "--seeds=3", "--out=here", "--config.eval_every=60"]
+    words += ["--config.rounds=60"]
+    words += ["--grid.hparams.client_lr=0.1,0.05,0.03,0.02,0.01,0.005"]
+    path = tmp_path / "here/trials.jsonl"
+    first = subprocess.Popen(
+        command("sweep", *small_words("fl60.py:local", words=words), *words),
+        env=ENVIRONMENT,
+        cwd=tmp_path,
+        stderr=subprocess.DEVNULL,
+    )
+    while first.poll() is None and not (path.exists() and path.read_text().count("\n")):
+        time.sleep(0.01)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    before = path.read_text()
+    complete = before[: before.rfind("\n") + 1]
+    kept = complete.splitlines()
+    assert 0 < len(kept) <= 18
+    path.write_text(complete + kept[0][:100])
+
+    status, _, errors = launched_small("sweep", *words, cwd=tmp_path, file="fl60.py:local")
+    assert status == 2 and "already holds a sweep; add --resume" in errors
+    status, printed, errors = launched_small(
+        *("sweep", *words, "--resume"), cwd=tmp_path, file="fl60.py:local"
+    )
+    assert status == 0, errors
+    assert f"line {len(kept) + 1} is damaged" in errors
+    assert f"{18 - len(kept)} runs in" in printed and f"{len(kept)} were in trials" in printed
+    after = path.read_text()
+    assert after.startswith(complete)
+    identities = [line["trial"] for line in read(tmp_path / "here")]
+    assert len(identities) == len(set(identities)) == 18
+
+
+@pytest.mark.release
+def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cores(tmp_path):
+    x, client = np.random.default_rng(0).normal(size=(60, 2)), np.repeat(range(6), 10)
+    split = (["train"] * 6 + ["val"] * 2 + ["test"] * 2) * 6
+    np.savez(tmp_path / "user.npz", x=x, y=x[:, 0] > 0, client=client, split=split)
+    words = ["--config.data.path=user.npz", "--grid.hparams.client_lr=0.1,0.2,0.3", "--cores=3"]
+    status, printed, errors = launched_small(
+        *("sweep", *words, "--at_once=3", "--config.rounds=1"),
+        cwd=tmp_path,
+        file="custom.py:local",
+        XLA_FLAGS="--xla_backend_optimization_level=0",
+    )
+    assert status == 0, errors
+    assert "3 of 3 points ranked" in " ".join(printed.split())
+    lines = read(tmp_path / "runs/sweep-custom")
+    assert [line["device"] for line in lines] == ["3 x cpu: cpu"] * 3
+
+
+# ----------------------------------------------------------------------------------------- Ray
+
+
+def test_without_ray_the_error_names_the_remedy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"^launcher=ray needs Ray.*pip install ray"):
+        ray_backend.connect("auto")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "127.0.0.1:99999"])
+def test_an_address_that_does_not_answer_is_named(address):
+    pytest.importorskip("ray", reason="Ray, an extra, is not installed")
+    with pytest.raises(ValueError, match=f"^ray_address={address} does not answer"):
+        ray_backend.connect(address)
+
+
+@pytest.mark.release
+def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
+    """Two nodes of one core each; one is killed when the first run has ended."""
+    pytest.importorskip("ray", reason="Ray, an extra, is not installed")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # with Ray's 15, busy tests would starve it
+    from ray.cluster_utils import Cluster
+
+    nodes = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    try:
+        lost = nodes.add_node(num_cpus=1)
+        nodes.add_node(num_cpus=1)
+        words = [VALIDATED, "--grid.hparams.client_lr=0.1,0.05,0.02,0.01"]
+        words += ["--seeds=2", "--at_once=2", "--out=here"]
+        words += ["--launcher=ray", f"--ray_address={nodes.address}"]
+        path = tmp_path / "here/trials.jsonl"
+        sweep = subprocess.Popen(
+            command("sweep", *small_words(words=words), *words),
+            env=ENVIRONMENT,
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        while sweep.poll() is None and not (path.exists() and path.read_text()):
+            time.sleep(0.05)
+        nodes.remove_node(lost, allow_graceful=False)
+        printed, _ = sweep.communicate(timeout=300)
+        assert sweep.returncode == 0, printed
+    finally:
+        nodes.shutdown()
+    lines = read(tmp_path / "here")
+    assert len({line["trial"] for line in lines}) == len(lines) == 8
+    alone = graphfl_jax.run(tiny_config(hparams__client_lr=0.05)).results
+    (same,) = (x for x in lines if x["point"] == {"hparams.client_lr": 0.05} and x["seed"] == 0)
+    np.testing.assert_allclose(
+        same["scores"]["final"]["L"]["per_client"],
+        alone["scores"]["final"]["L"]["per_client"],
+        atol=1e-5,
+    )
+
+
+@pytest.mark.parametrize(("ratio", "part"), [(0.5, False), (0.0, True)])
+def test_some_points_of_a_sweep_may_have_no_attackers(ratio, part):
+    """Others of the sweep have them, in another group or in another part of its points."""
+    config = changed(tiny(fl60.get_config("local")), {"attack.name": "label_flip"})
+    points = [
+        {"local_steps": 1, "hparams.attack_ratio": 0.0},
+        {"local_steps": 2, "hparams.attack_ratio": ratio},
+    ]
+    groups = groups_of(points, [0], lambda point: adjusted(config, {}, point), part=part)
+    assert len(groups) == 2
