@@ -45,12 +45,12 @@ from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
 from experiments.common import pages
 from experiments.common.flag_values import check_names
-from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.processes import joined
 from graphfl_jax.configs import changed, for_any_task, methods, parsed
-from graphfl_jax.configs.base import VALIDATED
+from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import Federation
@@ -193,7 +193,8 @@ def names_of(words: list[str]) -> list[str]:
     check_names("methods", words, [*methods(), "all"])
     chosen = words
     if "all" in words:  # those that need a validation split do not fit all data
-        chosen = [m for m in for_any_task() if methods()[m]["algorithm.name"] not in VALIDATED]
+        validated = needing("held_out")
+        chosen = [method for method in for_any_task() if method not in validated]
     return list(dict.fromkeys(["fedavg", *chosen]))
 
 

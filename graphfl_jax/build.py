@@ -1,7 +1,9 @@
-"""Builds the parts of a federation from a configuration; below, only `factories` reads one."""
+"""Builds the parts of a federation from a configuration, of which all fields are checked.
 
-import functools
-from collections.abc import Callable
+`configs.values.checked` checks a configuration of which that is not known.
+"""
+
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -12,13 +14,13 @@ from graphfl_jax import memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned, tuning_trainer
 from graphfl_jax.architecture import check_architecture
-from graphfl_jax.configs.values import changed, checked
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
-from graphfl_jax.factories import arguments, made
+from graphfl_jax.declarations import Source
 from graphfl_jax.fit import (
     check_method,
     check_needs,
@@ -36,8 +38,16 @@ from graphfl_jax.rounds import Group, Poison, grouped
 # What a factory gets by name, if it has a parameter of this name without a declaration.
 OF_MODELS = ("inputs", "outputs", "task", "played")
 OF_ALGORITHMS = (
-    *("model", "models", "unseen", *OF_MODELS, "model_name", "local_steps", "batch_size"),
-    *("num_clients", "train_data", "classes"),
+    "model",
+    "models",
+    "unseen",
+    *OF_MODELS,
+    "model_name",
+    "local_steps",
+    "batch_size",
+    "num_clients",
+    "train_data",
+    "classes",
 )
 OF_DATASETS = ("root", "seed")
 
@@ -61,10 +71,9 @@ def load_federation(config: ConfigDict) -> Federation:
       ValueError: a field or the data does not fit; one line with field, value and remedy.
       FileNotFoundError: a data file is missing; one line says which, and where it belongs.
     """
-    config = checked(config)
     root = config.data.root or str(default_root())
-    supplied = {"root": root, "seed": config.seed}
-    federation = made(DATASETS[config.data.name], config, "data", supplied)
+    source = Source(values_of(config)[0], {"root": root, "seed": config.seed})
+    federation = source.make(DATASETS[config.data.name], "data")
     _check_made(f"data.name={config.data.name!r}", federation, Federation, "from_arrays(x, y)")
     return arrange(config, federation)
 
@@ -75,30 +84,28 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
     Raises:
       ValueError: as `load_federation`.
     """
-    config = checked(config)
     if len(federation.labels) not in (0, federation.outputs):
         raise ValueError(
             f"{federation.name} has {len(federation.labels)} names of labels and "
             f"{federation.outputs} outputs; name each output, or none"
         )
+    values, _ = values_of(config)
+
+    def change(federation, factory, section, **supplied):
+        supplied |= {"federation": federation, "seed": config.seed}
+        return Source(values, supplied).make(factory, section)
+
     relate, fraction = GRAPHS[config.data.graph], config.new_clients.fraction
-
-    def related(federation):
-        return relate(federation, **arguments(relate, config, "data", {}, skip=1))
-
-    def drawn(part, name, **supplied):
-        return made(part, config, name, {"seed": config.seed, **supplied})
-
     # Which training clients are related must then not depend on the new clients.
     inductive = fraction and config.new_clients.graph == "inductive"
     if not inductive:
-        federation = related(federation)
+        federation = change(federation, relate, "data")
     if fraction:
-        federation = drawn(hold_out, "new_clients", federation=federation, fraction=fraction)
+        federation = change(federation, hold_out, "new_clients", fraction=fraction)
     if inductive:
-        federation = related(federation)
+        federation = change(federation, relate, "data")
     if config.attack.name:
-        return drawn(attacks.with_attack_order, "attack", federation=federation)
+        federation = change(federation, attacks.with_attack_order, "attack")
     return federation
 
 
@@ -109,7 +116,6 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     Raises:
       ValueError: a field does not fit; one line with field, value and remedy.
     """
-    config = checked(config)
     experiment = assemble(config, federation)
     num_clients = len(federation.clients) - federation.new_clients
     # So that a factory refuses its settings here, and not inside a trace.
@@ -122,7 +128,9 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         _check_attackers(config)
     if config.defence.name:
         defences.check_defence(
-            *(algorithm, config.defence.name, federation.data.graph),
+            algorithm,
+            config.defence.name,
+            federation.data.graph,
             method=config.algorithm.name,
             attackers=config.defence.get("attackers", 0),
             cohort_size=min(group.cohort_size for group in experiment.groups),
@@ -131,7 +139,9 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
     memory.check_run(
-        *(algorithm, experiment.groups, federation.data),
+        algorithm,
+        experiment.groups,
+        federation.data,
         steps=steps,
         batch_size=config.batch_size,
         loaded=f"data.name={federation.name}",
@@ -165,94 +175,111 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     Raises:
       ValueError: a field does not fit; one line with field, value and remedy.
     """
-    config = checked(config)
     num_clients = len(federation.clients) - federation.new_clients
     if config.cohort_size > num_clients:
         raise ValueError(
             f"cohort_size={config.cohort_size} exceeds the {num_clients} clients that train on "
             f"{federation.name}; set --config.cohort_size={num_clients} or less"
         )
-    first = tree.take(federation.data.train, 0).rows(np.arange(1))
-    supplied = {
-        "inputs": first.x.shape[1:],
-        "outputs": federation.outputs,
-        "task": with_metrics(
-            *(task_of(federation.task, federation.units, federation.labels), config.metrics),
-            of=federation.task,
-            data=federation.name,
-        ),
-        "model_name": config.model.name,
-        "local_steps": config.local_steps,
-        "batch_size": config.batch_size,
-        "num_clients": num_clients,
-        "train_data": federation.data.train,
-        "classes": federation.outputs if federation.task == "classification" else 0,
-    }
-    make = functools.partial(made, config=config)
-    of_new = config.new_clients.get("architectures")
-    configs = [config, changed(config, {"model.architectures": of_new})] if of_new else [config]
-
-    def dealt_models(hparams, played):
-        """Those that are assigned to all clients; or to training clients, and to new ones."""
-        values = supplied | {"played": played}
-        for own in configs:
-            dealt = made(MODELS[own.model.name], own, "model", values, hparams)
-            models = dealt if isinstance(dealt, tuple) else (dealt,)
-            named = f"model.name={own.model.name!r}"
-            for model in models:
-                _check_made(named, model, ClientModel, "client_model(body=...)")
-                if len(models) > 1 and model.architecture is None:
-                    raise ValueError(
-                        f"{named} returns several client models, and one does not describe its "
-                        f"layers; give each an architecture with a name of its own"
-                    )
-            yield [trained_in(model, config.precision) for model in models]
-
-    def build(hparams, played):
-        known = _by_name(dealt_models(hparams, played))
-        models, unseen = (tuple(known[name] for name in own) for own in (trained, others))
-        values = supplied | {"models": models, "unseen": unseen, "played": played}
-        if len(models) == 1:
-            values |= {"model": models[0]}
-        algorithm = make(
-            *(ALGORITHMS[config.algorithm.name],),
-            section="algorithm",
-            supplied=values,
-            hparams=hparams,
-        )
-        if config.tuning.part:
-            tune = make(tuning_trainer, section="tuning", supplied=values, hparams=hparams)
-            algorithm = finetuned(algorithm, tune, tuning_part=config.tuning.part)
-        return with_defence(algorithm, values, hparams)
-
-    def with_defence(algorithm, values, hparams):
-        name = config.defence.name
-        if not name:
-            return algorithm
-        factory = defences.DEFENCES[name]
-        defence = make(factory, section="defence", supplied=values, hparams=hparams)
-        return defences.defended(algorithm, name, defence, groups)
-
-    def poison(hparams):
-        if not config.attack.name:
-            return Poison()
-        parts = {"section": "attack", "supplied": supplied, "hparams": hparams}
-        attack = make(attacks.ATTACKS[config.attack.name], **parts)
-        return attacks.poison_with(attack, make(attacks.attackers, **parts))
-
     hparams = {name: float(value) for name, value in sorted(config.hparams.items())}
-    dealt = list(dealt_models(hparams, 0))
-    names = _named(dealt, num_clients, federation.new_clients)
+    parts = _Parts(config, values_of(config)[0], _supplied(config, federation))
+    dealt = list(parts.deal_models(hparams, 0))
+    names = _assigned_names(dealt, num_clients, federation.new_clients)
     trained = tuple(dict.fromkeys(names[:num_clients]))
-    others = tuple(name for name in dict.fromkeys(names) if name not in trained)
-    check_method(config, trained, others)
-    models = [_by_name(dealt)[name] for name in trained + others]
+    unseen = tuple(name for name in dict.fromkeys(names) if name not in trained)
+    check_method(config, trained, unseen)
+    models = [_by_name(dealt)[name] for name in trained + unseen]
     for model in models:
         check_outputs(model, config.model.name, federation)
     groups, joined = (
-        _at_once(config, models, own) for own in grouped(names, num_clients, config.cohort_size)
+        _at_once(config, models, some)
+        for some in grouped(names, num_clients, config.cohort_size)
     )
-    return Experiment(federation, models[0], build, poison, hparams, groups, joined)
+    parts = parts._replace(trained=trained, unseen=unseen, groups=groups)
+    return Experiment(federation, models[0], parts.build, parts.poison, hparams, groups, joined)
+
+
+def _supplied(config, federation):
+    """What factories of models, methods, defences and attacks get by name."""
+    first = tree.take(federation.data.train, 0).rows(np.arange(1))
+    task = task_of(federation.task, federation.units, federation.labels)
+    return {
+        "inputs": first.x.shape[1:],
+        "outputs": federation.outputs,
+        "task": with_metrics(task, config.metrics, of=federation.task, data=federation.name),
+        "model_name": config.model.name,
+        "local_steps": config.local_steps,
+        "batch_size": config.batch_size,
+        "num_clients": len(federation.clients) - federation.new_clients,
+        "train_data": federation.data.train,
+        "classes": federation.outputs if federation.task == "classification" else 0,
+    }
+
+
+class _Parts(NamedTuple):
+    """Makes the parts of an experiment from the values of its traced floats."""
+
+    config: ConfigDict
+    values: dict[str, Any]  # its fields by dotted name
+    supplied: dict[str, Any]
+    trained: tuple[str, ...] = ()  # names of the architectures of clients that train
+    unseen: tuple[str, ...] = ()  # names of those that only new clients have
+    groups: tuple[Group, ...] = ()
+
+    def source(self, hparams: dict[str, Any], **supplied: Any) -> Source:
+        traced = {f"hparams.{name}": value for name, value in hparams.items()}
+        return Source(self.values | traced, self.supplied | supplied)
+
+    def deal_models(self, hparams: dict[str, Any], played: Any) -> Iterator[list[ClientModel]]:
+        """Those that are assigned to all clients; or to training clients, and to new ones."""
+        config, source = self.config, self.source(hparams, played=played)
+        yield _models(config, source)
+        architectures = config.new_clients.get("architectures")
+        if architectures:
+            values = source.values | {"model.architectures": architectures}
+            yield _models(config, source._replace(values=values))
+
+    def build(self, hparams: dict[str, Any], played: Any) -> Algorithm:
+        """The method, fine-tuned and defended. `played` is the number of past rounds."""
+        config, by_name = self.config, _by_name(self.deal_models(hparams, played))
+        models, unseen = (
+            tuple(by_name[name] for name in names) for names in (self.trained, self.unseen)
+        )
+        source = self.source(hparams, models=models, unseen=unseen, played=played)
+        if len(models) == 1:
+            source.supplied["model"] = models[0]
+        algorithm = source.make(ALGORITHMS[config.algorithm.name].factory, "algorithm")
+        if config.tuning.part:
+            tune = source.make(tuning_trainer, "tuning")
+            algorithm = finetuned(algorithm, tune, tuning_part=config.tuning.part)
+        name = config.defence.name
+        if name:
+            defence = source.make(defences.DEFENCES[name], "defence")
+            algorithm = defences.defended(algorithm, name, defence, self.groups)
+        return algorithm
+
+    def poison(self, hparams: dict[str, Any]) -> Poison:
+        """What malicious clients do."""
+        name, source = self.config.attack.name, self.source(hparams)
+        if not name:
+            return Poison()
+        attack = source.make(attacks.ATTACKS[name], "attack")
+        return attacks.poison_with(attack, source.make(attacks.attackers, "attack"))
+
+
+def _models(config, source):
+    """The client models that the factory of a configuration makes."""
+    made = source.make(MODELS[config.model.name], "model")
+    models = made if isinstance(made, tuple) else (made,)
+    named = f"model.name={config.model.name!r}"
+    for model in models:
+        _check_made(named, model, ClientModel, "client_model(body=...)")
+        if len(models) > 1 and model.architecture is None:
+            raise ValueError(
+                f"{named} returns several client models, and one does not describe its "
+                f"layers; give each an architecture with a name of its own"
+            )
+    return [trained_in(model, config.precision) for model in models]
 
 
 def _name(model):
@@ -264,7 +291,7 @@ def _by_name(dealt):
     return {_name(model): model for models in dealt for model in models}
 
 
-def _named(dealt, training, new_clients):
+def _assigned_names(dealt, training, new_clients):
     """The name of the architecture of each client; those of the new clients are last.
 
     Args:
@@ -286,35 +313,19 @@ def _named(dealt, training, new_clients):
 
 def _largest_size(config):
     """The largest integer among the settings of model and method, as FIELD=VALUE."""
-    found = {f"model.name={config.model.name!r}": 0}
+    sizes = {f"model.name={config.model.name!r}": 0}
     for section in ("model", "algorithm"):
         for field, value in config[section].items():
             numbers = value if isinstance(value, tuple) else (value,)
             integers = (n for n in numbers if isinstance(n, int))
-            found[f"{section}.{field}={value}"] = max(integers, default=0)
-    return max(found, key=found.get)
+            sizes[f"{section}.{field}={value}"] = max(integers, default=0)
+    return max(sizes, key=sizes.get)
 
 
 def _at_once(config, models, groups):
     """The groups with the numbers of their clients that a device trains at once."""
     on_cpu = jax.default_backend() == "cpu"
     return tuple(
-        group._replace(at_once=config.client_chunk or on_cpu * model.at_once)
+        group._replace(at_once=config.client_chunk or (model.at_once if on_cpu else 0))
         for group, model in zip(groups, models, strict=False)  # of `joined`, all
     )
-
-
-def variant_of(config: ConfigDict) -> str:
-    """The name that a results table gives a configuration's method."""
-    name = config.algorithm.name.replace("_", "-")
-    if name == "panacea":
-        name += f"-{config.algorithm.layer}" * (config.algorithm.layer != "sage")
-        name += "-gn" * (config.hparams.lambda_d == 0)
-    if name == "pfedgat":
-        name += f"-{config.algorithm.attention}" * (config.algorithm.attention != "v1")
-        name += "-trained-on-test" * config.algorithm.get("paper_mode", False)
-    if name == "flha-ghn":
-        no_gnn = config.algorithm.get("ghn_depth") == 0
-        name += "-table" * (config.algorithm.flha_generator == "table") + "-no-gnn" * no_gnn
-    suffixes = {"whole": "-finetune", "head": "-finetune-head", "new_head": "-simple-tuning"}
-    return name + suffixes.get(config.tuning.part, "")

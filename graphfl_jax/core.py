@@ -310,6 +310,7 @@ class Needs(NamedTuple):
     # that what the model changes in training has no effect
     parts: bool = False
     head: bool = False  # parameters of the head apart from those of the body
+    layers: bool = False  # client models that describe their layers
 
 
 @dataclasses.dataclass(frozen=True)

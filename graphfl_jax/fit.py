@@ -9,11 +9,11 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.architecture import layer_of
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.factories import floats_of
-from graphfl_jax.optimizers import SCHEDULES
-from graphfl_jax.settings import parameters
+from graphfl_jax.declarations import parameters
+from graphfl_jax.optimizers import scheduled_rate
 
 # The field that makes a split, with an example of its values.
 MADE_BY = {
@@ -60,9 +60,9 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str
 def _methods_with(name):
     """The algorithms that take a parameter."""
     return [
-        method
-        for method, factory in ALGORITHMS.items()
-        if any(own == name for own, *_ in parameters(factory))
+        algorithm
+        for algorithm, method in ALGORITHMS.items()
+        if any(parameter.name == name for parameter in parameters(method.factory))
     ]
 
 
@@ -76,36 +76,67 @@ def check_needs(
     """
     method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
     if needs.relations and not len(federation.data.graph.senders):
+        _refuse_without_relations(method, federation.name, num_clients)
+    _check_held_out(method, needs.held_out, config, federation)
+    if needs.parts:
+        _check_objective(method, config)
+    _check_heads(method, algorithm, config)
+    if needs.everyone and config.cohort_size < num_clients:
         raise ValueError(
-            f"{method} needs relations between clients, and {federation.name} has none; add "
-            f"edges to the file, or set --config.data.graph=knn"
-            if num_clients > 1
-            else f"{method} needs relations between clients, and {federation.name} has one "
-            f"client; choose another method"
+            f"{method} needs all clients in every round, and cohort_size={config.cohort_size}; "
+            f"set --config.cohort_size={num_clients}"
         )
-    if needs.held_out == "val" and "val" not in federation.data.evals:
+    if needs.labels and federation.task != "classification":
+        labels = "labels"
+        if federation.task == "multi-label classification":
+            labels = "labels, one per example"
         raise ValueError(
-            f"{method} needs a validation split, and {federation.name} has none; set "
-            f"--config.data.val_fraction=0.1"
-            if "val_fraction" in config.data
-            else f"{method} needs a validation split, and {federation.name} has none; choose "
-            f"other data"
+            f"{method} needs {labels}, and {federation.name} is a {federation.task}; choose "
+            f"another method"
         )
-    if needs.held_out == "test":
+
+
+def _refuse_without_relations(method, name, num_clients):
+    none = f"{method} needs relations between clients, and {name} has"
+    if num_clients == 1:
+        raise ValueError(f"{none} one client; choose another method")
+    raise ValueError(f"{none} none; add edges to the file, or set --config.data.graph=knn")
+
+
+def _check_held_out(method, split, config, federation):
+    """Checks the split of which clients hold examples that they do not train their model on."""
+    if split == "val" and "val" not in federation.data.evals:
+        remedy = "choose other data"
+        if "val_fraction" in config.data:
+            remedy = "set --config.data.val_fraction=0.1"
+        raise ValueError(
+            f"{method} needs a validation split, and {federation.name} has none; {remedy}"
+        )
+    if split == "test":
         warnings.warn(
             f"{method} trains on test examples with algorithm.paper_mode, so its test scores "
             f"are too high",
-            stacklevel=3,
+            stacklevel=4,
         )
-    unused = {"precision": config.precision != "float32"}
-    unused["model.augment"] = bool(config.model.get("augment"))
-    for field, given in unused.items():
-        if needs.parts and given:
+
+
+def _check_objective(method, config):
+    """Refuses what changes the objective of a model, for a method that does not use it."""
+    unused = {
+        "precision": config.precision != "float32",
+        "model.augment": bool(config.model.get("augment")),
+    }
+    for field, is_set in unused.items():
+        if is_set:
             raise ValueError(
                 f"{method} trains the parts of a model by itself, and does not read {field}; "
                 f"leave {field} out"
             )
-    apart = method if needs.head else ""
+
+
+def _check_heads(method, algorithm, config):
+    """Checks that what treats heads apart finds some, and that fine-tuning finds a model."""
+    apart = method if algorithm.needs.head else ""
     if config.tuning.part in ("head", "new_head"):
         apart = f"tuning.part={config.tuning.part!r}"
     if apart and not all(_has_head(client.model) for client in algorithm.clients):
@@ -118,17 +149,6 @@ def check_needs(
             f"tuning.part={config.tuning.part!r} trains a client's model, and the clients of "
             f"{method} predict with more than their model; leave tuning.part empty"
         )
-    if needs.everyone and config.cohort_size < num_clients:
-        raise ValueError(
-            f"{method} needs all clients in every round, and cohort_size={config.cohort_size}; "
-            f"set --config.cohort_size={num_clients}"
-        )
-    if needs.labels and federation.task != "classification":
-        raise ValueError(
-            f"{method} needs labels"
-            + ", one per example" * (federation.task == "multi-label classification")
-            + f", and {federation.name} is a {federation.task}; choose another method"
-        )
 
 
 def check_splits(config: ConfigDict, federation: Federation) -> None:
@@ -138,15 +158,17 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
       ValueError: it does not; one line.
     """
     splits = [*federation.data.evals, *federation.data.shared]
-    splits += ["triggered"] * (config.attack.name == "backdoor")
+    if config.attack.name == "backdoor":
+        splits.append("triggered")
     for name in config.eval.splits:
         field, value = MADE_BY.get(name, ("", ""))
         if name not in splits:
+            remedy = f"choose from {', '.join(splits)}"
+            if field in config.data:
+                remedy += f", or set --config.data.{field}={value}"
             raise ValueError(
                 f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
-                f"{name!r} with this configuration; choose from {', '.join(splits)}"
-                + f", or set --config.data.{field}={value}"
-                * (field in config.data)
+                f"{name!r} with this configuration; {remedy}"
             )
 
 
@@ -157,15 +179,16 @@ def check_new_clients(config: ConfigDict) -> None:
       ValueError: the schedule of the clients' learning rate has ended at 0, and the method has
         no learning rate for new clients.
     """
-    new, name = config.new_clients, config.get("client_schedule", "constant")
-    own_rate = _methods_with("new_client_optimizer")
-    if not new.fraction or not new.rounds or config.algorithm.name in own_rate:
+    new = config.new_clients
+    with_rate = _methods_with("new_client_optimizer")
+    if not new.fraction or not new.rounds or config.algorithm.name in with_rate:
         return
-    schedule = SCHEDULES[name]
-    if schedule(1.0, config.rounds, **floats_of(schedule, "client", config.hparams)) == 0:
+    if "client_schedule" not in config:
+        return
+    if scheduled_rate("client", 1.0, config.rounds, values_of(config)[0]) == 0:
         raise ValueError(
-            f"client_schedule={name!r} has the learning rate 0 after rounds={config.rounds}, "
-            f"when new clients join, so they would not train; set "
+            f"client_schedule={config.client_schedule!r} has the learning rate 0 after "
+            f"rounds={config.rounds}, when new clients join, so they would not train; set "
             f"--config.client_schedule=constant or --config.hparams.client_final above 0"
         )
 
@@ -183,15 +206,15 @@ def check_outputs(model: ClientModel, name: str, federation: Federation) -> None
     """
     first = tree.take(federation.data.train, 0).rows(np.arange(1))
     if model.architecture is not None:  # its last node is the head
-        given = (layer_of(model.architecture.nodes[-1].type).outputs,)
+        outputs = (layer_of(model.architecture.nodes[-1].type).outputs,)
     else:
         key = jax.random.key(0)
         result = jax.eval_shape(lambda key: model.apply(model.init(key), first.x), key)
-        given = result.shape[1:]
-    if given != (federation.outputs,):
+        outputs = result.shape[1:]
+    if outputs != (federation.outputs,):
         raise ValueError(
             f"model.name={name!r} maps an example of shape {first.x.shape[1:]} to outputs of "
-            f"shape {given}, and {federation.name} needs ({federation.outputs},); make the "
+            f"shape {outputs}, and {federation.name} needs ({federation.outputs},); make the "
             f"model with these outputs"
         )
 

@@ -4,14 +4,19 @@ Their keyword arguments are floats and may be traced. Every update gets ``value`
 an objective whose minimum is 0, because `polyak_sgd` needs it.
 """
 
-from typing import Annotated
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
 import optax
 
 from graphfl_jax.core import Array
-from graphfl_jax.settings import Real
+from graphfl_jax.declarations import Declaration, Form, Place, Setting, Source, parameters
+from graphfl_jax.settings import Choice, Real
+
+FIRST_RATE = 0.1  # default learning rate of an optimiser
 
 ONE_VECTOR = 100_000  # numbers of a tensor that `polyak_sgd` copies into one vector
 SMALLEST_SQUARE = 2.0**-52  # up to this squared norm `polyak_sgd` takes no step, as in Optax
@@ -114,3 +119,67 @@ def cosine(
 
 # (lr, rounds played, *, declared floats) -> learning rate of the next round
 SCHEDULES = {"constant": constant, "exponential": exponential, "cosine": cosine}
+
+
+@dataclasses.dataclass(frozen=True)
+class Optimizer(Declaration):
+    """An optimiser. Its kind, schedule and floats are fields that begin with `side`.
+
+    Attributes:
+      side: "client" or "server"; two parameters of one side share all fields but the rate and
+        the schedule, which a learning rate of a field of its own does not have.
+      defaults: of the fields that differ from those that the optimisers declare, by their names
+        without the side.
+      rate: the field of the learning rate in ``hparams``; by default ``SIDE_lr``.
+      meaning: of the learning rate.
+    """
+
+    side: str
+    defaults: tuple[tuple[str, Any], ...] = ()
+    rate: str = ""
+    meaning: str = ""
+
+    @property
+    def rate_field(self) -> str:
+        return f"hparams.{self.rate or self.side + '_lr'}"
+
+    def add_fields(self, form: Form, place: Place, name: str, default: Any) -> None:
+        side, defaults = self.side, dict(self.defaults)
+        kind = Choice(f"Optimiser of the {side}.", tuple(OPTIMIZERS))
+        form.add(f"{side}_optimizer", kind, defaults.get("kind", "sgd"), place.reader)
+        rate = Real(self.meaning or f"Learning rate of the {side}'s optimiser.")
+        form.add(self.rate_field, rate, defaults.get("lr", FIRST_RATE), place.reader)
+        registries = {f"{side}_optimizer": OPTIMIZERS}
+        if not self.rate:
+            schedule = Choice(f"Schedule of {side}_lr over rounds.", tuple(SCHEDULES))
+            form.add(f"{side}_schedule", schedule, "constant", place.reader)
+            registries[f"{side}_schedule"] = SCHEDULES
+        for field, factories in registries.items():
+            chosen = form.choose(field)
+            for name, setting, first in _floats(factories[chosen]):
+                value = defaults.get(name, first)
+                form.add(f"hparams.{side}_{name}", setting, value, f"{field}={chosen}")
+
+    def value(self, source: Source, section: str, name: str) -> optax.GradientTransformation:
+        """The optimiser, with its learning rate after the supplied rounds `played`."""
+        lr = source.values[self.rate_field]
+        if not self.rate:
+            played = source.supplied.get("played", 0)
+            lr = scheduled_rate(self.side, lr, played, source.values)
+        factory = OPTIMIZERS[source.values[f"{self.side}_optimizer"]]
+        return factory(lr=lr, **_values(factory, self.side, source.values))
+
+
+def scheduled_rate(side: str, lr: Array, played: Array, values: Mapping[str, Any]) -> Array:
+    """The learning rate of a side after `played` rounds, from the values of fields."""
+    schedule = SCHEDULES[values[f"{side}_schedule"]]
+    return schedule(lr, played, **_values(schedule, side, values))
+
+
+def _floats(factory: Callable) -> list:
+    """The declared floats of an optimiser or a schedule."""
+    return [p for p in parameters(factory) if isinstance(p.declaration, Setting)]
+
+
+def _values(factory, side, values):
+    return {name: values[f"hparams.{side}_{name}"] for name, *_ in _floats(factory)}

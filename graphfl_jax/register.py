@@ -19,17 +19,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms import ALGORITHMS, VARIANTS
+from graphfl_jax.algorithms.method import method_of
 from graphfl_jax.build import OF_ALGORITHMS, OF_DATASETS, OF_MODELS
-from graphfl_jax.configs.base import VARIANTS
 from graphfl_jax.configs.fields import BASE, fields_of
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data import DATASETS
+from graphfl_jax.declarations import Setting, parameters
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
-from graphfl_jax.settings import SETTINGS, Real, parameters
+from graphfl_jax.settings import Real
 
-EMPTY = inspect.Parameter.empty
 REGISTRIES = {
     "model": MODELS,
     "algorithm": ALGORITHMS,
@@ -45,7 +45,7 @@ EXPECTED = {
     "dataset": "(*, seed, clients: Annotated[int, Integer('Clients.')] = 10)",
     "metric": "(outputs, y, real)",
 }
-OWN: dict[tuple[str, str], Callable] = {}  # what was registered, by kind and name
+REGISTERED: dict[tuple[str, str], Callable] = {}  # by kind and name
 # SHA-256 of the files of these functions when they were registered: they may be edited later.
 FILES: dict[Path, str] = {}
 
@@ -142,7 +142,8 @@ def _register(kind, name, factory, supplied, one_of=()):
 
 
 def _keep(kind, name, function, registry):
-    registry[name] = OWN[kind, name] = function
+    registry[name] = method_of(function) if kind == "algorithm" else function
+    REGISTERED[kind, name] = function
     file = Path(function.__code__.co_filename).resolve()
     if file.is_file():
         FILES[file] = hashlib.sha256(file.read_bytes()).hexdigest()
@@ -162,9 +163,9 @@ def _checked_name(kind: str, name: Any, function: Any) -> MutableMapping[str, Ca
     if not inspect.isfunction(function):
         raise ValueError(f"{what} is given a {type(function).__name__}; give it a function")
     registry = REGISTRIES[kind]
-    before, own = registry.get(name), OWN.get((kind, name))
-    variant = kind == "algorithm" and name.replace("_", "-") in VARIANTS
-    if before is not own or variant:
+    before = REGISTERED.get((kind, name))
+    names = {*registry, *(VARIANTS if kind == "algorithm" else ())}
+    if before is None and name in names:
         raise ValueError(
             f"{what} is a name of graphfl_jax; choose another name, such as own_{name}"
         )
@@ -194,48 +195,40 @@ def _check_signature(
     Raises:
       ValueError: one is not; one line.
     """
-    signature = inspect.signature(factory).parameters.values()
-    for own in signature:
-        if own.kind in (own.VAR_POSITIONAL, own.VAR_KEYWORD, own.POSITIONAL_ONLY):
-            raise _misfit(kind, name, f"{own} cannot be filled by name")
+    for parameter in inspect.signature(factory).parameters.values():
+        by_name = (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        if parameter.kind not in by_name:
+            raise _misfit(kind, name, f"{parameter} cannot be filled by name")
     try:
         declared = parameters(factory)
     except (NameError, TypeError) as error:
         raise _misfit(kind, name, f"its annotations cannot be read ({error})") from None
-    for own, declaration, default in declared:
-        if declaration is None and own not in supplied and default is EMPTY:
-            known = ", ".join(supplied)
-            raise _misfit(
-                kind, name, f"{own!r} is neither declared nor one of those supplied ({known})"
-            )
-        if isinstance(declaration, SETTINGS):
-            if f"{SECTIONS[kind]}.{own}" in BASE:
-                raise _misfit(kind, name, f"{own!r} is a field of all configurations")
-            if default is EMPTY:
-                raise _misfit(kind, name, f"the setting {own!r} has no default")
-            if isinstance(declaration, Real) and kind in BESIDE:
-                _check_apart(kind, name, own)
-            _check_default(kind, name, own, declaration, default)
-    if one_of and not any(own in one_of for own, *_ in declared):
+    for parameter, declaration, default in declared:
+        why = declaration.misfit(parameter, default, supplied)
+        if isinstance(declaration, Setting) and not why:
+            field = declaration.field(SECTIONS[kind], parameter)
+            why = _conflict(kind, parameter, declaration, field)
+        if why:
+            raise _misfit(kind, name, why)
+    if one_of and not any(parameter.name in one_of for parameter in declared):
         raise _misfit(kind, name, f"it takes none of {', '.join(one_of)}")
 
 
-def _check_apart(kind, name, own):
-    """Refuses a float of a model that is a float of a method too, and the other way round."""
-    other = BESIDE[kind]
-    for part in REGISTRIES[other]:
-        field = fields_of({f"{other}.name": part}).get(f"hparams.{own}")
-        if field is not None and field.reader == f"{other}.name={part}":
-            why = f"{own!r} is a float of {other}.name={part} too, and both would read it"
-            raise _misfit(kind, name, why)
+def _conflict(kind, parameter, declaration, field):
+    """Why a setting cannot have its field, or an empty text.
 
-
-def _check_default(kind, name, own, declaration, default):
-    try:
-        declaration.check(own, default)
-    except ValueError:
-        why = f"the default {default!r} of {own!r} does not fit its declaration"
-        raise _misfit(kind, name, f"{why} ({declaration.kind}, {declaration.values})") from None
+    A float of a model must not be one of a method too, nor the other way round.
+    """
+    if f"{SECTIONS[kind]}.{parameter}" in BASE:
+        return f"{parameter!r} is a field of all configurations"
+    if isinstance(declaration, Real) and kind in BESIDE:
+        section = BESIDE[kind]
+        for part in REGISTRIES[section]:
+            reader = f"{section}.name={part}"
+            other = fields_of({f"{section}.name": part}).get(field)
+            if other is not None and other.reader == reader:
+                return f"{parameter!r} is a float of {reader} too, and both would read it"
+    return ""
 
 
 def _misfit(kind, name, why):

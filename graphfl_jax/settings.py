@@ -11,33 +11,32 @@ its declaration, and the parameter's default is the setting's default:
     ) -> Algorithm:
 
 `configs.fields` collects the declarations of a configuration: from them come its fields, the
-checks of their values, the output of ``--help`` and the reference of all fields. A parameter
-without a declaration is a part that the builder supplies, such as the client model.
+checks of their values, the output of ``--help`` and the reference of all fields.
 """
 
 import ast
 import dataclasses
 import difflib
-import functools
-import inspect
 import math
-import typing
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+from graphfl_jax.declarations import Declaration, Place, Setting
 
 # The largest values that programs compute with; ranges without an upper end hold up to these.
 LARGEST_INTEGER = 2**31 - 1
 LARGEST_FLOAT = 3.4028234663852886e38
+UNTRACED = "data"  # the section whose floats are not in ``hparams``
 
 
 @dataclasses.dataclass(frozen=True)
-class Real:
+class Real(Setting):
     """A float. Those of methods, models, optimisers, attacks and defences are traced."""
 
     meaning: str
     low: float = 0.0
     high: float = math.inf
-    when: str = ""  # a field without which, or at 0 or empty, nothing reads this one
+    when: str = ""
 
     kind = "float"
 
@@ -47,22 +46,30 @@ class Real:
             return "finite"
         return f"[{self.low:g}, {self.high:g}]" if self.high < math.inf else f">= {self.low:g}"
 
+    @property
+    def alternatives(self) -> tuple:
+        return (min(max(self.low, 1.0), self.high),)
+
+    def field(self, section: str, name: str) -> str:
+        return f"{section if section == UNTRACED else 'hparams'}.{name}"
+
     def parse(self, text: str) -> float:
         return float(text)
 
     def check(self, field: str, value: Any) -> float:
-        """The value as a float. Raises a ValueError in one line if it is outside the range."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise _wrong_type(field, value, "a number such as 0.1")
         if not (math.isfinite(value) and self.low <= value <= self.high):
-            raise _out_of_range(field, value, "finite and " * (self.high == math.inf), self)
+            raise _out_of_range(
+                field, value, "finite and " if self.high == math.inf else "", self
+            )
         if abs(value) > LARGEST_FLOAT:
             raise _too_large(field, value, LARGEST_FLOAT)
         return float(value)
 
 
 @dataclasses.dataclass(frozen=True)
-class Integer:
+class Integer(Setting):
     """An integer. It is static: another value compiles another program."""
 
     meaning: str
@@ -90,7 +97,7 @@ class Integer:
 
 
 @dataclasses.dataclass(frozen=True)
-class Choice:
+class Choice(Setting):
     """One of several names. An empty choice means none."""
 
     meaning: str
@@ -102,6 +109,10 @@ class Choice:
     @property
     def values(self) -> str:
         return ", ".join(choice or "(empty)" for choice in self.choices)
+
+    @property
+    def alternatives(self) -> Collection[str]:
+        return self.choices
 
     def parse(self, text: str) -> str:
         return text
@@ -118,7 +129,7 @@ class Choice:
 
 
 @dataclasses.dataclass(frozen=True)
-class Text:
+class Text(Setting):
     """A free text, such as a path."""
 
     meaning: str
@@ -136,13 +147,14 @@ class Text:
 
 
 @dataclasses.dataclass(frozen=True)
-class Switch:
+class Switch(Setting):
     """Yes or no."""
 
     meaning: str
     when: str = ""
 
     kind, values = "bool", "true, false"
+    alternatives = (True,)
 
     def parse(self, text: str) -> bool:
         return {"true": True, "false": False}[text.lower()]
@@ -154,7 +166,7 @@ class Switch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Items:
+class Items(Setting):
     """A sequence of integers or names, such as ``16,16``."""
 
     meaning: str
@@ -165,9 +177,8 @@ class Items:
 
     @property
     def values(self) -> str:
-        return (
-            f"items{' of ' * bool(self.choices)}{', '.join(self.choices)}, separated by commas"
-        )
+        of = f" of {', '.join(self.choices)}" if self.choices else ""
+        return f"items{of}, separated by commas"
 
     def parse(self, text: str) -> tuple:
         try:
@@ -187,31 +198,12 @@ class Items:
                 )
         for item in value if self.choices else ():
             if item not in self.choices:
-                given, known = ",".join(map(str, value)), ", ".join(self.choices)
-                raise ValueError(f"{field}={given}: {item!r} is unknown; choose from {known}")
+                text, choices = ",".join(map(str, value)), ", ".join(self.choices)
+                raise ValueError(f"{field}={text}: {item!r} is unknown; choose from {choices}")
         return tuple(value)
 
 
-@dataclasses.dataclass(frozen=True)
-class Optimizer:
-    """An optimiser. Its kind, schedule and floats are fields that begin with `side`.
-
-    Attributes:
-      side: "client" or "server"; two parameters of one side share all fields but the rate and
-        the schedule, which a learning rate of a field of its own does not have.
-      defaults: of the fields that differ from those that the optimisers declare, by their names
-        without the side.
-      rate: the field of the learning rate in ``hparams``; by default ``SIDE_lr``.
-      meaning: of the learning rate.
-    """
-
-    side: str
-    defaults: tuple[tuple[str, Any], ...] = ()
-    rate: str = ""
-    meaning: str = ""
-
-
-class Part:
+class Part(Declaration):
     """A part that another factory makes from settings of its own.
 
     Args:
@@ -221,6 +213,12 @@ class Part:
 
     def __init__(self, factory: Callable, **defaults: Any):
         self.factory, self.defaults = factory, defaults
+
+    def add_fields(self, form, place, name, default):
+        form.walk(self.factory, place, self.defaults)
+
+    def value(self, source, section, name):
+        return source.make(self.factory, section)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,35 +230,22 @@ class Variant(Choice):
 
     factories: Mapping[str, Callable] = dataclasses.field(default_factory=dict)
 
+    def add_fields(self, form, place, name, default):
+        super().add_fields(form, place, name, default)
+        field = self.field(place.section, name)
+        chosen = form.depend(field) if field in form.fields else ""
+        if chosen:
+            form.walk(self.factories[chosen], Place(place.section, f"{field}={chosen}"))
 
-SETTINGS = (Real, Integer, Choice, Text, Switch, Items)
-
-
-class Parameter(NamedTuple):
-    """A parameter of a factory."""
-
-    name: str
-    declaration: Any  # one of SETTINGS, an Optimizer, a Part, or None for what is supplied
-    default: Any  # inspect.Parameter.empty without one
-
-
-@functools.cache
-def parameters(factory: Callable) -> tuple[Parameter, ...]:
-    """The parameters of a factory with their declarations, in the order of its signature."""
-    hints = typing.get_type_hints(factory, include_extras=True)
-    found = []
-    for name, parameter in inspect.signature(factory).parameters.items():
-        extras = getattr(hints.get(name), "__metadata__", ())
-        kinds = (*SETTINGS, Optimizer, Part)
-        declaration = next((extra for extra in extras if isinstance(extra, kinds)), None)
-        found.append(Parameter(name, declaration, parameter.default))
-    return tuple(found)
+    def value(self, source, section, name):
+        factory = self.factories.get(super().value(source, section, name))
+        return factory and source.make(factory, section)
 
 
-def perhaps(name: str, known: Iterable[str]) -> str:
-    """The known names that an unknown one resembles, as a part of an error; empty if none."""
-    *others, last = difflib.get_close_matches(name, known, n=3) or [""]
-    near = f"{', '.join(others)} or {last}" if others else last
+def perhaps(name: str, names: Iterable[str]) -> str:
+    """The names that an unknown one resembles, as a part of an error; empty if none."""
+    *firsts, last = difflib.get_close_matches(name, names, n=3) or [""]
+    near = f"{', '.join(firsts)} or {last}" if firsts else last
     return near and f"; perhaps {near} is meant"
 
 

@@ -8,7 +8,8 @@ import optax
 
 from graphfl_jax.core import Array, Metrics, Params
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.settings import Optimizer, Part
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Part
 
 # Folded into a client's key, it gives the key of the objectives. Indices of batches are drawn
 # from the client's key itself.

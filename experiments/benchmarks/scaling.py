@@ -37,8 +37,9 @@ from experiments.benchmarks.timing import (
     spread,
 )
 from experiments.common.time_plots import draw_power
-from graphfl_jax.build import arrange, build_experiment, load_federation, variant_of
+from graphfl_jax.build import arrange, build_experiment, load_federation
 from graphfl_jax.configs import changed
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.devices import client_mesh

@@ -40,7 +40,8 @@ from experiments.benchmarks.timing import (
 )
 from experiments.common.flag_values import check_names
 from experiments.common.time_plots import draw_rates
-from graphfl_jax.build import build_experiment, variant_of
+from graphfl_jax.build import build_experiment
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import changed, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation

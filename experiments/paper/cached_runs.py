@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.new_files import in_file_name
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import Trial, config_of, fields_text, run_trials, with_seed

@@ -18,8 +18,8 @@ from graphfl_jax.configs import (
     pems_bay,
     tpt48,
 )
-from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.data.files import MissingFilesError
+from graphfl_jax.declarations import NOTHING
 
 CONFIGS = {
     "fl60": fl60,

@@ -10,14 +10,15 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from experiments.paper.configurations import Cell
-from graphfl_jax.configs.base import LAYERED
-from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.configs.base import needing
 from graphfl_jax.data.chest_xray import OFFICIAL
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100
 from graphfl_jax.data.partition import TEST_FRACTION
+from graphfl_jax.declarations import NOTHING
 
 # The upper bound of the paper: all clients have the first architecture.
 UPPER_BOUND = "fedavg"
+LAYERED = tuple(needing("layers"))
 METHODS = (UPPER_BOUND, "local", "pfedhn-het", "distillation", *LAYERED)
 
 RESIDUAL, XRAY, HYBRID = (

@@ -8,10 +8,9 @@ from ml_collections import ConfigDict
 
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell
-from experiments.paper.flha import with_divisor, with_examples, with_steps
+from experiments.paper.flha import LAYERED, with_divisor, with_examples, with_steps
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.units import UNITS
-from graphfl_jax.configs.base import LAYERED
 
 ConfigOf = Callable[[Cell, str], ConfigDict]  # (cell, method) -> configuration
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell
-from experiments.paper.flha import REFINING, unseen_cell
+from experiments.paper.flha import LAYERED, REFINING, unseen_cell
 from experiments.paper.flha_figures import ConfigOf, interval
 from experiments.paper.flha_published import UNSEEN
 from experiments.paper.flha_text import (
@@ -25,7 +25,6 @@ from experiments.paper.row_text import common_row, simulated_notes, sizes, sprea
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
-from graphfl_jax.configs.base import LAYERED
 
 SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
 HEADS = (

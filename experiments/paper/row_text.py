@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from graphfl_jax.build import variant_of
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.configs.base import variant_of
 
 # What tables with the column "sd seeds" say of it.
 SPREAD = "*sd seeds* is the standard deviation over seeds; its divisor is the number of seeds."

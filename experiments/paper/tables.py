@@ -16,8 +16,8 @@ from experiments.paper import (
 )
 from experiments.paper.configurations import CONFIGS, Cell
 from experiments.paper.row_text import simulated_notes
-from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.published import PUBLISHED
+from graphfl_jax.declarations import NOTHING
 
 Row = dict[str, Any]  # of a table: a method in a cell
 NEW_CLIENTS = {"new_clients.fraction": 0.2, "new_clients.rounds": 5}  # of panacea_3

@@ -34,11 +34,15 @@ import jax
 
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.algorithms.fml import divergence
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Predictor
 from graphfl_jax.settings import Real
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(labels=True)
 
+
+@facts(needs=NEEDS)
 def distillation(
     models: tuple[ClientModel, ...],
     train: Train,
@@ -94,6 +98,6 @@ def distillation(
     return Algorithm(
         averaging_server(teacher),
         tuple(map(client, (*models, *unseen))),
-        needs=Needs(labels=True),
+        needs=NEEDS,
         averages=True,
     )

@@ -34,9 +34,13 @@ import optax
 
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.algorithms.fedrep import head_steps_of, train_parts
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Params, Predictor
-from graphfl_jax.settings import Integer, Optimizer, Real
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Integer, Real
 from graphfl_jax.trainers import sgd_trainer
+
+NEEDS = Needs(head=True)
 
 
 class OwnHead(NamedTuple):
@@ -46,6 +50,7 @@ class OwnHead(NamedTuple):
     shares: Params  # W_i, of the server's head in the mixed one
 
 
+@facts(needs=NEEDS)
 def fedah(
     model: ClientModel,
     *,
@@ -130,8 +135,7 @@ def fedah(
         untrained=untrained,
         personalize=personalize,
     )
-    needs = Needs(head=True)
-    return Algorithm(averaging_server(model), (client,), needs=needs, averages=True)
+    return Algorithm(averaging_server(model), (client,), needs=NEEDS, averages=True)
 
 
 def mixed(head: Params, own: OwnHead) -> Params:

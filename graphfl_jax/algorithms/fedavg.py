@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.method import variant
 from graphfl_jax.core import Algorithm, Client, ClientModel, Cohort, Server
 from graphfl_jax.trainers import Train
 
@@ -24,6 +25,9 @@ def fedavg(model: ClientModel, train: Train) -> Algorithm:
         return memory, w, metrics
 
     return Algorithm(averaging_server(model), (Client(model, local),), averages=True)
+
+
+fedavg_finetune = variant(fedavg, {"tuning.part": "whole"})
 
 
 def averaging_server(model: ClientModel) -> Server:

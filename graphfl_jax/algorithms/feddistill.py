@@ -37,12 +37,16 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import of_all_architectures
 from graphfl_jax.algorithms.fedproto import ClassMeans, class_means, empty, no_examples
 from graphfl_jax.algorithms.knnper import features
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Predictor, Server
 from graphfl_jax.data import relations
 from graphfl_jax.settings import Real
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(labels=True)
 
+
+@facts(needs=NEEDS)
 def feddistill(
     models: tuple[ClientModel, ...],
     train: Train,
@@ -118,4 +122,4 @@ def feddistill(
         admit=admit,
     )
     clients = tuple(map(client, (*models, *unseen)))
-    return Algorithm(server, clients, needs=Needs(labels=True))
+    return Algorithm(server, clients, needs=NEEDS)

@@ -29,6 +29,7 @@ import optax
 from graphfl_jax.algorithms.fedavg import of_all_architectures
 from graphfl_jax.algorithms.fedproto import ClassMeans, empty, feature_size, mean_features
 from graphfl_jax.algorithms.lgfedavg import check_heads
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import (
     Algorithm,
     Client,
@@ -38,8 +39,11 @@ from graphfl_jax.core import (
     Predictor,
     Server,
 )
-from graphfl_jax.settings import Integer, Optimizer
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Integer
 from graphfl_jax.trainers import Train
+
+NEEDS = Needs(labels=True, head=True)
 
 
 class HeadServer(NamedTuple):
@@ -49,6 +53,7 @@ class HeadServer(NamedTuple):
     opt_state: Any
 
 
+@facts(needs=NEEDS)
 def fedgh(
     models: tuple[ClientModel, ...],
     train: Train,
@@ -128,4 +133,4 @@ def fedgh(
         )
 
     server = Server(init, download=lambda server, i: server.head, aggregate=aggregate)
-    return Algorithm(server, tuple(map(client, every)), needs=Needs(labels=True, head=True))
+    return Algorithm(server, tuple(map(client, every)), needs=NEEDS)

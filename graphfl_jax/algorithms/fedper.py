@@ -14,10 +14,14 @@ trains, in the paper all of them. A client that was never sampled is scored with
 """
 
 from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Client, ClientModel, Local, Needs, Predictor
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(head=True)
 
+
+@facts(needs=NEEDS)
 def fedper(model: ClientModel, train: Train) -> Algorithm:
     """Builds FedPer. Server state, message and upload are a body; the memory is a head."""
 
@@ -43,5 +47,5 @@ def shared_body(model: ClientModel, local: Local) -> Algorithm:
         deploy=lambda body, head: Predictor({"body": body, "head": head}),
     )
     return Algorithm(averaging_server(model), (client,), averages=True).replacing(
-        init=lambda key, graph: model.init(key)["body"], needs=Needs(head=True)
+        init=lambda key, graph: model.init(key)["body"], needs=NEEDS
     )

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 
 from graphfl_jax.algorithms.fedavg import of_all_architectures
 from graphfl_jax.algorithms.knnper import features
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import (
     Algorithm,
     Array,
@@ -49,6 +50,8 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.settings import Choice, Real
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(labels=True, parts=True, head=True)
+
 
 class ClassMeans(NamedTuple):
     """Means of D numbers over the examples of each of C classes."""
@@ -57,6 +60,7 @@ class ClassMeans(NamedTuple):
     count: Array  # [C] int32, number of examples
 
 
+@facts(needs=NEEDS)
 def fedproto(
     models: tuple[ClientModel, ...],
     train: Train,
@@ -140,7 +144,7 @@ def fedproto(
         ),
     )
     clients = tuple(map(client, (*models, *unseen)))
-    return Algorithm(server, clients, needs=Needs(labels=True, parts=True, head=True))
+    return Algorithm(server, clients, needs=NEEDS)
 
 
 def empty(classes: int, size: int) -> ClassMeans:

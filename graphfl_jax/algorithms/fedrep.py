@@ -23,13 +23,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax.algorithms.fedper import shared_body
+from graphfl_jax.algorithms.fedper import NEEDS, shared_body
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, ClientModel, Metrics, Params
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.settings import Integer, Optimizer
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Integer
 from graphfl_jax.trainers import sgd_trainer
 
 
+@facts(needs=NEEDS)
 def fedrep(
     model: ClientModel,
     *,

@@ -42,14 +42,17 @@ import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import fedavg
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, ClientModel, Needs, Predictor
 from graphfl_jax.examples import Examples
 from graphfl_jax.settings import Choice
 from graphfl_jax.trainers import Train
 
 ABSENT = 1e-12
+NEEDS = Needs(labels=True, parts=True, head=True)
 
 
+@facts(needs=NEEDS)
 def fedrod(
     model: ClientModel,
     train: Train,
@@ -137,7 +140,7 @@ def fedrod(
         enroll=enroll,
         deploy=generic,
         personalize=personalize,
-        needs=Needs(labels=True, parts=True, head=True),
+        needs=NEEDS,
     )
 
 

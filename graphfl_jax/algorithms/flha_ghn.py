@@ -49,19 +49,22 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.method import facts, variant
 from graphfl_jax.algorithms.tuning import finetuned
 from graphfl_jax.core import (
     Algorithm,
     Array,
     Client,
     ClientModel,
+    Needs,
     Params,
     Predictor,
     Server,
 )
 from graphfl_jax.hypernets.architecture_ghn import GENERATORS
 from graphfl_jax.hypernets.layer_types import ModelGenerator
-from graphfl_jax.settings import Integer, Optimizer, Variant
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Integer, Variant
 from graphfl_jax.trainers import Train, epoch_trainer, sgd_trainer
 
 
@@ -81,7 +84,15 @@ class Joined(NamedTuple):
 
 SMALL = 100_000  # numbers of a tensor that is trained as a part of one vector
 
+NEEDS = Needs(layers=True)
+VALUES = {
+    "client_optimizer": "momentum",
+    "client_schedule": "cosine",
+    "hparams.client_lr": 0.009,
+}
 
+
+@facts(needs=NEEDS, values=VALUES)
 def flha_ghn(
     models: tuple[ClientModel, ...],
     train: Train,
@@ -223,8 +234,13 @@ def flha_ghn(
         admit=admit,
         adapt_new_clients=adapt_new_clients,
     )
-    algorithm = Algorithm(server, tuple(map(client_of, every, generates)), averages=True)
+    clients = tuple(map(client_of, every, generates))
+    algorithm = Algorithm(server, clients, needs=NEEDS, averages=True)
     if not flha_head_epochs:
         return algorithm
     refine = epoch_trainer(flha_head_optimizer, epochs=flha_head_epochs, batch_size=batch_size)
     return finetuned(algorithm, refine, tuning_part="head")
+
+
+flha_ghn_no_gnn = variant(flha_ghn, {"algorithm.ghn_depth": 0})
+flha_ghn_table = variant(flha_ghn, {"algorithm.flha_generator": "table"})

@@ -30,11 +30,15 @@ import jax
 import optax
 
 from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Predictor
 from graphfl_jax.settings import Real
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(labels=True)
 
+
+@facts(needs=NEEDS)
 def fml(
     models: tuple[ClientModel, ...],
     train: Train,
@@ -103,7 +107,7 @@ def fml(
     return Algorithm(
         averaging_server(shared),
         tuple(map(client, (*models, *unseen))),
-        needs=Needs(labels=True),
+        needs=NEEDS,
         averages=True,
     )
 

@@ -39,8 +39,8 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
 from graphfl_jax.devices import together
-from graphfl_jax.optimizers import polyak_sgd
-from graphfl_jax.settings import Choice, Integer, Optimizer, Real
+from graphfl_jax.optimizers import Optimizer, polyak_sgd
+from graphfl_jax.settings import Choice, Integer, Real
 from graphfl_jax.trainers import Train
 
 SCHEMES = ("neighbours", "random", "zero", "mean", "neighbour")  # of new clients' embeddings

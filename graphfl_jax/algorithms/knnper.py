@@ -28,12 +28,14 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Array, ClientModel, Params, Predictor
+from graphfl_jax.algorithms.method import facts
+from graphfl_jax.core import Algorithm, Array, ClientModel, Needs, Params, Predictor
 from graphfl_jax.evaluation import score_client
 from graphfl_jax.examples import Examples
 from graphfl_jax.settings import Integer, Part, Real
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(labels=True, head=True)
 BATCH = 512  # examples of a client that its model computes at once
 
 
@@ -76,6 +78,7 @@ def neighbours(
     return Neighbours(knnper_k, knnper_choices, knnper_lambda, knnper_scale)
 
 
+@facts(needs=NEEDS)
 def knnper(
     model: ClientModel, train: Train, *, neighbours: Annotated[Neighbours, Part(neighbours)]
 ) -> Algorithm:
@@ -90,7 +93,7 @@ def with_neighbours(algorithm: Algorithm, neighbours: Neighbours) -> Algorithm:
       algorithm: the method; all clients have one architecture, and outputs are logits.
       neighbours: settings of the mixture.
     """
-    client, needs = algorithm.client, algorithm.needs
+    client = algorithm.client
     model, own_predict = client.model, client.predict or client.model.predict
 
     def predict(predictor, x):
@@ -129,8 +132,10 @@ def with_neighbours(algorithm: Algorithm, neighbours: Neighbours) -> Algorithm:
     return algorithm.replacing(
         predict=predict,
         personalize=personalize,
-        needs=needs._replace(
-            labels=True, head=True, held_out="val" if neighbours.choices else needs.held_out
+        needs=algorithm.needs._replace(
+            labels=True,
+            head=True,
+            held_out="val" if neighbours.choices else algorithm.needs.held_out,
         ),
     )
 

@@ -19,10 +19,14 @@ clients that have not trained. A client that was never sampled is scored with it
 import jax
 
 from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Client, ClientModel, Needs, Predictor
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(head=True)
 
+
+@facts(needs=NEEDS)
 def lgfedavg(
     models: tuple[ClientModel, ...], train: Train, *, unseen: tuple[ClientModel, ...] = ()
 ) -> Algorithm:
@@ -55,7 +59,7 @@ def lgfedavg(
     first = models[0]
     clients = tuple(map(client, every))
     return Algorithm(averaging_server(first), clients, averages=True).replacing(
-        init=lambda key, graph: first.init(key)["head"], needs=Needs(head=True)
+        init=lambda key, graph: first.init(key)["head"], needs=NEEDS
     )
 
 

@@ -47,6 +47,7 @@ from graphfl_jax.algorithms.hyper import (
     server_fit,
     without_relations,
 )
+from graphfl_jax.algorithms.method import facts, variant
 from graphfl_jax.core import Algorithm, Array, ClientModel, Needs
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
@@ -59,6 +60,7 @@ from graphfl_jax.trainers import Train
 # Drawn in a round of a sparse graph: 240 ordered pairs of clients, and relations, which have a
 # small share in the loss. The time of a step grows with DRAWN_CLIENTS + 2 DRAWN_RELATIONS, the
 # clients that it encodes beside the cohort.
+NEEDS = Needs(relations=True)
 DRAWN_CLIENTS, DRAWN_RELATIONS = 16, 8
 
 
@@ -70,6 +72,7 @@ class Drawn(NamedTuple):
     clients: Array
 
 
+@facts(needs=NEEDS)
 def panacea(
     model: ClientModel,
     train: Train,
@@ -156,8 +159,11 @@ def panacea(
 
     functions = (relate, init, encode, generator.decode, penalty, draw)
     hyper = HyperNetwork(*functions, drawn_clients, encode_near)
-    needs = Needs(relations=True)
-    return hyper_federation(model, train, hyper, fit).replacing(needs=needs)
+    return hyper_federation(model, train, hyper, fit).replacing(needs=NEEDS)
+
+
+panacea_gn = variant(panacea, {"hparams.lambda_d": 0.0})
+panacea_mean = variant(panacea, {"algorithm.layer": "mean", "hparams.embedding_dropout": 0.0})
 
 
 def panacea_mlp(

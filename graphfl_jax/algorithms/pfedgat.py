@@ -56,6 +56,7 @@ import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.attention import ATTENTIONS, Attention, log_shares
+from graphfl_jax.algorithms.method import facts, variant
 from graphfl_jax.core import (
     Algorithm,
     Array,
@@ -69,9 +70,11 @@ from graphfl_jax.core import (
 from graphfl_jax.data import relations
 from graphfl_jax.evaluation import score_client
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.settings import Optimizer, Real, Switch, Variant
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Real, Switch, Variant
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(held_out="val")
 ROWS = 32  # validation examples whose loss is computed at once
 
 
@@ -134,6 +137,7 @@ FEEDBACK = {"gradient": gradient, "update": update, "spsa": spsa}
 # -------------------------------------------------------------------------- the method
 
 
+@facts(needs=NEEDS, values={"algorithm.paper_mode": False})
 def pfedgat(
     model: ClientModel,
     train: Train,
@@ -294,7 +298,13 @@ def pfedgat(
         deploy=lambda sent, memory: Predictor(sent[0]),  # messages and uploads begin with one
         untrained=untrained,
     )
-    return Algorithm(server, (client,), needs=Needs(held_out=feedback.held_out))
+    return Algorithm(server, (client,), needs=NEEDS._replace(held_out=feedback.held_out))
+
+
+ADAM = {"server_optimizer": "adam", "hparams.server_lr": 0.2}
+pfedgat_v2 = variant(pfedgat, {"algorithm.attention": "v2"})
+pfedgat_direct = variant(pfedgat, {"algorithm.attention": "direct", **ADAM})
+pfedgat_dot = variant(pfedgat, {"algorithm.attention": "dot", **ADAM})
 
 
 def held_out_loss(model: ClientModel, params: Params, examples: Examples | Windows) -> Array:

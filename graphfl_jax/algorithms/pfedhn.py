@@ -27,6 +27,7 @@ from graphfl_jax.algorithms.hyper import (
     server_fit,
     without_relations,
 )
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import Output, output_layer
 from graphfl_jax.models.mlp import MLP
@@ -34,6 +35,7 @@ from graphfl_jax.settings import Integer, Part
 from graphfl_jax.trainers import Train
 
 
+@facts(values={"client_optimizer": "momentum", "server_optimizer": "momentum"})
 def pfedhn(
     model: ClientModel,
     train: Train,

@@ -35,6 +35,7 @@ from graphfl_jax.algorithms.hyper import (
     server_fit,
     without_relations,
 )
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.algorithms.pfedhn import keep_unsampled
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import output_layer
@@ -43,6 +44,7 @@ from graphfl_jax.settings import Integer, Part
 from graphfl_jax.trainers import Train
 
 
+@facts(values={"client_optimizer": "momentum", "server_optimizer": "momentum"})
 def pfedhn_het(
     models: tuple[ClientModel, ...],
     train: Train,

@@ -42,6 +42,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
 from graphfl_jax import tree
+from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import (
     Algorithm,
     Array,
@@ -58,6 +59,7 @@ from graphfl_jax.devices import together
 from graphfl_jax.settings import Choice, Integer, Part, Real
 from graphfl_jax.trainers import Train
 
+NEEDS = Needs(relations=True)
 RULES = ("intended", "as_released")
 DEGREE = 30  # largest number of learned relations of a client
 EMBEDDING = 10  # size of the embeddings that relations are learned with
@@ -98,6 +100,7 @@ def smoothing(
     return Smoothing(sfl_layers, sfl_rule, sfl_lambda, sfl_share)
 
 
+@facts(needs=NEEDS)
 def sfl(
     model: ClientModel, train: Train, *, smoothing: Annotated[Smoothing, Part(smoothing)]
 ) -> Algorithm:
@@ -206,9 +209,10 @@ def _with_relations(model, train, smoothing, propagation):
         personalize=lambda message, memory, data, key: Predictor(message[0]),
         untrained=lambda message, memory: message[1:],  # local training starts from w
     )
-    return Algorithm(server, (client,), needs=Needs(relations=True))
+    return Algorithm(server, (client,), needs=NEEDS)
 
 
+@facts(needs=NEEDS)
 def sfl_star(
     model: ClientModel,
     train: Train,

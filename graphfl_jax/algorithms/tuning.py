@@ -21,10 +21,12 @@ import jax
 import optax
 
 from graphfl_jax.core import Algorithm
-from graphfl_jax.settings import Integer, Optimizer
+from graphfl_jax.optimizers import Optimizer
+from graphfl_jax.settings import Integer
 from graphfl_jax.trainers import Trainer, epoch_trainer, sgd_trainer
 
-PARTS = ("whole", "head", "new_head")
+# Parts of a client's model, each with what a tuned method's name ends with.
+PARTS = {"whole": "-finetune", "head": "-finetune-head", "new_head": "-simple-tuning"}
 
 
 def tuning_trainer(

@@ -34,15 +34,16 @@ def methods() -> Iterator[Row]:
     """The name, the description and the paper of each method."""
     for name, values in configs.methods().items():
         algorithm = values["algorithm.name"]
-        factory = ALGORITHMS[algorithm]
+        factory, common, _ = ALGORITHMS[algorithm]
         module = inspect.getmodule(factory)
         title, *blocks = inspect.getdoc(module).split("\n\n")
         description = " ".join(title.split())
         if module.__name__.rpartition(".")[2] != algorithm:  # one of several in a file
             description += f" {_first_sentence(factory).removeprefix('Builds ')}"
-        others = {field: value for field, value in values.items() if value != algorithm}
-        if name.replace("-", "_") != algorithm and others:
-            text = ", ".join(f"{field}={value}" for field, value in others.items())
+        common = {"algorithm.name": algorithm, **common}
+        special = {field: v for field, v in values.items() if field not in common}
+        if special:
+            text = ", ".join(f"{field}={value}" for field, value in special.items())
             description += f" Here with {text}."
         paper = blocks[0] if blocks and not blocks[0].startswith((" ", "Departures")) else ""
         yield name, description, " ".join(paper.split())

@@ -33,7 +33,6 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 import graphfl_jax
-from graphfl_jax.build import variant_of
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
@@ -57,6 +56,7 @@ from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.common.view_files import write_views
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.published import Score, published
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models

@@ -1,64 +1,48 @@
-"""Methods, and how the configuration of a method on a data set is made."""
+"""Methods by name, and how the configuration of a method on a data set is made."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.configs.fields import NOTHING
-from graphfl_jax.configs.values import configuration
+from graphfl_jax.algorithms import ALGORITHMS, FILES, VARIANTS
+from graphfl_jax.algorithms.tuning import PARTS
+from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.values import configuration, values_of
+from graphfl_jax.declarations import NOTHING
 from graphfl_jax.settings import perhaps
 
-FLHA = {
-    "algorithm.name": "flha_ghn",
-    "client_optimizer": "momentum",
-    "client_schedule": "cosine",
-    "hparams.client_lr": 0.009,
-}
-
-ADAM = {"server_optimizer": "adam", "hparams.server_lr": 0.2}
-# Values that make a method, beyond its algorithm.
-VARIANTS = {
-    "pfedhn": {"client_optimizer": "momentum", "server_optimizer": "momentum"},
-    "pfedhn-het": {"client_optimizer": "momentum", "server_optimizer": "momentum"},
-    "flha-ghn": FLHA,
-    "flha-ghn-no-gnn": FLHA | {"algorithm.ghn_depth": 0},
-    "flha-ghn-table": FLHA | {"algorithm.flha_generator": "table"},
-    "panacea-gn": {"algorithm.name": "panacea", "hparams.lambda_d": 0.0},
-    "panacea-mean": {
-        "algorithm.name": "panacea",
-        "algorithm.layer": "mean",
-        "hparams.embedding_dropout": 0.0,
-    },
-    "fedavg-finetune": {"algorithm.name": "fedavg", "tuning.part": "whole"},
-    "pfedgat-v2": {"algorithm.name": "pfedgat", "algorithm.attention": "v2"},
-    "pfedgat-direct": {"algorithm.name": "pfedgat", "algorithm.attention": "direct"} | ADAM,
-    "pfedgat-dot": {"algorithm.name": "pfedgat", "algorithm.attention": "dot"} | ADAM,
-}
-
-# Methods that need one label per example: other tasks than classification refuse them.
-CLASSIFIERS = (
-    *("fedrod", "knnper"),
-    *("fedproto", "feddistill", "fml", "fedgh", "distillation"),
-)
-# Methods that need a client model that describes its layers.
-LAYERED = ("flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table")
-# Algorithms that train on validation examples, and the share of these.
-VALIDATED = {"pfedgat": {"data.val_fraction": 0.1}}
+TUNING = "tuning.part"
+# Settings of the data for methods that train on a split of it.
+SPLITS = {"val": {"data.val_fraction": 0.1}}
 
 
 def methods() -> dict[str, dict[str, Any]]:
-    """The values of fields that make each method, by its name: all algorithms and variants."""
-    made = {name.replace("_", "-"): {"algorithm.name": name} for name in ALGORITHMS}
-    for name, values in VARIANTS.items():
-        made[name] = made.get(name, {}) | values
-    return made
+    """The values of fields that make each method, by its name: all algorithms and variants.
+
+    The order is that of the colours in plots.
+    """
+    values = {}
+    for name in dict.fromkeys([*FILES, *ALGORITHMS]):
+        method = ALGORITHMS.get(name) or VARIANTS[name]
+        algorithm = name if name in ALGORITHMS else method.factory.__name__
+        values[name.replace("_", "-")] = {"algorithm.name": algorithm, **method.values}
+    return values
+
+
+def needing(need: str) -> list[str]:
+    """The names of the methods that need something, a field of `core.Needs`."""
+    return [
+        name
+        for name, values in methods().items()
+        if getattr(ALGORITHMS[values["algorithm.name"]].needs, need)
+    ]
 
 
 def for_any_task() -> list[str]:
     """The names of the methods that fit every task with every client model."""
-    return [name for name in methods() if name not in (*CLASSIFIERS, *LAYERED)]
+    special = {*needing("labels"), *needing("layers")}
+    return [name for name in methods() if name not in special]
 
 
 def configured(
@@ -83,6 +67,47 @@ def configured(
     if not isinstance(method, str) or method not in known:
         near = perhaps(str(method), known)
         raise ValueError(f"method={method!r} is unknown{near}; choose from {', '.join(known)}")
+    values = known[method]
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
-    settings = VALIDATED.get(known[method]["algorithm.name"], {}) | dict(settings)
-    return configuration(known[method] | {"data.name": data} | hparams, settings)
+    split = ALGORITHMS[values["algorithm.name"]].needs.held_out
+    settings = {**SPLITS.get(split, {}), **settings}
+    return configuration(values | {"data.name": data} | hparams, settings)
+
+
+def variant_of(config: ConfigDict) -> str:
+    """The name that results give a configuration's method.
+
+    It is the one of `methods` whose defining values the configuration has. Learning rates
+    define none. Where a value departs from those of all variants, the name of the nearest is
+    followed by it, as in "panacea+layer=mean"; it is then no name of `methods`. A suffix states
+    the fine-tuned part, see `PARTS`.
+    """
+    values, _ = values_of(config)
+    algorithm = values["algorithm.name"]
+    variants = {
+        name: defined
+        for name, defined in methods().items()
+        if defined["algorithm.name"] == algorithm and TUNING not in defined
+    }
+    fields = {field for defined in variants.values() for field in defined}
+    declared = fields_of(values)
+
+    def departs(field, defined):
+        value = values[field]
+        if field in defined:
+            return value != defined[field]
+        if field.startswith("algorithm."):
+            return value != declared[field].default
+        # A float of which no variant defines the value is free, and so is an optimiser.
+        defining = {other[field] for other in variants.values() if field in other}
+        return field.startswith("hparams.") and value in defining
+
+    def departures(defined):
+        names = sorted(field for field in fields & values.keys() if not field.endswith("_lr"))
+        return [field for field in names if departs(field, defined)]
+
+    nearest = min(variants, key=lambda name: len(departures(variants[name])))
+    name = nearest + PARTS.get(values[TUNING], "")
+    for field in departures(variants[nearest]):
+        name += f"+{field.rpartition('.')[2]}={values[field]}"
+    return name

@@ -14,8 +14,7 @@ MOMENTUM = {"client_momentum": 0.9, "client_weight_decay": 5e-5, "client_clip": 
 PFEDHN = MOMENTUM | {"client_lr": 0.03, "server_lr": 0.1}
 FAST = ("fedavg", "sfl-star", "fedrod", "knnper", "fedah", "pfedgat", "pfedgat-v2")
 METHODS = {
-    **{name: {"client_lr": 0.4} for name in base.methods() if name not in base.LAYERED},
-    **{name: {"client_lr": 0.8} for name in FAST},
+    **dict.fromkeys(FAST, {"client_lr": 0.8}),
     "local": {"client_lr": 0.2},
     "fedavg-finetune": {"client_lr": 0.8, "tuning_lr": 0.05},
     "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
@@ -23,7 +22,7 @@ METHODS = {
     "scaffold": {"client_lr": 0.1},
     "pfedhn": PFEDHN,
     "pfedhn-het": PFEDHN,
-    **{name: MOMENTUM | {"client_horizon": float(ROUNDS)} for name in base.LAYERED},
+    **dict.fromkeys(base.needing("layers"), MOMENTUM | {"client_horizon": float(ROUNDS)}),
 }
 # Plain gradient descent with clipped gradients. Without, it diverges on clients of two classes.
 CLIPPED = {
@@ -37,6 +36,7 @@ SETTINGS = CLIPPED | {
     "data.neighbours": 3,
     "model.name": "lenet",
     "cohort_size": 10,
+    "hparams.client_lr": 0.4,
     "rounds": ROUNDS,
     "eval_every": 5,
     "checkpoint_every": 10,
@@ -51,5 +51,5 @@ def configured(method: str, data: str, **settings) -> ConfigDict:
       data: the name of the data set.
       **settings: further settings by name, with __ for the dots.
     """
-    own = {name.replace("__", "."): value for name, value in settings.items()}
-    return base.configured(method, data, tuned=METHODS, settings=SETTINGS | own)
+    dotted = {name.replace("__", "."): value for name, value in settings.items()}
+    return base.configured(method, data, tuned=METHODS, settings=SETTINGS | dotted)

@@ -14,28 +14,33 @@ from graphfl_jax.configs import base
 
 # docs/developer/decisions.md lists the floats that were chosen on validation. The others were
 # not searched.
+PANACEA = {"server_lr": 0.0003}
+FIRST = {"client_lr": 0.1}
 METHODS = {
-    "panacea": {"client_lr": 0.001, "server_lr": 0.0003, "lambda_d": 0.01},
-    "panacea-gn": {"client_lr": 0.001, "server_lr": 0.0003},
-    "panacea-mean": {"client_lr": 0.001, "server_lr": 0.0003, "lambda_d": 0.01},
-    "panacea-mlp": {"client_lr": 0.001, "server_lr": 0.0003},
-    "pfedhn": {"client_lr": 0.001, "server_lr": 0.003},
-    "fedavg": {"client_lr": 0.001},
-    "fedavg-finetune": {"client_lr": 0.001, "tuning_lr": 0.001},
-    "fedprox": {"client_lr": 0.001, "mu": 0.001},
+    "panacea": {**PANACEA, "lambda_d": 0.01},
+    "panacea-gn": PANACEA,
+    "panacea-mean": {**PANACEA, "lambda_d": 0.01},
+    "panacea-mlp": PANACEA,
+    "pfedhn": {"server_lr": 0.003},
+    "pfedhn-het": FIRST,
+    "fedavg-finetune": {"tuning_lr": 0.001},
+    "fedprox": {"mu": 0.001},
     "scaffold": {"client_lr": 0.01},
-    "fedavgm": {"client_lr": 0.001, "server_lr": 0.1},
-    "fedadam": {"client_lr": 0.001, "server_lr": 0.001},
-    "fedyogi": {"client_lr": 0.001, "server_lr": 0.001},
-    "fedper": {"client_lr": 0.001},
-    "fedrep": {"client_lr": 0.001},
-    "fedah": {"client_lr": 0.001},
+    "fedavgm": {"server_lr": 0.1},
+    "fedadam": {"server_lr": 0.001},
+    "fedyogi": {"server_lr": 0.001},
     "perfedavg": {"client_lr": 0.01, "perfedavg_alpha": 0.01},
     "pfedme": {"client_lr": 0.01, "pfedme_lr": 0.01},
-    "ditto": {"client_lr": 0.001, "ditto_lambda": 0.1},
-    "sfl": {"client_lr": 0.001, "sfl_lambda": 0.1},
-    "sfl-star": {"client_lr": 0.001, "sfl_lambda": 0.1},
-    "local": {"client_lr": 0.001},
+    "ditto": {"ditto_lambda": 0.1},
+    "sfl": {"sfl_lambda": 0.1},
+    "sfl-star": {"sfl_lambda": 0.1},
+    "fedamp": FIRST,
+    "heurfedamp": FIRST,
+    "cfl": FIRST,
+    "lgfedavg": FIRST,
+    "heterofl": FIRST,
+    **dict.fromkeys(("pfedgat", "pfedgat-v2", "pfedgat-direct", "pfedgat-dot"), FIRST),
+    **dict.fromkeys(base.needing("labels"), FIRST),
 }
 
 
@@ -45,6 +50,7 @@ METHODS = {
 # SGD diverges at the learning rates at which it learns.
 SETTINGS = {
     "model.name": "gru",
+    "hparams.client_lr": 0.001,
     "eval_every": 200,
     "eval.points": ("P",),
     "eval.splits": ("val",),

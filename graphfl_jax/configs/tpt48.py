@@ -14,30 +14,26 @@ from graphfl_jax.configs import base
 
 # Chosen on validation; see docs/developer/decisions.md.
 METHODS = {
-    "panacea": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.1},
-    "panacea-gn": {"client_lr": 0.1, "server_lr": 0.1},
-    "panacea-mean": {"client_lr": 0.1, "server_lr": 0.1, "lambda_d": 0.3},
-    "panacea-mlp": {"client_lr": 0.1, "server_lr": 0.1},
+    "panacea": {"server_lr": 0.1, "lambda_d": 0.1},
+    "panacea-gn": {"server_lr": 0.1},
+    "panacea-mean": {"server_lr": 0.1, "lambda_d": 0.3},
+    "panacea-mlp": {"server_lr": 0.1},
     "pfedhn": {"client_lr": 0.03, "server_lr": 0.03},
-    "fedavg": {"client_lr": 0.1},
-    "fedavg-finetune": {"client_lr": 0.1, "tuning_lr": 0.1},
+    "fedavg-finetune": {"tuning_lr": 0.1},
     "fedprox": {"client_lr": 0.03, "mu": 0.001},
-    "scaffold": {"client_lr": 0.1},
-    "fedavgm": {"client_lr": 0.1, "server_lr": 0.1},
-    "fedadam": {"client_lr": 0.1, "server_lr": 0.01},
-    "fedyogi": {"client_lr": 0.1, "server_lr": 0.01},
-    "fedper": {"client_lr": 0.1},
-    "fedrep": {"client_lr": 0.1},
-    "fedah": {"client_lr": 0.1, "fedah_eta": 100.0},
-    "perfedavg": {"client_lr": 0.1, "perfedavg_alpha": 0.1},
+    "fedavgm": {"server_lr": 0.1},
+    "fedadam": {"server_lr": 0.01},
+    "fedyogi": {"server_lr": 0.01},
+    "fedah": {"fedah_eta": 100.0},
+    "perfedavg": {"perfedavg_alpha": 0.1},
     "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.1},
-    "ditto": {"client_lr": 0.1, "ditto_lambda": 0.1},
-    "sfl": {"client_lr": 0.1, "sfl_lambda": 0.1},
-    "sfl-star": {"client_lr": 0.1, "sfl_lambda": 0.1},
-    "local": {"client_lr": 0.1},
+    "ditto": {"ditto_lambda": 0.1},
+    "sfl": {"sfl_lambda": 0.1},
+    "sfl-star": {"sfl_lambda": 0.1},
 }
+SETTINGS = {"hparams.client_lr": 0.1}
 
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "tpt48", tuned=METHODS)
+    return base.configured(method, "tpt48", tuned=METHODS, settings=SETTINGS)

@@ -2,14 +2,13 @@
 
 import functools
 import json
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.configs.fields import NOTHING, field_names, fields_of, not_read
-from graphfl_jax.configs.renamed import current
+from graphfl_jax.configs.fields import field_names, fields_of, not_read
+from graphfl_jax.declarations import NOTHING, Setting
 
 FLOATS = "hparams."  # fields whose values are traced
 
@@ -83,7 +82,6 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     Raises:
       ValueError: as `configuration`.
     """
-    changes = dict(current_field(name, value) for name, value in changes.items())
     values, defaults = values_of(config)
     before = fields_of(values, defaults)
     kept = {
@@ -127,9 +125,7 @@ def adjusted(
     Raises:
       ValueError: a value is outside its range, or a text is not of its field's type.
     """
-    texts = dict(current_field(name, text) for name, text in texts.items())
-    changes = dict(current_field(name, value) for name, value in changes.items())
-    pending = texts | changes
+    pending = {**texts, **changes}
     while pending:
         fields = fields_of(*values_of(config))
         ready = {
@@ -144,7 +140,7 @@ def adjusted(
     return config, pending
 
 
-def parse(name: str, text: str, setting: Any) -> Any:
+def parse(name: str, text: str, setting: Setting) -> Any:
     """The value of a field from text.
 
     Raises:
@@ -159,16 +155,15 @@ def parse(name: str, text: str, setting: Any) -> Any:
 
 
 def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a configuration that was written earlier, perhaps by an older release.
+    """The values of a configuration that was written earlier, perhaps by an older version.
 
-    Names of older releases become today's, fields that nothing reads are dropped, and fields
-    that did not exist yet have their defaults.
+    Fields that nothing reads are dropped, and fields that did not exist yet have their
+    defaults.
     """
-    renamed = dict(current(name, value) for name, value in values.items())
-    fields = fields_of({name: v for name, v in renamed.items() if v is not None})
+    fields = fields_of({name: value for name, value in values.items() if value is not None})
     found = {}
     for name, field in fields.items():
-        value = renamed.get(name, field.default)
+        value = values.get(name, field.default)
         found[name] = tuple(value) if isinstance(value, list) else value
     return found
 
@@ -188,16 +183,3 @@ def structure(config: ConfigDict, *, without: set[str]) -> str:
     values, _ = values_of(config)
     floats = {name for name in values if name.startswith(FLOATS)}
     return as_text(values, without=without | floats) + json.dumps(sorted(floats - without))
-
-
-def current_field(name: str, value: Any) -> tuple[str, Any]:
-    """The current name and value of a field, with a warning for an old one."""
-    new = current(name, value)
-    if new != (name, value):
-        warnings.warn(
-            f"{name}={value} is now {new[0]}={new[1]}; the old form will not work in the next "
-            f"release",
-            FutureWarning,
-            stacklevel=4,
-        )
-    return new

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.configs.fields import CHOICES
+from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, flat, recorded, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint, description, models, views
@@ -99,7 +99,8 @@ class RunFolder:
         before = recorded(flat(config_in(self.path)))
         now, _ = values_of(self.config)
         fields = (before.keys() | now.keys()) - FREE_ON_RESUME
-        for field in sorted(fields, key=lambda one: (one not in CHOICES, one)):
+        choosing = choices()
+        for field in sorted(fields, key=lambda field: (field not in choosing, field)):
             if before.get(field) != now.get(field):
                 raise ValueError(
                     f"{field}={now.get(field)!r} differs from {before.get(field)!r} in the run "

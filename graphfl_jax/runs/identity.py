@@ -33,7 +33,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.configs.values import as_text, flat
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
@@ -130,9 +130,10 @@ def digests_of_code(
     }
 
 
-def registered(registries: Iterable[Mapping[str, Callable]]) -> list[Callable]:
+def registered(registries: Iterable[Mapping[str, Callable | Method]]) -> list[Callable]:
     """The functions in registries."""
-    return [function for registry in registries for function in registry.values()]
+    parts = [part for registry in registries for part in registry.values()]
+    return [part.factory if isinstance(part, Method) else part for part in parts]
 
 
 def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:

@@ -23,7 +23,8 @@ from ml_collections import ConfigDict
 from safetensors.numpy import save
 
 from graphfl_jax import tree
-from graphfl_jax.build import Experiment, variant_of
+from graphfl_jax.build import Experiment
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations

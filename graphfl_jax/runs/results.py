@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import Experiment, variant_of
+from graphfl_jax.build import Experiment
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated

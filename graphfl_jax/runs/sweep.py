@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs.fields import NOTHING
-from graphfl_jax.configs.values import adjusted, current_field, structure, values_of
+from graphfl_jax.configs.values import adjusted, structure, values_of
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.declarations import NOTHING
 from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, fields_text, run_trials, with_seed
 
@@ -94,7 +94,6 @@ def groups_of(
     """
     by_structure, read, unread = {}, set(), {}
     for point in points:
-        point = dict(current_field(field, value) for field, value in point.items())
         _check_fields(point)
         config, left = configure(point)
         own = {field: value for field, value in point.items() if field not in left}

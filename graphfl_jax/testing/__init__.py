@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from graphfl_jax.configs.base import methods
-from graphfl_jax.configs.fields import NOTHING
+from graphfl_jax.declarations import NOTHING
 from graphfl_jax.settings import Choice
 from graphfl_jax.testing import combinations, rounds
 from graphfl_jax.testing.subject import LeftOut, Subject

@@ -9,9 +9,9 @@ import numpy as np
 
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Cohort
+from graphfl_jax.declarations import parameters
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import checkpoint, fleet, models, single
-from graphfl_jax.settings import parameters
 from graphfl_jax.testing.subject import (
     STEPS,
     LeftOut,
@@ -96,7 +96,7 @@ def new_clients_join_and_train(
     """
     experiment, program = subject.joining(graph)
     held_out = experiment.federation
-    taken = parameters(ALGORITHMS[subject.config().algorithm.name])
+    taken = parameters(ALGORITHMS[subject.config().algorithm.name].factory)
     own = (one.declaration.rate for one in taken if one.name == "new_client_optimizer")
     rates = {name: subject.fast for name in ("client_lr", *own)}
     given = (fixed_key(), floats(experiment.hparams, **rates))

@@ -9,10 +9,10 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, build_experiment
-from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.configs.values import changed
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.declarations import NOTHING
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.program import Program, make_program
 from graphfl_jax.robustness.attacks import with_attack_order

@@ -13,14 +13,14 @@ PACKAGE = REPOSITORY / "graphfl_jax"
 COMMANDS = PACKAGE / "commands"
 # A layer imports layers above it in this list, and itself.
 LAYERS = [
-    {"architecture", "examples", "settings"},
-    {"core"},
-    {"tree", "memory", "devices", "trainers", "metrics", "optimizers"},
+    {"architecture", "examples", "declarations"},
+    {"core", "settings"},
+    {"tree", "memory", "devices", "metrics", "optimizers"},
+    {"trainers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},
     {"program", "algorithms"},
     {"configs"},
-    {"factories"},
     {"fit"},
     {"build"},
     {"register"},

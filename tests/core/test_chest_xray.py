@@ -13,7 +13,7 @@ from PIL import Image
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import changed, chest_xray
-from graphfl_jax.configs.base import CLASSIFIERS
+from graphfl_jax.configs.base import needing
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import chest_xray as data
 from graphfl_jax.data import drawn_patterns, federation, label_skew, relations
@@ -285,7 +285,7 @@ def test_a_shared_split_can_be_chosen_and_left_out():
         build_experiment(config, several_labels(shared=False))
 
 
-@pytest.mark.parametrize("method", CLASSIFIERS)
+@pytest.mark.parametrize("method", needing("labels"))
 def test_methods_that_need_one_label_per_example_are_refused(method):
     message = (
         f"^algorithm.name='{method}' needs labels, one per example, and toy is a multi-label "

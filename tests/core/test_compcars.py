@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from graphfl_jax.data import compcars, drawn_cars, photographs
-from graphfl_jax.settings import parameters
+from graphfl_jax.declarations import parameters
 
 PER_CLIENT = 5  # images of a client in the folder `tree`; one of them is for test
 

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from graphfl_jax import tree
-from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.ditto import ditto
 from graphfl_jax.algorithms.fedah import OwnHead, fedah
@@ -954,7 +954,7 @@ def needing(needs, monkeypatch):
     def factory(model: ClientModel, train: Train) -> Algorithm:
         return fedavg(model, train).replacing(needs=needs)
 
-    monkeypatch.setitem(ALGORITHMS, "fedavg", factory)
+    monkeypatch.setitem(ALGORITHMS, "fedavg", Method(factory))
 
 
 def without_relations(federation):

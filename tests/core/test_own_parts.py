@@ -36,7 +36,7 @@ SIZES = ["--config.rounds=2", "--config.eval_every=2", "--config.local_steps=2"]
 @pytest.fixture(autouse=True)
 def nothing_stays(monkeypatch):
     """What a test registers is forgotten."""
-    monkeypatch.setattr(register, "OWN", dict(register.OWN))
+    monkeypatch.setattr(register, "REGISTERED", dict(register.REGISTERED))
     kept = {kind: dict(registry) for kind, registry in register.REGISTRIES.items()}
     yield
     for kind, registry in register.REGISTRIES.items():

@@ -26,7 +26,8 @@ from experiments.paper.table_text import (
     table_row,
 )
 from experiments.paper.tables import TABLES
-from graphfl_jax.build import build_experiment, load_federation, variant_of
+from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.configs import (
@@ -40,7 +41,7 @@ from graphfl_jax.configs import (
     pems_bay,
     tpt48,
 )
-from graphfl_jax.configs.base import CLASSIFIERS, LAYERED, VALIDATED
+from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.published import PUBLISHED, published
 from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.models import gru
@@ -58,7 +59,8 @@ def fitting(file):
     """The methods that fit the task and the client model of a file."""
     if file in REGRESSIONS and file not in PERCEPTRONS:
         return for_any_task()
-    unfit = [*CLASSIFIERS] * (file in REGRESSIONS) + [*LAYERED] * (file not in PERCEPTRONS)
+    unfit = needing("labels") if file in REGRESSIONS else []
+    unfit += needing("layers") if file not in PERCEPTRONS else []
     return [method for method in methods() if method not in unfit]
 
 
@@ -89,7 +91,7 @@ def federation_of(file, config):
     Only methods that train on validation examples take some of the training examples for them.
     """
     settings = config.data.to_dict()
-    validated = config.algorithm.name in VALIDATED and file is not custom
+    validated = variant_of(config) in needing("held_out") and file is not custom
     if (file, validated) not in LOADED:
         LOADED[file, validated] = settings, load_federation(config)
     expected, federation = LOADED[file, validated]
@@ -119,11 +121,11 @@ def test_every_configuration_builds_the_method_of_its_name(file, method, user_fi
     config, experiment = built(file, method, user_file)
     name = method.removesuffix("-full")
     assert variant_of(config) == name
-    needs = experiment.build(experiment.hparams, 0).needs
-    assert needs.labels == (name in CLASSIFIERS)
+    stated = ALGORITHMS[config.algorithm.name].needs
+    assert experiment.build(experiment.hparams, 0).needs == stated
 
 
-@pytest.mark.parametrize("method", LAYERED)
+@pytest.mark.parametrize("method", needing("layers"))
 def test_a_method_that_generates_layers_is_refused_with_a_model_without_any(method, user_file):
     with pytest.raises(ValueError) as refused:
         built(metr_la, method, user_file)
@@ -134,7 +136,7 @@ def test_a_method_that_generates_layers_is_refused_with_a_model_without_any(meth
 
 
 @pytest.mark.parametrize("file", [tpt48, metr_la])
-@pytest.mark.parametrize("method", CLASSIFIERS)
+@pytest.mark.parametrize("method", needing("labels"))
 def test_a_method_that_needs_labels_is_refused_on_a_regression(file, method, user_file):
     with pytest.raises(ValueError) as refused:
         built(file, method, user_file)

@@ -11,6 +11,7 @@ from experiments.paper import flha_figures, flha_unseen
 from experiments.paper.configurations import paper_config
 from experiments.paper.flha import (
     CLIENTS,
+    LAYERED,
     PLAIN,
     RESIDUAL,
     SIZES,
@@ -36,10 +37,10 @@ from experiments.paper.flha_text import (
     with_drops,
 )
 from graphfl_jax import configs
-from graphfl_jax.build import arrange, build_experiment, variant_of
+from graphfl_jax.build import arrange, build_experiment
 from graphfl_jax.commands.common.plots import draw_panels
 from graphfl_jax.configs import changed
-from graphfl_jax.configs.base import LAYERED
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
 from graphfl_jax.models.architectures import architectures

@@ -36,9 +36,9 @@ from experiments.paper.pfedgat_text import (
     with_averages,
 )
 from experiments.paper.row_text import sizes
-from graphfl_jax.build import variant_of
 from graphfl_jax.commands.common.plots import draw_panels, draw_shares
 from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs.base import variant_of
 from graphfl_jax.runs.batch import Outcome
 from tests.commands import launched, shrunk, tiny
 from tests.core.test_images import write_cifar

@@ -10,8 +10,9 @@ import pytest
 from experiments.bench import varied, with_method
 from experiments.benchmarks import scaling
 from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player
-from graphfl_jax.build import build_experiment, variant_of
+from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import methods
+from graphfl_jax.configs.base import variant_of
 from tests.commands import launched_small
 from tests.federations import small_config, two_clusters
 

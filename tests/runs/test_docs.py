@@ -14,7 +14,7 @@ import pytest
 
 import graphfl_jax
 from experiments.common import pages
-from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms import ALGORITHMS, method_of
 from graphfl_jax.commands import COMMANDS
 from graphfl_jax.configs import fields
 from graphfl_jax.configs.__main__ import reference
@@ -37,7 +37,6 @@ FORBIDDEN = (
 WITHOUT_FLAGS = {"list", "completion"}
 # Files that must name them.
 EXEMPT = {
-    ROOT / "graphfl_jax/configs/renamed.py",
     ROOT / "graphfl_jax/commands/sweeping/tpe.py",  # methods of Optuna
     Path(__file__),
 }
@@ -87,7 +86,6 @@ import graphfl_jax.commands.common.plots, graphfl_jax.commands.common.statistics
 from absl import app
 
 FLAGS = command_line.FLAGS
-warnings.simplefilter("error", FutureWarning)  # old names of fields
 
 
 def check(command, module, words):
@@ -362,7 +360,7 @@ def skeleton(monkeypatch):
     spec = importlib.util.spec_from_file_location("skeleton", DOCS / "developer/skeleton.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setitem(ALGORITHMS, "skeleton", module.skeleton)
+    monkeypatch.setitem(ALGORITHMS, "skeleton", method_of(module.skeleton))
     return module
 
 

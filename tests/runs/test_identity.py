@@ -16,7 +16,8 @@ import graphfl_jax
 from experiments.paper import cached_runs as cache
 from experiments.paper.cached_runs import Cache, cached_runs
 from graphfl_jax import register
-from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms import ALGORITHMS, Method
+from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.build import arrange
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
@@ -157,7 +158,7 @@ def test_functions_of_the_user_have_the_digests_of_their_files(tmp_path, monkeyp
     assert identity.digests_of_code()["callables"] == {}
     own = own_method(tmp_path / "mine.py", 1)
     before = identity.digests_of_code(callables=[functools.partial(own, 3)])["callables"]
-    monkeypatch.setitem(ALGORITHMS, "own", own)
+    monkeypatch.setitem(ALGORITHMS, "own", Method(own))
     assert identity.digests_of_code()["callables"] == before
     assert list(before) == ["mine.py"]
     own_method(tmp_path / "mine.py", 2)
@@ -176,7 +177,7 @@ def test_a_file_that_is_edited_after_a_registration_keeps_its_digest(tmp_path):
             file.write_text(file.read_text() + "# edited\n")
             assert identity.digests_outside([own])["mine.py"] == found[-1]
     finally:
-        del ALGORITHMS["own"], register.OWN["algorithm", "own"], register.FILES[file]
+        del ALGORITHMS["own"], register.REGISTERED["algorithm", "own"], register.FILES[file]
     assert found[0] != found[1]
 
 
@@ -197,14 +198,14 @@ def test_a_resumed_run_names_the_file_that_it_lacks():
 def test_a_function_that_wraps_one_of_the_package_is_the_users():
     """The wrapper has the name and the module of the package's function."""
 
-    @functools.wraps(ALGORITHMS["fedavg"])
+    @functools.wraps(fedavg)
     def own(*args, **options):
-        return ALGORITHMS["fedavg"](*args, **options)
+        return fedavg(*args, **options)
 
     assert own.__module__ == "graphfl_jax.algorithms.fedavg"
     for mine in (own, functools.partial(own), functools.cache(own), Own, Own(), Own().__call__):
         assert list(identity.digests_outside([mine])) == ["test_identity.py"]
-    assert identity.digests_outside([functools.cache(ALGORITHMS["fedavg"]), np.add]) == {}
+    assert identity.digests_outside([functools.cache(fedavg), np.add]) == {}
 
 
 class Own:
@@ -323,7 +324,7 @@ def test_a_run_without_a_checkpoint_is_refused_too(tmp_path, monkeypatch):
 
 def test_edited_files_of_the_user_are_refused(tmp_path, monkeypatch):
     mine = tmp_path / "mine.py"
-    monkeypatch.setitem(ALGORITHMS, "own", own_method(mine, 1))
+    monkeypatch.setitem(ALGORITHMS, "own", Method(own_method(mine, 1)))
     (tmp_path / "config.py").write_text("first")
     options = {"config_file": tmp_path / "config.py"}
     start(tmp_path / "out", cut_at=2, **options)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.commands.common.plots import draw_lines, draw_panels, draw_search, save_figure
-from graphfl_jax.commands.common.styles import METHODS, STYLES, styles_of, svg_dashes
+from graphfl_jax.commands.common.styles import STYLES, styles_of, svg_dashes
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.runs import views
 from graphfl_jax.runs.disk import WriteError
@@ -50,9 +50,13 @@ def test_a_figure_is_replaced_in_one_step(tmp_path, monkeypatch, name, save):
 
 
 def test_every_method_has_a_style_of_its_own():
-    assert set(configs.methods()) == set(METHODS) and len(set(METHODS)) == len(METHODS)
     styles = [str(style) for style in STYLES]
-    assert len(set(styles)) == len(styles) > len(METHODS)
+    assert len(set(styles)) == len(styles) > len(configs.methods())
+    assert styles_of(list(configs.methods())) == STYLES[: len(configs.methods())]
+
+
+def test_a_method_with_other_values_has_the_style_of_the_method():
+    assert styles_of(["panacea+layer=mean", "ditto (1)"]) == styles_of(["panacea", "ditto"])
 
 
 def test_the_style_of_a_method_does_not_depend_on_the_others():
@@ -60,7 +64,7 @@ def test_the_style_of_a_method_does_not_depend_on_the_others():
     among = styles_of(["mine", "fedavg", "ditto", "yours"])
     assert among[2:3] == alone
     assert len({str(style) for style in among}) == 4
-    assert among[0] not in styles_of(list(METHODS))
+    assert among[0] not in styles_of(list(configs.methods()))
 
 
 def test_the_style_of_another_name_is_that_of_its_letters():

@@ -24,7 +24,7 @@ from graphfl_jax.runs import single
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, lock
 from tests.commands import ENVIRONMENT, ROOT, command
-from tests.runs.last_release import forget_digests, make_old
+from tests.runs.last_release import forget_digests
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SMALL = {
@@ -299,23 +299,8 @@ def test_the_choice_that_differs_is_named_before_the_settings_it_decides(cut):
 # -------------------------------------------------------------------------- of the last release
 
 
-def test_a_run_of_the_last_release_is_resumed(uncut, cut):
-    make_old(cut)
-    assert "novel_fraction" in json.loads((cut / "config.json").read_text())
-    before = contents(cut)
-    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
-        play(cut)
-    assert contents(cut) == before
-    with pytest.warns(
-        RuntimeWarning, match="rounds of other code, which was accepted: graphfl"
-    ):
-        assert play(cut, accept_changes=True) == [10]
-    assert outcome(cut) == uncut
-    assert "new_clients" in json.loads((cut / "config.json").read_text())
-
-
 def test_a_checkpoint_from_before_an_accepted_change_is_resumed_without_a_word(uncut, cut):
-    make_old(cut)
+    forget_digests(cut)
     with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
         play(cut, accept_changes=True)
     (cut / "results.json").unlink()
@@ -332,56 +317,6 @@ def test_changes_of_the_code_are_accepted_only_if_asked_for(cut):
     folder.check(identity)
     with pytest.raises(ValueError, match="--accept_changes"):
         folder.check(identity | {"source": "0" * 64})
-
-
-HYPERNETWORK = {
-    "rounds": 4,
-    "algorithm.server_steps": 1,
-    "algorithm.embedding_dim": 3,
-    "algorithm.width": 4,
-    "algorithm.output": "head",
-    "new_clients.fraction": 0.2,
-    "new_clients.rounds": 1,
-    "hparams.new_client_lr": 1.0,
-}
-
-
-@pytest.mark.release
-def test_a_hypernetwork_of_the_last_release_is_resumed(tmp_path):
-    """Its server has embeddings and an optimiser's state, and there are new clients."""
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    play(whole, changes=HYPERNETWORK, method="pfedhn")
-    shutil.copytree(whole, resumed)
-    (resumed / "results.json").unlink()
-    (resumed / "checkpoints/00000004.json").unlink()
-    shutil.rmtree(resumed / "checkpoints/00000004")
-    make_old(resumed)
-    text = (resumed / "checkpoints/00000002.json").read_text()
-    assert all(name in text for name in ("['codes']", ".server.memory", "novel"))
-    options = {"changes": HYPERNETWORK, "method": "pfedhn", "accept_changes": True}
-    assert play(resumed, **options) == [4]
-    assert outcome(resumed) == outcome(whole)
-    results = [json.loads((out / "results.json").read_text()) for out in (whole, resumed)]
-    assert results[0]["new_clients"] == results[1]["new_clients"]
-    assert len(results[0]["new_clients"]["curve"]) == 2
-
-
-@pytest.mark.parametrize(
-    "change, refused",
-    [
-        ({"eval_block": 64}, "^eval_batch_size=512 differs from 64 in"),
-        ({"novel_fraction": 0.1}, "^new_clients.fraction=0.0 differs from 0.1 in"),
-        ({"hparams__client_lr": 0.3}, "^hparams.client_lr=0.001 differs from 0.3 in"),
-        ({"hparams__mu": 0.3, "algorithm__sfl_layers": 7, "attack__target": 0}, ""),  # not read
-    ],
-)
-def test_fields_of_the_last_release_are_compared_where_they_are_read(cut, change, refused):
-    make_old(cut, **change)
-    if refused:
-        with pytest.raises(ValueError, match=refused):
-            play(cut, accept_changes=True)
-    else:
-        assert play(cut, accept_changes=True) == [10]
 
 
 # ---------------------------------------------------------------------------- of another host

@@ -17,7 +17,7 @@ import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.help_text import field_table
-from graphfl_jax.configs import changed, parsed
+from graphfl_jax.configs import changed
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.runs.debug import DebugSession
@@ -286,34 +286,8 @@ def test_a_value_of_another_type_is_refused_in_python(value):
         changed(configs.fl60.get_config(), {"rounds": value})
 
 
-OLD_NAMES = {
-    "novel_fraction=0.2": "new_clients.fraction=0.2",
-    "novel.rounds=2": "new_clients.rounds=2",
-    "novel.graph=transductive": "new_clients.graph=transductive",
-    "novel.code=random": "algorithm.new_client_embedding=random",
-    "server_steps=3": "algorithm.server_steps=3",
-    "eval_block=64": "eval_batch_size=64",
-    "eval_clients=4": "clients_per_eval=4",
-    "algorithm.profile=full": "algorithm.output=residual",
-    "algorithm.profile=whole": "algorithm.output=direct",
-    "algorithm.profile=lowrank": "algorithm.output=lora",
-    "algorithm.profile=head": "algorithm.output=head",
-    "hparams.code_dropout=0.3": "hparams.embedding_dropout=0.3",
-    "hparams.novel_lr=7.0": "hparams.new_client_lr=7.0",
-}
-
-
-@pytest.mark.parametrize("old", OLD_NAMES)
-def test_an_old_name_sets_the_new_field_and_warns(old):
-    config = changed(configs.fl60.get_config(), {"new_clients.fraction": 0.2})
-    new = OLD_NAMES[old]
-    with pytest.warns(FutureWarning, match=f"^{old} is now {new}; the old form"):
-        renamed = parsed(config, dict([old.split("=")]))
-    assert renamed == parsed(config, dict([new.split("=")]))
-
-
 def test_help_lists_the_fields_with_their_values_and_meanings():
-    words = ["--config.novel_fraction=0.2", "--config.server_steps=3", "--help"]
+    words = ["--config.new_clients.fraction=0.2", "--config.algorithm.server_steps=3", "--help"]
     status, printed, errors = launched("run", f"{FL60}:panacea", *words, cwd=ROOT)
     assert status == 0
     for flag in ("--out", "--config", "--data_root", "--[no]distributed", "--[no]debug"):
@@ -322,10 +296,7 @@ def test_help_lists_the_fields_with_their_values_and_meanings():
     assert re.search(r"\n new_clients\.fraction +│ 0\.2 ", printed)
     assert re.search(r"\n algorithm\.server_steps +│ 3 ", printed)
     assert " hparams.mu " not in printed
-    assert [line.split(";")[0] for line in errors.splitlines()] == [
-        "warning: novel_fraction=0.2 is now new_clients.fraction=0.2",
-        "warning: server_steps=3 is now algorithm.server_steps=3",
-    ]
+    assert errors == ""
 
 
 def test_help_without_a_configuration_names_the_remedy():

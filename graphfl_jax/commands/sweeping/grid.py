@@ -14,7 +14,7 @@ from graphfl_jax.commands.common.configuration import (
 )
 from graphfl_jax.commands.common.python_files import call_in_file
 from graphfl_jax.configs.fields import setting_of
-from graphfl_jax.configs.values import adjusted, changed, current_field, parse
+from graphfl_jax.configs.values import adjusted, changed, parse
 from graphfl_jax.runs.sweep import Point, TrialGroup
 from graphfl_jax.settings import Real
 
@@ -106,8 +106,6 @@ def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float,
             raise ValueError(
                 f"{axis}={','.join(values)} is not an axis; set --seeds to the number of seeds"
             )
-        renamed = [current_field(field, text) for text in values]
-        field, values = renamed[0][0], [text for _, text in renamed]
         if field in domains:
             raise ValueError(
                 f"{axis}={','.join(values)} is a second axis of {field}; leave one of them out"

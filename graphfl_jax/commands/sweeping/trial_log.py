@@ -9,7 +9,6 @@ import os
 import warnings
 from pathlib import Path
 
-from graphfl_jax.configs.renamed import current
 from graphfl_jax.configs.values import as_text, recorded
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, config_of
@@ -388,7 +387,6 @@ def _with_current_names(line):
     with contextlib.suppress(ValueError):  # a part that the user registers elsewhere
         fields = recorded(fields)
     line["trial"] = as_text(fields, without=ELSEWHERE)
-    line["point"] = dict(current(field, value) for field, value in line["point"].items())
     for part in (line, line["validation"] or {}):
         if "novel" in part:
             part["new_clients"] = part.pop("novel")
