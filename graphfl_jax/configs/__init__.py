@@ -1,54 +1,34 @@
 """Configurations: each data set's file has ``get_config(method)``, a locked ConfigDict."""
 
-from graphfl_jax.configs import (
-    chest_xray,
-    cifar10,
-    cifar100,
-    compcars,
-    custom,
-    fashion_mnist,
-    fl60,
-    flha_cifar10,
-    metr_la,
-    pems_bay,
-    tpt48,
-)
+# A new file is one line here: its name makes it a preset.
+from graphfl_jax.configs import chest_xray as chest_xray
+from graphfl_jax.configs import cifar10 as cifar10
+from graphfl_jax.configs import cifar100 as cifar100
+from graphfl_jax.configs import compcars as compcars
+from graphfl_jax.configs import custom as custom
+from graphfl_jax.configs import fashion_mnist as fashion_mnist
+from graphfl_jax.configs import fl60 as fl60
+from graphfl_jax.configs import flha_cifar10 as flha_cifar10
+from graphfl_jax.configs import metr_la as metr_la
+from graphfl_jax.configs import pems_bay as pems_bay
+from graphfl_jax.configs import tpt48 as tpt48
 from graphfl_jax.configs.base import configured, for_any_task, methods
 from graphfl_jax.configs.values import changed, checked, configuration, parsed
 
 # The functions that make the configurations of the data sets, by name.
 PRESETS = {
-    "chest_xray": chest_xray.get_config,
-    "cifar10": cifar10.get_config,
-    "cifar100": cifar100.get_config,
-    "compcars": compcars.get_config,
-    "custom": custom.get_config,
-    "fashion_mnist": fashion_mnist.get_config,
-    "fl60": fl60.get_config,
-    "flha_cifar10": flha_cifar10.get_config,
-    "metr_la": metr_la.get_config,
-    "pems_bay": pems_bay.get_config,
-    "tpt48": tpt48.get_config,
+    name: module.get_config
+    for name, module in sorted(globals().items())
+    if hasattr(module, "get_config")
 }
 
 __all__ = [
     "PRESETS",
     "changed",
     "checked",
-    "chest_xray",
-    "cifar10",
-    "cifar100",
-    "compcars",
     "configuration",
     "configured",
-    "custom",
-    "fashion_mnist",
-    "fl60",
-    "flha_cifar10",
     "for_any_task",
     "methods",
-    "metr_la",
     "parsed",
-    "pems_bay",
-    "tpt48",
 ]

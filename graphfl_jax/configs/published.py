@@ -211,7 +211,7 @@ def published(
 
     Args:
       config: configuration of the run.
-      variant: `build.variant_of` the configuration.
+      variant: `base.variant_of` the configuration.
       dataset: ``source`` and ``extent``, as in results.json. Runs on simulated data or on a
         part of a data set are not comparable.
       table: a key of `PUBLISHED`, or the name of another table.

@@ -16,6 +16,7 @@ import pytest
 
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.configs.base import needing
 from graphfl_jax.core import Cohort, use_message, use_model
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
@@ -63,7 +64,7 @@ FORMS += ["generated from classes", "shared by types", "guarded"]
 SLOW = [row for row in ROWS if row not in FORMS]
 assert {*FEW, *REMEMBERING, *QUICK, *FORMS} <= ROWS.keys()
 # The rows that use relations.
-RELATED = ["panacea", "sfl", "sfl-star", "guarded"]
+RELATED = [row for row, (method, _) in ROWS.items() if method in needing("relations")]
 # What a round splits over devices or repeats over runs is the same for all generated outputs,
 # and for methods that differ from another one only in the server's arithmetic or at P.
 ALIKE = ("fedadam", "fedyogi", "heurfedamp", "knnper")
@@ -179,8 +180,11 @@ def test_renaming_clients_renames_the_results(subject):
 
 def test_relations_have_an_effect_exactly_where_they_are_needed(subject):
     rounds.relations_have_an_effect_exactly_where_they_are_needed(subject)
-    needs = subject.experiment.build(subject.hparams, 0).needs
-    assert needs.relations == any(subject is subject_of(name) for name in RELATED)
+
+
+def test_the_registry_states_the_needs_of_the_algorithm(subject):
+    stated = ALGORITHMS[subject.config().algorithm.name].needs
+    assert subject.experiment.build(subject.hparams, 0).needs == stated
 
 
 def test_a_checkpoint_restores_the_state(subject, tmp_path):

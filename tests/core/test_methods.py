@@ -1,0 +1,48 @@
+"""Names of methods: the values that make them, and the names of configurations."""
+
+import pytest
+
+from graphfl_jax.configs import PRESETS, changed, methods
+from graphfl_jax.configs.base import variant_of
+from graphfl_jax.configs.published import published
+from graphfl_jax.data import DATASETS
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_configuration_has_the_name_of_its_method(preset):
+    for method in methods():
+        config = PRESETS[preset](method)
+        assert variant_of(config) == method
+        assert config.data.name in DATASETS
+
+
+@pytest.mark.parametrize(
+    "method, changes, name",
+    [
+        ("panacea", {"hparams.lambda_d": 0.0}, "panacea-gn"),
+        ("panacea", {"hparams.lambda_d": 0.7}, "panacea"),
+        ("panacea", {"algorithm.layer": "mean"}, "panacea+layer=mean"),
+        ("panacea", {"hparams.embedding_dropout": 0.0}, "panacea+embedding_dropout=0.0"),
+        ("panacea-mean", {"hparams.lambda_d": 0.0}, "panacea-mean+lambda_d=0.0"),
+        ("panacea-gn", {"algorithm.layer": "mean"}, "panacea-gn+layer=mean"),
+        ("pfedhn", {"client_optimizer": "adam"}, "pfedhn+client_optimizer=adam"),
+        ("pfedhn", {"hparams.client_lr": 0.7}, "pfedhn"),
+        ("pfedgat", {"algorithm.paper_mode": True}, "pfedgat+paper_mode=True"),
+        ("pfedgat", {"algorithm.feedback": "update"}, "pfedgat"),
+        ("pfedgat", {"server_optimizer": "adam"}, "pfedgat"),
+        ("pfedgat-dot", {"server_optimizer": "sgd"}, "pfedgat+attention=dot"),
+        ("fedavg", {"tuning.part": "whole"}, "fedavg-finetune"),
+        ("ditto", {"tuning.part": "new_head"}, "ditto-simple-tuning"),
+        ("panacea", {"rounds": 3, "cohort_size": 2, "model.hidden": (4,)}, "panacea"),
+    ],
+)
+def test_values_that_depart_from_all_variants_are_in_the_name(method, changes, name):
+    assert variant_of(changed(PRESETS["tpt48"](method), changes)) == name
+
+
+def test_published_scores_are_those_of_exact_variants():
+    config = PRESETS["tpt48"]("panacea")
+    other = changed(config, {"algorithm.layer": "mean"})
+    data = {"source": "real", "extent": ""}
+    assert published(config, variant_of(config), data).mean == 2.6
+    assert published(other, variant_of(other), data) is None
