@@ -8,32 +8,29 @@ seed of the random split, to the loaders that read them.
 `GRAPHS` are the rules that set the relations of a loaded federation.
 """
 
-from graphfl_jax.data import (
-    chest_xray,
-    compcars,
-    custom,
-    federation,
-    fl60,
-    image_sets,
-    knn,
-    tpt48,
-    traffic,
-)
+import importlib
+
+from graphfl_jax.data import federation, knn
 from graphfl_jax.data.custom import from_arrays
 
 __all__ = ["DATASETS", "GRAPHS", "from_arrays"]
 
+# The file of each loader, by the name of the loader. A new data set adds one line.
+FILES = {
+    "chest_xray": "chest_xray",
+    "cifar10": "image_sets",
+    "cifar100": "image_sets",
+    "compcars": "compcars",
+    "custom": "custom",
+    "fashion_mnist": "image_sets",
+    "fl60": "fl60",
+    "fl60_paper_formula": "fl60",
+    "metr_la": "traffic",
+    "pems_bay": "traffic",
+    "tpt48": "tpt48",
+}
 DATASETS = {
-    "chest_xray": chest_xray.chest_xray,
-    "cifar10": image_sets.cifar10,
-    "cifar100": image_sets.cifar100,
-    "compcars": compcars.compcars,
-    "custom": custom.custom,
-    "fashion_mnist": image_sets.fashion_mnist,
-    "fl60": fl60.fl60,
-    "fl60_paper_formula": fl60.fl60_paper_formula,
-    "metr_la": traffic.metr_la,
-    "pems_bay": traffic.pems_bay,
-    "tpt48": tpt48.tpt48,
+    name: getattr(importlib.import_module(f"graphfl_jax.data.{file}"), name)
+    for name, file in FILES.items()
 }
 GRAPHS = {"own": federation.keep_graph, "knn": knn.knn}
