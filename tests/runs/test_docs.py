@@ -251,9 +251,17 @@ def test_pages_and_sources_use_plain_words():
 
 
 def test_settings_page_has_only_what_its_generator_prints():
-    """`make docs` renews it. A new method need not, so lines may be missing."""
-    page, generated = (DOCS / "guide/settings.md").read_text(), reference()
-    assert set(page.splitlines()) <= set(generated.splitlines())
+    """`make docs` renews it. A new part need not, so the lists of names may lack some."""
+
+    def without_names(page):
+        lines = []
+        for line in page.splitlines():
+            field, *cells = line.strip("|").split(" | ")
+            values = [] if ".name`" in field else cells[-2:-1]
+            lines.append((field, *cells[-4:-2], *values, *cells[-1:]))
+        return set(lines)
+
+    assert without_names((DOCS / "guide/settings.md").read_text()) <= without_names(reference())
 
 
 def test_the_reference_has_every_field():
