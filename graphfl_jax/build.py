@@ -1,6 +1,6 @@
 """Builds the parts of a federation from a configuration, of which all fields are checked.
 
-`configs.values.checked` checks a configuration of which that is not known.
+Of any other, `configs.values.checked` checks them first.
 """
 
 from collections.abc import Callable, Iterator

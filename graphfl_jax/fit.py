@@ -23,13 +23,13 @@ MADE_BY = {
 }
 
 
-def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str, ...]) -> None:
+def check_method(config: ConfigDict, trained: tuple[str, ...], unseen: tuple[str, ...]) -> None:
     """Checks that the method can have clients of the architectures of these names.
 
     Args:
       config: of the run.
       trained: those that clients train with.
-      others: those that only new clients have.
+      unseen: those that only new clients have.
 
     Raises:
       ValueError: it cannot; one line.
@@ -44,7 +44,7 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str
             f"several: {', '.join(able)}"
         )
     able = _methods_with("unseen")
-    if others and config.algorithm.name not in able:
+    if unseen and config.algorithm.name not in able:
         remedy = "let training clients have it too"
         if "architectures" in config.new_clients:
             remedy = f"set --config.new_clients.architectures to one of {', '.join(trained)}"
@@ -52,7 +52,7 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], others: tuple[str
                 named = "new_clients.architectures"
         raise ValueError(
             f"{method} has no model for an architecture that only new clients have, and "
-            f"{named} gives them {','.join(others)}; {remedy}, or choose a method that can: "
+            f"{named} gives them {','.join(unseen)}; {remedy}, or choose a method that can: "
             f"{', '.join(able)}"
         )
 

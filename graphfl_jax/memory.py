@@ -30,10 +30,11 @@ def check_memory(what: str, needed: int, there: int | None = None) -> None:
     Raises:
       ValueError: it needs more; one line.
     """
-    there = of_host() if there is None else there
+    there = host_memory() if there is None else there
     if needed > there:
         raise ValueError(
-            f"{what} needs {shown(needed)}, {shown(there)} are there; choose a smaller one"
+            f"{what} needs {size_text(needed)}, {size_text(there)} are there; choose a smaller "
+            f"one"
         )
 
 
@@ -72,19 +73,10 @@ def check_run(
       ValueError: it needs more memory; one line with the setting that needs most of it.
     """
 
-    def started(key):
-        server = algorithm.server.init(key, data.graph)
-        messages = [algorithm.download(server, g, jnp.int32(0)) for g in range(len(groups))]
-        own = list(zip(algorithm.clients, messages, strict=False))  # some are of new clients
-        memories = [client.enroll(message, key) for client, message in own]
-        uploads = [
-            client.untrained(message, memory)
-            for (client, message), memory in zip(own, memories, strict=True)
-        ]
-        return server, messages, memories, uploads
-
     key = jax.eval_shape(jax.random.key, 0)
-    server, messages, memories, uploads = jax.eval_shape(started, key)
+    server, messages, memories, uploads = jax.eval_shape(
+        lambda key: _first_values(algorithm, len(groups), data.graph, key), key
+    )
     example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
     everyone, devices = len(data.train.count), jax.device_count()
     needs = {"data": bytes_of(data), "sizes": bytes_of(server), "batch": 0, "steps": 0}
@@ -97,34 +89,51 @@ def check_run(
         needs["sizes"] += at_once * (max(model, bytes_of(messages[g])) + model)
         needs["batch"] += at_once * batch_size * bytes_of(example)
         needs["steps"] += at_once * batch_size * max(steps.values()) * 4
-    drawn = max(("batch_size", batch_size), *steps.items(), key=lambda one: one[1])
+    sizes = {"batch_size": batch_size, **steps}
+    largest = max(sizes, key=sizes.get)
     names = {
         "data": loaded,
         "sizes": sized,
         "batch": f"batch_size={batch_size}",
-        "steps": "{}={}".format(*drawn),
+        "steps": f"{largest}={sizes[largest]}",
     }
-    check_memory(names[max(needs, key=needs.get)], sum(needs.values()), of_device())
+    check_memory(names[max(needs, key=needs.get)], sum(needs.values()), device_memory())
 
 
-def of_host() -> int:
+def _first_values(algorithm, groups, graph, key):
+    """The server's state, and of each architecture a message, a memory and an upload."""
+    server = algorithm.server.init(key, graph)
+    messages = [algorithm.download(server, g, jnp.int32(0)) for g in range(groups)]
+    # The last clients are those of architectures that only new clients have.
+    clients = algorithm.clients[:groups]
+    memories = [
+        client.enroll(message, key) for client, message in zip(clients, messages, strict=True)
+    ]
+    uploads = [
+        client.untrained(message, memory)
+        for client, message, memory in zip(clients, messages, memories, strict=True)
+    ]
+    return server, messages, memories, uploads
+
+
+def host_memory() -> int:
     """Bytes that this process can have: of the machine, its container and its ulimit."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     texts = [path.read_text().strip() for path in CONTAINERS if path.is_file()]
     limits += [int(text) for text in texts if text.isdecimal()]
-    own, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if own != resource.RLIM_INFINITY:
-        limits.append(own)
+    soft_limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if soft_limit != resource.RLIM_INFINITY:
+        limits.append(soft_limit)
     return min(limits)
 
 
-def of_device() -> int:
+def device_memory() -> int:
     """Bytes of the device of this process that has the least; CPUs have the host's memory."""
     stats = [device.memory_stats() for device in jax.local_devices()]
-    return min(one["bytes_limit"] for one in stats) if all(stats) else of_host()
+    return min(stat["bytes_limit"] for stat in stats) if all(stats) else host_memory()
 
 
-def shown(count: int) -> str:
+def size_text(count: int) -> str:
     """A number of bytes with three digits or more: "450 TiB"."""
     power = min(max(count.bit_length() - 1, 0) // 10, len(UNITS) - 1)
     value = count / 1024**power

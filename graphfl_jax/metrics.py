@@ -87,9 +87,9 @@ def areas(outputs, y, real):
     def of_label(outputs, positive):
         positive, negative = real & positive, real & ~positive
         n, m = jnp.sum(positive), jnp.sum(negative)
-        others = jnp.sort(jnp.where(negative, outputs, jnp.inf))  # the first m count
+        losers = jnp.sort(jnp.where(negative, outputs, jnp.inf))  # the first m count
         # Twice the pairs that each example wins: smaller outputs twice, and equal ones once.
-        wins = jnp.searchsorted(others, outputs) + jnp.searchsorted(others, outputs, "right")
+        wins = jnp.searchsorted(losers, outputs) + jnp.searchsorted(losers, outputs, "right")
         share = wins.astype(jnp.float32) / (2 * jnp.maximum(m, 1)).astype(jnp.float32)
         total = jnp.sum(jnp.where(positive, share, 0.0))
         return total / jnp.maximum(n, 1).astype(jnp.float32), (n > 0) & (m > 0)
@@ -159,7 +159,7 @@ def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] =
         return task
     after = np.array([int(minutes / units.step) - 1 for minutes in horizons])
     # Computed as by the data loader, so that equality with stored targets is exact.
-    missing = standardised(np.float32(units.missing), units)
+    missing = standardise(np.float32(units.missing), units)
 
     def extra_metrics(outputs, y):
         steps = after[after < outputs.shape[-1]]
@@ -185,7 +185,7 @@ def _errors_by_target(outputs, y):
     return {"abs": jnp.abs(error), "square": jnp.square(error)}
 
 
-def standardised(values: np.ndarray, units: Units) -> np.ndarray:
+def standardise(values: np.ndarray, units: Units) -> np.ndarray:
     """Physical values as standardised targets: float32 of the same shape."""
     return (values.astype(np.float32) - np.float32(units.mean)) / np.float32(units.std)
 
@@ -302,10 +302,10 @@ def _log_odds(outputs):
     if outputs.shape[-1] == 2:
         return outputs - outputs[:, ::-1]  # without rounding, which would break ties
     largest = jax.nn.one_hot(jnp.argmax(outputs, axis=-1), outputs.shape[-1]) > 0
-    rest = jax.nn.logsumexp(jnp.where(largest, -jnp.inf, outputs), axis=-1, keepdims=True)
+    without = jax.nn.logsumexp(jnp.where(largest, -jnp.inf, outputs), axis=-1, keepdims=True)
     total = jax.nn.logsumexp(outputs, axis=-1, keepdims=True)
     small = jnp.where(largest, -jnp.inf, outputs - total)  # p of at most 1/2
-    return outputs - jnp.where(largest, rest, total + jnp.log1p(-jnp.exp(small)))
+    return outputs - jnp.where(largest, without, total + jnp.log1p(-jnp.exp(small)))
 
 
 # Of `config.metrics`. Each takes outputs [S, O], targets y [S, ...] and which rows are real [S]
@@ -338,10 +338,11 @@ def with_metrics(task: Task, names: Iterable[str], *, of: str, data: str) -> Tas
     Raises:
       ValueError: a metric is for another task.
     """
-    others = {name for own in METRICS_OF.values() for name in own} - {*METRICS_OF[of]}
+    bound = {name for metrics in METRICS_OF.values() for name in metrics}
+    misfits = bound - {*METRICS_OF[of]}
     for name in names:
-        if name in others:
-            fitting = ", ".join(one for one in METRICS if one not in others)
+        if name in misfits:
+            fitting = ", ".join(metric for metric in METRICS if metric not in misfits)
             raise ValueError(
                 f"metrics={name} does not fit {data}, which is a {of}; "
                 + (f"choose from {fitting}" if fitting else "leave --config.metrics out")
@@ -356,13 +357,13 @@ def metric_summary(values: np.ndarray, defined: np.ndarray) -> dict:
       ``mean`` over the clients for which it is defined, None without any; ``clients``, their
       number; ``per_client``, the N values, None where it is undefined.
     """
-    own = np.asarray(values, np.float64)[defined]
+    scores = np.asarray(values, np.float64)[defined]
     return {
-        "mean": float(own.mean()) if len(own) else None,
-        "clients": len(own),
+        "mean": float(scores.mean()) if len(scores) else None,
+        "clients": len(scores),
         "per_client": [
-            float(value) if known else None
-            for value, known in zip(values, defined, strict=True)
+            float(value) if is_defined else None
+            for value, is_defined in zip(values, defined, strict=True)
         ],
     }
 

@@ -105,7 +105,7 @@ def metric(name: str, function: Callable) -> None:
     Raises:
       ValueError: the name or the signature does not fit; one line.
     """
-    where = _checked_name("metric", name, function)
+    where = _registry_for("metric", name, function)
     try:
         inspect.signature(function).bind(None, None, None)
     except TypeError as error:
@@ -136,7 +136,7 @@ def chosen(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
 
 
 def _register(kind, name, factory, supplied, one_of=()):
-    where = _checked_name(kind, name, factory)
+    where = _registry_for(kind, name, factory)
     _check_signature(kind, name, factory, supplied, one_of)
     _keep(kind, name, factory, where)
 
@@ -149,7 +149,7 @@ def _keep(kind, name, function, registry):
         FILES[file] = hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _checked_name(kind: str, name: Any, function: Any) -> MutableMapping[str, Callable]:
+def _registry_for(kind: str, name: Any, function: Any) -> MutableMapping[str, Callable]:
     """The registry of a kind, in which a function may have a name.
 
     Raises:
@@ -171,8 +171,8 @@ def _checked_name(kind: str, name: Any, function: Any) -> MutableMapping[str, Ca
         )
     if before is not None and _place(before) != _place(function):
         raise ValueError(
-            f"{what} is already the name of {_shown(before)}, and this is {_shown(function)}; "
-            f"choose another name"
+            f"{what} is already the name of {_place_text(before)}, and this is "
+            f"{_place_text(function)}; choose another name"
         )
     return registry
 
@@ -183,7 +183,7 @@ def _place(function):
     return function.__module__, function.__qualname__, file if file.is_file() else None
 
 
-def _shown(function):
+def _place_text(function):
     return f"{function.__qualname__} in {function.__code__.co_filename}"
 
 

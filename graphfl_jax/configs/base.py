@@ -63,11 +63,11 @@ def configured(
     Raises:
       ValueError: the method is unknown.
     """
-    known = methods()
-    if not isinstance(method, str) or method not in known:
-        near = perhaps(str(method), known)
-        raise ValueError(f"method={method!r} is unknown{near}; choose from {', '.join(known)}")
-    values = known[method]
+    choices = methods()
+    if not isinstance(method, str) or method not in choices:
+        near, names = perhaps(str(method), choices), ", ".join(choices)
+        raise ValueError(f"method={method!r} is unknown{near}; choose from {names}")
+    values = choices[method]
     hparams = {f"hparams.{name}": value for name, value in tuned.get(method, {}).items()}
     split = ALGORITHMS[values["algorithm.name"]].needs.held_out
     settings = {**SPLITS.get(split, {}), **settings}

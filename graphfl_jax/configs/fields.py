@@ -198,8 +198,8 @@ def _forms():
             form = _form({name: value})
             yield form
             for inner in form.nested:
-                for one in form.choices[inner]:
-                    yield _form({name: value, inner: one})
+                for choice in form.choices[inner]:
+                    yield _form({name: value, inner: choice})
 
 
 def choices() -> frozenset[str]:
@@ -209,12 +209,13 @@ def choices() -> frozenset[str]:
 
 def field_names() -> frozenset[str]:
     """The names of the fields of all choices."""
-    return _field_names(*map(frozenset, (DATASETS, MODELS, ALGORITHMS)))
+    methods = [method.factory for method in ALGORITHMS.values()]
+    return _field_names(*DATASETS.values(), *MODELS.values(), *methods)
 
 
 @functools.lru_cache(maxsize=1)
-def _field_names(*registered):
-    """Those with these names in the registries to which users can add."""
+def _field_names(*factories):
+    """Those with these factories in the registries to which users can add."""
     return frozenset(name for name, _ in all_fields())
 
 

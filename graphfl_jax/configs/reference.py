@@ -1,12 +1,8 @@
 """Every field of every configuration, in sections, as the reference and the lists show them."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
-from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.configs.fields import EVERY, Field, all_fields, fields_of
-from graphfl_jax.data import DATASETS
-from graphfl_jax.models import MODELS
+from graphfl_jax.configs.fields import BASE, EVERY, Field, all_fields
 
 SECTIONS = {  # title: the choices whose fields it lists
     "Every configuration": (EVERY,),
@@ -32,9 +28,7 @@ SECTIONS = {  # title: the choices whose fields it lists
     "Defences": ("defence.name",),
 }
 NEW_CLIENTS = "new_clients.fraction"
-WITH_NEW_CLIENTS = {NEW_CLIENTS: 0.1}
-# Choices that every configuration makes.
-MADE = {"data.name": DATASETS, "model.name": MODELS, "algorithm.name": ALGORITHMS}
+ALWAYS = ("data.name", "model.name", "algorithm.name")  # choices of every configuration
 
 
 class Entry(NamedTuple):
@@ -50,34 +44,27 @@ def sections() -> dict[str, list[Entry]]:
 
     Readers of a field with the same declaration and default share an entry.
     """
-    fields = list(_fields())
-    found = {}
+    fields = list(all_fields())
+    entries = {}
     for title, choices in SECTIONS.items():
         rows = {}
-        for _, name, field in (entry for entry in fields if entry[0] in choices):
+        for name, field in fields:
             setting = field.setting
-            shown = (setting.kind, setting.values, setting.meaning)
-            rows.setdefault((name, shown, field.default), []).append(field)
-        found[title] = [
-            Entry(name, _by_choice(own), own[0])
-            for (name, *_), own in sorted(rows.items(), key=lambda row: row[0][0])
+            if _listed_under(field) in choices:
+                text = (setting.kind, setting.values, setting.meaning)
+                rows.setdefault((name, text, field.default), []).append(field)
+        entries[title] = [
+            Entry(name, _by_choice(readers), readers[0])
+            for (name, *_), readers in sorted(rows.items(), key=lambda row: row[0][0])
         ]
-    return found
+    return entries
 
 
-def _fields() -> Iterator[tuple[str, str, Field]]:
-    """The choice whose section lists a field, the field's name, and the field."""
-    for name, field in all_fields():
-        choice, _, method = field.reader.partition("=")
-        if choice == "algorithm.name" and name not in fields_of({choice: method}):
-            continue  # of new clients, see below
-        yield choice, name, field
-    for method in ALGORITHMS:
-        without = fields_of({"algorithm.name": method})
-        fields = fields_of({"algorithm.name": method} | WITH_NEW_CLIENTS)
-        for name, field in fields.items():
-            if name not in without and field.reader.startswith("algorithm.name="):
-                yield NEW_CLIENTS, name, field
+def _listed_under(field):
+    """The choice whose section lists a field."""
+    if field.setting.when == NEW_CLIENTS:
+        return NEW_CLIENTS
+    return field.reader.partition("=")[0]
 
 
 def _by_choice(fields):
@@ -99,11 +86,12 @@ def readers_text(readers: dict[str, list[str]]) -> str:
 def _values(choice, names):
     if names == [""]:
         return f"`{choice}`"
-    others = [name for name in MADE.get(choice, names) if name not in names]
-    if choice in MADE and not others:
-        return f"any `{choice}`"
-    if choice in MADE and len(others) < len(names) - 1:
-        return f"`{choice}`: all but {', '.join(others)}"
+    if choice in ALWAYS:
+        missing = [name for name in BASE[choice].setting.choices if name not in names]
+        if not missing:
+            return f"any `{choice}`"
+        if len(missing) < len(names) - 1:
+            return f"`{choice}`: all but {', '.join(missing)}"
     return f"`{choice}`: {', '.join(names)}"
 
 

@@ -15,11 +15,13 @@ FLOATS = "hparams."  # fields whose values are traced
 
 def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, by dotted names."""
-    found = {}
+    dotted = {}
     for name, value in fields.items():
-        nested = isinstance(value, Mapping | ConfigDict)
-        found |= flat(value, f"{prefix}{name}.") if nested else {prefix + name: value}
-    return found
+        if isinstance(value, Mapping | ConfigDict):
+            dotted |= flat(value, f"{prefix}{name}.")
+        else:
+            dotted[prefix + name] = value
+    return dotted
 
 
 def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -161,11 +163,10 @@ def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
     defaults.
     """
     fields = fields_of({name: value for name, value in values.items() if value is not None})
-    found = {}
-    for name, field in fields.items():
-        value = values.get(name, field.default)
-        found[name] = tuple(value) if isinstance(value, list) else value
-    return found
+    read = {name: values.get(name, field.default) for name, field in fields.items()}
+    return {
+        name: tuple(value) if isinstance(value, list) else value for name, value in read.items()
+    }
 
 
 def as_text(values: Mapping[str, Any], *, without: set[str]) -> str:

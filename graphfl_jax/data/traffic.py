@@ -24,7 +24,7 @@ from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, forms
 from graphfl_jax.data.federation import Federation, federate_series
 from graphfl_jax.data.scaling import Scaling
 from graphfl_jax.memory import check_memory
-from graphfl_jax.metrics import Units, standardised
+from graphfl_jax.metrics import Units, standardise
 from graphfl_jax.settings import Choice, Integer
 
 PAST = FUTURE = 12  # input steps and target steps of an example
@@ -172,7 +172,7 @@ def _federate(official, file, speeds, graph, source, extent):
     """Standardises the speeds and splits their windows; `file` is for error messages."""
     train, val, test = split_sizes(file, len(speeds.times))
     units = _units(file, speeds.values, train)
-    speed = standardised(speeds.values, units)  # [N, T]
+    speed = standardise(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
     federation = federate_series(
         speeds.sensors,

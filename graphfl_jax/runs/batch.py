@@ -187,7 +187,7 @@ def free_memory() -> int:
     import psutil
 
     # The devices share the host's memory, of which a container can have a part.
-    left = memory.of_host() - psutil.Process().memory_info().rss
+    left = memory.host_memory() - psutil.Process().memory_info().rss
     return max(0, min(psutil.virtual_memory().available, left)) // len(devices)
 
 

@@ -13,7 +13,7 @@ PACKAGE = REPOSITORY / "graphfl_jax"
 COMMANDS = PACKAGE / "commands"
 # A layer imports layers above it in this list, and itself.
 LAYERS = [
-    {"architecture", "examples", "declarations"},
+    {"architecture", "examples", "declarations", "version"},
     {"core", "settings"},
     {"tree", "memory", "devices", "metrics", "optimizers"},
     {"trainers"},

@@ -31,7 +31,7 @@ GIB = 2**30
     ],
 )
 def test_bytes_are_shown_with_three_digits_or_more(count, text):
-    assert memory.shown(count) == text
+    assert memory.size_text(count) == text
 
 
 def test_what_fits_passes_and_one_byte_more_is_refused():
@@ -51,19 +51,19 @@ def test_bytes_are_those_of_arrays_and_of_their_shapes():
 def test_a_container_and_a_ulimit_lower_what_is_there(tmp_path, monkeypatch):
     monkeypatch.setattr(memory, "CONTAINERS", ())
     monkeypatch.setattr(resource, "getrlimit", lambda what: (resource.RLIM_INFINITY,) * 2)
-    machine = memory.of_host()
+    machine = memory.host_memory()
     assert machine > GIB // 2
     limit = tmp_path / "memory.max"
     monkeypatch.setattr(memory, "CONTAINERS", (limit, tmp_path / "absent"))
     for text, there in (("max", machine), ("4096", 4096)):
         limit.write_text(f"{text}\n")
-        assert memory.of_host() == there
+        assert memory.host_memory() == there
     monkeypatch.setattr(resource, "getrlimit", lambda what: (1024, 1024))
-    assert memory.of_host() == 1024
+    assert memory.host_memory() == 1024
 
 
 def test_data_that_do_not_fit_are_named(monkeypatch):
-    monkeypatch.setattr(memory, "of_host", lambda: 1000)
+    monkeypatch.setattr(memory, "host_memory", lambda: 1000)
     with pytest.raises(
         ValueError, match="^data.name=two_clusters needs .* KiB, 1000 bytes are"
     ):
@@ -95,7 +95,7 @@ def test_a_run_needs_its_data_states_models_and_batches(method, sizes, monkeypat
     batch, drawn = 6 * (3 * 4 + 4), 6 * 5 * 4
     ((what, needed, there),) = asked
     assert needed == EXAMPLES + graph + sizes + batch + drawn
-    assert there == memory.of_device()
+    assert there == memory.device_memory()
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_a_run_needs_its_data_states_models_and_batches(method, sizes, monkeypat
     ],
 )
 def test_the_setting_that_needs_most_is_named(method, changes, what, monkeypatch):
-    monkeypatch.setattr(memory, "of_host", lambda: GIB)
+    monkeypatch.setattr(memory, "host_memory", lambda: GIB)
     with pytest.raises(ValueError, match=f"^{what} needs .*B, 1 GiB are there; choose a small"):
         build_experiment(small_config(method, **changes), two_clusters())
 
 
 def test_uploads_of_a_hypernetwork_count_for_each_client_of_a_cohort(monkeypatch):
     """At full width ten times 305 MiB: of the server, 8 uploads, and a client that trains."""
-    monkeypatch.setattr(memory, "of_host", lambda: 2 * GIB)
+    monkeypatch.setattr(memory, "host_memory", lambda: 2 * GIB)
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (32, 8, 8, 3)).astype(np.uint8)
@@ -134,9 +134,9 @@ def test_batches_of_runs_may_take_what_the_container_has_left(monkeypatch):
     used, devices = psutil.Process().memory_info().rss, len(jax.local_devices())
     host = types.SimpleNamespace(available=64 * GIB)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: host)
-    monkeypatch.setattr(memory, "of_host", lambda: used + 4 * GIB)
+    monkeypatch.setattr(memory, "host_memory", lambda: used + 4 * GIB)
     assert 3.9 * GIB / devices <= batch.free_memory() <= 4.1 * GIB / devices
     host.available = GIB  # other processes have the rest
     assert batch.free_memory() == GIB // devices
-    monkeypatch.setattr(memory, "of_host", lambda: 1000)
+    monkeypatch.setattr(memory, "host_memory", lambda: 1000)
     assert batch.free_memory() == 0

@@ -19,7 +19,7 @@ from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.data.relations import dense
 from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.metrics import Units, standardised, task_of
+from graphfl_jax.metrics import Units, standardise, task_of
 from graphfl_jax.models import gru
 from graphfl_jax.program import make_program
 
@@ -318,7 +318,7 @@ def test_errors_are_in_the_units_of_the_targets():
     mph = np.full((3, 12), 40.0, np.float32)
     mph[2, 2] = 0.0  # at 15 minutes
     forecast = mph + np.array([[4.0], [-2.0], [6.0]], np.float32)
-    extra_metrics = task.extra_metrics(standardised(forecast, units), standardised(mph, units))
+    extra_metrics = task.extra_metrics(standardise(forecast, units), standardise(mph, units))
     errors = task.summarize(
         {name: value.mean(axis=0)[None] for name, value in extra_metrics.items()}
     )
@@ -331,7 +331,7 @@ def test_errors_are_in_the_units_of_the_targets():
     np.testing.assert_allclose(at15["mape_seen"], 100 * (4 / 40 + 2 / 40) / 2, rtol=1e-5)
     assert at60["mae"] == pytest.approx(at60["mae_seen"])
     mph[:, 2] = 0.0
-    extra_metrics = task.extra_metrics(standardised(forecast, units), standardised(mph, units))
+    extra_metrics = task.extra_metrics(standardise(forecast, units), standardise(mph, units))
     errors = task.summarize(
         {name: value.mean(axis=0)[None] for name, value in extra_metrics.items()}
     )
