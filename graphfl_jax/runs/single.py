@@ -257,7 +257,7 @@ def _played(
     else:
         rows = RunFolder.rows(found)
         for what, spent in found.notes["seconds"].items():
-            seconds[checkpoint.renamed(what)] += spent
+            seconds[what] += spent
         state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), found.state, state)
     saved = int(state.round)
     for evaluation in play(session, config, state, seconds):

@@ -84,6 +84,10 @@ def begun(tmp_path, monkeypatch, during=lambda config, folders: None):
     return config, folders
 
 
+def identity_in(folder):
+    return json.loads((folder / "identity.json").read_text())["identity"]
+
+
 def test_folders_are_locked_before_the_first_round(tmp_path, monkeypatch):
     def during(config, folders):
         for resume in (False, True):
@@ -121,8 +125,7 @@ def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text
 
 def test_results_of_another_run_are_refused(tmp_path, monkeypatch):
     config, folders = begun(tmp_path, monkeypatch)
-    file, own = folders[1] / "results.json", folders[1] / "identity.json"
-    made = json.loads(own.read_text())["identity"]
+    file, made = folders[1] / "results.json", identity_in(folders[1])
     results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
     file.write_text(json.dumps(results | {"identity": made | {"arrays": "0" * 64}}))
     with pytest.raises(ValueError, match=rf"^{file} is missing or damaged \(it is of another"):
@@ -134,14 +137,17 @@ def test_results_of_another_run_are_refused(tmp_path, monkeypatch):
 
 def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
     config, folders = begun(tmp_path, monkeypatch)
-    results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
-    for folder in folders.values():
-        (folder / "results.json").write_text(json.dumps(results))
+    results = [
+        dict.fromkeys(seeded_runs.NEEDED)
+        | {"rounds": config.rounds, "identity": identity_in(folder)}
+        for folder in folders.values()
+    ]
+    for folder, content in zip(folders.values(), results, strict=True):
+        (folder / "results.json").write_text(json.dumps(content))
     monkeypatch.setattr(seeded_runs, "run_trials", lambda *arguments, **options: iter(()))
-    assert run_seeds(config, folders, resume=True) == [results, results]
+    assert run_seeds(config, folders, resume=True) == results
     monkeypatch.setattr(identity, "SOURCE", "e" * 64)  # as if the package had been edited
     with pytest.raises(ValueError, match="the code changed since its results were made"):
         run_seeds(config, folders, resume=True)
     with pytest.warns(RuntimeWarning, match="^2 of the 2 seeds with results are of other code"):
-        found = run_seeds(config, folders, resume=True, accept_changes=True)
-    assert found == [results, results]
+        assert run_seeds(config, folders, resume=True, accept_changes=True) == results

@@ -97,10 +97,11 @@ def line(point, score, *, seed=0, metrics=None, **settings):
 
 def logged(*methods):
     """The lines of a log with a run of each method."""
-    run = {**line({}, 0.5), "identity": {}, "device": "", "versions": {}, "git_commit": ""}
+    run = {**line({}, 0.5), "identity": {"data": "d", "source": "s"}}
+    run |= {"device": "", "versions": {}, "git_commit": ""}
     for name in methods:
-        own = run | {"trial": json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})}
-        yield json.dumps(own | {"sha256": digest_of_json(own)}) + "\n"
+        run["trial"] = json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})
+        yield json.dumps(run | {"sha256": digest_of_json(run)}) + "\n"
 
 
 def methods_of(lines):

@@ -23,7 +23,7 @@ from graphfl_jax.commands.sweeping.grid import (
     points_of_file,
     take_axes,
 )
-from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
+from graphfl_jax.commands.sweeping.leaderboard import ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.configs.values import adjusted
@@ -37,7 +37,6 @@ from graphfl_jax.runs.sweep import groups_of
 from graphfl_jax.runs.views import PLOT, TABLE
 from tests.commands import ENVIRONMENT, command, launched, launched_small, small_words, tiny
 from tests.federations import small_config, two_clusters
-from tests.runs.last_release import old_field, old_identity
 
 
 def test_the_memory_of_a_batch_is_that_of_a_run_and_has_that_of_the_last_evaluation(
@@ -441,18 +440,6 @@ def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
     assert len(read(tmp_path)[0]["validation"]["new_clients"]) == 1
 
 
-def test_other_data_are_refused(tmp_path):
-    groups = planned({"hparams.client_lr": 0.1})
-    play(tmp_path, groups)
-    (line,) = read(tmp_path)
-    line["identity"]["data"] = "0" * 64
-    del line["sha256"]
-    line["sha256"] = digest_of_json(line)
-    (tmp_path / "trials.jsonl").write_text(json.dumps(line) + "\n")
-    with pytest.raises(ValueError, match=f"^out={tmp_path}: the data differ"):
-        play(tmp_path, groups)
-
-
 def test_logs_of_different_data_of_one_name_are_not_ranked_together(tmp_path):
     """As those of two files of a user. The logs have no run in common."""
     play(tmp_path / "a", planned({"hparams.client_lr": 0.1}))
@@ -479,49 +466,6 @@ def test_logs_of_different_data_of_one_name_are_not_ranked_together(tmp_path):
         "b", line | {"trial": line["trial"].replace('val_fraction": 0.1', 'val_fraction": 0.2')}
     )
     assert len(merged_logs([tmp_path / "a", tmp_path / "b"])[0]) == 2  # by a field
-
-
-@pytest.mark.slow
-def test_a_sweep_of_the_last_release_is_resumed(tmp_path):
-    """The lines have fields with old names and fields that are not read, and new clients."""
-    settings = {"new_clients__fraction": 0.2, "new_clients__rounds": 1, "rounds": 1}
-    config = tiny_config("fedavg", **settings)
-    points = [{"eval_batch_size": 64, "hparams.client_lr": rate} for rate in (0.1, 0.2)]
-    groups = planned(*points, config=config)
-    lines = play(tmp_path, groups)
-    old = read(tmp_path)
-    for line in old:
-        line["trial"] = old_identity(line["trial"])
-        line["point"] = dict(old_field(*item) for item in line["point"].items())
-        line["novel"] = line.pop("new_clients")
-        del line["identity"], line["accepted_changes"], line["sha256"]
-        line["validation"]["novel"] = line["validation"].pop("new_clients")
-    assert all(name in old[0]["trial"] for name in ("novel_fraction", "profile", "sfl_rule"))
-    assert old[0]["point"] == {"eval_block": 64, "hparams.client_lr": 0.1}
-    old[0]["point"]["server_steps"] = 10
-    (tmp_path / "trials.jsonl").write_text("".join(json.dumps(line) + "\n" for line in old))
-    third = {"eval_batch_size": 64, "hparams.client_lr": 0.3}
-    more = planned(*points, third, config=config)
-    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
-        play(tmp_path, groups)
-    with TrialLog(tmp_path, more, resume=True, accept_changes=True) as log:
-        ((left,),) = [group.planned for group in log.unfinished()]
-        assert left.point == third
-    with TrialLog(tmp_path, groups, resume=True) as log:
-        assert not log.unfinished()
-        for line, before in zip(log.lines(), lines, strict=True):
-            own = {"data": before["dataset"]["sha256"]}
-            assert line == before | {
-                "identity": own,
-                "accepted_changes": [before["identity"]],
-            }
-    assert [line["trial"] for line in read(tmp_path)] == [line["trial"] for line in lines]
-    (board,) = leaderboards(log.lines())
-    assert board["fields"] == list(third) and len(board["rows"]) == 2
-    for row in board["rows"]:
-        (run,) = [line for line in lines if line["point"] == row["point"]]
-        scores = run["validation"]["new_clients"]
-        assert [row["new_clients"], row["later"]] == scores
 
 
 def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
