@@ -29,6 +29,8 @@ from graphfl_jax.runs.store import (
     lock,
 )
 
+# The digests of the code of a run whose identity.json was lost.
+LOST = {"source": None, "config_file": None, "callables": {}}
 WRITTEN_AT_THE_END = (models.FILE, views.TABLE, views.PLOT, views.REPORT)
 
 
@@ -121,15 +123,13 @@ class RunFolder:
         if not self.resume:
             return
         config = digest_of_config(config_in(self.path))
-        lost = {name: value for name, value in identity.items() if name not in CODE}
         self.record = self._read_record() or {
-            "identity": lost | {"config": config},
+            "identity": identity | {"config": config} | LOST,
             "accepted_changes": [],
         }
         identities = identities_of(self.record)
         if identity["config_file"] is None:  # the fields come from config.json or from Python
-            file = identities[0].get("config_file")
-            self.identity = identity | {"config_file": file}
+            self.identity = identity | {"config_file": identities[0]["config_file"]}
         if config not in [before["config"] for before in identities]:
             raise ValueError(
                 f"out={self.path}: config.json was changed since the run began; put its fields "
@@ -154,16 +154,15 @@ class RunFolder:
         path = self.path / "identity.json"
         try:
             record = json.loads(path.read_text())
-            for identity in identities_of(record):
-                # All digests of the code, or none if identity.json was once lost.
-                code = {name: identity[name] for name in CODE if identity.keys() & set(CODE)}
-                if not isinstance(code.get("callables", {}), dict):
-                    raise TypeError("callables are files and their digests")
+            identities = [LOST | identity for identity in identities_of(record)]
+            if not record["identity"].keys() >= {"arrays", *CODE}:
+                raise KeyError("the identity lacks a part")
+            for identity in identities:
                 if not identity.keys() >= {"config", "data"}:
                     raise KeyError("an identity lacks a part")
-            if not record["identity"].keys() >= {"arrays", *CODE}:
-                raise KeyError("an identity lacks a part")
-            return record
+                if not isinstance(identity["callables"], dict):
+                    raise TypeError("callables are files and their digests")
+            return {"identity": identities[0], "accepted_changes": identities[1:]}
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -240,8 +239,9 @@ class RunFolder:
         check_record(
             written, self.identity, accept_changes=True, where=f"out={self.path}"
         )  # of the data
-        # One of the run's identities; or it has all that is left of one that was lost.
-        if not any(part.items() <= identity.items() for part in identities_of(self.record)):
+        before, oldest = identities_of(self.record), identities_of(self.record)[-1]
+        lost = oldest["source"] is None and oldest["config"] == identity["config"]
+        if identity not in before and not lost:
             raise ValueError(
                 f"out={self.path}: the checkpoint of round {played} is of another run; put the "
                 f"run's own checkpoints back, or choose another --out"

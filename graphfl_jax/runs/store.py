@@ -17,6 +17,7 @@ import fcntl
 import glob
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, Any
 
@@ -48,7 +49,7 @@ def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
     Args:
       record: of a run that was made.
       now: identity of the run that could use it.
-      accept_changes: whether other code is accepted now.
+      accept_changes: whether other code is accepted.
     """
     before = record["identity"]
     if before["data"] != now["data"]:
@@ -70,7 +71,7 @@ def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
         )
     if accept_changes or _has_code_of(record, now):
         return ""
-    absent = sorted(before.get("callables", {}).keys() - now["callables"].keys())
+    absent = sorted(before["callables"].keys() - now["callables"].keys())
     if absent and before["config_file"] and not now["config_file"]:
         return (
             f"the results were made with functions of {', '.join(absent)}, which is not "
@@ -84,16 +85,10 @@ def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
 
 
 def check_record(record: Record, now: Identity, *, accept_changes: bool, where: str) -> None:
-    """Checks that a record can be used, by the rule of `refusal`.
-
-    Args:
-      record: as for `refusal`.
-      now: as for `refusal`.
-      accept_changes: as for `refusal`.
-      where: begins the message, such as ``out=DIR``.
+    """Checks that a record is used.
 
     Raises:
-      ValueError: it cannot.
+      ValueError: there is a `refusal`. It begins with `where`, such as ``out=DIR``.
     """
     if why := refusal(record, now, accept_changes=accept_changes):
         raise ValueError(f"{where}: {why}")
@@ -118,8 +113,6 @@ def changed_code(before: Identity, now: Identity) -> list[str]:
     A configuration file counts only where both have one: without it, the fields come from
     config.json or from Python.
     """
-    if "source" not in before:  # identity.json of a run was lost
-        return [f"graphfl_jax (sha256 {_short(now['source'])}, not recorded)"]
     pairs = {"graphfl_jax": (before["source"], now["source"])}
     if before["config_file"] and now["config_file"]:
         pairs["the configuration file"] = (before["config_file"], now["config_file"])
@@ -148,7 +141,7 @@ class LineStore:
     """A file of records, one on each line, in which an interruption costs one line at most."""
 
     def __init__(self, path: Path):
-        self.path, self.file = path, None
+        self.path = path
 
     def read(self, keys: set[str]) -> tuple[list[Record], list[int]]:
         """The records, and the numbers of damaged lines. A process may be writing the file.
@@ -173,24 +166,16 @@ class LineStore:
                 ) from error
         return records, damaged
 
-    def open(self, records: list[Record]) -> None:
-        """Replaces the content of the file, and opens it for more records."""
-        self.close()
+    def write(self, records: Iterable[Record]) -> None:
+        """Replaces all records in one step."""
         write_text(self.path, "".join(map(_line, records)))
-        self.file = open(self.path, "a")  # noqa: SIM115
 
     def add(self, record: Record) -> None:
         """Adds a record. Returns when it is on disk."""
-        with writing(self.path):
-            self.file.write(_line(record))
-            self.file.flush()
-            os.fsync(self.file.fileno())
-
-    def close(self) -> None:
-        """Closes the file, if it is open."""
-        if self.file is not None:
-            with writing(self.path):
-                self.file.close()
+        with writing(self.path), open(self.path, "a") as file:
+            file.write(_line(record))
+            file.flush()
+            os.fsync(file.fileno())
 
 
 class FileStore:

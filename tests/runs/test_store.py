@@ -254,7 +254,7 @@ def test_a_damaged_identity_is_refused(cut, text):
     (cut / "identity.json").write_text(text)
     refused(cut, "identity.json is damaged; remove it and resume with --accept_changes")
     (cut / "identity.json").unlink()
-    refused(cut, r"the code changed .* graphfl_jax \(sha256 .{12}, not recorded\); .*--accept")
+    refused(cut, r"the code changed .* graphfl_jax \(sha256 .{12}, not none\); .*--accept")
     with pytest.warns(RuntimeWarning, match="which was accepted"):
         start(cut, resume=True, accept_changes=True, cut_at=4)
     assert start(cut, resume=True).results["scores"]

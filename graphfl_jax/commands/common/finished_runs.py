@@ -11,22 +11,23 @@ from graphfl_jax.runs.store import RUN, content_of
 
 # What commands read of results.json, by keys; of scores only if the run did not diverge.
 NEEDED = (
-    ("scores",),
-    ("metric",),
-    ("variant",),
-    ("seed",),
-    ("diverged",),
-    ("higher_is_better",),
-    ("new_clients",),
-    ("attack",),
-    ("timing",),
-    ("dataset", "name"),
-    ("dataset", "source"),
-    ("dataset", "extent"),
-    ("dataset", "sha256"),
+    "scores",
+    "metric",
+    "variant",
+    "seed",
+    "rounds",
+    "diverged",
+    "higher_is_better",
+    "new_clients",
+    "attack",
+    "timing",
+    "dataset.name",
+    "dataset.source",
+    "dataset.extent",
+    "dataset.sha256",
 )
 SCORES = tuple(
-    ("scores", "final", point, key) for point in POINTS for key in ("mean", "per_client")
+    f"scores.final.{point}.{key}" for point in POINTS for key in ("mean", "per_client")
 )
 
 
@@ -83,9 +84,9 @@ def read_run(path: Path) -> FinishedRun:
     if why := why_no_run(path):
         raise ValueError(f"folders={path} {why}; leave it out, or correct the folder")
     fields, results = (read_object(path / name) for name in ("config.json", "results.json"))
-    for keys in (*NEEDED, *(SCORES if results.get("scores") is not None else ())):
-        if not _has(results, keys):
-            raise damaged(path / "results.json", f"it has no {'.'.join(keys)}")
+    for name in NEEDED + (SCORES if results.get("scores") is not None else ()):
+        if not _has(results, name):
+            raise damaged(path / "results.json", f"it has no {name}")
     fields.pop("defaults", None)  # of settings that nothing reads
     unknown = ""
     fields = {
@@ -152,8 +153,8 @@ def damaged(file: Path, why: object) -> ValueError:
     )
 
 
-def _has(value, keys):
-    for key in keys:
+def _has(value, name):
+    for key in name.split("."):
         if not isinstance(value, dict) or key not in value:
             return False
         value = value[key]

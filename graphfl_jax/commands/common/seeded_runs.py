@@ -2,48 +2,25 @@
 
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import stdev
-from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import Experiment, build_experiment, load_federation
-from graphfl_jax.commands.common.finished_runs import damaged, read_object
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.finished_runs import damaged, read_run
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.view_files import write_views
-from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder
-from graphfl_jax.runs.identity import Identity, digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
 from graphfl_jax.runs.store import content_of, identities_of
-
-# What `seeds_table` and this module read of results.json.
-NEEDED = {
-    "rounds",
-    "diverged",
-    "scores",
-    "metric",
-    "higher_is_better",
-    "variant",
-    "dataset",
-    "identity",
-}
-
-
-class SeededRun(NamedTuple):
-    """A run with one of the seeds, whose folder has been checked."""
-
-    folder: RunFolder
-    experiment: Experiment
-    federation: Federation
-    identity: Identity
 
 
 def run_seeds(
@@ -81,25 +58,27 @@ def run_seeds(
         written then, unless another process has just begun to write into a folder.
     """
     opened = _open(config, folders, resume=resume, accept_changes=accept_changes)
-    runs = _check(opened, digests_of_code(config_file))
-    results = {}
+    experiments = {}
     for seed, folder in opened.items():
-        if content := _results_in(folder, config.rounds):
-            results[seed] = content
-    _warn_of_other_code([opened[seed] for seed in results])
+        federation = load_federation(folder.config)
+        experiments[seed] = build_experiment(folder.config, federation)
+        check_attacked((folder.config, experiments[seed]))
+    results = _finished(opened, experiments, config.rounds, digests_of_code(config_file))
     report(float(len(results)))
-    missing = {seed: run for seed, run in runs.items() if seed not in results}
-    trials = [Trial({}, seed) for seed in missing]
-    federations = {seed: run.federation for seed, run in runs.items()}
+    seeds = [seed for seed in folders if seed not in results]
+    federations = {seed: experiment.federation for seed, experiment in experiments.items()}
+    trials = [Trial({}, seed) for seed in seeds]
     # Checks what is left to check, and plays nothing yet.
     outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
     where = environment()
     try:
-        for folder, experiment, _, identity in missing.values():
-            folder.begin(None, experiment.model.task, identity, where)
+        for seed in seeds:
+            folder, experiment = opened[seed], experiments[seed]
+            folder.begin(None, experiment.model.task, folder.identity, where)
             folder.describe(description_of(experiment))
         for i, outcome in outcomes:
-            results[trials[i].seed] = _write(missing[trials[i].seed], outcome)
+            clients = federations[seeds[i]].clients
+            results[seeds[i]] = _write(opened[seeds[i]], outcome, clients)
     finally:
         for folder in opened.values():
             folder.close()
@@ -123,30 +102,24 @@ def _open(config, folders, *, resume, accept_changes):
     }
 
 
-def _check(opened, code):
-    """The run of each seed, after all checks of its fields, its data and its folder."""
-    runs = {}
+def _finished(opened, experiments, rounds, code):
+    """The results of the seeds that have ended, after all folders have been checked."""
+    results = {}
     for seed, folder in opened.items():
-        federation = load_federation(folder.config)
-        experiment = build_experiment(folder.config, federation)
-        check_attacked((folder.config, experiment))
+        federation = experiments[seed].federation
         arrays = digest_of_arrays(federation)
-        identity = identity_of(folder.config, federation, arrays, code)
-        runs[seed] = SeededRun(folder, experiment, federation, identity)
-    for run in runs.values():
-        run.folder.check(run.identity)
-    return runs
-
-
-def _warn_of_other_code(finished):
-    of_other_code = sum(folder.of_other_code for folder in finished)
+        folder.check(identity_of(folder.config, federation, arrays, code))
+        if content := _results_in(folder, rounds):
+            results[seed] = content
+    of_other_code = sum(opened[seed].of_other_code for seed in results)
     if of_other_code:
         warnings.warn(
-            f"{of_other_code} of the {len(finished)} seeds with results are of other code, "
+            f"{of_other_code} of the {len(results)} seeds with results are of other code, "
             f"which was accepted",
             RuntimeWarning,
             stacklevel=3,
         )
+    return results
 
 
 def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
@@ -173,10 +146,8 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
     """
     file = folder.path / "results.json"
     if file.exists():
-        results = read_object(file)
-        if missing := NEEDED - results.keys():
-            raise damaged(file, f"it has no {min(missing)}")
-        if results["identity"] not in identities_of(folder.record):
+        results = read_run(folder.path).results
+        if results.get("identity") not in identities_of(folder.record):
             raise damaged(file, "it is of another run")
         if results["rounds"] == rounds:
             return results
@@ -188,9 +159,8 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
     return None
 
 
-def _write(run: SeededRun, outcome: Outcome) -> dict:
+def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> dict:
     """Writes the evaluations and the results of a run; the results."""
-    folder, clients = run.folder, run.experiment.federation.clients
     results = outcome.results | {"identity": folder.identity}
     for row in outcome.rows:
         folder.append(row)

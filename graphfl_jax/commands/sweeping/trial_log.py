@@ -1,6 +1,5 @@
 """The log of a sweep: one line of JSON for every run that ended, see `store.LineStore`."""
 
-import contextlib
 import json
 import warnings
 from pathlib import Path
@@ -32,16 +31,7 @@ from graphfl_jax.runs.sweep import Planned, TrialGroup
 NAME = "trials.jsonl"
 OF_SHARD = "trials-{}-of-{}.jsonl"
 # What is read of a line.
-REQUIRED = {
-    "trial",
-    "point",
-    "seed",
-    "dataset",
-    "validation",
-    "device",
-    "versions",
-    "git_commit",
-}
+KEYS = {"trial", "point", "seed", "dataset", "validation", "device", "versions", "git_commit"}
 
 
 class TrialLog:
@@ -113,7 +103,7 @@ class TrialLog:
                 identity = by_seed[planned.trial.seed] | {"config": config}
                 self.planned[planned.name] = identity
         if self._use_planned():
-            self._open()
+            self._rewrite()
 
     def _check_folder(self):
         check_folder(self.out, SWEEP)
@@ -143,19 +133,18 @@ class TrialLog:
             self._use_planned()
             if not self.growing:
                 self.check_all_planned()
-            self._open()
+            self._rewrite()
         except BaseException:
             self.lock.close()
             raise
         return self
 
     def __exit__(self, *error):
-        with contextlib.closing(self.lock):
-            self.store.close()
+        self.lock.close()
 
-    def _open(self):
-        """Writes the lines with the changes that were accepted, and opens the file for more."""
-        self.store.open([*self.records.values(), *self.unplanned.values()])
+    def _rewrite(self):
+        """Writes the lines with the changes that were accepted."""
+        self.store.write([*self.records.values(), *self.unplanned.values()])
 
     def _read(self):
         if not self.path.exists():
@@ -280,7 +269,7 @@ def read_log(path: Path) -> tuple[list[Record], list[int]]:
       ValueError: a line is complete and not a run.
       OSError: the file cannot be read.
     """
-    return LineStore(path).read(REQUIRED)
+    return LineStore(path).read(KEYS)
 
 
 def merged_logs(folders: list[Path]) -> tuple[list[Record], list[str]]:
