@@ -9,7 +9,7 @@ from graphfl_jax.core import Task
 from graphfl_jax.data import relations
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.robustness.attacks import Attackers
-from graphfl_jax.runs.summaries import mean_scores, summaries
+from graphfl_jax.runs.rows import mean_scores, summaries
 
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
 NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}

@@ -17,7 +17,7 @@ from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint, description, models, views
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
-from graphfl_jax.runs.results import row_line
+from graphfl_jax.runs.rows import row_line
 from graphfl_jax.runs.store import (
     RUN,
     Record,
