@@ -147,7 +147,7 @@ def cached_runs(
       has, means over clients, and the ``allocation`` if there is one.
     """
     resumable(marker=cache.store.folder)
-    federations = loaded(config, seeds)
+    federations = load_federations(config, seeds)
     arrays = {seed: digest_of_arrays(data) for seed, data in federations.items()}
     runs, missing = [], {}  # by place among the runs
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
@@ -186,7 +186,7 @@ def _record(run, outcome):
     return record | {"identity": run.identity, "curve": curve}
 
 
-def loaded(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:
+def load_federations(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:
     """The federation of each seed. Those of the last call are not loaded again."""
     federations = {}
     for seed in seeds:

@@ -52,7 +52,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     name = f"{int(checkpoint.state.round):08d}"
     target = folder / name
     leaves = _by_name(jax.device_get(checkpoint.state))
-    with writing(target), _removed_on_error(target):
+    with writing(target), _remove_on_error(target):
         folder.mkdir(parents=True, exist_ok=True)
         if target.exists():  # incomplete or damaged, or the run would have been resumed from it
             shutil.rmtree(target)
@@ -87,7 +87,7 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
                 f"the version of graphfl_jax that wrote it, or choose another --out"
             )
         arrays = _read((folder / name).absolute())
-        state = _restored(arrays["state"], template)
+        state = _restore(arrays["state"], template)
         return Checkpoint(state, arrays["history"], body["notes"])
     return None
 
@@ -128,7 +128,7 @@ def from_first(checkpoint: Checkpoint | None, template: State) -> Checkpoint | N
     if checkpoint is not None:
         packed = checkpoint._asdict() | {"state": _by_name(checkpoint.state)}
     packed = multihost.from_first(packed)
-    return packed and Checkpoint(**packed | {"state": _restored(packed["state"], template)})
+    return packed and Checkpoint(**packed | {"state": _restore(packed["state"], template)})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -145,7 +145,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
     # Drawn, since processes of several hosts can write the same file, with the same number.
     part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
-    with writing(path), _removed_on_error(part):
+    with writing(path), _remove_on_error(part):
         with open(part, "wb") as file:
             file.write(content)
             file.flush()
@@ -154,7 +154,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _removed_on_error(path: Path) -> Iterator[None]:
+def _remove_on_error(path: Path) -> Iterator[None]:
     """Removes a file or folder, and Orbax's unfinished one, if the block raises an OSError."""
     try:
         yield
@@ -172,7 +172,7 @@ def _by_name(state: State) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in tree.named(state).items() if leaf.size}
 
 
-def _restored(arrays: dict[str, np.ndarray], template: State) -> State:
+def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
     """A state from its leaves of `_by_name`; those of size zero are made anew.
 
     Args:

@@ -138,11 +138,11 @@ def digests_of_code(
     return {
         "source": SOURCE,
         "config_file": _sha256(b"".join(contents)) if contents else None,
-        "callables": digests_outside([*registered(REGISTRIES), *callables]),
+        "callables": digests_outside([*functions_in(REGISTRIES), *callables]),
     }
 
 
-def registered(registries: Iterable[Mapping[str, Callable]]) -> list[Callable]:
+def functions_in(registries: Iterable[Mapping[str, Callable]]) -> list[Callable]:
     """The functions in registries."""
     return [function for registry in registries for function in registry.values()]
 
@@ -155,7 +155,7 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
     its own name the digest of its instructions, its defaults, and what it uses of other cells.
     """
     pairs = set()  # of a name and a digest
-    for function in filter(None, map(_called, itertools.chain(*map(_layers, functions)))):
+    for function in filter(None, map(_callee, itertools.chain(*map(_layers, functions)))):
         code = function.__code__
         file = Path(code.co_filename).resolve()
         if not file.is_file():
@@ -189,7 +189,7 @@ def _layers(function):
         function = getattr(function, "__wrapped__", inner)
 
 
-def _called(function):
+def _callee(function):
     """A function, or what is called in its place; None if it is not Python."""
     candidates = (function, type(function).__call__)
     return next((called for called in candidates if getattr(called, "__code__", None)), None)
@@ -212,7 +212,7 @@ def _contents(function, seen):
     used = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
     used += [function.__globals__[n] for n in _names(code) if n in function.__globals__]
     for value in used:
-        inner = [called for called in map(_called, _layers(value)) if called is not None]
+        inner = [called for called in map(_callee, _layers(value)) if called is not None]
         for called in inner:
             if called.__code__ not in seen and not Path(called.__code__.co_filename).is_file():
                 yield from _contents(called, seen)

@@ -64,7 +64,7 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
     """
     names = experiment.federation.clients
     training = len(names) - experiment.federation.new_clients
-    found = []
+    groups = []
     for g, group in enumerate(experiment.joined if joined else experiment.groups):
         everyone = np.arange(len(names) if joined else training)
         ids = everyone if group.ids is None else group.ids
@@ -74,8 +74,8 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
             parts.append(jax.tree.map(lambda leaf: leaf[-count:], joined[g]))  # noqa: B023
         stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         stacked = stacked if "P" in stacked else {"P": stacked["G"]}
-        found.append(GroupOfModels(group.name, [names[i] for i in ids], stacked))
-    return found
+        groups.append(GroupOfModels(group.name, [names[i] for i in ids], stacked))
+    return groups
 
 
 def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[str, Any]:
@@ -123,10 +123,10 @@ def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> Non
     """
     tensors, described = {}, []
     for group in groups:
-        (only, *_) = own = group.predictors
-        points = {point: point if point in own else only for point in POINTS}
+        only = next(iter(group.predictors))  # P alone, where P is G
+        points = {p: p if p in group.predictors else only for p in POINTS}
         described.append({"name": group.name, "clients": group.clients, "points": points})
-        for point, predictor in own.items():
+        for point, predictor in group.predictors.items():
             start = prefix(group.name, point)
             for name, leaf in tree.named(predictor).items():
                 tensors[start + name] = np.ascontiguousarray(jax.device_get(leaf))
@@ -195,7 +195,7 @@ def _shapes(data: FederatedData) -> dict[str, Any]:
     """The shapes and types of the arrays of a federation."""
     return {
         "train": _shapes_of(data.train),
-        "evals": {name: _shapes_of(own) for name, own in data.evals.items()},
+        "evals": {name: _shapes_of(examples) for name, examples in data.evals.items()},
         "nodes": relations.num_clients(data.graph),
         "edges": len(data.graph.senders),
     }
@@ -222,7 +222,7 @@ def _zeros(shapes: dict[str, Any]) -> FederatedData:
         n_edge=np.array([shapes["edges"]], np.int32),
         globals=None,
     )
-    evals = {name: _zeros_of(own) for name, own in shapes["evals"].items()}
+    evals = {name: _zeros_of(part) for name, part in shapes["evals"].items()}
     return FederatedData(_zeros_of(shapes["train"]), evals, graph)
 
 

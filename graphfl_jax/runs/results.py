@@ -14,7 +14,7 @@ from graphfl_jax.evaluation import POINTS, Evaluated
 from graphfl_jax.metrics import OwnUnits
 from graphfl_jax.rounds import Group
 from graphfl_jax.runs.attack_results import attack_summary, rejections
-from graphfl_jax.runs.rows import mean_scores, metric_summaries, rounded, summaries
+from graphfl_jax.runs.rows import mean_scores, metric_summaries, round_shares, summaries
 
 # Parts of the results that a run has only if it did not diverge, and not every run has.
 SCORED = ("scores", "metrics", "errors", "labels", "rejected", "allocation", "architectures")
@@ -51,7 +51,7 @@ def results_of(
     federation, task, final = experiment.federation, experiment.model.task, course.final
     scored = dict.fromkeys(SCORED)
     if final is not None:
-        scored |= _scored(experiment, course)
+        scored |= _parts_with_scores(experiment, course)
     attack = None
     if config.attack.name:
         attack = attack_summary(config, experiment, final and final.scores)
@@ -93,7 +93,7 @@ def results_of(
     }
 
 
-def _scored(experiment, course):
+def _parts_with_scores(experiment, course):
     """What a run has only if it did not diverge, by names of `SCORED`."""
     federation, task, final = experiment.federation, experiment.model.task, course.final
     parts = {"scores": final_scores(course.rows, final.scores, task)}
@@ -113,7 +113,7 @@ def _scored(experiment, course):
     if len(final.rejected):
         parts["rejected"] = rejections(experiment, final.rejected)
     if len(final.allocation):
-        parts["allocation"] = rounded(final.allocation)
+        parts["allocation"] = round_shares(final.allocation)
     if len(experiment.groups) > 1:
         traffic = course.traffic
         parts["architectures"] = architecture_scores(experiment, final.scores, traffic)

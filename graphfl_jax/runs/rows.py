@@ -39,7 +39,7 @@ def row_fields(row: dict, task: Task) -> dict:
     if "metrics" in row:
         fields["metrics"] = metric_summaries(row["metrics"])
     if "allocation" in row:
-        fields["allocation"] = rounded(row["allocation"])
+        fields["allocation"] = round_shares(row["allocation"])
     return fields
 
 
@@ -71,6 +71,6 @@ def metric_summaries(metrics: dict) -> dict:
     }
 
 
-def rounded(allocation) -> list[list[float]]:
+def round_shares(allocation) -> list[list[float]]:
     """Shares with six digits after the point."""
     return np.round(np.asarray(allocation, np.float64), 6).tolist()

@@ -86,7 +86,7 @@ def read_run(path: Path) -> FinishedRun:
     fields, results = (read_object(path / name) for name in ("config.json", "results.json"))
     for name in NEEDED + (SCORES if results.get("scores") is not None else ()):
         if not _has(results, name):
-            raise damaged(path / "results.json", f"it has no {name}")
+            raise damage_error(path / "results.json", f"it has no {name}")
     fields.pop("defaults", None)  # of settings that nothing reads
     unknown = ""
     fields = {
@@ -121,7 +121,7 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
         except ValueError as error:
             if not any(path.glob("checkpoints/*.json")):  # as of a run with --seeds
-                raise damaged(file, f"line {number}") from error
+                raise damage_error(file, f"line {number}") from error
             raise ValueError(
                 f"{file}: line {number} is damaged; graphfl run --resume --out={path} writes "
                 f"it again"
@@ -139,13 +139,13 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text())
     except (FileNotFoundError, ValueError) as error:
-        raise damaged(file, error) from error
+        raise damage_error(file, error) from error
     if not isinstance(content, dict):
-        raise damaged(file, "it is no object")
+        raise damage_error(file, "it is no object")
     return content
 
 
-def damaged(file: Path, why: object) -> ValueError:
+def damage_error(file: Path, why: object) -> ValueError:
     """The error for a file that does not hold what a run writes."""
     return ValueError(
         f"{file} is missing or damaged ({why}); leave the run out, or run it again into "

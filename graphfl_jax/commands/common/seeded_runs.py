@@ -9,7 +9,7 @@ from statistics import stdev
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.commands.common.finished_runs import damaged, read_run
+from graphfl_jax.commands.common.finished_runs import damage_error, read_run
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.view_files import write_views
@@ -63,7 +63,9 @@ def run_seeds(
         federation = load_federation(folder.config)
         experiments[seed] = build_experiment(folder.config, federation)
         check_attacked((folder.config, experiments[seed]))
-    results = _finished(opened, experiments, config.rounds, digests_of_code(config_file))
+    results = _finished_results(
+        opened, experiments, config.rounds, digests_of_code(config_file)
+    )
     report(float(len(results)))
     seeds = [seed for seed in folders if seed not in results]
     federations = {seed: experiment.federation for seed, experiment in experiments.items()}
@@ -102,7 +104,7 @@ def _open(config, folders, *, resume, accept_changes):
     }
 
 
-def _finished(opened, experiments, rounds, code):
+def _finished_results(opened, experiments, rounds, code):
     """The results of the seeds that have ended, after all folders have been checked."""
     results = {}
     for seed, folder in opened.items():
@@ -148,7 +150,7 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
     if file.exists():
         results = read_run(folder.path).results
         if results.get("identity") not in identities_of(folder.record):
-            raise damaged(file, "it is of another run")
+            raise damage_error(file, "it is of another run")
         if results["rounds"] == rounds:
             return results
     if any(folder.path.glob("checkpoints/*.json")):
