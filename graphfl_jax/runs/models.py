@@ -34,7 +34,7 @@ from graphfl_jax.version import __version__
 
 FILE = "models.safetensors"
 KEY = "graphfl_jax"  # of the metadata
-FORMAT = 2  # in format 1, the digest is of the tensors alone
+FORMAT = 2
 POINTS = ("G", "P")
 LARGEST = 100_000_000  # bytes of a file that a run writes unasked
 
@@ -159,10 +159,10 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         ) from error
     if not isinstance(body, dict) or "format" not in body:
         raise ValueError(f"{path} holds no models of this package; {again}")
-    if body["format"] not in (1, FORMAT):
+    if body["format"] != FORMAT:
         raise ValueError(
-            f"{path} has format {body['format']}, and version {__version__} reads "
-            f"formats up to {FORMAT}; read it with version {body.get('version')}"
+            f"{path} has format {body['format']}, and version {__version__} reads format "
+            f"{FORMAT}; read it with version {body.get('version')}"
         )
     if body.pop("sha256", "") != _digest(tensors, body):
         raise ValueError(f"{path} is damaged (its digest differs); {again}")
@@ -240,9 +240,7 @@ def _zeros_of(shapes):
 
 
 def _digest(tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> str:
-    digest = hashlib.sha256()
-    if facts["format"] > 1:
-        digest.update(json.dumps(facts, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         array = tensors[name]
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
