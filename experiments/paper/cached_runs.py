@@ -171,19 +171,13 @@ def cached_runs(
         at_once=at_once or len(trials),
         report=lambda played: report(config.rounds * played),
     ):
-        place = places[index]
-        runs[place] = _record(missing[place], outcome)
-        cache.store.write(missing[place].name, runs[place])
+        run = missing[places[index]]
+        made = {"identity": run.identity, "curve": list(map(_curve_row, outcome.rows))}
+        runs[places[index]] = {"fields": run.fields, **outcome.results, **made}
+        cache.store.write(run.name, runs[places[index]])
     cache.made += len(missing)
     cache.reused += len(runs) - len(missing)
     return runs
-
-
-def _record(run, outcome):
-    """The record of a run that was missing."""
-    curve = list(map(_curve_row, outcome.rows))
-    record = {"fields": run.fields, **outcome.results}
-    return record | {"identity": run.identity, "curve": curve}
 
 
 def load_federations(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:

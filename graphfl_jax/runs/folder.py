@@ -23,10 +23,10 @@ from graphfl_jax.runs.store import (
     Record,
     changed_code,
     check_folder,
-    check_record,
     content_of,
     identities_of,
     lock,
+    refusal,
 )
 
 # The digests of the code of a run whose identity.json was lost.
@@ -135,12 +135,8 @@ class RunFolder:
                 f"out={self.path}: config.json was changed since the run began; put its fields "
                 f"back, or choose another --out"
             )
-        check_record(
-            self.record,
-            identity,
-            accept_changes=self.accept_changes,
-            where=f"out={self.path}",
-        )
+        if why := refusal(self.record, identity, accept_changes=self.accept_changes):
+            raise ValueError(f"out={self.path}: {why}")
 
     @property
     def init(self) -> str:
@@ -236,12 +232,11 @@ class RunFolder:
             return
         identity, played = newest.notes["identity"], int(newest.state.round)
         written = {"identity": identity, "accepted_changes": []}
-        check_record(
-            written, self.identity, accept_changes=True, where=f"out={self.path}"
-        )  # of the data
-        before, oldest = identities_of(self.record), identities_of(self.record)[-1]
+        if why := refusal(written, self.identity, accept_changes=True):
+            raise ValueError(f"out={self.path}: {why}")
+        *_, oldest = identities = identities_of(self.record)
         lost = oldest["source"] is None and oldest["config"] == identity["config"]
-        if identity not in before and not lost:
+        if identity not in identities and not lost:
             raise ValueError(
                 f"out={self.path}: the checkpoint of round {played} is of another run; put the "
                 f"run's own checkpoints back, or choose another --out"

@@ -84,16 +84,6 @@ def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
     )
 
 
-def check_record(record: Record, now: Identity, *, accept_changes: bool, where: str) -> None:
-    """Checks that a record is used.
-
-    Raises:
-      ValueError: there is a `refusal`. It begins with `where`, such as ``out=DIR``.
-    """
-    if why := refusal(record, now, accept_changes=accept_changes):
-        raise ValueError(f"{where}: {why}")
-
-
 def accept(record: Record, now: Identity) -> bool:
     """Adds an identity to the accepted changes of a record; whether it was not among them."""
     if _has_code_of(record, now):

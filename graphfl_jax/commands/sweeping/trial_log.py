@@ -23,8 +23,8 @@ from graphfl_jax.runs.store import (
     accept,
     changed_code,
     check_folder,
-    check_record,
     lock,
+    refusal,
 )
 from graphfl_jax.runs.sweep import Planned, TrialGroup
 
@@ -173,7 +173,8 @@ class TrialLog:
         here, elsewhere, of_other_code = environment(), set(), 0
         for name in names:
             line, now = self.unplanned.pop(name), self.planned[name]
-            check_record(line, now, accept_changes=self.accept_changes, where=f"out={self.out}")
+            if why := refusal(line, now, accept_changes=self.accept_changes):
+                raise ValueError(f"out={self.out}: {why}")
             accept(line, now)
             self.records[name] = line
             of_other_code += bool(changed_code(line["identity"], now))
