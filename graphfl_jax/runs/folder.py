@@ -235,6 +235,7 @@ class RunFolder:
         if why := refusal(written, self.identity, accept_changes=True):
             raise ValueError(f"out={self.path}: {why}")
         *_, oldest = identities = identities_of(self.record)
+        # Of a lost identity.json, only the configuration is left to compare.
         lost = oldest["source"] is None and oldest["config"] == identity["config"]
         if identity not in identities and not lost:
             raise ValueError(

@@ -64,11 +64,11 @@ def strictly():
 
 def test_every_leaf_is_restored_with_its_bits_and_its_type(tmp_path):
     save(tmp_path, some_state(), {"seconds": 0.1})
-    found = latest(tmp_path)
-    assert jax.tree.structure(found.state) == jax.tree.structure(some_state())
-    assert bits(found.state) == bits(some_state())
-    jax.tree.map(np.testing.assert_array_equal, found.history, HISTORY)
-    assert found.notes == {"seconds": 0.1}
+    restored = latest(tmp_path)
+    assert jax.tree.structure(restored.state) == jax.tree.structure(some_state())
+    assert bits(restored.state) == bits(some_state())
+    jax.tree.map(np.testing.assert_array_equal, restored.history, HISTORY)
+    assert restored.notes == {"seconds": 0.1}
 
 
 def test_leaves_have_readable_names_for_other_programs(tmp_path):
@@ -108,16 +108,16 @@ def test_files_of_an_interrupted_save_are_skipped(tmp_path):
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path, monkeypatch):
-    synchronize, path, found = os.fsync, tmp_path / "a.json", []
+    synchronize, path, contents = os.fsync, tmp_path / "a.json", []
 
     def other_writer(file):
         monkeypatch.setattr(os, "fsync", synchronize)
         checkpoint.write_json(path, {"written": "first"})
-        found.append(json.loads(path.read_text()))
+        contents.append(json.loads(path.read_text()))
 
     monkeypatch.setattr(os, "fsync", other_writer)  # while the other one writes
     checkpoint.write_json(path, {"written": "last"})
-    assert found == [{"written": "first"}]
+    assert contents == [{"written": "first"}]
     assert json.loads(path.read_text()) == {"written": "last"}
     assert list(tmp_path.iterdir()) == [path]
 

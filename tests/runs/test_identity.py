@@ -24,7 +24,9 @@ def test_arrays_have_the_split_and_what_a_configuration_adds():
         "attackers": arrange(changed(CONFIG, {"attack.name": "sign_flip"}), first),
         "relations": data(edges=[(0, 1)]),
     }
-    digests = {name: identity.digest_of_arrays(one) for name, one in others.items()}
+    digests = {
+        name: identity.digest_of_arrays(federation) for name, federation in others.items()
+    }
     assert len({identity.digest_of_arrays(first), *digests.values()}) == 1 + len(others)
     assert identity.digest_of_arrays(data()) == identity.digest_of_arrays(first)
     # The examples are the same, so their own digest is no protection.
@@ -50,17 +52,17 @@ def test_processes_compare_their_whole_configurations(monkeypatch):
     monkeypatch.setattr(single, "assert_same_on_all", compare)
     texts = []
     for changes in ({}, {"seed": 1}, {"rounds": 9}, {"hparams.client_lr": 0.3}):
-        with pytest.raises(Compared) as found:
+        with pytest.raises(Compared) as raised:
             graphfl_jax.run(changed(CONFIG, changes), data())
-        texts.append(str(found.value))
+        texts.append(str(raised.value))
     assert len(set(texts)) == len(texts)
 
 
 def test_functions_of_the_user_have_the_digests_of_their_files(tmp_path, monkeypatch):
     assert identity.digests_of_code()["callables"] == {}
-    own = own_method(tmp_path / "mine.py", 1)
-    before = identity.digests_of_code(callables=[functools.partial(own, 3)])["callables"]
-    monkeypatch.setitem(ALGORITHMS, "own", own)
+    mine = own_method(tmp_path / "mine.py", 1)
+    before = identity.digests_of_code(callables=[functools.partial(mine, 3)])["callables"]
+    monkeypatch.setitem(ALGORITHMS, "mine", mine)
     assert identity.digests_of_code()["callables"] == before
     assert list(before) == ["mine.py"]
     own_method(tmp_path / "mine.py", 2)
@@ -70,29 +72,36 @@ def test_functions_of_the_user_have_the_digests_of_their_files(tmp_path, monkeyp
 
 def test_a_file_that_is_edited_after_a_registration_keeps_its_digest(tmp_path):
     """The registered function is still that of the file before."""
-    file, found = tmp_path / "mine.py", []
+    file, digests = tmp_path / "mine.py", []
     try:
         for number in (1, 2):
-            own = own_method(file, number)
-            register.algorithm("own", own)
-            found.append(identity.digests_outside([own])["mine.py"])
+            mine = own_method(file, number)
+            register.algorithm("mine", mine)
+            digests.append(identity.digests_outside([mine])["mine.py"])
             file.write_text(file.read_text() + "# edited\n")
-            assert identity.digests_outside([own])["mine.py"] == found[-1]
+            assert identity.digests_outside([mine])["mine.py"] == digests[-1]
     finally:
-        del ALGORITHMS["own"], register.OWN["algorithm", "own"], register.FILES[file]
-    assert found[0] != found[1]
+        del ALGORITHMS["mine"], register.OWN["algorithm", "mine"], register.FILES[file]
+    assert digests[0] != digests[1]
 
 
 def test_a_function_that_wraps_one_of_the_package_is_the_users():
     """The wrapper has the name and the module of the package's function."""
 
     @functools.wraps(ALGORITHMS["fedavg"])
-    def own(*args, **options):
+    def wrapper(*args, **options):
         return ALGORITHMS["fedavg"](*args, **options)
 
-    assert own.__module__ == "graphfl_jax.algorithms.fedavg"
-    for mine in (own, functools.partial(own), functools.cache(own), Own, Own(), Own().__call__):
-        assert list(identity.digests_outside([mine])) == ["test_identity.py"]
+    assert wrapper.__module__ == "graphfl_jax.algorithms.fedavg"
+    for method in (
+        wrapper,
+        functools.partial(wrapper),
+        functools.cache(wrapper),
+        Own,
+        Own(),
+        Own().__call__,
+    ):
+        assert list(identity.digests_outside([method])) == ["test_identity.py"]
     assert identity.digests_outside([functools.cache(ALGORITHMS["fedavg"]), np.add]) == {}
 
 
@@ -107,49 +116,49 @@ def test_functions_without_a_file_have_the_digests_of_their_instructions():
     def typed(text):
         names = {}
         exec(compile(text, "<prompt>", "exec"), names)
-        return identity.digests_outside([names["own"]])
+        return identity.digests_outside([names["mine"]])
 
-    text = "def own(x):\n    return (lambda y: y + 1)(x)\n"
+    text = "def mine(x):\n    return (lambda y: y + 1)(x)\n"
     assert typed(text) == typed("\n\n" + text)  # only the lines differ
     assert typed(text) != typed(text.replace("+ 1", "+ 2"))
     for before, after in (("x, y=3", "x, y=4"), ("x, *, y=(3, abs)", "x, *, y=(3, len)")):
-        texts = [text.replace("own(x)", f"own({inside})") for inside in (before, after)]
+        texts = [text.replace("mine(x)", f"mine({inside})") for inside in (before, after)]
         assert typed(texts[0]) != typed(texts[1])
-    address = text.replace("own(x)", "own(x, y=object())")
+    address = text.replace("mine(x)", "mine(x, y=object())")
     assert typed(address) == typed(address)
     # These sets are equal, but their elements have another order, as strings in every process.
     sets = ["{0, 8}", "{8, 0}"]
     assert repr(frozenset((0, 8))) != repr(frozenset((8, 0)))
-    first, second = (typed(text.replace("y + 1", f"y in {own}")) for own in sets)
+    first, second = (typed(text.replace("y + 1", f"y in {numbers}")) for numbers in sets)
     assert first == second != typed(text.replace("y + 1", "y in {0, 9}"))
 
 
 @pytest.mark.parametrize(
     "first",
     [
-        "def helper(x):\n    return x * 1\ndef own(x):\n    return helper(x)\n",
+        "def helper(x):\n    return x * 1\ndef mine(x):\n    return helper(x)\n",
         "class Net:\n    def __call__(self, x):\n        return x * 1\n"
-        "def own(x):\n    return Net()(x)\n",
+        "def mine(x):\n    return Net()(x)\n",
         "def make(rate):\n    return lambda x: rate * x\nown = make(1)\n",
-        "rate = 1\ndef own(x):\n    return [rate * y for y in x]\n",
-        "import numpy as np\nrates = np.ones(2) * 1\ndef own(x):\n    return rates * x\n",
-        "def own(x):\n    return x and own(x - 1)\n"
-        "def other():\n    return x * 1\nown.next = other\n",
+        "rate = 1\ndef mine(x):\n    return [rate * y for y in x]\n",
+        "import numpy as np\nrates = np.ones(2) * 1\ndef mine(x):\n    return rates * x\n",
+        "def mine(x):\n    return x and mine(x - 1)\n"
+        "def other():\n    return x * 1\nmine.next = other\n",
     ],
 )
 def test_functions_without_a_file_have_the_digests_of_what_they_use(first):
     def typed(text):
         names = {}
         exec(compile(text, "<prompt>", "exec"), names)
-        return identity.digests_outside([names["own"]])
+        return identity.digests_outside([names["mine"]])
 
     second = first.replace("* 1", "* 2").replace("make(1)", "make(2)").replace("= 1\n", "= 2\n")
     assert typed(first) == typed(first)
-    assert (typed(first) == typed(second)) == ("other" in first)  # which own does not use
+    assert (typed(first) == typed(second)) == ("other" in first)  # which mine does not use
 
 
 def test_files_of_the_user_are_in_the_identity_by_their_content(tmp_path):
-    file = tmp_path / "own"
+    file = tmp_path / "mine"
     config = changed(CONFIG, {"model.name": "resnet18", "model.weights": str(file)})
     digests = set()
     for text in ("a", "b"):

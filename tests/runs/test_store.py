@@ -100,11 +100,11 @@ def cut(cut_once, tmp_path):
 
 def own_method(path, factor):
     """A function that a file defines, as a user would import it."""
-    path.write_text(f"def own(model):\n    return {factor}\n")
+    path.write_text(f"def mine(model):\n    return {factor}\n")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.own
+    return module.mine
 
 
 # ------------------------------------------------------------------------------------ the rule
@@ -205,7 +205,7 @@ def test_a_run_without_a_checkpoint_is_refused_too(tmp_path, monkeypatch):
 
 def test_edited_files_of_the_user_are_refused(tmp_path, monkeypatch):
     mine = tmp_path / "mine.py"
-    monkeypatch.setitem(ALGORITHMS, "own", own_method(mine, 1))
+    monkeypatch.setitem(ALGORITHMS, "mine", own_method(mine, 1))
     (tmp_path / "config.py").write_text("first")
     options = {"config_file": tmp_path / "config.py"}
     start(tmp_path / "out", cut_at=2, **options)
@@ -440,7 +440,7 @@ def continued(out, groups, **options):
     resume = (out / "trials.jsonl").exists()
     with TrialLog(out, groups, resume=resume, **options) as log:
         for group in log.unfinished():
-            trials = [one.trial for one in group.planned]
+            trials = [planned.trial for planned in group.planned]
             for i, outcome in run_trials(group.config, group.federations, trials, at_once=2):
                 log.write(group, group.planned[i], outcome)
                 made += 1
@@ -524,7 +524,7 @@ def test_trials_of_other_code_are_refused_or_accepted_and_recorded(swept, groups
 def test_runs_of_later_batches_of_a_search_are_used_when_they_are_planned(swept, monkeypatch):
     """As if the search had asked for the second point only after the first."""
     before = contents(swept)
-    first, second = ([one] for one in sweep_of(0.1) + sweep_of(0.2))
+    first, second = ([group] for group in sweep_of(0.1) + sweep_of(0.2))
     with pytest.raises(ValueError, match="has a run that is not in this sweep, .*0.2.* seed 0"):
         continued(swept, first)
     log = TrialLog(swept, first, resume=True)
@@ -550,7 +550,7 @@ def test_runs_of_later_batches_of_a_search_are_used_when_they_are_planned(swept,
 
 def test_a_node_with_other_code_is_refused(tmp_path, groups, monkeypatch):
     (group,) = groups
-    trials = [one.trial for one in group.planned]
+    trials = [planned.trial for planned in group.planned]
     with TrialLog(tmp_path, groups, resume=False) as log:
         edit_package(monkeypatch)
         outcome = next(run_trials(group.config, group.federations, trials, at_once=2))[1]
@@ -578,19 +578,19 @@ def asked(monkeypatch):
 
 
 def cells(out, seeds=(0, 1), **options):
-    found = Cache(out, **options)
+    kept = Cache(out, **options)
     config = tiny(fl60.get_config("fedavg"))
-    return found, cached_runs(config, list(seeds), found)
+    return kept, cached_runs(config, list(seeds), kept)
 
 
 def test_cells_of_other_code_are_made_again_and_said(tmp_path, asked, monkeypatch):
     _, before = cells(tmp_path)
     edit_package(monkeypatch)
     with pytest.warns(RuntimeWarning) as caught:
-        found, runs = cells(tmp_path, seeds=(0,))
+        kept, runs = cells(tmp_path, seeds=(0,))
     (warning,) = caught
     assert f"2 runs in {tmp_path}/cached_runs are of other code and are made" in str(warning)
-    assert asked == [0, 1, 0] and found.counts() == "1 new runs, 0 from the cache"
+    assert asked == [0, 1, 0] and kept.counts() == "1 new runs, 0 from the cache"
     assert runs[0]["identity"] == before[0]["identity"] | {"source": "e" * 64}
     monkeypatch.undo()
     assert len(list((tmp_path / "cached_runs").iterdir())) == 3  # the earlier ones are kept
@@ -600,14 +600,14 @@ def test_cells_of_other_code_are_accepted_and_marked(tmp_path, asked, monkeypatc
     _, before = cells(tmp_path)
     edit_package(monkeypatch)
     with pytest.warns(RuntimeWarning, match="are of other code and are used where they are"):
-        found, runs = cells(tmp_path, seeds=(0, 1, 2), accept_changes=True)
+        kept, runs = cells(tmp_path, seeds=(0, 1, 2), accept_changes=True)
     assert asked == [0, 1, 2]
     counts = "1 new runs, 2 from the cache (2 of them of other code, which was accepted)"
-    assert found.counts() == counts
+    assert kept.counts() == counts
     assert [run["identity"] for run in runs[:2]] == [run["identity"] for run in before]
     now = runs[2]["identity"]["source"]
     for run in runs[:2]:
-        assert [one["source"] for one in run["accepted_changes"]] == [now] == ["e" * 64]
+        assert [each["source"] for each in run["accepted_changes"]] == [now] == ["e" * 64]
 
 
 def test_a_cell_that_was_changed_is_made_again_and_said(tmp_path, asked):
