@@ -55,10 +55,10 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.folder import check_folder
 from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.multihost import is_first, run_synchronized
 from graphfl_jax.runs.single import compiled
+from graphfl_jax.runs.store import check_folder
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
 flags.DEFINE_list("methods", [], "Methods to compare; all is every method that any data allow.")

@@ -186,7 +186,7 @@ def main() -> int:
     save_figure(drawn, out / name)
     write_json(out / f"{name}.json", lines)
     made = provenance(sys.argv, seconds=time.perf_counter() - started)
-    made += f" {cache.counts()}." if cache.new or cache.found else ""
+    made += f" {cache.counts()}." if cache.made or cache.reused else ""
     spread = f"{SPREAD}\n\n" if any(head.startswith("sd seeds") for head in rows[0]) else ""
     page = f"{made}\n\n{spread}{markdown_table(rows)}"
     write_text(out / f"{name}.md", page)

@@ -46,7 +46,7 @@ from rich.console import Console
 from experiments.common import pages
 from experiments.common.flag_values import check_list, check_names, shares
 from experiments.common.provenance import provenance
-from experiments.paper.cached_runs import Cache, cached_runs, loaded
+from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.robustness_plots import draw_neighbours, draw_robustness
 from experiments.paper.robustness_statistics import (
     NO_VALIDATION,
@@ -123,7 +123,10 @@ def main() -> int:
     every = fitting(planned())
     check_kept(every)
     check_ratios(every[0].config, ratios)
-    if FLAGS.best_defences and "val" not in loaded(every[0].config, [0])[0].data.evals:
+    if (
+        FLAGS.best_defences
+        and "val" not in load_federations(every[0].config, [0])[0].data.evals
+    ):
         raise ValueError(NO_VALIDATION)
 
     clean_runs, choices = {}, []
@@ -219,7 +222,7 @@ def check_ratios(config: ConfigDict, ratios: list[float]) -> None:
     Raises:
       ValueError: with one of them, nobody does.
     """
-    experiment = build_experiment(config, loaded(config, [0])[0])
+    experiment = build_experiment(config, load_federations(config, [0])[0])
     for ratio in filter(None, ratios):
         if not malicious_clients(experiment._replace(hparams={"attack_ratio": ratio})).any():
             raise ValueError(
@@ -338,7 +341,7 @@ def fitting(every: list[Planned]) -> list[Planned]:
 
 
 def _check(one):
-    build_experiment(one.config, loaded(one.config, [0])[0])
+    build_experiment(one.config, load_federations(one.config, [0])[0])
 
 
 if __name__ == "__main__":

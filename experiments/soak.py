@@ -35,7 +35,7 @@ from graphfl_jax.commands.common.command_line import (
 from graphfl_jax.commands.common.interrupts import temporary_folder
 from graphfl_jax.commands.common.text_tables import narrow
 from graphfl_jax.runs.checkpoint import write_json
-from graphfl_jax.runs.folder import check_folder
+from graphfl_jax.runs.store import check_folder
 
 flags.DEFINE_integer("runs", 200, "Interrupted runs.", lower_bound=0)
 flags.DEFINE_integer("calls", 1000, "Calls of graphfl_jax.run in one process.", lower_bound=0)

@@ -41,7 +41,7 @@ from rich.console import Console
 from experiments.common import pages
 from experiments.common.flag_values import check_list, check_names
 from experiments.common.provenance import provenance
-from experiments.paper.cached_runs import Cache, cached_runs, loaded
+from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
 from experiments.paper.forecast_baselines import forecast_rows
 from experiments.paper.own_configurations import (
@@ -119,7 +119,7 @@ def main() -> int:
     source = "data.source in the file of --configs" if FLAGS.configs else "--source=simulated"
     for cell, method, config in planned_rows:  # refuses all that does not fit at once
         with remedy_of_source(source):
-            federation = loaded(config, seeds[:1])[0]
+            federation = load_federations(config, seeds[:1])[0]
         task = build_experiment(config, federation).model.task
         if method == methods[0]:
             baselines += baseline_rows(cell, federation, task)

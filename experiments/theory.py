@@ -49,7 +49,7 @@ from graphfl_jax.commands.common.statistics import critical_value
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.memory import check_memory
 from graphfl_jax.runs.checkpoint import write_json, write_text
-from graphfl_jax.runs.folder import check_folder
+from graphfl_jax.runs.store import check_folder
 
 flags.DEFINE_list(
     "graphs", list(closed_form.GRAPHS), f"Graphs, of {', '.join(closed_form.GRAPHS)}."

@@ -1,15 +1,13 @@
 """Runs of tables and figures, cached in a folder so that no run is repeated.
 
-Each file of JSON holds one run of one configuration with one seed, its identity and a digest of
-all this. It is used again only if the configuration, the data and the code are the same, or if
-a change of the code is accepted.
+The cache is a `store.FileStore`. A run is used again only if the configuration, the data and
+the code are the same, or if a change of the code is accepted.
 """
 
-import glob
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -21,16 +19,21 @@ from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.batch import Trial, config_of, fields_text, run_trials, with_seed
-from graphfl_jax.runs.checkpoint import write_json
-from graphfl_jax.runs.disk import writing
-from graphfl_jax.runs.folder import TABLES, check_folder
 from graphfl_jax.runs.identity import (
-    changed_code,
+    Identity,
     digest_of_arrays,
     digest_of_json,
     digests_of_code,
     identity_of,
-    same_weights,
+)
+from graphfl_jax.runs.store import (
+    TABLES,
+    FileStore,
+    Record,
+    accept,
+    changed_code,
+    check_folder,
+    refusal,
 )
 
 FOLDER = "cached_runs"  # in the output folder of a command
@@ -43,8 +46,8 @@ class Cache:
     """The cached runs in the output folder of a command.
 
     Attributes:
-      folder: of the files.
-      new, found, accepted: how many runs were made, how many the cache had, and how many of
+      store: of the runs.
+      made, reused, accepted: how many runs were made, how many the cache had, and how many of
         these are of other code.
     """
 
@@ -66,55 +69,57 @@ class Cache:
           ValueError: the folder cannot be written, or holds something else.
         """
         check_folder(out, TABLES)
-        self.folder = out / FOLDER
+        self.store = FileStore(out / FOLDER)
         self.accept_changes = accept_changes
         self.code = digests_of_code(*config_files)
-        self.new = self.found = self.accepted = 0
-        runs = [_read(path) for path in self.folder.glob("*.json")]
-        usable = [run for run in runs if run is not None]
-        other = sum(bool(changed_code(run["identity"], self.code)) for run in usable)
-        advice = "made again where they are needed; add --accept_changes to use them"
-        does = "used where they are needed" if accept_changes else advice
-        _warn(other, self.folder, f"of other code and are {does}")
-        does = "made again where they are needed"
-        _warn(
-            len(runs) - len(usable),
-            self.folder,
-            f"damaged or of an older release and are {does}",
-        )
+        self.made = self.reused = self.accepted = 0
+        runs, damaged = self.store.read()
+        of_other_code = sum(bool(changed_code(run["identity"], self.code)) for run in runs)
+        again = "made again where they are needed"
+        advice = f"{again}; add --accept_changes to use them"
+        use = "used where they are needed" if accept_changes else advice
+        self._warn(of_other_code, f"of other code and are {use}")
+        self._warn(damaged, f"damaged and are {again}")
+
+    def _warn(self, number, what):
+        if number:
+            text = f"{number} runs in {self.store.folder} are {what}"
+            warnings.warn(text, RuntimeWarning, stacklevel=3)
 
     def counts(self) -> str:
-        """How many runs are new and how many were found, as text."""
-        counts = f"{self.new} new runs, {self.found} from the cache"
+        """How many runs are new and how many the cache had, as text."""
+        counts = f"{self.made} new runs, {self.reused} from the cache"
         if self.accepted:
             counts += f" ({self.accepted} of them of other code, which was accepted)"
         return counts
 
-    def read(self, name: str, identity: dict, fields: str) -> dict | None:
-        """The cached run of a name, an identity and `batch.fields_text`, or None."""
-        paths = self.folder.glob(f"{glob.escape(name)}-*.json")
-        newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
-        runs = [run for run in map(_read, newest) if run and _is_of(run, identity, fields)]
+    def find(self, name: str, identity: Identity, fields: str) -> Record | None:
+        """The cached run of a name, an identity and `batch.fields_text`, or None.
+
+        Other than a sweep, a table makes a run of other code again, even if that code was
+        accepted before.
+        """
+        runs = [
+            run
+            for run in self.store.find(name)
+            if run["fields"] == fields and not refusal(run, identity, accept_changes=True)
+        ]
         same = [run for run in runs if not changed_code(run["identity"], identity)]
         if same or not self.accept_changes or not runs:
             return same[0] if same else None
-        run = runs[0]
-        if identity not in run["accepted_changes"]:
-            run["accepted_changes"].append(identity)
-            self.write(name, run)
+        if accept(runs[0], identity):
+            self.store.write(name, runs[0])
         self.accepted += 1
-        return run
+        return runs[0]
 
-    def write(self, name: str, run: dict) -> None:
-        """Adds a run under a name."""
-        path = self._path(name, run["identity"])
-        with writing(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, run | {"sha256": digest_of_json(run)})
 
-    def _path(self, name, identity):
-        code = {what: identity[what] for what in self.code}
-        return self.folder / f"{name}-{digest_of_json(code)[:12]}.json"
+class Missing(NamedTuple):
+    """A run that the cache does not have."""
+
+    trial: Trial
+    name: str
+    fields: str
+    identity: Identity
 
 
 def cached_runs(
@@ -125,7 +130,7 @@ def cached_runs(
     points: Sequence[dict[str, float]] = ({},),
     at_once: int = 0,
     report: Callable[[float], None] = lambda rounds: None,
-) -> list[dict]:
+) -> list[Record]:
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
@@ -142,48 +147,48 @@ def cached_runs(
       ``fields`` and the ``curve``: of every evaluation the ``round``, the test scores that it
       has, means over clients, and the ``allocation`` if there is one.
     """
-    resumable(marker=cache.folder)
-    federations = loaded(config, seeds)
-    arrays = {seed: digest_of_arrays(one) for seed, one in federations.items()}
-    runs, missing = [], {}
+    resumable(marker=cache.store.folder)
+    federations = load_federations(config, seeds)
+    arrays = {seed: digest_of_arrays(data) for seed, data in federations.items()}
+    runs, missing = [], {}  # by place among the runs
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
         run_config, federation = config_of(config, trial), federations[trial.seed]
         identity = identity_of(run_config, federation, arrays[trial.seed], cache.code)
         fields = fields_text(run_config)
-        of_all = digest_of_json([fields, identity["data"], identity["arrays"]])
+        digest = digest_of_json([fields, identity["data"], identity["arrays"]])[:12]
         variant = variant_of(run_config)
-        name = f"{in_file_name(federation.name)}-{variant}-seed{trial.seed}-{of_all[:12]}"
-        runs.append(cache.read(name, identity, fields))
+        name = f"{in_file_name(federation.name)}-{variant}-seed{trial.seed}-{digest}"
+        runs.append(cache.find(name, identity, fields))
         if runs[-1] is None:
-            missing[len(runs) - 1] = (trial, name, {"fields": fields}, {"identity": identity})
-    for seed in {trial.seed for trial, *_ in missing.values()}:
+            missing[len(runs) - 1] = Missing(trial, name, fields, identity)
+    for seed in {run.trial.seed for run in missing.values()}:
         build_experiment(with_seed(config, seed), federations[seed])  # checks all fields first
-    places, trials = list(missing), [trial for trial, *_ in missing.values()]
-    size = at_once or len(trials)
+    places, trials = list(missing), [run.trial for run in missing.values()]
     report(config.rounds * (len(runs) - len(missing)))
     for index, outcome in run_trials(
-        *(config, federations, trials),
-        at_once=size,
+        config,
+        federations,
+        trials,
+        at_once=at_once or len(trials),
         report=lambda played: report(config.rounds * played),
     ):
-        _, name, fields, identity = missing[places[index]]
-        curve = list(map(_curve_row, outcome.rows))
-        run = {**fields, **outcome.results, **identity, "curve": curve}
-        cache.write(name, run)
-        runs[places[index]] = run
-    cache.new += len(missing)
-    cache.found += len(runs) - len(missing)
+        run = missing[places[index]]
+        made = {"identity": run.identity, "curve": list(map(_curve_row, outcome.rows))}
+        runs[places[index]] = {"fields": run.fields, **outcome.results, **made}
+        cache.store.write(run.name, runs[places[index]])
+    cache.made += len(missing)
+    cache.reused += len(runs) - len(missing)
     return runs
 
 
-def loaded(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:
+def load_federations(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:
     """The federation of each seed. Those of the last call are not loaded again."""
     federations = {}
     for seed in seeds:
-        own = with_seed(config, seed)
-        values = values_of(own)[0]
-        key = as_text(values, without={one for one in values if not one.startswith(DATA)})
-        federations[key] = LOADED.get(key) or load_federation(own)
+        seeded = with_seed(config, seed)
+        values = values_of(seeded)[0]
+        key = as_text(values, without={name for name in values if not name.startswith(DATA)})
+        federations[key] = LOADED.get(key) or load_federation(seeded)
     LOADED.clear()
     LOADED.update(federations)
     return dict(zip(seeds, federations.values(), strict=True))
@@ -192,30 +197,7 @@ def loaded(config: ConfigDict, seeds: list[int]) -> dict[int, Federation]:
 def _curve_row(row):
     """An evaluation, with the means of its test scores over clients."""
     scores = row["scores"].get("test", {})
-    kept = {"round": int(row["round"])} | {at: float(scores[at].mean()) for at in scores}
+    means = {"round": int(row["round"])} | {at: float(scores[at].mean()) for at in scores}
     if "allocation" in row:
-        kept["allocation"] = np.asarray(row["allocation"]).tolist()
-    return kept
-
-
-def _read(path) -> dict | None:
-    """The run in a file; None if it is damaged, or has no identity."""
-    try:
-        run = json.loads(path.read_text())
-        whole = "sha256" not in run or run.pop("sha256") == digest_of_json(run)
-        return run if whole and {"fields", "identity"} <= run.keys() else None
-    except (ValueError, AttributeError, TypeError):
-        return None
-
-
-def _is_of(run, identity, fields):
-    """Whether a run has these fields, data and pretrained weights."""
-    own = run["identity"]
-    same = all(own[what] == identity[what] for what in ("data", "arrays"))
-    return same and same_weights(own, identity) and run["fields"] == fields
-
-
-def _warn(number, folder, what):
-    if number:
-        text = f"{number} runs in {folder} are {what}"
-        warnings.warn(text, RuntimeWarning, stacklevel=3)
+        means["allocation"] = np.asarray(row["allocation"]).tolist()
+    return means

@@ -80,9 +80,10 @@ from graphfl_jax.commands.sweeping.trial_log import TrialLog, read_log
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.executables import private_folder
-from graphfl_jax.runs.folder import RunFolder, held
+from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.single import run_experiment
+from graphfl_jax.runs.store import content_of
 from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of, part_of
 
 MOST_GROUPS = 20  # programs to compile without --yes
@@ -186,7 +187,7 @@ def main() -> int:
     with log, progress_bar("runs") as bar:
         made = 0
         total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
-        task = bar.add_task("sweep", total=total, completed=len(log.found))
+        task = bar.add_task("sweep", total=total, completed=len(log.records))
         while True:
             for group, i, outcome in outcomes(
                 log.unfinished(), lambda runs: bar.advance(task, runs)
@@ -195,11 +196,11 @@ def main() -> int:
                 made += 1
             if search is None or not search.left:
                 break
-            search.record(runs_of(points, log.found))
+            search.record(runs_of(points, log.records))
             points = search.ask()
             log.plan(planned_groups(points))
-            bar.update(task, completed=len(log.found))
-        log.check_others()
+            bar.update(task, completed=len(log.records))
+        log.check_all_planned()
         lines, total = log.lines(), len(log.planned)
     seconds = time.perf_counter() - began
 
@@ -334,7 +335,7 @@ def kept_best(board: dict, out: Path) -> Iterator[str]:
             path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
             folder = RunFolder(
                 *(path, config),
-                resume=bool(held(path)),
+                resume=bool(content_of(path)),
                 accept_changes=changes_accepted(),
             )
             keep_in = compiled_folder()

@@ -9,7 +9,7 @@ from graphfl_jax.core import Task
 from graphfl_jax.data import relations
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.robustness.attacks import Attackers
-from graphfl_jax.runs.summaries import mean_scores, summaries
+from graphfl_jax.runs.rows import mean_scores, summaries
 
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
 NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}
@@ -41,10 +41,13 @@ def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
     malicious = malicious_clients(experiment)
     rejected = rejected[: len(malicious)]
     shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
-    uploaded = {name: own[own >= 0] for name, own in shares.items()}
-    means = {name: float(np.mean(own)) if len(own) else None for name, own in uploaded.items()}
-    every = np.asarray(rejected, np.float64).round(6).tolist()
-    return means | {"per_client": [None if own < 0 else own for own in every]}
+    uploaded = {name: values[values >= 0] for name, values in shares.items()}
+    means = {
+        name: float(np.mean(values)) if len(values) else None
+        for name, values in uploaded.items()
+    }
+    per_client = np.asarray(rejected, np.float64).round(6).tolist()
+    return means | {"per_client": [None if share < 0 else share for share in per_client]}
 
 
 def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | None) -> dict:
@@ -64,8 +67,9 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     """
     federation = experiment.federation
     training = len(federation.clients) - federation.new_clients
-    others = ~malicious_clients(experiment)
-    ids = np.flatnonzero(~others).tolist()
+    malicious = malicious_clients(experiment)
+    benign = ~malicious
+    ids = np.flatnonzero(malicious).tolist()
     result = {
         "name": config.attack.name,
         "ratio": len(ids) / training,
@@ -75,22 +79,22 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
         "benign_by_malicious_neighbours": None,
         "success": None,
     }
-    if final is None or not others.any():
+    if final is None or not benign.any():
         return result
-    own = {point: np.asarray(final["test"][point])[others] for point in POINTS}
-    result["benign"] = summaries(own, experiment.model.task)
+    scores = {point: np.asarray(final["test"][point])[benign] for point in POINTS}
+    result["benign"] = summaries(scores, experiment.model.task)
     if len(federation.data.graph.senders):
         result["benign_by_malicious_neighbours"] = by_malicious_neighbours(
-            federation.data.graph, ~others, final["test"], experiment.model.task
+            federation.data.graph, malicious, final["test"], experiment.model.task
         )
     if "triggered" in final:
         test = federation.data.evals["test"]
         real = np.arange(test.y.shape[1]) < test.count[:, None]
         # Clients whose images all have the target label anyway do not count.
-        others &= (real & (test.y != config.attack.target)).any(axis=1)
-        if others.any():
+        counted = benign & (real & (test.y != config.attack.target)).any(axis=1)
+        if counted.any():
             result["success"] = {
-                point: float(np.mean(np.asarray(final["triggered"][point])[others]))
+                point: float(np.mean(np.asarray(final["triggered"][point])[counted]))
                 for point in POINTS
             }
     return result

@@ -29,11 +29,12 @@ from graphfl_jax.runs.identity import (
 )
 from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.results import (
+    Course,
     new_client_scores,
     new_seconds,
     results_of,
-    row_of,
 )
+from graphfl_jax.runs.rows import row_of
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
@@ -303,21 +304,12 @@ class _Player:
             new_clients = new_client_scores(
                 experiment.federation, joined, task, experiment.joined
             )
-        results = results_of(
-            config,
-            experiment,
-            rows,
-            final,
-            new_clients,
-            diverged=diverged >= 0,
-            seconds=seconds,
-            played=played,
-            traffic=traffic,
-            where=self.where,
-            identity=self.identities[trial.seed]
-            | {"config": digest_of_config(config.to_dict())},
-        )
-        return Outcome(results, rows, joined, None if diverged >= 0 else final.scores)
+        final = final if diverged < 0 else None
+        fields = {"config": digest_of_config(config.to_dict())}
+        origin = {"identity": self.identities[trial.seed] | fields, "accepted_changes": []}
+        course = Course(rows, final, new_clients, played, seconds, traffic)
+        results = results_of(config, experiment, course, self.where | origin)
+        return Outcome(results, rows, joined, final and final.scores)
 
 
 def _held(compiled) -> int:

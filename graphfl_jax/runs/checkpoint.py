@@ -33,13 +33,6 @@ from graphfl_jax.runs.disk import writing
 OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in errors of TensorStore
 KEPT = 3  # so that two are left if the newest is damaged
 PARTS = {"leaves", "files", "notes"}  # that every manifest has
-# Names in states and notes of the last release, and today's.
-RENAMED = (
-    (r"^\.clients(?!\[\d+\])", ".clients[0]"),
-    (r"^\.server\.memory", ".server.opt_state"),
-    (r"\['codes'\]", "['embeddings']"),
-    (r"^novel$", "new_clients"),
-)
 
 
 class Checkpoint(NamedTuple):
@@ -59,7 +52,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
     name = f"{int(checkpoint.state.round):08d}"
     target = folder / name
     leaves = _by_name(jax.device_get(checkpoint.state))
-    with writing(target), _removed_on_error(target):
+    with writing(target), _remove_on_error(target):
         folder.mkdir(parents=True, exist_ok=True)
         if target.exists():  # incomplete or damaged, or the run would have been resumed from it
             shutil.rmtree(target)
@@ -88,15 +81,14 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
       ValueError: a valid checkpoint holds another state than `template` describes.
     """
     for name, body in _valid(folder):
-        leaves = [[renamed(path), *shape] for path, *shape in body["leaves"]]
-        if leaves != _describe(template):
+        if body["leaves"] != _describe(template):
             raise ValueError(
                 f"{folder / name} holds another state than this configuration has; resume with "
                 f"the version of graphfl_jax that wrote it, or choose another --out"
             )
-        loaded = _read((folder / name).absolute())
-        state = _restored(loaded["state"], template)
-        return Checkpoint(state, loaded["history"], body["notes"])
+        arrays = _read((folder / name).absolute())
+        state = _restore(arrays["state"], template)
+        return Checkpoint(state, arrays["history"], body["notes"])
     return None
 
 
@@ -106,12 +98,11 @@ def newest(folder: Path) -> dict[str, np.ndarray] | None:
     None without a checkpoint; warns as `latest`.
     """
     for name, body in _valid(folder):
-        found, leaves = _read((folder / name).absolute())["state"], {}
-        for number, (path, shape, dtype) in enumerate(body["leaves"]):
-            words = re.findall(r"\.(\w+)|\['(.*?)'\]|\[(\d+)\]", renamed(path))
-            own = "/".join("".join(word) for word in words)
-            empty = np.zeros(shape, dtype) if 0 in shape else None
-            leaves[own] = found.get(own, found.get(f"{number:05d}", empty))
+        leaves = _read((folder / name).absolute())["state"]
+        for path, shape, dtype in body["leaves"]:
+            if 0 in shape:
+                words = re.findall(r"\.(\w+)|\['(.*?)'\]|\[(\d+)\]", path)
+                leaves["/".join("".join(word) for word in words)] = np.zeros(shape, dtype)
         return leaves
     return None
 
@@ -131,13 +122,13 @@ def _valid(folder: Path) -> Iterator[tuple[str, dict]]:
         yield name, json.loads((folder / f"{name}.json").read_text())["body"]
 
 
-def from_first(found: Checkpoint | None, template: State) -> Checkpoint | None:
-    """The checkpoint that the first of several processes found, on all of them."""
+def from_first(checkpoint: Checkpoint | None, template: State) -> Checkpoint | None:
+    """The checkpoint that the first of several processes has read, on all of them."""
     packed = None
-    if found is not None:
-        packed = found._asdict() | {"state": _by_name(found.state)}
-    found = multihost.from_first(packed)
-    return found and Checkpoint(**found | {"state": _restored(found["state"], template)})
+    if checkpoint is not None:
+        packed = checkpoint._asdict() | {"state": _by_name(checkpoint.state)}
+    packed = multihost.from_first(packed)
+    return packed and Checkpoint(**packed | {"state": _restore(packed["state"], template)})
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -154,7 +145,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
     # Drawn, since processes of several hosts can write the same file, with the same number.
     part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
-    with writing(path), _removed_on_error(part):
+    with writing(path), _remove_on_error(part):
         with open(part, "wb") as file:
             file.write(content)
             file.flush()
@@ -163,7 +154,7 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def _removed_on_error(path: Path) -> Iterator[None]:
+def _remove_on_error(path: Path) -> Iterator[None]:
     """Removes a file or folder, and Orbax's unfinished one, if the block raises an OSError."""
     try:
         yield
@@ -181,17 +172,17 @@ def _by_name(state: State) -> dict[str, np.ndarray]:
     return {name: np.asarray(leaf) for name, leaf in tree.named(state).items() if leaf.size}
 
 
-def _restored(found: dict[str, np.ndarray], template: State) -> State:
-    """A state from its leaves; those of size zero are made anew.
+def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
+    """A state from its leaves of `_by_name`; those of size zero are made anew.
 
     Args:
-      found: from `_by_name`; in older checkpoints, the names are the numbers of the leaves.
+      arrays: by name.
       template: shapes and types of the state.
     """
-    leaves = []
-    for number, (name, leaf) in enumerate(tree.named(template).items()):
-        written = name if name in found else f"{number:05d}"
-        leaves.append(found[written] if leaf.size else np.zeros(leaf.shape, leaf.dtype))
+    leaves = [
+        arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
+        for name, leaf in tree.named(template).items()
+    ]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 
 
@@ -278,18 +269,11 @@ def _fault(folder: Path, name: str) -> str:
         whole = False
     if not whole:
         return "its manifest is damaged"
-    found = _digests(folder / name)
-    for file in sorted(body["files"].keys() | found.keys()):
-        if body["files"].get(file) != found.get(file):
+    digests = _digests(folder / name)
+    for file in sorted(body["files"].keys() | digests.keys()):
+        if body["files"].get(file) != digests.get(file):
             return f"{file} is damaged or missing"
     return ""
-
-
-def renamed(name: str) -> str:
-    """Today's name of a leaf or a note that the last release may have written."""
-    for old, new in RENAMED:
-        name = re.sub(old, new, name)
-    return name
 
 
 def _describe(state: State) -> list:

@@ -52,13 +52,13 @@ def check_private(folder: Path) -> None:
     Raises:
       ValueError: another user owns it, or may write into it.
     """
-    found = folder.stat()
-    if found.st_uid != os.getuid():
+    status = folder.stat()
+    if status.st_uid != os.getuid():
         raise ValueError(
             f"compilation_cache={folder} belongs to another user, and its files are executed; "
             f"set --compilation_cache to a folder of yours, or to nothing"
         )
-    if found.st_mode & 0o022:
+    if status.st_mode & 0o022:
         raise ValueError(
             f"compilation_cache={folder} can be written by others, and its files are executed; "
             f"run chmod go-w {folder}, or set --compilation_cache to another folder"

@@ -29,8 +29,8 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
     new = np.arange(count) >= count - federation.new_clients
     malicious = np.zeros(count, bool)
     malicious[: count - federation.new_clients] = malicious_clients(experiment)
-    labels = {split: _labels(federation, own) for split, own in splits.items()}
-    known = federation.task != "regression"
+    labels = {split: _labels(federation, examples) for split, examples in splits.items()}
+    has_labels = federation.task != "regression"
     graph = whole.graph
     edges = zip(*(part.tolist() for part in (graph.senders, graph.receivers)), strict=True)
     return {
@@ -45,8 +45,12 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
         "clients": [
             {
                 "name": name,
-                "examples": {split: int(own.count[i]) for split, own in splits.items()},
-                "labels": {s: own[i].tolist() for s, own in labels.items()} if known else None,
+                "examples": {s: int(examples.count[i]) for s, examples in splits.items()},
+                "labels": (
+                    {s: counts[i].tolist() for s, counts in labels.items()}
+                    if has_labels
+                    else None
+                ),
                 "position": positions and positions.values[i].tolist(),
                 "new": bool(new[i]),
                 "malicious": bool(malicious[i]),

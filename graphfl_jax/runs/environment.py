@@ -14,8 +14,8 @@ PACKAGES = ("jax", "jaxlib", "flax", "optax", "jraph", "orbax-checkpoint", "nump
 
 def versions() -> dict[str, str]:
     """The versions of this package, of Python, and of the packages that compute."""
-    found = {"graphfl_jax": __version__, "python": platform.python_version()}
-    return found | {package: importlib.metadata.version(package) for package in PACKAGES}
+    packages = {"graphfl_jax": __version__, "python": platform.python_version()}
+    return packages | {package: importlib.metadata.version(package) for package in PACKAGES}
 
 
 def environment() -> dict:

@@ -39,7 +39,7 @@ from graphfl_jax.core import State
 from graphfl_jax.program import Program
 from graphfl_jax.runs.compiled import DIGEST, check_private, digest
 from graphfl_jax.runs.environment import versions
-from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, registered
+from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, functions_in
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
@@ -80,17 +80,17 @@ class Kept:
           program: of the experiment.
           inputs: `session.Inputs`.
         """
-        found = self._loaded(inputs)
-        if found is not None:
-            return found, found.start(*inputs)
+        executables = self._load(inputs)
+        if executables is not None:
+            return executables, executables.start(*inputs)
         self.entry, programs = {}, []
         once = options_of_one_call()
-        start = self._compiled(program.start, inputs, inputs, programs, once)
+        start = self._compile(program.start, inputs, inputs, programs, once)
         state = start(*inputs)
-        _, *others = _arguments(state, inputs, jnp.int32(1))
+        _, of_advance, of_evaluate = _arguments(state, inputs, jnp.int32(1))
         both = options_of_architectures(len(state.clients))
-        advance = self._compiled(program.advance, others[0], inputs, programs, both)
-        evaluate = self._compiled(program.evaluate_chosen, others[1], inputs, programs, both)
+        advance = self._compile(program.advance, of_advance, inputs, programs, both)
+        evaluate = self._compile(program.evaluate_chosen, of_evaluate, inputs, programs, both)
         if len(programs) == len(Executables._fields):
             self.remember("programs", lambda: programs)
         return Executables(start, advance, evaluate), state
@@ -114,22 +114,22 @@ class Kept:
         blob = _read(self.folder, key) if key else None
         if blob is not None:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
-                return _deserialised(inputs, blob, arguments, result)
+                return _deserialise(inputs, blob, arguments, result)
         self.entry.pop(name, None)
         options = options_of_one_call() | options_of_architectures(len(state.clients))
-        executable = self._compiled(function, arguments, inputs, found := [], options)
-        if found:
-            self.remember(name, lambda: found[0])
+        executable = self._compile(function, arguments, inputs, programs := [], options)
+        if programs:
+            self.remember(name, lambda: programs[0])
         return executable
 
-    def _loaded(self, inputs):
+    def _load(self, inputs):
         """The kept executables, or None if one of them is missing."""
         programs = self.entry.get("programs", ())
         blobs = [_read(self.folder, key) for key, _ in programs]
         if not blobs or None in blobs:
             return None
         results = [result for _, result in programs]
-        load = functools.partial(_deserialised, inputs)
+        load = functools.partial(_deserialise, inputs)
         with ThreadPoolExecutor() as pool:
             try:
                 loaded = pool.map(load, blobs, _arguments(results[0], inputs, 0), results)
@@ -137,7 +137,7 @@ class Kept:
             except jax.errors.JaxRuntimeError:
                 return None  # and compiled anew
 
-    def _compiled(self, function, arguments, inputs, programs, options=None):
+    def _compile(self, function, arguments, inputs, programs, options=None):
         """The executable of a function; adds its key and its result to `programs`."""
         lowered = function.lower(*arguments)
         result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
@@ -148,7 +148,7 @@ class Kept:
         executable = None
         if blob is not None:
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
-                executable = _deserialised(inputs, blob, arguments, result)
+                executable = _deserialise(inputs, blob, arguments, result)
         if executable is None:
             with _without_cache_of_jax():
                 executable = lowered.compile(options)
@@ -175,8 +175,8 @@ def kept_of(
       config: of the run.
       inputs: `session.Inputs`.
     """
-    own = digests_outside(registered(PROGRAMS))
-    if folder is None or jax.process_count() > 1 or own:
+    outside = digests_outside(functions_in(PROGRAMS))
+    if folder is None or jax.process_count() > 1 or outside:
         return Kept()
     return Kept(folder, description(experiment, config, inputs))
 
@@ -267,9 +267,9 @@ def private_folder(folder: str | os.PathLike) -> Path | None:
     """
     path = Path(folder) / "executables"
     try:
-        for own in (path.parent, path):
-            own.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_private(own)
+        for part in (path.parent, path):
+            part.mkdir(mode=0o700, parents=True, exist_ok=True)
+            check_private(part)
     except OSError as error:
         warnings.warn(
             f"compilation_cache={folder}: executables are not kept in {path} ({error}); set "
@@ -295,7 +295,7 @@ def _arguments(state, inputs, rounds):
     return inputs, (state, *inputs, rounds), (state, *inputs)
 
 
-def _deserialised(inputs, blob, arguments, result):
+def _deserialise(inputs, blob, arguments, result):
     """The executable of a blob, for arguments and results of these structures."""
     sharding = inputs.key.sharding
     meshed = isinstance(sharding, NamedSharding)
@@ -372,12 +372,12 @@ def _write(folder, key, value):
             stacklevel=2,
         )
         return
-    found = []
+    files = []
     for path in folder.iterdir():
         with contextlib.suppress(FileNotFoundError):
-            found.append((path.stat().st_mtime, path.stat().st_size, path))
+            files.append((path.stat().st_mtime, path.stat().st_size, path))
     total = 0
-    for _, size, path in sorted(found, reverse=True):
+    for _, size, path in sorted(files, reverse=True):
         total += size
         if total > MOST_BYTES:
             path.unlink(missing_ok=True)

@@ -66,8 +66,10 @@ class Fleet:
         try:
             # Own metrics may be functions that are not here.
             fields = recorded(self.facts["config"] | {"metrics": ()})
-            own = UNUSED | {"model.weights": ""} if "model.weights" in fields else UNUSED
-            config = changed(configuration(fields), own)
+            unused = dict(UNUSED)
+            if "model.weights" in fields:
+                unused["model.weights"] = ""
+            config = changed(configuration(fields), unused)
             self.experiment = assemble(config, models.placeholder(self.facts))
         except ValueError as error:
             raise ValueError(
@@ -77,8 +79,8 @@ class Fleet:
         self.batch_size = int(fields["eval_batch_size"])
         self.groups = self._groups(tensors)
         self.clients = tuple(name for group in self.groups for name in group.clients)
-        known = {name: i for i, name in enumerate(self.facts["clients"])}
-        self.clients = tuple(sorted(self.clients, key=known.__getitem__))
+        places = {name: i for i, name in enumerate(self.facts["clients"])}
+        self.clients = tuple(sorted(self.clients, key=places.__getitem__))
 
     def __repr__(self) -> str:
         return f"<Fleet: models of {len(self.clients)} clients in {self.path}>"
@@ -126,11 +128,11 @@ class Fleet:
           ValueError: there is no such client or point, or x does not fit.
         """
         self.predictor(client, at)  # refuses unknown names first
-        x = self._checked(client, x)
+        x = self._scale_inputs(client, x)
         outputs = self.outputs(client, x, at)
         task = self.facts["model"]["task"]
         if task == "regression":
-            return {"y": self._unscaled(client, outputs)}
+            return {"y": self._unscale(client, outputs)}
         several = task == "multi-label classification"
         probability = jax.nn.sigmoid(outputs) if several else jax.nn.softmax(outputs, axis=-1)
         label = (outputs > 0).astype(np.int32) if several else outputs.argmax(axis=-1)
@@ -176,10 +178,12 @@ class Fleet:
         group, row = self._place(client)
         if Path(to).exists():
             raise ValueError(f"to={to} exists; remove it, or choose another file")
-        chosen = jax.tree.map(lambda leaf: leaf[row : row + 1], self._at(group, at))
-        (same,) = (own["points"] for own in self.facts["groups"] if own["name"] == group.name)
-        own = GroupOfModels(group.name, [client], {same[at]: chosen})
-        models.write(Path(to), [own], self.facts)
+        row_of_client = jax.tree.map(lambda leaf: leaf[row : row + 1], self._at(group, at))
+        groups = {written["name"]: written for written in self.facts["groups"]}
+        point = groups[group.name]["points"][at]
+        models.write(
+            Path(to), [GroupOfModels(group.name, [client], {point: row_of_client})], self.facts
+        )
 
     def _place(self, client):
         """The group of a client, and its row there."""
@@ -200,21 +204,23 @@ class Fleet:
 
     def _groups(self, tensors):
         """The groups of the file, with the structure that the method's predictors have."""
-        found = []
-        stored = {own["name"]: own for own in self.facts["groups"]}
+        groups = []
+        written = {group["name"]: group for group in self.facts["groups"]}
         for name, shapes in _structures(self.experiment):
-            own = stored.get(name)
-            if own is None:  # the file is of one client, of another architecture
-                found.append(GroupOfModels(name, [], {}))
+            group = written.get(name)
+            if group is None:  # the file is of one client, of another architecture
+                groups.append(GroupOfModels(name, [], {}))
                 continue
             predictors = {}
-            for point, stored_as in own["points"].items():
+            for point, stored_as in group["points"].items():
                 like, start = shapes.get(stored_as, shapes["G"]), models.prefix(name, stored_as)
-                predictors[point] = self._filled(like, start, tensors, len(own["clients"]))
-            found.append(GroupOfModels(name, own["clients"], predictors))
-        return found
+                predictors[point] = self._read_tensors(
+                    like, start, tensors, len(group["clients"])
+                )
+            groups.append(GroupOfModels(name, group["clients"], predictors))
+        return groups
 
-    def _filled(self, like, start, tensors, count):
+    def _read_tensors(self, like, start, tensors, count):
         """The tensors whose names begin with `start`, in the structure of `like`."""
         leaves = []
         for name, leaf in tree.named(like).items():
@@ -230,7 +236,7 @@ class Fleet:
             leaves.append(tensor)
         return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
-    def _checked(self, client, x):
+    def _scale_inputs(self, client, x):
         """The inputs, checked and scaled as in the run."""
         model, x = self.facts["model"], np.asarray(x)
         shape = tuple(model["inputs"])
@@ -251,7 +257,7 @@ class Fleet:
             x = (x - moved[0]) / moved[1]
         return finite("predict", "x", client, x)
 
-    def _unscaled(self, client, outputs):
+    def _unscale(self, client, outputs):
         moved = self._scale(client, "targets")
         return outputs if moved is None else outputs * moved[1] + moved[0]
 

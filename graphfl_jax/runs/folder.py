@@ -1,12 +1,11 @@
 """A run's folder: configuration, identity, metrics, checkpoints and, at the end, results."""
 
-import fcntl
 import itertools
 import json
 import os
 import warnings
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,34 +15,32 @@ from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, flat, recorded, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint, description, models, views
-from graphfl_jax.runs.disk import why_not_writable, writing
-from graphfl_jax.runs.identity import (
-    FREE_ON_RESUME,
-    Identity,
-    accepted,
+from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
+from graphfl_jax.runs.rows import row_line
+from graphfl_jax.runs.store import (
+    RUN,
+    Record,
     changed_code,
-    check_same_code,
-    check_same_data,
-    digest_of_config,
+    check_folder,
+    content_of,
+    identities_of,
+    lock,
+    refusal,
 )
-from graphfl_jax.runs.results import row_line
 
-LOCK = ".lock"
-RUN, SWEEP, TABLES = "a run", "a sweep", "runs of tables or figures"
-# What a folder holds, by the names in it, with * for any text. A folder holds one of these.
-HOLDS = {
-    RUN: ("config.json", "metrics.jsonl", "results.json", "checkpoints"),
-    SWEEP: ("trials.jsonl", "trials-*-of-*.jsonl"),
-    TABLES: ("cached_runs",),
-}
+# The digests of the code of a run whose identity.json was lost.
+LOST = {"source": None, "config_file": None, "callables": {}}
 WRITTEN_AT_THE_END = (models.FILE, views.TABLE, views.PLOT, views.REPORT)
-# What is read of an identity, and that of a run of the last release.
-PARTS = {"config", "data", "source", "config_file", "callables"}
-OLD_PARTS = {"config", "data"}
 
 
 class RunFolder:
-    """Writes one run. It writes nothing before `begin`, and is locked from then to `close`."""
+    """Writes one run. It writes nothing before `begin`, and is locked from then to `close`.
+
+    Attributes:
+      record: of the run in the folder, if it is resumed: the newest identity, and those before.
+      identity: of this run.
+    """
 
     def __init__(
         self,
@@ -63,58 +60,45 @@ class RunFolder:
         self.config = config
         self.resume = resume
         self.accept_changes = accept_changes
-        self.lock = None
-        try:
-            str(self.path.absolute()).encode()
-        except UnicodeEncodeError:
-            raise ValueError(
-                f"out={ascii(str(self.path))} has characters that cannot be written with this "
-                f"locale; set LC_ALL=C.UTF-8, or choose another --out"
-            ) from None
-        if "[" in str(self.path.absolute()):
-            # Orbax takes it for a pattern, does not find its own files, and drops them.
-            raise ValueError(
-                f"out={self.path} has a bracket in its path, and checkpoints would be lost; "
-                f"choose another --out"
-            )
+        self.lock = self.record = None
+        _check_path(self.path)
         self._check_run()
 
     def _check_run(self):
         check_folder(self.path, RUN)
         check_folder(self.path / "checkpoints")
-        if not self.resume:
-            if held(self.path):
+        if self.resume:
+            self._check_rounds()
+            self._check_fields()
+        else:
+            self._check_empty()
+
+    def _check_empty(self):
+        if content_of(self.path):
+            raise ValueError(
+                f"out={self.path} already holds a run; add --resume to go on with it, or "
+                f"choose another --out"
+            )
+        for name in WRITTEN_AT_THE_END:
+            if (self.path / name).exists():
                 raise ValueError(
-                    f"out={self.path} already holds a run; add --resume to go on with it, "
-                    f"or choose another --out"
+                    f"out={self.path} has a file {name}, which the run would replace; choose "
+                    f"another --out"
                 )
-            for name in WRITTEN_AT_THE_END:
-                if (self.path / name).exists():
-                    raise ValueError(
-                        f"out={self.path} has a file {name}, which the run would replace; "
-                        f"choose another --out"
-                    )
-            return
-        self._check_results()
+
+    def _check_fields(self):
         before = recorded(flat(config_in(self.path)))
         now, _ = values_of(self.config)
         fields = (before.keys() | now.keys()) - FREE_ON_RESUME
         choosing = choices()
-        for field in sorted(fields, key=lambda field: (field not in choosing, field)):
+        for field in sorted(fields, key=lambda name: (name not in choosing, name)):
             if before.get(field) != now.get(field):
                 raise ValueError(
                     f"{field}={now.get(field)!r} differs from {before.get(field)!r} in the run "
                     f"of {self.path}; resume with that, or choose another --out"
                 )
 
-    def _rounds_of_results(self):
-        """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
-        try:
-            return int(json.loads((self.path / "results.json").read_text())["rounds"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return 0
-
-    def _check_results(self):
+    def _check_rounds(self):
         """Refuses to play fewer rounds than the results have."""
         played = self._rounds_of_results()
         if self.config.rounds < played:
@@ -123,50 +107,61 @@ class RunFolder:
                 f"{self.path}; set --config.rounds={played} or more, or choose another --out"
             )
 
+    def _rounds_of_results(self):
+        """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
+        try:
+            return int(json.loads((self.path / "results.json").read_text())["rounds"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return 0
+
     def check(self, identity: Identity) -> None:
-        """Checks that the run in the folder, if it is resumed, has the identity of this run.
+        """Checks that the run in the folder, if it is resumed, can be continued as this run.
 
         Raises:
-          ValueError: its data or its split differ, its config.json was changed, or its code
-            differs and changes are not accepted.
+          ValueError: config.json was changed, or `store.refusal` gives a reason.
         """
         self.identity = identity
-        self.made = []  # identities of the rounds in the folder, the newest first
         if not self.resume:
             return
-        config, where = digest_of_config(config_in(self.path)), f"out={self.path}"
-        self.made = self._recorded() or [{"data": identity["data"], "config": config}]
+        config = digest_of_config(config_in(self.path))
+        self.record = self._read_record() or {
+            "identity": identity | {"config": config} | LOST,
+            "accepted_changes": [],
+        }
+        identities = identities_of(self.record)
         if identity["config_file"] is None:  # the fields come from config.json or from Python
-            self.identity = identity | {"config_file": self.made[0].get("config_file")}
-        if config not in [one["config"] for one in self.made]:
+            self.identity = identity | {"config_file": identities[0]["config_file"]}
+        if config not in [before["config"] for before in identities]:
             raise ValueError(
-                f"{where}: config.json was changed since the run began; put its fields back, "
-                f"or choose another --out"
+                f"out={self.path}: config.json was changed since the run began; put its fields "
+                f"back, or choose another --out"
             )
-        check_same_data(self.made[0], identity, where=where)
-        if not self.accept_changes:
-            check_same_code(self.made, identity, where=where)
+        if why := refusal(self.record, identity, accept_changes=self.accept_changes):
+            raise ValueError(f"out={self.path}: {why}")
 
     @property
     def init(self) -> str:
         """The digest of the server's state from which the run in the folder began, if it is
         resumed and began from that of another run."""
-        made = self._recorded() if self.resume else []
-        return made[0].get("init", "") if made else ""
+        record = self._read_record() if self.resume else None
+        return record["identity"].get("init", "") if record else ""
 
-    def _recorded(self):
-        """The identities in identity.json; none in a folder of the last release."""
+    def _read_record(self) -> Record | None:
+        """What identity.json holds; None if it is missing."""
         path = self.path / "identity.json"
         try:
             record = json.loads(path.read_text())
-            made = [record["identity"], *record["accepted_changes"]]
-            if not all(one.keys() >= PARTS or one.keys() == OLD_PARTS for one in made):
-                raise KeyError("an identity lacks a part")
-            if not all(isinstance(one.get("callables", {}), dict) for one in made):
-                raise TypeError("callables are files and their digests")
-            return made
+            identities = [LOST | identity for identity in identities_of(record)]
+            if not record["identity"].keys() >= {"arrays", *CODE}:
+                raise KeyError("the identity lacks a part")
+            for identity in identities:
+                if not identity.keys() >= {"config", "data"}:
+                    raise KeyError("an identity lacks a part")
+                if not isinstance(identity["callables"], dict):
+                    raise TypeError("callables are files and their digests")
+            return {"identity": identities[0], "accepted_changes": identities[1:]}
         except FileNotFoundError:
-            return []
+            return None
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(
                 f"{path} is damaged; remove it and resume with --accept_changes, or choose "
@@ -175,8 +170,18 @@ class RunFolder:
 
     @property
     def accepted_changes(self) -> list[Identity]:
-        """Other identities under which some rounds were played."""
-        return accepted(self.made, self.identity)
+        """Other identities under which some rounds were played, each once."""
+        identities = identities_of(self.record) if self.record else []
+        return [
+            before
+            for i, before in enumerate(identities)
+            if before != self.identity and before not in identities[:i]
+        ]
+
+    @property
+    def of_other_code(self) -> bool:
+        """Whether the last rounds in the folder are of other code, which was accepted."""
+        return bool(changed_code(self.record["identity"], self.identity))
 
     def begin(
         self, template: State, task: Task, identity: Identity, where: dict
@@ -203,41 +208,37 @@ class RunFolder:
             self.lock = lock(self.path)
         self._check_run()  # again, since another process may have ended in the meantime
         self.check(identity)
-        found = None
+        newest = None
         if self.resume:
-            found = checkpoint.latest(self.path / "checkpoints", template)
-        if found is not None:
-            self._check_checkpoint(found)
-        elif self.resume and self._rounds_of_results() == self.config.rounds:
-            raise ValueError(
-                f"out={self.path} has the results of all rounds, and no valid checkpoint, so a "
-                f"resumed run would replace them; choose another --out, or remove results.json"
-            )
-        if self.accepted_changes:
+            newest = checkpoint.latest(self.path / "checkpoints", template)
+            self._check_checkpoint(newest)
             self._warn_of_changes()
-        if self.resume:
-            if found is None or found.state.round < self.config.rounds:
-                for name in ("results.json", *WRITTEN_AT_THE_END):  # of fewer rounds
-                    (self.path / name).unlink(missing_ok=True)
-            for path in self.path.glob("*.part"):  # of processes that were killed
-                path.unlink()
+            self._remove_outdated(newest)
         # First, so that a folder with a configuration has an identity too.
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
         checkpoint.write_json(self.path / "identity.json", record)
         checkpoint.write_json(self.path / "config.json", self.config.to_dict())
-        lines = [row_line(row, task) for row in self.rows(found)]
+        lines = [row_line(row, task) for row in self.rows(newest)]
         checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))
-        return found
+        return newest
 
-    def _check_checkpoint(self, found):
-        own, played = found.notes["identity"], int(found.state.round)
-        before = found.notes.get("where", own)  # the last release wrote one dictionary
-        if "source" not in own:
-            own = {"data": own["data"]}
-        check_same_data(own, self.identity, where=f"out={self.path}")
-        oldest = self.made[-1]
-        unrecorded = "source" not in oldest and own.get("config") in (None, oldest["config"])
-        if own not in self.made and not unrecorded:
+    def _check_checkpoint(self, newest):
+        if newest is None:
+            if self._rounds_of_results() == self.config.rounds:
+                raise ValueError(
+                    f"out={self.path} has the results of all rounds, and no valid checkpoint, "
+                    f"so a resumed run would replace them; choose another --out, or remove "
+                    f"results.json"
+                )
+            return
+        identity, played = newest.notes["identity"], int(newest.state.round)
+        written = {"identity": identity, "accepted_changes": []}
+        if why := refusal(written, self.identity, accept_changes=True):
+            raise ValueError(f"out={self.path}: {why}")
+        *_, oldest = identities = identities_of(self.record)
+        # Of a lost identity.json, only the configuration is left to compare.
+        lost = oldest["source"] is None and oldest["config"] == identity["config"]
+        if identity not in identities and not lost:
             raise ValueError(
                 f"out={self.path}: the checkpoint of round {played} is of another run; put the "
                 f"run's own checkpoints back, or choose another --out"
@@ -247,6 +248,7 @@ class RunFolder:
                 f"rounds={self.config.rounds} is less than the {played} already played in "
                 f"{self.path}; set --config.rounds={played} or more"
             )
+        before = newest.notes["where"]
         for what in ("device", "versions"):
             if before[what] != self.where[what]:
                 warnings.warn(
@@ -257,9 +259,9 @@ class RunFolder:
                 )
 
     def _warn_of_changes(self):
-        changes = [changed_code(one, self.identity) for one in self.accepted_changes]
-        if any(changes):
-            differences = sorted(set(itertools.chain.from_iterable(changes)))
+        changes = [changed_code(before, self.identity) for before in self.accepted_changes]
+        differences = sorted(set(itertools.chain.from_iterable(changes)))
+        if differences:
             warnings.warn(
                 f"out={self.path} holds rounds of other code, which was accepted: "
                 f"{', '.join(differences)}",
@@ -267,13 +269,21 @@ class RunFolder:
                 stacklevel=3,
             )
 
+    def _remove_outdated(self, newest):
+        """Removes what is of fewer rounds, and the rest of processes that were killed."""
+        if newest is None or newest.state.round < self.config.rounds:
+            for name in ("results.json", *WRITTEN_AT_THE_END):
+                (self.path / name).unlink(missing_ok=True)
+        for path in self.path.glob("*.part"):
+            path.unlink()
+
     @staticmethod
-    def rows(found: checkpoint.Checkpoint | None) -> list[dict]:
+    def rows(newest: checkpoint.Checkpoint | None) -> list[dict]:
         """The evaluations in a checkpoint's history, oldest first."""
-        if found is None:
+        if newest is None:
             return []
-        count = len(found.history["round"])
-        return [jax.tree.map(lambda leaf: leaf[t], found.history) for t in range(count)]  # noqa: B023
+        count = len(newest.history["round"])
+        return [jax.tree.map(lambda leaf: leaf[t], newest.history) for t in range(count)]  # noqa: B023
 
     def append(self, row: dict) -> None:
         """Adds an evaluation to metrics.jsonl."""
@@ -302,6 +312,23 @@ class RunFolder:
             self.lock.close()
 
 
+def _check_path(path):
+    """Refuses a path that cannot be written, or in which checkpoints would be lost."""
+    try:
+        str(path.absolute()).encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"out={ascii(str(path))} has characters that cannot be written with this locale; "
+            f"set LC_ALL=C.UTF-8, or choose another --out"
+        ) from None
+    if "[" in str(path.absolute()):
+        # Orbax takes it for a pattern, does not find its own files, and drops them.
+        raise ValueError(
+            f"out={path} has a bracket in its path, and checkpoints would be lost; choose "
+            f"another --out"
+        )
+
+
 def configuration_in(path: Path) -> ConfigDict:
     """The configuration of the run in a folder.
 
@@ -325,7 +352,7 @@ def config_in(path: Path) -> dict[str, Any]:
     Raises:
       ValueError: the folder holds no run, or its configuration cannot be read.
     """
-    if not held(path):
+    if not content_of(path):
         raise ValueError(
             f"out={path} holds no run to resume; leave --resume out, or correct --out"
         )
@@ -339,58 +366,3 @@ def config_in(path: Path) -> dict[str, Any]:
             f"{path}/config.json is missing or damaged, and the run cannot be resumed without "
             f"it; choose another --out"
         ) from error
-
-
-def held(path: Path) -> str:
-    """What a folder holds, one of `HOLDS`, or an empty string."""
-    for what, names in HOLDS.items():
-        if any(any(path.glob(name)) for name in names):
-            return what
-    return ""
-
-
-def check_folder(path: Path, content: str = "") -> None:
-    """Checks that a folder can be written or made; makes nothing.
-
-    Args:
-      path: of the folder.
-      content: one of `HOLDS` that will be written, if it is one.
-
-    Raises:
-      ValueError: it cannot, or it holds another of `HOLDS`.
-    """
-    why = why_not_writable(path)
-    if why:
-        raise ValueError(f"out={path} cannot be written ({why}); choose another --out")
-    if content and held(path) not in ("", content):
-        raise ValueError(
-            f"out={path} holds {held(path)}, and {content} needs a folder of its own; choose "
-            f"another --out"
-        )
-
-
-def lock(path: Path, name: str = LOCK) -> IO:
-    """Locks a folder until the returned file is closed, or this process ends.
-
-    Args:
-      path: of the folder.
-      name: of the file that is locked. Processes that lock different files can share a folder.
-
-    Raises:
-      ValueError: another process has locked it.
-      OSError: its file system has no locks.
-    """
-    file = open(path / name, "a")  # noqa: SIM115
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        file.close()
-        if isinstance(error, BlockingIOError):
-            raise ValueError(
-                f"out={path}: another process writes into it; wait until it has ended, or "
-                f"choose another --out"
-            ) from None
-        raise OSError(
-            f"out={path} cannot be locked ({error}); choose a folder of another file system"
-        ) from error
-    return file

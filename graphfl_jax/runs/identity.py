@@ -13,10 +13,8 @@ they were made, as a dictionary:
     init         only with ``init_from``: the state of the server from which the run began
     weights      only with ``model.weights``: the file of pretrained weights
 
-Results are continued or used again only if the identity is still the same. Other `data`,
-`arrays` or `weights` are always refused. `source`, `config_file` and `callables` are the code,
-of which a change can be accepted. The last release recorded `data` alone, so its folders count
-as changed.
+`source`, `config_file` and `callables` are the code. What an identity is compared for, and what
+follows if it differs, is the rule of `store`.
 """
 
 import functools
@@ -47,13 +45,21 @@ from graphfl_jax.robustness.defences import DEFENCES
 
 # Registries of what enters a compiled program, and of data.
 PROGRAMS = (
-    *(ALGORITHMS, MODELS, ARCHITECTURES, OPTIMIZERS, SCHEDULES, ATTACKS, DEFENCES),
+    ALGORITHMS,
+    MODELS,
+    ARCHITECTURES,
+    OPTIMIZERS,
+    SCHEDULES,
+    ATTACKS,
+    DEFENCES,
     METRICS,
 )
 REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
 # Fields that may differ on resume: they change where and how long a run is, not its results.
 PATHS = {"data.path", "data.root", "data.download"}
 FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
+
+CODE = ("source", "config_file", "callables")  # what `digests_of_code` adds to an identity
 
 PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -88,10 +94,16 @@ def identity_of(
       arrays: its `digest_of_arrays`.
       code: from `digests_of_code`.
     """
-    own = digest_of_config(config.to_dict())
+    identity = {
+        "config": digest_of_config(config.to_dict()),
+        "data": federation.sha256,
+        "arrays": arrays,
+        **code,
+    }
     weights = config.model.get("weights")
-    pretrained = {"weights": _sha256(Path(weights).read_bytes())} if weights else {}
-    return {"config": own, "data": federation.sha256, "arrays": arrays, **code} | pretrained
+    if weights:
+        identity["weights"] = _sha256(Path(weights).read_bytes())
+    return identity
 
 
 def digest_of_config(values: Mapping[str, Any]) -> str:
@@ -126,11 +138,11 @@ def digests_of_code(
     return {
         "source": SOURCE,
         "config_file": _sha256(b"".join(contents)) if contents else None,
-        "callables": digests_outside([*registered(REGISTRIES), *callables]),
+        "callables": digests_outside([*functions_in(REGISTRIES), *callables]),
     }
 
 
-def registered(registries: Iterable[Mapping[str, Callable | Method]]) -> list[Callable]:
+def functions_in(registries: Iterable[Mapping[str, Callable | Method]]) -> list[Callable]:
     """The functions in registries."""
     parts = [part for registry in registries for part in registry.values()]
     return [part.factory if isinstance(part, Method) else part for part in parts]
@@ -143,109 +155,21 @@ def digests_outside(functions: Iterable[Callable]) -> dict[str, str]:
     package are left out. A function without a file, as from a notebook, has under
     its own name the digest of its instructions, its defaults, and what it uses of other cells.
     """
-    found = set()
-    for function in filter(None, map(_called, itertools.chain(*map(_layers, functions)))):
+    pairs = set()  # of a name and a digest
+    for function in filter(None, map(_callee, itertools.chain(*map(_layers, functions)))):
         code = function.__code__
         file = Path(code.co_filename).resolve()
         if not file.is_file():
-            found.add((code.co_name, _sha256(b"".join(_contents(function, set())))))
+            pairs.add((code.co_name, _sha256(b"".join(_contents(function, set())))))
         elif not file.is_relative_to(PACKAGE):
-            found.add((file.name, FILES.get(file) or _sha256(file.read_bytes())))
+            pairs.add((file.name, FILES.get(file) or _sha256(file.read_bytes())))
     by_name = {}
-    for name, digest in sorted(found):
+    for name, digest in sorted(pairs):
         by_name.setdefault(name, []).append(digest)
     return {
         name: digests[0] if len(digests) == 1 else _sha256("".join(digests).encode())
         for name, digests in by_name.items()
     }
-
-
-def check_same_data(before: Identity, now: Identity, *, where: str) -> None:
-    """Checks that results were made of the same data, split and pretrained weights.
-
-    Args:
-      before: identity of the results; that of an older release may lack `arrays` or `weights`.
-      now: identity of this run.
-      where: begins the message, such as ``out=DIR``.
-
-    Raises:
-      ValueError: they were not.
-    """
-    if before["data"] != now["data"]:
-        raise ValueError(
-            f"{where}: the data differ from those of the run in it (sha256 "
-            f"{now['data'][:12]}, not {before['data'][:12]}); choose another --out"
-        )
-    if before.get("arrays", now["arrays"]) != now["arrays"]:
-        raise ValueError(
-            f"{where}: the data are split in another way than in the run in it, so test "
-            f"examples may be former training examples; give the same split, or choose another "
-            f"--out"
-        )
-    if not same_weights(before, now):
-        raise ValueError(
-            f"{where}: the content of model.weights differs from that of the run in it (sha256 "
-            f"{now['weights'][:12]}, not {before['weights'][:12]}); put the file back, or "
-            f"choose another --out"
-        )
-
-
-def same_weights(before: Identity, now: Identity) -> bool:
-    """Whether two runs began with the same pretrained weights, as far as both recorded them."""
-    recorded = {one["weights"] for one in (before, now) if "weights" in one}
-    return len(recorded) < 2
-
-
-def changed_code(before: Identity, now: Identity) -> list[str]:
-    """What differs in the code under which results were made, with both digests.
-
-    A configuration file counts only where both have one: without it, the fields come from
-    config.json or from Python.
-    """
-    if "source" not in before:
-        return ["graphfl_jax (of a release that recorded no digests)"]
-    pairs = {"graphfl_jax": (before["source"], now["source"])}
-    if before["config_file"] and now["config_file"]:
-        pairs["the configuration file"] = (before["config_file"], now["config_file"])
-    for name in sorted(before["callables"].keys() | now["callables"].keys()):
-        pairs[name] = (before["callables"].get(name), now["callables"].get(name))
-    return [
-        f"{what} (sha256 {_short(new)}, not {_short(old)})"
-        for what, (old, new) in pairs.items()
-        if old != new
-    ]
-
-
-def check_same_code(made: list[Identity], now: Identity, *, where: str) -> None:
-    """Checks that results were made with this code, or that the difference was accepted.
-
-    Args:
-      made: identity of the results, and the identities that were accepted for them.
-      now: identity of this run.
-      where: begins the message, such as ``out=DIR``.
-
-    Raises:
-      ValueError: neither.
-    """
-    differences = [changed_code(one, now) for one in made]
-    if not all(differences):
-        return
-    absent = sorted(made[0].get("callables", {}).keys() - now["callables"].keys())
-    if absent and made[0]["config_file"] and not now["config_file"]:
-        raise ValueError(
-            f"{where}: the results were made with functions of {', '.join(absent)}, which is "
-            f"not loaded; add the --config of the run"
-        )
-    raise ValueError(
-        f"{where}: the code changed since its results were made: "
-        f"{', '.join(differences[0])}; go back to that code, choose another --out, or add "
-        f"--accept_changes to mix the results of both"
-    )
-
-
-def accepted(before: list[Identity], now: Identity) -> list[Identity]:
-    """The identities of earlier results, each once and without that of now."""
-    return [one for i, one in enumerate(before) if one != now and one not in before[:i]]
 
 
 def digest_of_json(value: Any) -> str:
@@ -266,10 +190,10 @@ def _layers(function):
         function = getattr(function, "__wrapped__", inner)
 
 
-def _called(function):
+def _callee(function):
     """A function, or what is called in its place; None if it is not Python."""
     candidates = (function, type(function).__call__)
-    return next((one for one in candidates if getattr(one, "__code__", None)), None)
+    return next((called for called in candidates if getattr(called, "__code__", None)), None)
 
 
 def _contents(function, seen):
@@ -289,10 +213,10 @@ def _contents(function, seen):
     used = [cell.cell_contents for cell in function.__closure__ or () if _is_set(cell)]
     used += [function.__globals__[n] for n in _names(code) if n in function.__globals__]
     for value in used:
-        inner = [own for own in map(_called, _layers(value)) if own is not None]
-        for own in inner:
-            if own.__code__ not in seen and not Path(own.__code__.co_filename).is_file():
-                yield from _contents(own, seen)
+        inner = [called for called in map(_callee, _layers(value)) if called is not None]
+        for called in inner:
+            if called.__code__ not in seen and not Path(called.__code__.co_filename).is_file():
+                yield from _contents(called, seen)
         if isinstance(value, np.ndarray):
             yield value.tobytes()
         elif not inner:
@@ -308,7 +232,7 @@ def _is_set(cell):
 
 def _names(code):
     """The names of globals and attributes that a function uses, with those inside it."""
-    nested = [one for one in code.co_consts if inspect.iscode(one)]
+    nested = [c for c in code.co_consts if inspect.iscode(c)]
     return sorted({*code.co_names, *itertools.chain.from_iterable(map(_names, nested))})
 
 
@@ -316,8 +240,8 @@ def _instructions(code):
     """The instructions, names and constants of a function without its file and lines."""
     nested = [c for c in code.co_consts if inspect.iscode(c)]
     constants = _text([c for c in code.co_consts if c not in nested])
-    own = repr((code.co_code, code.co_names, constants))
-    return own.encode() + b"".join(map(_instructions, nested))
+    outer = repr((code.co_code, code.co_names, constants))
+    return outer.encode() + b"".join(map(_instructions, nested))
 
 
 def _text(value):
@@ -332,10 +256,6 @@ def _text(value):
     if value is None or isinstance(value, int | float | complex | str | bytes):
         return repr(value)
     return getattr(value, "__qualname__", kind)  # its repr may have an address
-
-
-def _short(digest):
-    return digest[:12] if digest else "none"
 
 
 def _sha256(data):

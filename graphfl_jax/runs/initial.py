@@ -82,14 +82,14 @@ def initial_server(config: ConfigDict, experiment: Experiment) -> Any:
         if not multihost.is_first():
             return None
         what, folder = f"init_from={config.init_from}", Path(config.init_from)
-        found = _read(what, folder, template)
+        server = _read_server(what, folder, template)
         if not algorithm.averages:  # the server may keep something of each client
             _check_clients(what, folder, experiment.federation)
-        return found
+        return server
 
-    found = multihost.from_first(multihost.run_synchronized(read))
-    names = tree.named({"server": template})  # whose order the others do not get
-    return jax.tree.unflatten(jax.tree.structure(template), [found[name] for name in names])
+    leaves = multihost.from_first(multihost.run_synchronized(read))
+    names = tree.named({"server": template})  # in an order that messages lose
+    return jax.tree.unflatten(jax.tree.structure(template), [leaves[name] for name in names])
 
 
 def digest_of_server(server: Any) -> str:
@@ -115,23 +115,23 @@ def check_begins_anew(config: ConfigDict) -> None:
         )
 
 
-def _read(what, folder, template):
+def _read_server(what, folder, template):
     """The leaves of the server's state in a run's folder, by name."""
     state = checkpoint.newest(folder / "checkpoints")
     if state is None:
         raise ValueError(
             f"{what} has no valid checkpoint; give the folder of a run that has played rounds"
         )
-    own = {name: leaf for name, leaf in state.items() if name.split("/")[0] == "server"}
+    server = {name: leaf for name, leaf in state.items() if name.split("/")[0] == "server"}
     expected = tree.named({"server": template})
-    for name in dict.fromkeys((*expected, *own)):
-        there, here = _form(own.get(name)), _form(expected.get(name))
+    for name in dict.fromkeys((*expected, *server)):
+        there, here = _form(server.get(name)), _form(expected.get(name))
         if there != here:
             raise ValueError(
                 f"{what} has another state of the server: {name} is {there} there and {here} "
                 f"here; choose a run of the same method, model and data"
             )
-    return {name: own[name] for name in expected}
+    return {name: server[name] for name in expected}
 
 
 def _check_clients(what, folder, federation):
@@ -139,9 +139,7 @@ def _check_clients(what, folder, federation):
     try:
         described = json.loads((folder / description.FILE).read_text())["clients"]
         there = [client["name"] for client in described if not client["new"]]
-    except FileNotFoundError:  # of an older release
-        return
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{what} has a damaged {description.FILE} ({type(error).__name__}: {error}); give "
             f"the folder of another run"

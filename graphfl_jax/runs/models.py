@@ -35,7 +35,7 @@ from graphfl_jax.version import __version__
 
 FILE = "models.safetensors"
 KEY = "graphfl_jax"  # of the metadata
-FORMAT = 2  # in format 1, the digest is of the tensors alone
+FORMAT = 2
 POINTS = ("G", "P")
 LARGEST = 100_000_000  # bytes of a file that a run writes unasked
 
@@ -65,7 +65,7 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
     """
     names = experiment.federation.clients
     training = len(names) - experiment.federation.new_clients
-    found = []
+    groups = []
     for g, group in enumerate(experiment.joined if joined else experiment.groups):
         everyone = np.arange(len(names) if joined else training)
         ids = everyone if group.ids is None else group.ids
@@ -75,8 +75,8 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
             parts.append(jax.tree.map(lambda leaf: leaf[-count:], joined[g]))  # noqa: B023
         stacked = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
         stacked = stacked if "P" in stacked else {"P": stacked["G"]}
-        found.append(GroupOfModels(group.name, [names[i] for i in ids], stacked))
-    return found
+        groups.append(GroupOfModels(group.name, [names[i] for i in ids], stacked))
+    return groups
 
 
 def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[str, Any]:
@@ -124,10 +124,10 @@ def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> Non
     """
     tensors, described = {}, []
     for group in groups:
-        (only, *_) = own = group.predictors
-        points = {point: point if point in own else only for point in POINTS}
+        only = next(iter(group.predictors))  # P alone, where P is G
+        points = {p: p if p in group.predictors else only for p in POINTS}
         described.append({"name": group.name, "clients": group.clients, "points": points})
-        for point, predictor in own.items():
+        for point, predictor in group.predictors.items():
             start = prefix(group.name, point)
             for name, leaf in tree.named(predictor).items():
                 tensors[start + name] = np.ascontiguousarray(jax.device_get(leaf))
@@ -160,10 +160,10 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         ) from error
     if not isinstance(body, dict) or "format" not in body:
         raise ValueError(f"{path} holds no models of this package; {again}")
-    if body["format"] not in (1, FORMAT):
+    if body["format"] != FORMAT:
         raise ValueError(
-            f"{path} has format {body['format']}, and version {__version__} reads "
-            f"formats up to {FORMAT}; read it with version {body.get('version')}"
+            f"{path} has format {body['format']}, and version {__version__} reads format "
+            f"{FORMAT}; read it with version {body.get('version')}"
         )
     if body.pop("sha256", "") != _digest(tensors, body):
         raise ValueError(f"{path} is damaged (its digest differs); {again}")
@@ -196,7 +196,7 @@ def _shapes(data: FederatedData) -> dict[str, Any]:
     """The shapes and types of the arrays of a federation."""
     return {
         "train": _shapes_of(data.train),
-        "evals": {name: _shapes_of(own) for name, own in data.evals.items()},
+        "evals": {name: _shapes_of(examples) for name, examples in data.evals.items()},
         "nodes": relations.num_clients(data.graph),
         "edges": len(data.graph.senders),
     }
@@ -223,7 +223,7 @@ def _zeros(shapes: dict[str, Any]) -> FederatedData:
         n_edge=np.array([shapes["edges"]], np.int32),
         globals=None,
     )
-    evals = {name: _zeros_of(own) for name, own in shapes["evals"].items()}
+    evals = {name: _zeros_of(part) for name, part in shapes["evals"].items()}
     return FederatedData(_zeros_of(shapes["train"]), evals, graph)
 
 
@@ -241,9 +241,7 @@ def _zeros_of(shapes):
 
 
 def _digest(tensors: dict[str, np.ndarray], facts: dict[str, Any]) -> str:
-    digest = hashlib.sha256()
-    if facts["format"] > 1:
-        digest.update(json.dumps(facts, sort_keys=True).encode())
+    digest = hashlib.sha256(json.dumps(facts, sort_keys=True).encode())
     for name in sorted(tensors):
         array = tensors[name]
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())

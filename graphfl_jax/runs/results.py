@@ -1,7 +1,7 @@
-"""The results of a run: rows of metrics, and scores."""
+"""The results of a run."""
 
-import json
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -12,11 +12,13 @@ from graphfl_jax.configs.base import variant_of
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated
-from graphfl_jax.metrics import OwnUnits, metric_summary
-from graphfl_jax.program import Log
+from graphfl_jax.metrics import OwnUnits
 from graphfl_jax.rounds import Group
 from graphfl_jax.runs.attack_results import attack_summary, rejections
-from graphfl_jax.runs.summaries import mean_scores, summaries
+from graphfl_jax.runs.rows import mean_scores, metric_summaries, round_shares, summaries
+
+# Parts of the results that a run has only if it did not diverge, and not every run has.
+SCORED = ("scores", "metrics", "errors", "labels", "rejected", "allocation", "architectures")
 
 
 def new_seconds() -> dict[str, float]:
@@ -24,65 +26,39 @@ def new_seconds() -> dict[str, float]:
     return {"compile": 0.0, "train": 0.0, "evaluate": 0.0, "new_clients": 0.0}
 
 
+class Course(NamedTuple):
+    """The course of a run, from which its results are made."""
+
+    rows: list[dict]  # its evaluations, as in `single.Result`
+    final: Evaluated | None  # everything after the last round; None for a run that diverged
+    new_clients: dict | None  # their scores from `new_client_scores`, if there are any
+    rounds: int  # that were played
+    seconds: dict[str, float]  # from `new_seconds`, with the times added
+    traffic: list[tuple[int, int]]  # from `session.traffic_of`
+
+
 def results_of(
-    config: ConfigDict,
-    experiment: Experiment,
-    rows: list[dict],
-    final: Evaluated | None,
-    new_clients: dict | None,
-    *,
-    diverged: bool,
-    seconds: dict[str, float],
-    played: int,
-    traffic: list[tuple[int, int]],
-    where: dict,
-    identity: dict,
-    accepted_changes: Sequence[dict] = (),
+    config: ConfigDict, experiment: Experiment, course: Course, origin: dict
 ) -> dict:
     """The content of results.json. A run that diverged has no score.
 
     Args:
       config: of the run.
       experiment: of the run.
-      rows: its evaluations, as in `single.Result`.
-      final: everything after the last round; None for a run that diverged.
-      new_clients: their scores from `new_client_scores`, if there are any.
-      diverged: whether the run diverged.
-      seconds: from `new_seconds`, with the times added.
-      played: rounds.
-      traffic: from `session.traffic_of`.
-      where: the `environment` of the run.
-      identity: of the run, see the module `identity`.
-      accepted_changes: other identities under which some of its rounds were played.
+      course: of the run.
+      origin: the `environment` of the run, its ``identity``, and ``accepted_changes``, other
+        identities under which some of its rounds were played.
     """
-    federation, task = experiment.federation, experiment.model.task
-    scores = errors = labels = attack = allocation = rejected = architectures = None
-    metrics = None
+    federation, task, final = experiment.federation, experiment.model.task, course.final
+    scored = dict.fromkeys(SCORED)
+    if final is not None:
+        scored |= _parts_with_scores(experiment, course)
+    attack = None
     if config.attack.name:
-        attack = attack_summary(config, experiment, None if diverged else final.scores)
-    if not diverged:
-        allocation = _rounded(final.allocation) if len(final.allocation) else None
-        if len(final.rejected):
-            rejected = rejections(experiment, final.rejected)
-        scores = final_scores(rows, final.scores, task)
-        for split in federation.data.shared:
-            scores[split] = summaries(final.scores[split], task)
-        if isinstance(federation.units, OwnUnits):
-            details = {point: federation.units.errors(final.extras[point]) for point in POINTS}
-            errors = {"units": federation.units.name, **details}
-        elif task.summarize:
-            details = {point: task.summarize(final.extras[point]) for point in POINTS}
-            if federation.units:
-                errors = {"units": federation.units.name, **details}
-            else:
-                labels = details
-        if task.metrics:
-            metrics = metric_summaries(final.metrics)
-        if len(experiment.groups) > 1:
-            architectures = architecture_scores(experiment, final.scores, traffic)
+        attack = attack_summary(config, experiment, final and final.scores)
     sizes = [group.cohort_size for group in experiment.groups]
-    down, up = np.average(traffic, axis=0, weights=sizes)
-    steps = played * sum(sizes) * config.local_steps
+    down, up = np.average(course.traffic, axis=0, weights=sizes)
+    steps = course.rounds * sum(sizes) * config.local_steps
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
@@ -95,79 +71,54 @@ def results_of(
         "seed": config.seed,
         "rounds": config.rounds,
         "hparams": experiment.hparams,
-        "diverged": diverged,
+        "diverged": final is None,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "scores": scores,
-        "metrics": metrics,
-        "errors": errors,
-        "labels": labels,
+        "scores": scored["scores"],
+        "metrics": scored["metrics"],
+        "errors": scored["errors"],
+        "labels": scored["labels"],
         "scaling": federation.scaling and federation.scaling.recorded(),
-        "new_clients": None if diverged else new_clients,
+        "new_clients": None if final is None else course.new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
-        "rejected": rejected,
-        "allocation": allocation,
-        "architectures": architectures,
+        "rejected": scored["rejected"],
+        "allocation": scored["allocation"],
+        "architectures": scored["architectures"],
         "timing": {
-            **{f"{what}_s": spent for what, spent in seconds.items()},
-            "client_steps_per_s": steps / seconds["train"],
+            **{f"{what}_s": spent for what, spent in course.seconds.items()},
+            "client_steps_per_s": steps / course.seconds["train"],
         },
         "communication": {"up_bytes": round(up), "down_bytes": round(down)},
-        **where,
-        "identity": identity,
-        "accepted_changes": list(accepted_changes),
+        **origin,
     }
 
 
-def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
-    """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
-
-    It has also ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"`` [N, N], if
-    the method has one.
-    """
-    row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
-    if any(evaluated.metrics.values()):
-        row["metrics"] = evaluated.metrics
-    return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
-
-
-def row_fields(row: dict, task: Task) -> dict:
-    """One evaluation of `row_of`, as JSON has it.
-
-    Returns:
-      ``round``; ``train``, the metrics of the training by name; for each split the
-      `metrics.summary` of its scores at each point; and ``metrics``, as `metric_summaries`, and
-      ``allocation``, if there are any.
-    """
-    fields = {
-        "round": int(row["round"]),
-        "train": {name: float(value) for name, value in row["train"].items()},
-        **{split: summaries(scores, task) for split, scores in row["scores"].items()},
-    }
-    if "metrics" in row:
-        fields["metrics"] = metric_summaries(row["metrics"])
-    if "allocation" in row:
-        fields["allocation"] = _rounded(row["allocation"])
-    return fields
-
-
-def row_line(row: dict, task: Task) -> str:
-    """One evaluation of `row_of` as a line of JSON."""
-    return json.dumps(row_fields(row, task), allow_nan=False) + "\n"
-
-
-def metric_summaries(metrics: dict) -> dict:
-    """Each `metrics.metric_summary` by point and name, of `Evaluated.metrics`."""
-    return {
-        point: {name: metric_summary(**values) for name, values in own.items()}
-        for point, own in metrics.items()
-    }
-
-
-def _rounded(allocation) -> list[list[float]]:
-    """Shares with six digits after the point."""
-    return np.round(np.asarray(allocation, np.float64), 6).tolist()
+def _parts_with_scores(experiment, course):
+    """What a run has only if it did not diverge, by names of `SCORED`."""
+    federation, task, final = experiment.federation, experiment.model.task, course.final
+    parts = {"scores": final_scores(course.rows, final.scores, task)}
+    for split in federation.data.shared:
+        parts["scores"][split] = summaries(final.scores[split], task)
+    if isinstance(federation.units, OwnUnits):
+        errors = {point: federation.units.errors(final.extras[point]) for point in POINTS}
+        parts["errors"] = {"units": federation.units.name, **errors}
+    elif task.summarize:
+        details = {point: task.summarize(final.extras[point]) for point in POINTS}
+        if federation.units:
+            parts["errors"] = {"units": federation.units.name, **details}
+        else:
+            parts["labels"] = details
+    if task.metrics:
+        parts["metrics"] = metric_summaries(final.metrics)
+    if len(final.rejected):
+        parts["rejected"] = rejections(experiment, final.rejected)
+    if len(final.allocation):
+        parts["allocation"] = round_shares(final.allocation)
+    if len(experiment.groups) > 1:
+        traffic = course.traffic
+        parts["architectures"] = architecture_scores(experiment, final.scores, traffic)
+    return parts
 
 
 def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
@@ -186,11 +137,8 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
     best, evaluated = None, rows[0]["scores"]
     if "test" in evaluated and "P" in evaluated.get("val", {}):
         means = np.array([row["scores"]["val"]["P"].mean(dtype=np.float64) for row in rows])
-        chosen = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
-        best = {
-            "round": int(chosen["round"]),
-            **summaries(chosen["scores"]["test"], task),
-        }
+        row = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
+        best = {"round": int(row["round"]), **summaries(row["scores"]["test"], task)}
     validation = summaries(final["val"], task) if "val" in final else None
     return {
         "final": summaries(final["test"], task),

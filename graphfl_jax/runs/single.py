@@ -35,12 +35,12 @@ from graphfl_jax.runs.multihost import (
     run_synchronized,
 )
 from graphfl_jax.runs.results import (
+    Course,
     new_client_scores,
     new_seconds,
     results_of,
-    row_fields,
-    row_of,
 )
+from graphfl_jax.runs.rows import row_fields, row_of
 from graphfl_jax.runs.session import (
     Session,
     clock,
@@ -257,7 +257,7 @@ def _played(
     else:
         rows = RunFolder.rows(found)
         for what, spent in found.notes["seconds"].items():
-            seconds[checkpoint.renamed(what)] += spent
+            seconds[what] += spent
         state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), found.state, state)
     saved = int(state.round)
     for evaluation in play(session, config, state, seconds):
@@ -283,22 +283,15 @@ def _played(
                 *(folder, session, experiment, config, state, last, predictors),
                 unasked=shared["unasked"],
             )
-    results = results_of(
-        config,
-        experiment,
-        rows,
-        final,
-        joined,
-        diverged=diverged >= 0,
-        seconds=seconds,
-        played=int(state.round),
-        traffic=traffic,
-        where=where,
-        identity=folder.identity if folder else identity,
-        accepted_changes=folder.accepted_changes if folder else (),
-    )
+    final = final if diverged < 0 else None
+    origin = where | {
+        "identity": folder.identity if folder else identity,
+        "accepted_changes": folder.accepted_changes if folder else [],
+    }
+    course = Course(rows, final, joined, int(state.round), seconds, traffic)
+    results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
-    scores = final.scores if diverged < 0 and final else None
+    scores = final and final.scores
     inputs = input_range(experiment.federation)
     names = tuple(experiment.federation.clients)
     return Result(results, rows, state, diverged, scores, inputs, unsaved, names)

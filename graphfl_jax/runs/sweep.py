@@ -96,10 +96,10 @@ def groups_of(
     for point in points:
         _check_fields(point)
         config, left = configure(point)
-        own = {field: value for field, value in point.items() if field not in left}
+        used = {field: value for field, value in point.items() if field not in left}
         read |= set(values_of(config)[0])
         unread |= left
-        by_structure.setdefault(structure(config, without=ELSEWHERE), []).append((own, config))
+        by_structure.setdefault(structure(config, without=ELSEWHERE), []).append((used, config))
     for field, value in unread.items():
         if field not in read and not part:
             raise ValueError(
@@ -135,12 +135,12 @@ def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGrou
     total, begin, result = sum(len(group.planned) for group in groups), 0, []
     low, high = (total * end // parts for end in (number - 1, number))
     for group in groups:
-        own = group.planned[max(0, low - begin) : max(0, high - begin)]
+        runs = group.planned[max(0, low - begin) : max(0, high - begin)]
         begin += len(group.planned)
-        if own:
-            seeds = {planned.trial.seed for planned in own}
+        if runs:
+            seeds = {planned.trial.seed for planned in runs}
             federations = {seed: group.federations[seed] for seed in sorted(seeds)}
-            result.append(group._replace(planned=own, federations=federations))
+            result.append(group._replace(planned=runs, federations=federations))
     return result
 
 
@@ -174,8 +174,8 @@ def _load(config, loaded):
     """The federation of a configuration, loaded once for all methods."""
     sections = ("data.", "new_clients.", "attack.")
     values, _ = values_of(config)
-    own = {name: value for name, value in values.items() if name.startswith(sections)}
-    key = json.dumps([own, config.seed], sort_keys=True)
+    fields = {name: value for name, value in values.items() if name.startswith(sections)}
+    key = json.dumps([fields, config.seed], sort_keys=True)
     if key not in loaded:
         loaded[key] = load_federation(config)
     return loaded[key]

@@ -19,7 +19,9 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 TABLE, PLOT, REPORT = "clients.csv", "convergence.svg", "report.html"  # files of a run
 
 
-def scored(rows: Sequence[Mapping], final: Mapping | None) -> Iterator[tuple[int, Mapping]]:
+def rounds_with_scores(
+    rows: Sequence[Mapping], final: Mapping | None
+) -> Iterator[tuple[int, Mapping]]:
     """The rounds with their scores, {split: {point: [N]}}; the last one with all its scores.
 
     Args:
@@ -37,8 +39,8 @@ def frame(
     """A line for each round, split, point and client, with the score.
 
     Args:
-      rows: as in `scored`.
-      final: as in `scored`.
+      rows: as in `rounds_with_scores`.
+      final: as in `rounds_with_scores`.
       clients: the names of the clients.
 
     Raises:
@@ -60,7 +62,7 @@ def frame(
                 "score": np.asarray(values, np.float64),
             }
         )
-        for played, scores in scored(rows, final)
+        for played, scores in rounds_with_scores(rows, final)
         for split, points in scores.items()
         for point, values in points.items()
     ]
@@ -82,8 +84,8 @@ def client_table(final: Mapping, clients: Sequence[str]) -> str:
     writer.writerow(["client", *columns])
     count = max(map(len, columns.values()), default=0)
     for i, name in enumerate(clients[:count]):
-        own = [float(values[i]) if i < len(values) else "" for values in columns.values()]
-        writer.writerow([name, *own])
+        scores = [float(values[i]) if i < len(values) else "" for values in columns.values()]
+        writer.writerow([name, *scores])
     return text.getvalue()
 
 
@@ -94,8 +96,8 @@ def draw(
 
     Args:
       axes: of the plot.
-      rows: as in `scored`.
-      final: as in `scored`.
+      rows: as in `rounds_with_scores`.
+      final: as in `rounds_with_scores`.
       results: what results.json holds.
     """
     from matplotlib.ticker import MaxNLocator
@@ -106,7 +108,7 @@ def draw(
     for point, colour, dashes in zip(POINTS, COLOURS, ("-", "-", "--"), strict=False):
         curve = [
             (played, np.mean(scores[split][point], dtype=np.float64))
-            for played, scores in scored(rows, final)
+            for played, scores in rounds_with_scores(rows, final)
             if point in scores.get(split, {})
         ]
         if curve:

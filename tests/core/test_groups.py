@@ -29,7 +29,7 @@ from graphfl_jax.robustness.upload_attacks import poisoning
 from graphfl_jax.rounds import Group, Poison, message_bytes, sample_cohorts
 from graphfl_jax.runs import checkpoint, single
 from graphfl_jax.runs.folder import RunFolder
-from graphfl_jax.runs.results import new_seconds, results_of
+from graphfl_jax.runs.results import Course, new_seconds, results_of
 from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
@@ -336,19 +336,15 @@ def test_results_have_the_messages_and_scores_of_each_architecture():
     groups = (Group(3, EVEN, name="even"), Group(1, ODD, name="odd"))
     experiment = Experiment(FEDERATION, MODELS[0], None, None, {}, groups)
     scores = {"test": dict.fromkeys("GLP", np.float32([4, 1, 4, 1, 4, 1, 4]))}
-    results = results_of(
-        small_config("local", local_steps=5),
-        experiment,
-        [{"round": 2, "scores": scores}],
-        Evaluated(scores, {}, {}, (), ()),
-        None,
-        diverged=False,
+    course = Course(
+        rows=[{"round": 2, "scores": scores}],
+        final=Evaluated(scores, {}, {}, (), ()),
+        new_clients=None,
+        rounds=2,
         seconds=new_seconds() | {"train": 4.0},
-        played=2,
         traffic=[(100, 10), (20, 50)],
-        where={},
-        identity={},
     )
+    results = results_of(small_config("local", local_steps=5), experiment, course, {})
     # Means over the clients of a round, (3 * 100 + 20) / 4 and (3 * 10 + 50) / 4.
     assert results["communication"] == {"down_bytes": 80, "up_bytes": 20}
     assert results["timing"]["client_steps_per_s"] == 2 * (3 + 1) * 5 / 4.0

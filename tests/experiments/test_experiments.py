@@ -422,7 +422,7 @@ def test_cached_runs_of_a_federation_of_any_name_are_found_again(tmp_path, monke
         cached_runs.LOADED.clear()
         cache = cached_runs.Cache(tmp_path)
         (run,) = cached_runs.cached_runs(config, [0], cache)
-        assert (run["dataset"]["name"], cache.found) == ("a/b [c]*", found)
+        assert (run["dataset"]["name"], cache.reused) == ("a/b [c]*", found)
     cached_runs.LOADED.clear()
     (path,) = (tmp_path / "cached_runs").iterdir()
     assert path.name.startswith("a-b [c]*-local-seed0-")

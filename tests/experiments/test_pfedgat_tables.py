@@ -226,7 +226,8 @@ def test_the_page_states_the_sizes_and_the_control():
 
 
 def outcome_of(trial, rows=()):
-    return Outcome({"seed": trial.seed, "diverged": False}, list(rows), [], None)
+    results = {"seed": trial.seed, "diverged": False, "accepted_changes": []}
+    return Outcome(results, list(rows), [], None)
 
 
 @pytest.fixture

@@ -57,6 +57,8 @@ def write_run(
         "higher_is_better": True,
         "diverged": diverged,
         "new_clients": new_clients,
+        "attack": None,
+        "timing": {},
         "metrics": metrics and dict.fromkeys("GLP", metrics),
         "scores": None if diverged else {"final": own, "validation": None, "best_val": None},
         "identity": {"data": data, "arrays": arrays or f"{data}{seed}"},

@@ -57,12 +57,12 @@ for options in sys.argv[2:]:
         error = error_of(save, played)
     subprocess.run([*TYPE, "-o", "remount,size=64m,nr_inodes=10k", FOLDER], check=True)
     template = jax.eval_shape(lambda: some(1).state)
-    found = checkpoint.latest(FOLDER / "checkpoints", template)
+    newest = checkpoint.latest(FOLDER / "checkpoints", template)
     left = sorted(path.name for path in FOLDER.glob("checkpoints/*"))
     save(played)
     again = checkpoint.latest(FOLDER / "checkpoints", template)
     np.testing.assert_array_equal(again.state.server[3], some(played).state.server[3])
-    before = found and int(found.state.round)
+    before = newest and int(newest.state.round)
     print(json.dumps([options, played, before, left, *error]))
     subprocess.run(["umount", FOLDER], check=True)
 """
@@ -87,14 +87,14 @@ def disks(tmp_path_factory):
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr == ""
     lines = map(json.loads, ended.stdout.splitlines())
-    return folder, {options: found for options, *found in lines}
+    return folder, {options: outcome for options, *outcome in lines}
 
 
 @pytest.mark.slow
 def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_those_before(disks):
-    folder, found = disks
+    folder, outcomes = disks
     whole = re.escape(f"{folder}/checkpoints/")
-    for options, (played, before, left, error, number) in found.items():
+    for options, (played, before, left, error, number) in outcomes.items():
         if options == "size=8m,nr_inodes=1":
             continue
         assert number == 28, options
@@ -105,12 +105,12 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_those_before(disk
         )
         assert before == (played - 1 or None), options
         assert not any(name.startswith(f"{played:08d}") for name in left), options
-    assert max(played for played, *_ in found.values()) > 1  # not only the first was refused
+    assert max(played for played, *_ in outcomes.values()) > 1  # not only the first was refused
 
 
 def test_a_file_system_without_inodes_is_refused_before_the_run(disks):
-    folder, found = disks
-    played, _, left, error, _ = found["size=8m,nr_inodes=1"]
+    folder, outcomes = disks
+    played, _, left, error, _ = outcomes["size=8m,nr_inodes=1"]
     assert (played, left) == (0, [])
     assert error == (
         f"out={folder}/out cannot be written (its file system has no free inode); choose "
@@ -128,8 +128,8 @@ def test_a_file_system_without_inodes_is_refused_before_the_run(disks):
 )
 def test_what_only_root_may_use_is_not_free(tmp_path, monkeypatch, blocks, inodes, why):
     """Numbers of all, of free and of available blocks and inodes."""
-    found = os.statvfs_result((4096, 4096, *blocks, *inodes, 0, 255))
-    monkeypatch.setattr(os, "statvfs", lambda path: found)
+    disk = os.statvfs_result((4096, 4096, *blocks, *inodes, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: disk)
     for user, expected in ((0, ""), (1000, why)):
         monkeypatch.setattr(os, "geteuid", lambda user=user: user)
         assert why_not_writable(tmp_path) == expected
@@ -208,7 +208,7 @@ def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(
     shutil.copy(whole / "federation.npz", tmp_path)
     ended = limited("run", "--out=out", *LIMITED, cwd=tmp_path, largest=largest, **OWN)
     assert ended.status == 2
-    found = re.fullmatch(
+    line = re.fullmatch(
         rf"error: out/(?:{unwritten}) cannot be written \(File too large\); raise the limit "
         r"of file sizes, ulimit -f; (nothing was written; start again|continue) with: "
         r"(python .*)\n",
@@ -218,9 +218,9 @@ def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(
             if not line.startswith("warning")
         ),
     )
-    assert found, ended.stderr
+    assert line, ended.stderr
     begun = (tmp_path / "out" / "config.json").exists()
-    *_, does, command = found.groups()
+    *_, does, command = line.groups()
     assert (does == "continue") == begun == command.endswith("--resume")
     words = [*LIMITED, *["--resume"] * begun]
     resumed = launched_small("run", "--out=out", *words, cwd=tmp_path, **OWN)

@@ -201,18 +201,6 @@ def test_a_folder_without_a_description_has_no_map_and_says_so(folders, tmp_path
     assert "There is no map" in rendered([run], None)
 
 
-def test_keys_of_the_last_release_are_read(folders, tmp_path):
-    copy = tmp_path / "old"
-    shutil.copytree(folders["new"], copy)
-    with edited(copy / "results.json") as results:
-        results["novel"] = results.pop("new_clients")
-        results["timing"]["novel_s"] = results["timing"].pop("new_clients_s")
-        for name in ("allocation", "rejected", "defence", "architectures"):
-            del results[name]
-    found = read(copy)
-    assert found["new_clients"]["count"] == 1 and found["timing"]["new_clients_s"] > 0
-
-
 def test_a_method_that_is_not_registered_is_reported_without_defaults(folders, tmp_path):
     copy = tmp_path / "own"
     shutil.copytree(folders["fedavg-0"], copy)

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import pickle
@@ -22,9 +23,10 @@ import graphfl_jax
 from graphfl_jax.configs import changed, fl60
 from graphfl_jax.runs import single
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.folder import RunFolder, lock
+from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.identity import digest_of_config
+from graphfl_jax.runs.store import lock
 from tests.commands import ENVIRONMENT, ROOT, command
-from tests.runs.last_release import forget_digests
 
 pytestmark = pytest.mark.usefixtures("shared_programs")
 SMALL = {
@@ -196,11 +198,14 @@ def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
     for name in ("clients.csv", "convergence.svg", "report.html"):  # as the command leaves them
         (tmp_path / name).touch()
     assert play(tmp_path, cut_at=8) == [8]
-    assert {
-        path.name for path in tmp_path.iterdir()
-    } == {  # what is of six rounds is not of ten
-        *("config.json", "identity.json", "federation.json", "metrics.jsonl"),
-        *("checkpoints", ".lock"),
+    # What is of six rounds is not of ten.
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "config.json",
+        "identity.json",
+        "federation.json",
+        "metrics.jsonl",
+        "checkpoints",
+        ".lock",
     }
     assert play(tmp_path) == [10]
     assert outcome(tmp_path) == uncut
@@ -269,17 +274,26 @@ def test_a_run_without_a_readable_configuration_is_refused(cut, break_it):
     assert contents(cut) == before
 
 
+def without_fields(out, *fields):
+    """Removes fields from the configuration of a run, as if they had not existed yet."""
+    config = json.loads((out / "config.json").read_text())
+    before = digest_of_config(config)
+    for field in fields:
+        del config[field]
+    (out / "config.json").write_text(json.dumps(config))
+    path, after = out / "identity.json", digest_of_config(config)
+    path.write_text(path.read_text().replace(before, after))
+    for manifest in (out / "checkpoints").glob("*.json"):
+        body = json.loads(manifest.read_text().replace(before, after))["body"]
+        digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        manifest.write_text(json.dumps({"body": body, "sha256": digest}))
+
+
 def test_a_folder_is_resumed_that_was_written_before_a_field_existed(uncut, cut):
-    path = cut / "config.json"
-    config = json.loads(path.read_text())
-    del config["eval_batch_size"], config["client_schedule"], config["attack"]
-    path.write_text(json.dumps(config))
-    forget_digests(cut)
-    with pytest.raises(ValueError, match="of a release that recorded no digests.*--accept_ch"):
-        play(cut)
-    assert play(cut, accept_changes=True) == [10]
+    without_fields(cut, "eval_batch_size", "client_schedule", "attack")
+    assert play(cut) == [10]
     assert outcome(cut) == uncut
-    assert json.loads(path.read_text())["client_schedule"] == "constant"
+    assert json.loads((cut / "config.json").read_text())["client_schedule"] == "constant"
 
 
 def test_a_folder_without_a_field_is_refused_where_its_value_is_not_the_default(cut):
@@ -294,29 +308,6 @@ def test_a_folder_without_a_field_is_refused_where_its_value_is_not_the_default(
 def test_the_choice_that_differs_is_named_before_the_settings_it_decides(cut):
     with pytest.raises(ValueError, match="^algorithm.name='panacea' differs from 'local'"):
         play(cut, method="panacea")
-
-
-# -------------------------------------------------------------------------- of the last release
-
-
-def test_a_checkpoint_from_before_an_accepted_change_is_resumed_without_a_word(uncut, cut):
-    forget_digests(cut)
-    with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
-        play(cut, accept_changes=True)
-    (cut / "results.json").unlink()
-    (cut / "checkpoints/00000010.json").unlink()
-    shutil.rmtree(cut / "checkpoints/00000010")
-    with pytest.warns(RuntimeWarning, match="rounds of other code, which was accepted"):
-        assert play(cut) == [10]
-    assert outcome(cut) == uncut
-
-
-def test_changes_of_the_code_are_accepted_only_if_asked_for(cut):
-    identity = json.loads((cut / "identity.json").read_text())["identity"]
-    folder = RunFolder(cut, configure({}), resume=True)
-    folder.check(identity)
-    with pytest.raises(ValueError, match="--accept_changes"):
-        folder.check(identity | {"source": "0" * 64})
 
 
 # ---------------------------------------------------------------------------- of another host

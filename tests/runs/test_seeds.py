@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 
-from graphfl_jax.commands.common import seeded_runs
+from graphfl_jax.commands.common import finished_runs, seeded_runs
 from graphfl_jax.commands.common.seeded_runs import run_seeds
 from graphfl_jax.configs import fl60
 from graphfl_jax.runs import identity
@@ -84,6 +84,18 @@ def begun(tmp_path, monkeypatch, during=lambda config, folders: None):
     return config, folders
 
 
+def identity_in(folder):
+    return json.loads((folder / "identity.json").read_text())["identity"]
+
+
+def results_of(config, folder):
+    """What is read of results.json, of a run that diverged."""
+    names = [name for name in finished_runs.NEEDED if "." not in name]
+    data = dict.fromkeys(("name", "source", "extent", "sha256"), "")
+    known = {"rounds": config.rounds, "identity": identity_in(folder), "dataset": data}
+    return dict.fromkeys(names) | known
+
+
 def test_folders_are_locked_before_the_first_round(tmp_path, monkeypatch):
     def during(config, folders):
         for resume in (False, True):
@@ -110,7 +122,7 @@ def test_checkpoints_of_a_single_run_are_refused_before_the_first_round(tmp_path
     assert contents(tmp_path) == before
 
 
-@pytest.mark.parametrize("text, why", [("{}", "it has no dataset"), ("", "Expecting value.*")])
+@pytest.mark.parametrize("text, why", [("{}", "it has no scores"), ("", "Expecting value.*")])
 def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text, why):
     config, folders = begun(tmp_path, monkeypatch)
     file = folders[1] / "results.json"
@@ -121,27 +133,25 @@ def test_damaged_results_are_refused_with_their_file(tmp_path, monkeypatch, text
 
 def test_results_of_another_run_are_refused(tmp_path, monkeypatch):
     config, folders = begun(tmp_path, monkeypatch)
-    file, own = folders[1] / "results.json", folders[1] / "identity.json"
-    made = json.loads(own.read_text())["identity"]
-    results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
+    file, made = folders[1] / "results.json", identity_in(folders[1])
+    results = results_of(config, folders[1])
     file.write_text(json.dumps(results | {"identity": made | {"arrays": "0" * 64}}))
     with pytest.raises(ValueError, match=rf"^{file} is missing or damaged \(it is of another"):
         run_seeds(config, folders, resume=True)
-    file.write_text(json.dumps(results | {"identity": made}))
+    file.write_text(json.dumps(results))
     with pytest.raises(Cut):  # the other seed is played
         run_seeds(config, folders, resume=True)
 
 
 def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
     config, folders = begun(tmp_path, monkeypatch)
-    results = dict.fromkeys(seeded_runs.NEEDED) | {"rounds": config.rounds}
-    for folder in folders.values():
-        (folder / "results.json").write_text(json.dumps(results))
+    results = [results_of(config, folder) for folder in folders.values()]
+    for folder, content in zip(folders.values(), results, strict=True):
+        (folder / "results.json").write_text(json.dumps(content))
     monkeypatch.setattr(seeded_runs, "run_trials", lambda *arguments, **options: iter(()))
-    assert run_seeds(config, folders, resume=True) == [results, results]
+    assert run_seeds(config, folders, resume=True) == results
     monkeypatch.setattr(identity, "SOURCE", "e" * 64)  # as if the package had been edited
     with pytest.raises(ValueError, match="the code changed since its results were made"):
         run_seeds(config, folders, resume=True)
     with pytest.warns(RuntimeWarning, match="^2 of the 2 seeds with results are of other code"):
-        found = run_seeds(config, folders, resume=True, accept_changes=True)
-    assert found == [results, results]
+        assert run_seeds(config, folders, resume=True, accept_changes=True) == results

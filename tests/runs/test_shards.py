@@ -27,11 +27,11 @@ def test_parts_have_each_run_once_in_the_order_of_the_sweep(parts):
         )
         for kind, size in (("a", 4), ("b", 1), ("c", 2))
     ]
-    found = [part_of(groups, number, parts) for number in range(1, parts + 1)]
-    assert [name for part in found for name in names(part)] == names(groups)
-    sizes = [len(names(part)) for part in found]
+    shards = [part_of(groups, number, parts) for number in range(1, parts + 1)]
+    assert [name for part in shards for name in names(part)] == names(groups)
+    sizes = [len(names(part)) for part in shards]
     assert max(sizes) - min(sizes) <= 1
-    for group in (group for part in found for group in part):
+    for group in (group for part in shards for group in part):
         assert set(group.federations) == {planned.trial.seed for planned in group.planned}
 
 
@@ -46,7 +46,7 @@ def test_parts_share_a_folder_and_have_one_leaderboard(tmp_path):
         assert ended.status == 0, ended.stderr
     logs = [tmp_path / f"here/trials-{part}-of-2.jsonl" for part in (1, 2)]
     lines = [[json.loads(line) for line in log.read_text().splitlines()] for log in logs]
-    rates = [[line["point"]["hparams.client_lr"] for line in own] for own in lines]
+    rates = [[line["point"]["hparams.client_lr"] for line in log] for log in lines]
     assert rates == [[0.1], [0.03, 1e30]]
     again = launched_small("sweep", *words, "--shard=1/2", cwd=tmp_path, file="fl60.py:local")
     assert again.status == 2 and "already holds a sweep; add --resume" in again.stderr
@@ -97,22 +97,23 @@ def line(point, score, *, seed=0, metrics=None, **settings):
 
 def logged(*methods):
     """The lines of a log with a run of each method."""
-    run = {**line({}, 0.5), "identity": {}, "device": "", "versions": {}, "git_commit": ""}
+    run = {**line({}, 0.5), "identity": {"data": "d", "source": "s"}}
+    run |= {"device": "", "versions": {}, "git_commit": ""}
     for name in methods:
-        own = run | {"trial": json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})}
-        yield json.dumps(own | {"sha256": digest_of_json(own)}) + "\n"
+        run["trial"] = json.dumps({"algorithm.name": name, "rounds": 1, "seed": 0})
+        yield json.dumps(run | {"sha256": digest_of_json(run)}) + "\n"
 
 
 def methods_of(lines):
-    return [json.loads(one["trial"])["algorithm.name"] for one in lines]
+    return [json.loads(line["trial"])["algorithm.name"] for line in lines]
 
 
 def test_runs_of_methods_that_are_not_known_here_are_ranked(tmp_path):
     """The configuration file that registers the method is not executed."""
     (tmp_path / "trials.jsonl").write_text("".join(logged("own_method", "fedavg")))
-    found, notes = merged_logs([tmp_path])
-    assert (methods_of(found), notes) == (["own_method", "fedavg"], [])
-    assert found[0]["trial"] == '{"algorithm.name": "own_method", "rounds": 1, "seed": 0}'
+    lines, notes = merged_logs([tmp_path])
+    assert (methods_of(lines), notes) == (["own_method", "fedavg"], [])
+    assert lines[0]["trial"] == '{"algorithm.name": "own_method", "rounds": 1, "seed": 0}'
 
 
 @pytest.mark.parametrize("byte", [b"\xff", b"\x0c"])
@@ -120,8 +121,8 @@ def test_a_damaged_byte_costs_one_line(tmp_path, byte):
     first, second, third = (text.encode() for text in logged("local", "fedavg", "ditto"))
     damaged = second.replace(b"own", b"ow" + byte)
     (tmp_path / "trials.jsonl").write_bytes(first + damaged + third)
-    found, (note,) = merged_logs([tmp_path])
-    assert methods_of(found) == ["local", "ditto"]
+    lines, (note,) = merged_logs([tmp_path])
+    assert methods_of(lines) == ["local", "ditto"]
     assert note.endswith("trials.jsonl, line 2: incomplete or damaged")
 
 

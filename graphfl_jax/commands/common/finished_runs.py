@@ -7,15 +7,27 @@ from typing import Any, NamedTuple
 from graphfl_jax.configs.values import as_text, flat, recorded
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.batch import ELSEWHERE
-from graphfl_jax.runs.folder import RUN, held
+from graphfl_jax.runs.store import RUN, content_of
 
 # What commands read of results.json, by keys; of scores only if the run did not diverge.
 NEEDED = (
-    *(("scores",), ("metric",), ("variant",), ("seed",), ("diverged",), ("higher_is_better",)),
-    *(("dataset", key) for key in ("name", "source", "extent", "sha256")),
+    "scores",
+    "metric",
+    "variant",
+    "seed",
+    "rounds",
+    "diverged",
+    "higher_is_better",
+    "new_clients",
+    "attack",
+    "timing",
+    "dataset.name",
+    "dataset.source",
+    "dataset.extent",
+    "dataset.sha256",
 )
 SCORES = tuple(
-    ("scores", "final", point, key) for point in POINTS for key in ("mean", "per_client")
+    f"scores.final.{point}.{key}" for point in POINTS for key in ("mean", "per_client")
 )
 
 
@@ -31,7 +43,7 @@ class FinishedRun(NamedTuple):
     def settings(self) -> dict[str, Any]:
         """The fields without the seed and without those that do not change the results."""
         left_out = (ELSEWHERE - {"data.path"}) | {"seed"}
-        return {name: own for name, own in self.fields.items() if name not in left_out}
+        return {name: value for name, value in self.fields.items() if name not in left_out}
 
     @property
     def setting(self) -> str:
@@ -49,7 +61,7 @@ def why_no_run(path: Path) -> str:
     """
     if not path.is_dir():
         raise FileNotFoundError(f"{path} is not a folder; name folders of runs, such as runs/a")
-    content = held(path)
+    content = content_of(path)
     if content != RUN:
         return f"holds {content or 'no run'}"
     if not (path / "results.json").exists():
@@ -72,17 +84,20 @@ def read_run(path: Path) -> FinishedRun:
     if why := why_no_run(path):
         raise ValueError(f"folders={path} {why}; leave it out, or correct the folder")
     fields, results = (read_object(path / name) for name in ("config.json", "results.json"))
-    for keys in (*NEEDED, *(SCORES if results.get("scores") is not None else ())):
-        if not _has(results, keys):
-            raise damaged(path / "results.json", f"it has no {'.'.join(keys)}")
+    for name in NEEDED + (SCORES if results.get("scores") is not None else ()):
+        if not _has(results, name):
+            raise damage_error(path / "results.json", f"it has no {name}")
     fields.pop("defaults", None)  # of settings that nothing reads
-    written, unknown = flat(fields).items(), ""
-    fields = {name: tuple(own) if isinstance(own, list) else own for name, own in written}
+    unknown = ""
+    fields = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in flat(fields).items()
+    }
     try:
         fields = recorded(fields)
     except ValueError as error:  # such as the name of a part that is registered elsewhere
         unknown = str(error)
-    return FinishedRun(path, fields, _current(results), unknown)
+    return FinishedRun(path, fields, results, unknown)
 
 
 def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
@@ -97,7 +112,7 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
       OSError: the file cannot be read.
     """
     file, rows = path / "metrics.jsonl", []
-    if not file.exists():  # of a run of the last release that diverged at once
+    if not file.exists():  # of a run that is about to begin
         return rows
     for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
         if not ended and not line.endswith(b"\n"):
@@ -106,7 +121,7 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
             rows.append(json.loads(line))
         except ValueError as error:
             if not any(path.glob("checkpoints/*.json")):  # as of a run with --seeds
-                raise damaged(file, f"line {number}") from error
+                raise damage_error(file, f"line {number}") from error
             raise ValueError(
                 f"{file}: line {number} is damaged; graphfl run --resume --out={path} writes "
                 f"it again"
@@ -124,13 +139,13 @@ def read_object(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text())
     except (FileNotFoundError, ValueError) as error:
-        raise damaged(file, error) from error
+        raise damage_error(file, error) from error
     if not isinstance(content, dict):
-        raise damaged(file, "it is no object")
+        raise damage_error(file, "it is no object")
     return content
 
 
-def damaged(file: Path, why: object) -> ValueError:
+def damage_error(file: Path, why: object) -> ValueError:
     """The error for a file that does not hold what a run writes."""
     return ValueError(
         f"{file} is missing or damaged ({why}); leave the run out, or run it again into "
@@ -138,16 +153,9 @@ def damaged(file: Path, why: object) -> ValueError:
     )
 
 
-def _has(value, keys):
-    for key in keys:
+def _has(value, name):
+    for key in name.split("."):
         if not isinstance(value, dict) or key not in value:
             return False
         value = value[key]
     return True
-
-
-def _current(results):
-    """Results with today's names of keys; the last release wrote some with others."""
-    seconds = results.get("timing", {}).items()
-    timing = {name.replace("novel", "new_clients"): own for name, own in seconds}
-    return {"new_clients": results.get("novel"), "attack": None} | results | {"timing": timing}

@@ -9,7 +9,7 @@ from statistics import stdev
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.commands.common.finished_runs import damaged, read_object
+from graphfl_jax.commands.common.finished_runs import damage_error, read_run
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.view_files import write_views
@@ -18,16 +18,9 @@ from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.folder import RunFolder, held
-from graphfl_jax.runs.identity import (
-    changed_code,
-    digest_of_arrays,
-    digests_of_code,
-    identity_of,
-)
-
-# What `seeds_table` and this module read of results.json.
-NEEDED = {"rounds", "diverged", "scores", "metric", "higher_is_better", "variant", "dataset"}
+from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.store import content_of, identities_of
 
 
 def run_seeds(
@@ -64,60 +57,71 @@ def run_seeds(
       ValueError: a field or the data does not fit, or a folder cannot take a run. Nothing is
         written then, unless another process has just begun to write into a folder.
     """
-    configs = {seed: with_seed(config, seed) for seed in folders}
-    # Folders without a run begin anew if another one is resumed, and are refused if none is.
-    begun = {seed: bool(held(path)) for seed, path in folders.items()}
-    opened = {
-        seed: RunFolder(
-            *(path, configs[seed]),
-            resume=resume and (begun[seed] or not any(begun.values())),
-            accept_changes=accept_changes,
-        )
-        for seed, path in folders.items()
-    }
-    federations = {seed: load_federation(own) for seed, own in configs.items()}
-    experiments = {
-        seed: build_experiment(own, federations[seed]) for seed, own in configs.items()
-    }
-    for seed, own in configs.items():
-        check_attacked((own, experiments[seed]))
-    code = digests_of_code(config_file)
-    identities, found = {}, {}
+    opened = _open(config, folders, resume=resume, accept_changes=accept_changes)
+    experiments = {}
     for seed, folder in opened.items():
-        arrays = digest_of_arrays(federations[seed])
-        identities[seed] = identity_of(configs[seed], federations[seed], arrays, code)
-        folder.check(identities[seed])
-        results = _results_in(folder, config.rounds)
-        if results:
-            found[seed] = results
-    other = sum(bool(changed_code(opened[s].made[0], opened[s].identity)) for s in found)
-    if other:
-        warnings.warn(
-            f"{other} of the {len(found)} seeds with results are of other code, which was "
-            f"accepted",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    report(float(len(found)))
-    seeds = [seed for seed in folders if seed not in found]
+        federation = load_federation(folder.config)
+        experiments[seed] = build_experiment(folder.config, federation)
+        check_attacked((folder.config, experiments[seed]))
+    results = _finished_results(
+        opened, experiments, config.rounds, digests_of_code(config_file)
+    )
+    report(float(len(results)))
+    seeds = [seed for seed in folders if seed not in results]
+    federations = {seed: experiment.federation for seed, experiment in experiments.items()}
     trials = [Trial({}, seed) for seed in seeds]
     # Checks what is left to check, and plays nothing yet.
     outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
     where = environment()
     try:
         for seed in seeds:
-            task = experiments[seed].model.task
-            opened[seed].begin(None, task, identities[seed], where)
-            opened[seed].describe(description_of(experiments[seed]))
+            folder, experiment = opened[seed], experiments[seed]
+            folder.begin(None, experiment.model.task, folder.identity, where)
+            folder.describe(description_of(experiment))
         for i, outcome in outcomes:
-            seed = seeds[i]
-            found[seed] = outcome.results | {"identity": opened[seed].identity}
-            clients = experiments[seed].federation.clients
-            _write(opened[seed], outcome._replace(results=found[seed]), clients)
+            clients = federations[seeds[i]].clients
+            results[seeds[i]] = _write(opened[seeds[i]], outcome, clients)
     finally:
         for folder in opened.values():
             folder.close()
-    return [found[seed] for seed in folders]
+    return [results[seed] for seed in folders]
+
+
+def _open(config, folders, *, resume, accept_changes):
+    """The folder of each seed.
+
+    Folders without a run begin anew if another one is resumed, and are refused if none is.
+    """
+    begun = {seed: bool(content_of(path)) for seed, path in folders.items()}
+    return {
+        seed: RunFolder(
+            path,
+            with_seed(config, seed),
+            resume=resume and (begun[seed] or not any(begun.values())),
+            accept_changes=accept_changes,
+        )
+        for seed, path in folders.items()
+    }
+
+
+def _finished_results(opened, experiments, rounds, code):
+    """The results of the seeds that have ended, after all folders have been checked."""
+    results = {}
+    for seed, folder in opened.items():
+        federation = experiments[seed].federation
+        arrays = digest_of_arrays(federation)
+        folder.check(identity_of(folder.config, federation, arrays, code))
+        if content := _results_in(folder, rounds):
+            results[seed] = content
+    of_other_code = sum(opened[seed].of_other_code for seed in results)
+    if of_other_code:
+        warnings.warn(
+            f"{of_other_code} of the {len(results)} seeds with results are of other code, "
+            f"which was accepted",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+    return results
 
 
 def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
@@ -129,11 +133,11 @@ def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
       fresh: whether a number follows `base` if one of them exists.
     """
     for i in itertools.count(1):
-        own = f"{base}-{i}" if i > 1 else base
-        found = {s: Path(f"{own}-seed{s}") for s in seeds}
-        if not (fresh and any(path.exists() for path in found.values())):
+        numbered = f"{base}-{i}" if i > 1 else base
+        folders = {seed: Path(f"{numbered}-seed{seed}") for seed in seeds}
+        if not (fresh and any(path.exists() for path in folders.values())):
             break
-    return found
+    return folders
 
 
 def _results_in(folder: RunFolder, rounds: int) -> dict | None:
@@ -144,11 +148,9 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
     """
     file = folder.path / "results.json"
     if file.exists():
-        results = read_object(file)
-        if missing := NEEDED - results.keys():
-            raise damaged(file, f"it has no {min(missing)}")
-        if results.get("identity", folder.made[0]) not in folder.made:
-            raise damaged(file, "it is of another run")
+        results = read_run(folder.path).results
+        if results.get("identity") not in identities_of(folder.record):
+            raise damage_error(file, "it is of another run")
         if results["rounds"] == rounds:
             return results
     if any(folder.path.glob("checkpoints/*.json")):
@@ -159,18 +161,20 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
     return None
 
 
-def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> None:
-    """Writes the evaluations and the results of a run."""
+def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> dict:
+    """Writes the evaluations and the results of a run; the results."""
+    results = outcome.results | {"identity": folder.identity}
     for row in outcome.rows:
         folder.append(row)
-    write_views(folder.path, outcome.rows, outcome.final, outcome.results, clients)
-    folder.finish(outcome.results)
+    write_views(folder.path, outcome.rows, outcome.final, results, clients)
+    folder.finish(results)
+    return results
 
 
 def seeds_table(runs: list[dict]) -> TextTable:
     """Means over the seeds that did not diverge, with their spread and 95 % interval."""
     first, kept = runs[0], [run for run in runs if not run["diverged"]]
-    lost = len(runs) - len(kept)
+    diverged = len(runs) - len(kept)
     better = "higher" if first["higher_is_better"] else "lower"
     title = (
         f"{first['variant']} on {first['dataset']['name']}, data: "
@@ -179,18 +183,18 @@ def seeds_table(runs: list[dict]) -> TextTable:
     caption = (
         f"{better} is better; {first['metric']} after round {first['rounds']}, test, "
         f"means over clients; sd over seeds with the divisor n - 1"
-        + f"; {lost} seeds diverged and are left out"
-        * bool(lost)
     )
+    if diverged:
+        caption += f"; {diverged} seeds diverged and are left out"
     columns = ("mean over seeds", "95 % interval", "sd over seeds", "sd over clients")
     rows = [["scored at", *columns]]
     for point in POINTS if kept else ():
         scores = [run["scores"]["final"][point] for run in kept]
-        own = over_seeds([score["mean"] for score in scores])
+        over = over_seeds([score["mean"] for score in scores])
         clients = over_seeds([score["std_clients"] for score in scores])["mean"]
-        half = "" if own["half_width"] is None else f"± {own['half_width']:.2g}"
-        spread = sample_deviation(own["seeds"])
-        rows.append([point, f"{own['mean']:.4g}", half, spread, f"{clients:.4g}"])
+        half = "" if over["half_width"] is None else f"± {over['half_width']:.2g}"
+        spread = sample_deviation(over["seeds"])
+        rows.append([point, f"{over['mean']:.4g}", half, spread, f"{clients:.4g}"])
     return TextTable(title, caption, rows)
 
 

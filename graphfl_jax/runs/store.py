@@ -1,0 +1,281 @@
+"""The store of runs: what was made, and the one rule by which it is used again.
+
+A record is a dictionary of JSON with the ``identity`` of a run, and its ``accepted_changes``:
+further identities, whose difference was accepted. Four stores hold records:
+
+    a run           a folder, with identity.json, checkpoints and results: `folder.RunFolder`
+    several seeds   such a folder for each seed
+    a sweep         a file with a line for each run that ended: `LineStore`
+    tables          a folder with a file for each run that ended: `FileStore`
+
+A store finds a record by the name of its run, which has all fields that determine it. Whether
+the record is used is decided here, by `refusal`. Lines and files also have ``sha256``, a digest
+of all else, so that a damaged one is noticed, and its run is made again.
+"""
+
+import fcntl
+import glob
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO, Any
+
+from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.disk import why_not_writable, writing
+from graphfl_jax.runs.identity import CODE, Identity, digest_of_json
+
+LOCK = ".lock"
+RUN, SWEEP, TABLES = "a run", "a sweep", "runs of tables or figures"
+# What a folder holds, by the names in it, with * for any text. A folder holds one of these.
+CONTENTS = {
+    RUN: ("config.json", "metrics.jsonl", "results.json", "checkpoints"),
+    SWEEP: ("trials.jsonl", "trials-*-of-*.jsonl"),
+    TABLES: ("cached_runs",),
+}
+
+Record = dict[str, Any]
+
+
+# ------------------------------------------------------------------------------------ the rule
+
+
+def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
+    """Why a record is not used for a run of the same name, and the remedy; empty if it is.
+
+    Other data, another split and other pretrained weights are always refused. Other code is
+    refused unless that difference has been accepted, now or earlier.
+
+    Args:
+      record: of a run that was made.
+      now: identity of the run that could use it.
+      accept_changes: whether other code is accepted.
+    """
+    before = record["identity"]
+    if before["data"] != now["data"]:
+        return (
+            f"the data differ from those of the run in it (sha256 {_short(now['data'])}, not "
+            f"{_short(before['data'])}); choose another --out"
+        )
+    if before["arrays"] != now["arrays"]:
+        return (
+            "the data are split in another way than in the run in it, so test examples may be "
+            "former training examples; give the same split, or choose another --out"
+        )
+    weights = before.get("weights"), now.get("weights")
+    if weights[0] != weights[1]:
+        return (
+            f"the content of model.weights differs from that of the run in it (sha256 "
+            f"{_short(weights[1])}, not {_short(weights[0])}); put the file back, or choose "
+            f"another --out"
+        )
+    if accept_changes or _has_code_of(record, now):
+        return ""
+    absent = sorted(before["callables"].keys() - now["callables"].keys())
+    if absent and before["config_file"] and not now["config_file"]:
+        return (
+            f"the results were made with functions of {', '.join(absent)}, which is not "
+            f"loaded; add the --config of the run"
+        )
+    changes = ", ".join(changed_code(before, now))
+    return (
+        f"the code changed since its results were made: {changes}; go back to that code, "
+        f"choose another --out, or add --accept_changes to mix the results of both"
+    )
+
+
+def accept(record: Record, now: Identity) -> bool:
+    """Adds an identity to the accepted changes of a record; whether it was not among them."""
+    if _has_code_of(record, now):
+        return False
+    record["accepted_changes"].append(now)
+    return True
+
+
+def identities_of(record: Record) -> list[Identity]:
+    """The identity of a record, and those that were accepted for it."""
+    return [record["identity"], *record["accepted_changes"]]
+
+
+def changed_code(before: Identity, now: Identity) -> list[str]:
+    """What differs in the code under which results were made, with both digests.
+
+    A configuration file counts only where both have one: without it, the fields come from
+    config.json or from Python.
+    """
+    pairs = {"graphfl_jax": (before["source"], now["source"])}
+    if before["config_file"] and now["config_file"]:
+        pairs["the configuration file"] = (before["config_file"], now["config_file"])
+    for name in sorted(before["callables"].keys() | now["callables"].keys()):
+        pairs[name] = (before["callables"].get(name), now["callables"].get(name))
+    return [
+        f"{what} (sha256 {_short(new)}, not {_short(old)})"
+        for what, (old, new) in pairs.items()
+        if old != new
+    ]
+
+
+def _has_code_of(record, now):
+    """Whether a record was made with the code of an identity, or that code was accepted."""
+    return any(not changed_code(before, now) for before in identities_of(record))
+
+
+def _short(digest):
+    return digest[:12] if digest else "none"
+
+
+# ---------------------------------------------------------------------------- stores of many
+
+
+class LineStore:
+    """A file of records, one on each line, in which an interruption costs one line at most."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self, keys: set[str]) -> tuple[list[Record], list[int]]:
+        """The records, and the numbers of damaged lines. A process may be writing the file.
+
+        Args:
+          keys: that every record has.
+
+        Raises:
+          ValueError: a line is complete, and not such a record.
+          OSError: the file cannot be read.
+        """
+        records, damaged = [], []
+        for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
+            try:
+                records.append(_read(line, keys))
+            except ValueError:
+                damaged.append(number)
+            except TypeError as error:
+                raise ValueError(
+                    f"{self.path}: line {number} is not a run of a sweep; remove the line, or "
+                    f"choose another --out"
+                ) from error
+        return records, damaged
+
+    def write(self, records: Iterable[Record]) -> None:
+        """Replaces all records in one step."""
+        write_text(self.path, "".join(map(_line, records)))
+
+    def add(self, record: Record) -> None:
+        """Adds a record. Returns when it is on disk."""
+        with writing(self.path), open(self.path, "a") as file:
+            file.write(_line(record))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+class FileStore:
+    """A folder of records, one in each file. Those of other code stay beside the new ones."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    def read(self) -> tuple[list[Record], int]:
+        """The records, and the number of damaged files."""
+        records = [_read_file(path) for path in self.folder.glob("*.json")]
+        return [record for record in records if record], records.count(None)
+
+    def find(self, name: str) -> list[Record]:
+        """The records of a name, of any code, the newest first."""
+        paths = self.folder.glob(f"{glob.escape(name)}-*.json")
+        newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
+        return [record for record in map(_read_file, newest) if record]
+
+    def write(self, name: str, record: Record) -> None:
+        """Adds a record, or replaces that of the same name and code."""
+        code = {what: record["identity"][what] for what in CODE}
+        path = self.folder / f"{name}-{digest_of_json(code)[:12]}.json"
+        with writing(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, record | {"sha256": digest_of_json(record)})
+
+
+def _line(record):
+    return json.dumps(record | {"sha256": digest_of_json(record)}) + "\n"
+
+
+def _read(text, keys=frozenset()):
+    """The record in a text.
+
+    Raises:
+      ValueError: the text is incomplete, or was changed.
+      TypeError: it is no record with these keys.
+    """
+    record = json.loads(text)
+    if not isinstance(record, dict) or "identity" not in record:
+        raise TypeError("the text is no record")
+    if record.pop("sha256", "") != digest_of_json(record):
+        raise ValueError("the record was changed")
+    if not {"accepted_changes", *keys} <= record.keys():
+        raise TypeError("the record lacks a key")
+    return record
+
+
+def _read_file(path):
+    """The record in a file; None if it is damaged, or no record."""
+    try:
+        return _read(path.read_bytes())
+    except (ValueError, TypeError):
+        return None
+
+
+# ----------------------------------------------------------------------------- their folders
+
+
+def content_of(path: Path) -> str:
+    """What a folder holds, one of `CONTENTS`, or an empty string."""
+    for content, names in CONTENTS.items():
+        if any(any(path.glob(name)) for name in names):
+            return content
+    return ""
+
+
+def check_folder(path: Path, content: str = "") -> None:
+    """Checks that a folder can be written or made; makes nothing.
+
+    Args:
+      path: of the folder.
+      content: one of `CONTENTS` that will be written, if it is one.
+
+    Raises:
+      ValueError: it cannot, or it holds another of `CONTENTS`.
+    """
+    why = why_not_writable(path)
+    if why:
+        raise ValueError(f"out={path} cannot be written ({why}); choose another --out")
+    if content and content_of(path) not in ("", content):
+        raise ValueError(
+            f"out={path} holds {content_of(path)}, and {content} needs a folder of its own; "
+            f"choose another --out"
+        )
+
+
+def lock(path: Path, name: str = LOCK) -> IO:
+    """Locks a folder until the returned file is closed, or this process ends.
+
+    Args:
+      path: of the folder.
+      name: of the file that is locked. Processes that lock different files can share a folder.
+
+    Raises:
+      ValueError: another process has locked it.
+      OSError: its file system has no locks.
+    """
+    file = open(path / name, "a")  # noqa: SIM115
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        file.close()
+        if isinstance(error, BlockingIOError):
+            raise ValueError(
+                f"out={path}: another process writes into it; wait until it has ended, or "
+                f"choose another --out"
+            ) from None
+        raise OSError(
+            f"out={path} cannot be locked ({error}); choose a folder of another file system"
+        ) from error
+    return file
