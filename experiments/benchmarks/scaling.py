@@ -41,6 +41,7 @@ from graphfl_jax.build import arrange, build_experiment, load_federation, varian
 from graphfl_jax.configs import changed
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.environment import environment
 
@@ -170,11 +171,10 @@ def generated_federation(
         y=y,
         graph=relations.from_edges(clients, edges),
         task="regression",
+        outputs=NUMBERS,
         name="generated",
         source="generated",
-        val_fraction=0.0,
-        seed=0,
-        outputs=NUMBERS,
+        split=RandomSplit(seed=0),
     )
 
 

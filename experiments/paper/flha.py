@@ -14,7 +14,7 @@ from graphfl_jax.configs.base import LAYERED
 from graphfl_jax.configs.fields import NOTHING
 from graphfl_jax.data.chest_xray import OFFICIAL
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100
-from graphfl_jax.data.partition import TEST_FRACTION
+from graphfl_jax.data.splits import TEST_FRACTION
 
 # The upper bound of the paper: all clients have the first architecture.
 UPPER_BOUND = "fedavg"

@@ -1,4 +1,4 @@
-"""Reads image files: decodes and resizes them once, and caches the result."""
+"""Images: resizing; and reading of image files, which are decoded once and cached."""
 
 import hashlib
 import json
@@ -9,13 +9,51 @@ from pathlib import Path
 
 import numpy as np
 
-from graphfl_jax.data.resized import resized
 from graphfl_jax.memory import check_memory
 
 # Only common formats, so that few decoders read files that may be damaged or malicious.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _MAX_PIXELS = 50_000_000  # of an image before it is resized
 _COLOURED = ("LA", "P", "RGB", "RGBA")  # modes of files that may hold a grey image
+
+
+def resize(images, size: int) -> np.ndarray:
+    """Resizes images to squares.
+
+    Where `size` divides height and width, a pixel is the mean over a rectangle of pixels,
+    rounded. Otherwise, resizing is bilinear, with antialiasing where the images become smaller.
+
+    Args:
+      images: [n, H, W, C] uint8; C is 1 or 3.
+      size: height and width of the result in pixels.
+
+    Returns:
+      [n, size, size, C] uint8.
+
+    Raises:
+      ValueError: the result does not fit into memory.
+    """
+    n, height, width, channels = images.shape
+    if (height, width) == (size, size):
+        return images
+    check_memory(f"data.image_size={size}", n * size**2 * channels)
+    if height % size or width % size:
+        return _resize_bilinear(images, size)
+    down, right = height // size, width // size
+    parts = images.reshape(n, size, down, size, right, channels)
+    sums = parts.sum(axis=(2, 4), dtype=np.uint32)
+    return ((sums + down * right // 2) // (down * right)).astype(np.uint8)
+
+
+def _resize_bilinear(images, size):
+    from PIL import Image
+
+    result = np.empty((len(images), size, size, images.shape[3]), np.uint8)
+    for image, place in zip(images, result, strict=True):
+        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        small = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
+        place[:] = small.reshape(place.shape)
+    return result
 
 
 def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
@@ -76,7 +114,7 @@ def decode(file, size) -> np.ndarray:
 
 
 def decode_grey(file, size, side) -> np.ndarray:
-    """Reads a grey square of `side` pixels, resized by `resized` to [size, size, 1] uint8.
+    """Reads a grey square of `side` pixels, resized by `resize` to [size, size, 1] uint8.
 
     A file in colour is read if red, green and blue are equal in all pixels.
 
@@ -99,7 +137,7 @@ def decode_grey(file, size, side) -> np.ndarray:
             f"{file}: the image is not grey with 8 bits (its mode is {image.mode}); replace it "
             f"by the official file"
         )
-    return resized(pixels[None, ..., None], size)[0]
+    return resize(pixels[None, ..., None], size)[0]
 
 
 def _load(file):
@@ -143,7 +181,6 @@ def _read_cache(cache, fingerprint, shape):
 
 
 def _write_cache(cache, fingerprint, pixels):
-    """Writes the cache and its hashes."""
     hashes = json.dumps({"files": fingerprint, "pixels": _sha256(pixels)}).encode()
     _write(cache, lambda file: np.save(file, pixels))
     _write(_hash_file(cache), lambda file: file.write(hashes))

@@ -17,6 +17,7 @@ from graphfl_jax.configs.base import CLASSIFIERS
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import chest_xray as data
 from graphfl_jax.data import drawn_patterns, federation, label_skew, relations
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.evaluation import score_all_examples
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import MULTI_LABEL, areas, task_of
@@ -146,7 +147,7 @@ def test_labels_are_summarised_over_the_clients_that_have_them():
 # ---------------------------------------------------------------- federations of several labels
 
 
-def several_labels(clients=3, shared=True, **changes):
+def several_labels(clients=3, shared=True):
     """Labels that depend on the inputs linearly; counts differ."""
     rng = np.random.default_rng(0)
     x = [rng.normal(size=(30 + 3 * i, 4)).astype(np.float32) for i in range(clients)]
@@ -156,15 +157,11 @@ def several_labels(clients=3, shared=True, **changes):
         x=x,
         y=y,
         graph=relations.from_edges(clients, [(0, 1), (1, 2)]),
-        **{
-            "task": "multi-label classification",
-            "name": "toy",
-            "source": "generated",
-            "val_fraction": 0.2,
-            "seed": 0,
-            "outputs": 3,
-        }
-        | changes,
+        task="multi-label classification",
+        outputs=3,
+        name="toy",
+        source="generated",
+        split=RandomSplit(0, 0.2),
     )
     if shared:
         made = federation.with_shared_split(
@@ -305,8 +302,8 @@ def test_attacks_on_classes_are_refused():
 
 def test_labels_that_give_no_score_are_refused():
     x, y = [np.zeros((20, 1))] * 2, [np.eye(2)[np.arange(20) % 2]] * 2
-    rest = {"graph": relations.from_edges(2, []), "name": "toy", "source": "real", "seed": 0}
-    rest |= {"task": "multi-label classification", "outputs": 2, "val_fraction": 0.2}
+    rest = {"graph": relations.from_edges(2, []), "name": "toy", "source": "real"}
+    rest |= {"task": "multi-label classification", "outputs": 2, "split": RandomSplit(0, 0.2)}
     federation.federate("ab", x=x, y=y, **rest)
     missing = "client 'b' has no label with positive and negative examples in (test|val), so it"
     with pytest.raises(ValueError, match=f"^toy: {missing} has no AUC; use fewer clients, or"):
@@ -423,7 +420,7 @@ def crowd():
 def test_patients_are_in_one_split_of_one_client(division, cap):
     _, y, patients = crowd()
     partition = DIVISIONS[division](clients=4, seed=1)
-    rows, splits = data._divided(crowd(), partition, cap, 0.2, 1)
+    rows, splits = data._divide(crowd(), partition, cap, RandomSplit(1, 0.2))
     holders, used = {}, []
     for client, (own, parts) in enumerate(zip(rows, splits, strict=True)):
         assert set(parts) == {"train", "val", "test"}
@@ -449,7 +446,7 @@ def test_dirichlet_clients_have_different_findings():
     found, shares = crowd(), {}
     for beta in (0.1, 1000.0):
         partition = label_skew.dirichlet(clients=4, beta=beta, seed=0)
-        rows, _ = data._divided(found, partition, 0, 0.0, 0)
+        rows, _ = data._divide(found, partition, 0, RandomSplit(0))
         counts = np.array([found.y[own].sum(axis=0) for own in rows])
         shares[beta] = (counts / counts.sum(axis=1, keepdims=True)).max(axis=1).mean()
     assert shares[0.1] > 0.5 > 0.4 > shares[1000.0]

@@ -42,7 +42,7 @@ def tree(tmp_path_factory):
 def drawn_once():
     """Images of one seed and size are drawn once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compcars, "_simulated", functools.cache(compcars._simulated))
+        patch.setattr(compcars, "_simulate", functools.cache(compcars._simulate))
         yield
 
 

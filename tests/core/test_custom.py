@@ -11,8 +11,9 @@ from graphfl_jax import tree
 from graphfl_jax.build import arrange
 from graphfl_jax.configs import changed
 from graphfl_jax.configs import custom as configuration
-from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, partition, relations
+from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, relations
 from graphfl_jax.data.custom import custom
+from graphfl_jax.data.splits import RandomSplit
 from tests.federations import small_config
 
 README = Path(__file__).parents[2] / "README.md"
@@ -48,7 +49,7 @@ def test_random_split_is_the_same_as_for_other_data_sets():
     made = from_arrays(X, Y, CLIENT, **settings)
     for i, name in enumerate((2, 9, 10)):
         rows = np.flatnonzero(name == CLIENT)
-        split = partition.random_split(len(rows), i, **settings)
+        split = RandomSplit(**settings).of_client(i, len(rows))
         for part, chosen in split.items():
             data = made.data.train if part == "train" else made.data.evals[part]
             np.testing.assert_array_equal(rows_of(data, i)[0][:, 0], rows[chosen])

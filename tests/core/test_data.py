@@ -12,9 +12,9 @@ from graphfl_jax.data import (
     federation,
     fl60,
     label_skew,
-    partition,
     relations,
 )
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.settings import parameters
 
 # Arguments of the loaders that generate or simulate data.
@@ -51,7 +51,7 @@ def generate_paper_formula(generator_seed=0):
 
 
 def make(x, y, **changes):
-    settings = {"task": "classification", "outputs": 2, "val_fraction": 0.25, "seed": 0}
+    settings = {"task": "classification", "outputs": 2, "split": RandomSplit(0, 0.25)}
     graph = relations.from_edges(2, [(0, 1)])
     return federation.federate(
         ["ann", "bob"], x=x, y=y, graph=graph, name="toy", source="real", **settings | changes
@@ -72,7 +72,7 @@ def all_examples(loaded):
 
 @pytest.mark.parametrize("val_fraction, sizes", [(0.1, (88, 12, 25)), (0.0, (100, 0, 25))])
 def test_split_sizes(val_fraction, sizes):
-    split = partition.random_split(125, 3, seed=1, val_fraction=val_fraction, test_fraction=0.2)
+    split = RandomSplit(seed=1, val_fraction=val_fraction).of_client(3, 125)
     assert tuple(len(split.get(part, ())) for part in ("train", "val", "test")) == sizes
     np.testing.assert_array_equal(np.sort(np.concatenate(list(split.values()))), range(125))
 
@@ -91,7 +91,7 @@ def test_targets_are_flattened(shape):
 
 def test_test_examples_do_not_depend_on_validation_or_other_clients():
     x, y = numbered(20, 30)
-    first = make(x, y, val_fraction=0.0).data.evals["test"]
+    first = make(x, y, split=RandomSplit(0)).data.evals["test"]
     second = make([x[0][:15], x[1]], [y[0][:15], y[1]]).data.evals["test"]
     np.testing.assert_array_equal(first.x[1], second.x[1])
 
@@ -111,8 +111,8 @@ def test_stacking_pads_with_zeros_and_keeps_all_examples():
 
 def test_hash_depends_on_the_data_and_not_on_the_split():
     x, y = numbered(8, 8)
-    first = make(x, y, seed=0).sha256
-    assert first == make(x, y, seed=1, val_fraction=0.0).sha256
+    first = make(x, y).sha256
+    assert first == make(x, y, split=RandomSplit(1)).sha256
     x[1][7, 1] += 1
     assert first != make(x, y).sha256
 
@@ -142,9 +142,13 @@ def test_wrong_values_are_refused_with_client_and_example(field, bad, named):
         ((8, 0), {}, "client 'bob' has no examples"),
         ((8, 1), {}, r"client 'bob' has too few examples \(1\) .* train, test, val"),
         ((8, 8, 8), {}, "x has 3 clients and there are 2 names"),
-        ((8, 8), {"val_fraction": 0.8}, r"data.val_fraction=0.8 leaves .* in \[0, 0.8\)"),
-        ((8, 8), {"val_fraction": math.nan}, "val_fraction=nan"),
-        ((8, 8), {"seed": -1}, "seed=-1"),
+        (
+            (8, 8),
+            {"split": RandomSplit(0, 0.8)},
+            r"data.val_fraction=0.8 leaves .* in \[0, 0.8\)",
+        ),
+        ((8, 8), {"split": RandomSplit(0, math.nan)}, "val_fraction=nan"),
+        ((8, 8), {"split": RandomSplit(-1)}, "seed=-1"),
         ((8, 8), {"task": "ranking"}, "task='ranking' is unknown; .* classification, regr"),
     ],
 )
@@ -159,18 +163,24 @@ def test_two_clients_of_one_name_are_refused():
     graph = relations.from_edges(2, [(0, 1)])
     with pytest.raises(ValueError, match="^toy: 2 clients are called 'ann'; give each its own"):
         federation.federate(
-            *(["ann", "ann"],),
-            **{"x": x, "y": y, "graph": graph, "name": "toy", "source": "real", "seed": 0},
-            **{"task": "classification", "outputs": 2, "val_fraction": 0.0},
+            ["ann", "ann"],
+            x=x,
+            y=y,
+            graph=graph,
+            task="classification",
+            outputs=2,
+            name="toy",
+            source="real",
+            split=RandomSplit(0),
         )
 
 
 def test_an_example_in_two_splits_is_refused():
     apart = {"train": np.arange(6), "test": np.arange(6, 8)}
     both = {"train": np.arange(6), "test": np.arange(5, 8)}
-    make(*numbered(8, 8), splits=[apart, apart])
+    make(*numbered(8, 8), split=[apart, apart])
     with pytest.raises(ValueError, match="'bob' has example 5 twice in its splits; give every"):
-        make(*numbered(8, 8), splits=[apart, both])
+        make(*numbered(8, 8), split=[apart, both])
 
 
 def test_bytes_of_one_client_and_floats_of_another_are_floats_together():

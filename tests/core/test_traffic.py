@@ -154,7 +154,7 @@ def test_sigma_is_that_of_all_sensors_of_the_data_set(
     if listed:
         (tmp_path / "sensors.txt").write_text(listed)
     given = {"source": "distances", "series": "speeds.h5", "complete": complete}
-    weights = np.asarray(dense(roads.relations_of(list(sensors), tmp_path, names, **given)))
+    weights = np.asarray(dense(roads.read_relations(list(sensors), tmp_path, names, **given)))
     assert weights[1, 0] == pytest.approx(np.exp(-(300**2) / variance))  # [receiver, sender]
 
 
@@ -165,13 +165,13 @@ def test_a_part_of_the_distances_is_refused(tmp_path):
     given = {"source": "distances", "series": "speeds.h5", "complete": True}
     sensors = ["0", "1", "2", "3"]
     (tmp_path / "distances.csv").write_text("\n".join(rows))
-    assert len(roads.relations_of(sensors, tmp_path, names, **given).nodes) == 4
+    assert len(roads.read_relations(sensors, tmp_path, names, **given).nodes) == 4
     (tmp_path / "distances.csv").write_text("\n".join(rows[:3]))
     with pytest.raises(ValueError, match="distances.csv: sensor 3 of speeds.h5 is missing"):
-        roads.relations_of(sensors, tmp_path, names, **given)
+        roads.read_relations(sensors, tmp_path, names, **given)
     (tmp_path / "distances.csv").write_text("\n".join(["0,1,x12", *rows]))
     with pytest.raises(ValueError, match="distances.csv: line 1 is not from,to,metres"):
-        roads.relations_of(sensors, tmp_path, names, **given)
+        roads.read_relations(sensors, tmp_path, names, **given)
 
 
 def test_positions_with_a_single_quote_are_refused_in_one_line(tmp_path):
