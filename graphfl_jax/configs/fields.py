@@ -23,7 +23,7 @@ from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
-from graphfl_jax.models.precision import PRECISIONS
+from graphfl_jax.models.objectives import PRECISIONS
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
 from graphfl_jax.robustness.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.robustness.defences import DEFENCES

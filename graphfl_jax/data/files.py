@@ -1,12 +1,15 @@
 """Files: the data folder, downloads, and safe reading of pickles and of npz files."""
 
+import contextlib
 import http.client
 import os
 import pickle
 import urllib.request
 import warnings
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -108,23 +111,31 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     """
     _check_https(url)
     destination = Path(destination)
-    # In the same folder, because a rename is atomic only within one file system.
-    part = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             _check_https(response.url)  # after redirections
             destination.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            with open_new(destination) as file:
                 _copy(response, file, url, max_bytes)
-        part.replace(destination)
     except http.client.HTTPException as error:
         # Raised for incomplete answers and answers that are not HTTP; it is not an OSError.
         raise ConnectionError(
             f"{url}: the server's answer is invalid ({error!r}); try again later"
         ) from error
+    return destination
+
+
+@contextlib.contextmanager
+def open_new(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file to write, which replaces `path` at the end. A failure leaves no file."""
+    # In the same folder, because a rename is atomic only within one file system.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    return destination
 
 
 def load_pickle(path):

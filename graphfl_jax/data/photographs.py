@@ -3,12 +3,12 @@
 import hashlib
 import json
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
+from graphfl_jax.data.files import open_new
 from graphfl_jax.memory import check_memory
 
 # Only common formats, so that few decoders read files that may be damaged or malicious.
@@ -75,21 +75,21 @@ def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
       ValueError: an image cannot be decoded, or does not fit to `grey`, or all of them do not
         fit into memory.
     """
-    files = [Path(folder) / name for name in names]
-    fingerprint = _fingerprint(names, files)
-    shape = (len(files), size, size, 1 if grey else 3)
+    paths = [Path(folder) / name for name in names]
+    fingerprint = _fingerprint(names, paths)
+    shape = (len(paths), size, size, 1 if grey else 3)
     cached = _read_cache(cache, fingerprint, shape)
     if cached is not None:
         return cached
     check_memory(f"data.image_size={size}", math.prod(shape))
     pixels = np.empty(shape, np.uint8)
-    side = _load(files[0]).width if grey else 0
+    side = _load(paths[0]).width if grey else 0
 
     def fill(i):
-        pixels[i] = decode_grey(files[i], size, side) if grey else decode(files[i], size)
+        pixels[i] = decode_grey(paths[i], size, side) if grey else decode(paths[i], size)
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(fill, range(len(files))):
+        for _ in pool.map(fill, range(len(paths))):
             pass  # the iteration raises errors of `fill`
     try:
         _write_cache(cache, fingerprint, pixels)
@@ -158,11 +158,11 @@ def _load(file):
         ) from error
 
 
-def _fingerprint(names, files):
+def _fingerprint(names, paths):
     """A hash of the names, their order, and the sizes and modification times of the files."""
     digest = hashlib.sha256()
-    for name, file in zip(names, files, strict=True):
-        stat = file.stat()
+    for name, path in zip(names, paths, strict=True):
+        stat = path.stat()
         digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
@@ -181,21 +181,11 @@ def _read_cache(cache, fingerprint, shape):
 
 
 def _write_cache(cache, fingerprint, pixels):
-    hashes = json.dumps({"files": fingerprint, "pixels": _sha256(pixels)}).encode()
-    _write(cache, lambda file: np.save(file, pixels))
-    _write(_hash_file(cache), lambda file: file.write(hashes))
-
-
-def _write(path, write):
-    """Writes a file. A failure leaves no partial file."""
-    # In the same folder, because a rename is atomic only within one file system.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            write(file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    hashes = {"files": fingerprint, "pixels": _sha256(pixels)}
+    with open_new(cache) as file:
+        np.save(file, pixels)
+    with open_new(_hash_file(cache)) as file:
+        file.write(json.dumps(hashes).encode())
 
 
 def _hash_file(cache):

@@ -16,7 +16,7 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.cnn import cnn, conv3, lenet
 from graphfl_jax.models.convolutions import LARGEST, LOWERINGS, TILE, convolve, transforms
-from graphfl_jax.models.images import augmented, halved
+from graphfl_jax.models.images import augment_images, halve
 
 KEY = jax.random.key(5)
 SHAPE = (16, 17, 3)
@@ -102,7 +102,7 @@ def test_large_kernels_with_many_channels_are_filtered_on_a_cpu(size, channels):
 def test_pooling_takes_the_largest_of_each_window_and_drops_a_last_odd_row():
     x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
     windows = x[:, :4].reshape(2, 2, 2, 3, 2, 3)
-    np.testing.assert_array_equal(halved(jnp.asarray(x)), windows.max((2, 4)))
+    np.testing.assert_array_equal(halve(jnp.asarray(x)), windows.max((2, 4)))
 
 
 def test_lenet_applies_its_layers_in_order():
@@ -200,7 +200,7 @@ def test_images_of_a_user_are_learned():
 def test_augmented_images_are_moved_and_mirrored():
     """Every result is one of the 2 x 81 crops, made by loops, and many of them occur."""
     images = batch_of(64, 64).x
-    results = np.asarray(augmented(images, KEY))
+    results = np.asarray(augment_images(images, KEY))
     found = set()
     for image, result in zip(np.asarray(images), results, strict=True):
         added = np.zeros((24, 25, 3), np.uint8)
@@ -224,7 +224,7 @@ def test_augmentation_is_for_training_only():
     )
     params, batch = model.init(KEY), batch_of(8, 8)
     np.testing.assert_array_equal(model.apply(params, batch.x), plain.apply(params, batch.x))
-    moved = batch._replace(x=augmented(batch.x, KEY))
+    moved = batch._replace(x=augment_images(batch.x, KEY))
     expected = plain.objective(params, moved, KEY)
     np.testing.assert_allclose(model.objective(params, batch, KEY), expected, rtol=1e-6)
     assert abs(expected - plain.objective(params, batch, KEY)) > 1e-4
