@@ -32,7 +32,6 @@ def model_with_batch_norm(
       inputs: (H, W, C).
       features: F.
       outputs: O.
-      task: of the model.
       architecture: the graph of its layers.
     """
     head = dense(outputs, features)
