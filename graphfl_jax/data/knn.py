@@ -44,7 +44,7 @@ def knn(
             f"{federation.name}: all clients have equal statistics, which give no nearest "
             "clients; set --config.data.graph=own"
         )
-    graph = relations.nearest(points, neighbours, later=federation.new_clients)
+    graph = relations.join_nearest(points, neighbours, later=federation.new_clients)
     return with_graph(federation, graph)
 
 

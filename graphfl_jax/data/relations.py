@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
-from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected
+from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected_matrix
 from graphfl_jax.memory import check_memory
 
 LAYERS = ("mean", "sage", "gcn")
@@ -76,7 +76,7 @@ def subgraph(graph, clients) -> jraph.GraphsTuple:
     return from_edges(len(clients), pairs[inside], weights[inside], directed=True)
 
 
-def padded(graph, n_edge) -> jraph.GraphsTuple:
+def pad_edges(graph, n_edge) -> jraph.GraphsTuple:
     """Pads the edge arrays to `n_edge` edges, so that graphs of the same N can be stacked.
 
     A padding edge joins client N to itself. There is no client N, and JAX ignores additions at
@@ -91,7 +91,7 @@ def padded(graph, n_edge) -> jraph.GraphsTuple:
     )
 
 
-def nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
+def join_nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
     """Joins each of N clients to its `neighbours` nearest clients by Euclidean distance.
 
     An edge is undirected. It exists if either client is among the nearest of the other. Of
@@ -166,7 +166,7 @@ def is_sparse(graph) -> bool:
     return n >= SPARSE_CLIENTS and len(graph.senders) <= SPARSE_SHARE * n**2
 
 
-def dense(graph) -> jax.Array:
+def weight_matrix(graph) -> jax.Array:
     """The matrix of weights, [N, N] float32: at [i, j], the edge from client j to client i."""
     n = num_clients(graph)
     return jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].add(graph.edges)
@@ -179,7 +179,7 @@ def adjacency(graph) -> jax.Array | SparseMatrix:
     """
     n = num_clients(graph)
     if is_sparse(graph):
-        return undirected(graph.senders, graph.receivers, n)
+        return undirected_matrix(graph.senders, graph.receivers, n)
     receives = jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].set(1.0)
     return jnp.maximum(receives, receives.T) * (1.0 - jnp.eye(n, dtype=jnp.float32))
 

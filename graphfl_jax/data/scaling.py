@@ -26,7 +26,7 @@ class Scaling(NamedTuple):
     inputs: tuple[np.ndarray, np.ndarray]  # offset and scale, each [K, *features] float64
     targets: tuple[np.ndarray, np.ndarray] | None  # each [K, O]; None for labels
 
-    def recorded(self) -> dict:
+    def as_json(self) -> dict:
         """The scaling for results.json: ``kind``, ``clients``, ``inputs`` and ``targets``."""
         parts = {"inputs": self.inputs, "targets": self.targets}
         for name, part in parts.items():

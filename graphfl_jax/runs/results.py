@@ -101,7 +101,7 @@ def results_of(
         "metrics": metrics,
         "errors": errors,
         "labels": labels,
-        "scaling": federation.scaling and federation.scaling.recorded(),
+        "scaling": federation.scaling and federation.scaling.as_json(),
         "new_clients": None if diverged else new_clients,
         "attack": attack,
         "defence": config.defence.name or None,

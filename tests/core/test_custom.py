@@ -86,11 +86,15 @@ def test_floats_are_targets_that_are_flattened():
 def test_edges_name_clients():
     edges, weight = np.array([[10, 2], [9, 10]]), [2.0, 3.0]
     graph = from_arrays(X, Y, CLIENT, edges=edges, edge_weight=weight).data.graph
-    np.testing.assert_array_equal(relations.dense(graph), [[0, 0, 2], [0, 0, 3], [2, 3, 0]])
+    np.testing.assert_array_equal(
+        relations.weight_matrix(graph), [[0, 0, 2], [0, 0, 3], [2, 3, 0]]
+    )
     graph = from_arrays(
         X, Y, CLIENT.astype(str), edges=edges.astype(str), directed=True
     ).data.graph  # 10, 2, 9
-    np.testing.assert_array_equal(relations.dense(graph), [[0, 0, 1], [1, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(
+        relations.weight_matrix(graph), [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    )
     for empty in (None, [], np.zeros((0, 2))):
         assert len(from_arrays(X, Y, CLIENT, edges=empty).data.graph.senders) == 0
 
@@ -265,7 +269,7 @@ def test_neighbours_have_the_nearest_statistics():
         for _, j in distances[:2]:
             expected[i, j] = expected[j, i] = 1
     joined = GRAPHS["knn"](made, neighbours=2)
-    np.testing.assert_array_equal(relations.dense(joined.data.graph), expected)
+    np.testing.assert_array_equal(relations.weight_matrix(joined.data.graph), expected)
     np.testing.assert_array_equal(joined.data.train.x, made.data.train.x)
 
 
@@ -283,9 +287,9 @@ def test_new_clients_do_not_change_who_is_related_in_training():
         graph=relations.from_edges(6, []),
     )
     others = made._replace(data=data, clients=tuple(made.clients[i] for i in alone))
-    expected = relations.dense(GRAPHS["knn"](others, neighbours=2).data.graph)
-    np.testing.assert_array_equal(relations.dense(whole.data.graph), expected)
-    found = relations.dense(whole.everyone.graph)
+    expected = relations.weight_matrix(GRAPHS["knn"](others, neighbours=2).data.graph)
+    np.testing.assert_array_equal(relations.weight_matrix(whole.data.graph), expected)
+    found = relations.weight_matrix(whole.everyone.graph)
     np.testing.assert_array_equal(found[:6, :6], expected)
     assert not found[6:, 6:].any()
     points = knn.statistics(whole)

@@ -47,7 +47,7 @@ def sparse(monkeypatch):
 def directed(padding=0):
     receivers, senders = np.nonzero(PRESENT)
     pairs = np.stack([senders, receivers], axis=1)
-    return relations.padded(
+    return relations.pad_edges(
         relations.from_edges(12, pairs, np.arange(len(pairs)), directed=True),
         len(pairs) + padding,
     )
@@ -90,7 +90,7 @@ def test_sparse_matrices_multiply_as_their_arrays(name, sparse):
         gradient = jax.grad(lambda x: jnp.sum(weights * jnp.sin(matrix @ x)))(x)
         return matrix @ x, matrix.transposed_times(x), gradient, matrix @ x[:, 0, 0]
 
-    graphs = [relations.padded(directed(), len(directed().senders) + 5), directed(padding=5)]
+    graphs = [relations.pad_edges(directed(), len(directed().senders) + 5), directed(padding=5)]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *graphs)
     forward = np.einsum("ij,jkl->ikl", expected, values)
     backward = np.einsum("ij,ikl->jkl", expected, 0.5 * values * np.cos(forward))
@@ -117,8 +117,8 @@ def test_only_shapes_decide_whether_a_graph_is_sparse():
     few = relations.from_edges(1000, [(0, 1)])
     assert relations.is_sparse(few)
     assert not relations.is_sparse(relations.from_edges(999, [(0, 1)]))
-    assert relations.is_sparse(relations.padded(few, 10_000))
-    assert not relations.is_sparse(relations.padded(few, 10_001))
+    assert relations.is_sparse(relations.pad_edges(few, 10_000))
+    assert not relations.is_sparse(relations.pad_edges(few, 10_001))
     assert jax.jit(lambda graph: jnp.bool_(relations.is_sparse(graph)))(few)
 
 

@@ -16,7 +16,7 @@ from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.configs import changed, metr_la
 from graphfl_jax.data import DATASETS, knn, roads, traffic
 from graphfl_jax.data.new_clients import hold_out
-from graphfl_jax.data.relations import dense
+from graphfl_jax.data.relations import weight_matrix
 from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import Units, standardised, task_of
@@ -79,7 +79,7 @@ def test_official_file_format_is_read(root):
     assert loaded.clients == tuple(SENSORS)
     assert loaded.extent == "4 of 207 sensors, 100 of 34272 steps"
     assert (loaded.source, loaded.name, loaded.outputs) == ("real", "metr_la", 12)
-    weights = np.asarray(dense(loaded.data.graph))  # [receiver, sender]
+    weights = np.asarray(weight_matrix(loaded.data.graph))  # [receiver, sender]
     np.testing.assert_allclose(weights, (WEIGHTS - np.eye(4)).T, rtol=1e-6)
     parts = {"train": loaded.data.train, **loaded.data.evals}
     counts = {part: int(windows.count[0]) for part, windows in parts.items()}
@@ -126,7 +126,7 @@ def test_weights_are_computed_from_distances(root):
     listed += [("767541", "773869", 900.0), ("767542", "717447", 100.0)]
     text = "from,to,cost\n" + "".join(f"{a},{b},{d}\n" for a, b, d in listed)
     (root / "metr-la/distances_la_2012.csv").write_text(text)
-    weights = np.asarray(dense(load(root).data.graph))
+    weights = np.asarray(weight_matrix(load(root).data.graph))
     sigma = np.std([d for *_, d in listed])
     expected = np.zeros((4, 4))
     expected[1, 0] = np.exp(-((300 / sigma) ** 2))
@@ -154,7 +154,9 @@ def test_sigma_is_that_of_all_sensors_of_the_data_set(
     if listed:
         (tmp_path / "sensors.txt").write_text(listed)
     given = {"source": "distances", "series": "speeds.h5", "complete": complete}
-    weights = np.asarray(dense(roads.read_relations(list(sensors), tmp_path, names, **given)))
+    weights = np.asarray(
+        weight_matrix(roads.read_relations(list(sensors), tmp_path, names, **given))
+    )
     assert weights[1, 0] == pytest.approx(np.exp(-(300**2) / variance))  # [receiver, sender]
 
 
@@ -441,7 +443,7 @@ def test_nearest_and_new_clients_work_with_series(root):
     write_series(root / "metr-la/metr-la.h5", table)
     loaded = hold_out(knn.knn(load(root), neighbours=1), fraction=0.25, seed=0)
     assert loaded.new_clients == 1 and loaded.data.train.series.shape[0] == 3
-    edges = np.nonzero(dense(loaded.everyone.graph))
+    edges = np.nonzero(weight_matrix(loaded.everyone.graph))
     index = [SENSORS.index(client) for client in loaded.clients]
     joined = {frozenset((index[i], index[j])) for i, j in zip(*edges, strict=True)}
     assert joined == {frozenset((0, 1)), frozenset((2, 3))}
