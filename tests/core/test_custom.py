@@ -289,13 +289,13 @@ def test_new_clients_do_not_change_who_is_related_in_training():
     others = made._replace(data=data, clients=tuple(made.clients[i] for i in alone))
     expected = relations.weight_matrix(GRAPHS["knn"](others, neighbours=2).data.graph)
     np.testing.assert_array_equal(relations.weight_matrix(whole.data.graph), expected)
-    found = relations.weight_matrix(whole.everyone.graph)
-    np.testing.assert_array_equal(found[:6, :6], expected)
-    assert not found[6:, 6:].any()
+    actual = relations.weight_matrix(whole.everyone.graph)
+    np.testing.assert_array_equal(actual[:6, :6], expected)
+    assert not actual[6:, 6:].any()
     points = knn.statistics(whole)
     for i in range(6, 9):
         gaps = np.linalg.norm(points[:6] - points[i], axis=1)
-        assert set(np.flatnonzero(found[i])) == set(np.argsort(gaps)[:2])
+        assert set(np.flatnonzero(actual[i])) == set(np.argsort(gaps)[:2])
 
 
 def test_clients_with_similar_labels_become_neighbours():

@@ -81,7 +81,9 @@ def test_split_sizes(val_fraction, sizes):
 def test_targets_are_flattened(shape):
     """So that a difference from outputs [B, O] is one of each example."""
     x, y = numbered(8, 20)
-    targets = [np.ones((len(own), *shape)) * own.reshape(-1, *[1] * len(shape)) for own in y]
+    targets = [
+        np.ones((len(labels), *shape)) * labels.reshape(-1, *[1] * len(shape)) for labels in y
+    ]
     outputs = int(np.prod(shape))
     made = make(x, targets, task="regression", outputs=outputs)
     assert made.data.train.y.shape == (2, 11, outputs)
@@ -101,12 +103,12 @@ def test_stacking_pads_with_zeros_and_keeps_all_examples():
     data = make(x, y).data
     assert data.train.x.shape == (2, 11, 2) and data.train.count.tolist() == [4, 11]
     assert not data.train.x[0, 4:].any() and not data.train.y[0, 4:].any()
-    found = []
+    rows_of_all = []
     for part in (data.train, *data.evals.values()):
         for rows, labels, count in zip(part.x, part.y, part.count, strict=True):
             np.testing.assert_array_equal(labels[:count], rows[:count, 1] % 2)
-            found += map(tuple, rows[:count])
-    assert sorted(found) == sorted(map(tuple, np.concatenate(x)))
+            rows_of_all += map(tuple, rows[:count])
+    assert sorted(rows_of_all) == sorted(map(tuple, np.concatenate(x)))
 
 
 def test_hash_depends_on_the_data_and_not_on_the_split():
@@ -189,7 +191,7 @@ def test_bytes_of_one_client_and_floats_of_another_are_floats_together():
     for order in (x, x[::-1]):
         train = make(order, y).data.train
         values = [rows[:count] for rows, count in zip(train.x, train.count, strict=True)]
-        assert [set(own.ravel()) for own in values] == [set(own.ravel()) for own in order]
+        assert [set(rows.ravel()) for rows in values] == [set(rows.ravel()) for rows in order]
 
 
 def test_clients_of_different_shapes_are_refused():
@@ -243,6 +245,8 @@ def test_all_parameters_are_supplied_or_declared_with_a_valid_default(factory):
         ("pems_bay", "sensors", -1, "data.sensors=-1"),
         ("pems_bay", "steps", -1, "data.steps=-1"),
         ("fl60_paper_formula", "generator_seed", -1, "data.generator_seed=-1"),
+        ("compcars", "car_relations", "far", "'far'.*nearby, adjacent, same, either"),
+        ("compcars", "image_size", 7, "data.image_size=7"),
     ],
 )
 def test_declarations_refuse_invalid_settings(name, field, value, named):

@@ -65,13 +65,13 @@ def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
     in_float32, in_bfloat16 = (
         jax.jit(jax.value_and_grad(model.objective)) for model in (whole, low)
     )
-    found = [
+    gradients = [
         of_model(w, batch, KEY)
         for of_model, w in ((in_float32, params), (in_bfloat16, params), (in_float32, rounded))
     ]
-    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype(np.float32)}
-    exact, ours, theirs = (ravel_pytree(one)[0] for one in found)
-    error, of_weights = (np.linalg.norm(one - exact) for one in (ours, theirs))
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype(np.float32)}
+    exact, ours, theirs = (ravel_pytree(gradient)[0] for gradient in gradients)
+    error, of_weights = (np.linalg.norm(vector - exact) for vector in (ours, theirs))
     assert 0 < error < 4 * of_weights + 10 * 2**-9 * np.linalg.norm(exact)
     text = str(jax.make_jaxpr(jax.grad(low.objective))(params, batch, KEY))
     products = [line for line in text.splitlines() if "dot_general" in line]
