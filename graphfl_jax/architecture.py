@@ -39,11 +39,11 @@ class Architecture(NamedTuple):
 
     def senders(self, receiver: int) -> list[int]:
         """The nodes with an edge to a node, ascending."""
-        return sorted(sender for sender, other in self.edges if other == receiver)
+        return sorted(start for start, end in self.edges if end == receiver)
 
     def receivers(self, sender: int) -> list[int]:
         """The nodes to which a node has an edge, ascending."""
-        return sorted(receiver for other, receiver in self.edges if other == sender)
+        return sorted(end for start, end in self.edges if start == sender)
 
 
 class Convolution(NamedTuple):
@@ -109,11 +109,11 @@ def check_graph(architecture: Architecture) -> None:
 
 def refuse(architecture: Architecture, what: str, remedy: str) -> NoReturn:
     """Raises a ValueError in one line, which names the architecture if it has a name."""
-    named = f"architecture {architecture.name!r}" if architecture.name else "the architecture"
-    raise ValueError(f"{named}: {what}; {remedy}")
+    name = f"architecture {architecture.name!r}" if architecture.name else "the architecture"
+    raise ValueError(f"{name}: {what}; {remedy}")
 
 
-def named(architecture: Architecture, number: int) -> str:
+def name_of(architecture: Architecture, number: int) -> str:
     """A node for errors: its number and type."""
     return f"node {number} ({architecture.nodes[number].type})"
 
@@ -123,20 +123,20 @@ def _check_types(architecture):
     for number, node in enumerate(nodes):
         if (node.type == "input") != (number == 0):
             refuse(
-                *(architecture, f"node {number} has the type {node.type!r}"),
+                architecture,
+                f"node {number} has the type {node.type!r}",
                 "the first node, and no other, has the type input",
             )
         if node.type not in ("input", *JOINS) and layer_of(node.type) is None:
             refuse(
-                *(architecture, f"node {number} has the unknown type {node.type!r}"),
+                architecture,
+                f"node {number} has the unknown type {node.type!r}",
                 "types are input, c<in>_<out>_k<k>_s<s>, linear<in>_<out>, add and concat, "
                 "with sizes of at least 1",
             )
     if nodes[-1].params != ("head",):
-        refuse(
-            *(architecture, f"{named(architecture, len(nodes) - 1)} is not the head"),
-            "the last node has the path ('head',)",
-        )
+        last = name_of(architecture, len(nodes) - 1)
+        refuse(architecture, f"{last} is not the head", "the last node has the path ('head',)")
 
 
 def _check_edges(architecture):
@@ -144,94 +144,92 @@ def _check_edges(architecture):
     for sender, receiver in architecture.edges:
         if not (0 <= sender < count and 0 <= receiver < count):
             refuse(
-                *(architecture, f"there is no node for the edge {sender} -> {receiver}"),
+                architecture,
+                f"there is no node for the edge {sender} -> {receiver}",
                 f"nodes have the numbers 0 to {count - 1}",
             )
         if sender >= receiver:
             refuse(
-                *(architecture, f"the edge {sender} -> {receiver} leads back, as in a cycle"),
+                architecture,
+                f"the edge {sender} -> {receiver} leads back, as in a cycle",
                 "order the nodes so that every edge leads to a later one",
             )
     for number in range(count):
+        node, remedy = name_of(architecture, number), "connect it, or leave it out"
         if number > 0 and not architecture.senders(number):
-            missing = "no edge leads to"
-        elif number < count - 1 and not architecture.receivers(number):
-            missing = "no edge leads from"
-        else:
-            continue
-        refuse(
-            *(architecture, f"{missing} {named(architecture, number)}"),
-            "connect it, or leave it out",
-        )
+            refuse(architecture, f"no edge leads to {node}", remedy)
+        if number < count - 1 and not architecture.receivers(number):
+            refuse(architecture, f"no edge leads from {node}", remedy)
 
 
 def _check_shapes(architecture):
     """Compares numbers of channels along all edges. Those of the input are what is read."""
-    given = {}  # of the nodes so far; the input is unknown until a layer reads it
+    channels = {}  # of the nodes so far; the input is unknown until a layer reads it
     for number, node in list(enumerate(architecture.nodes))[1:]:
         *shortcuts, main = architecture.senders(number)
-        layer = layer_of(node.type)
+        layer, name = layer_of(node.type), name_of(architecture, number)
         if layer is None:
-            sizes = [given[sender] for sender in (*shortcuts, main) if sender in given]
+            sizes = [channels[sender] for sender in (*shortcuts, main) if sender in channels]
             if len(sizes) < max(2, len(shortcuts) + 1):
                 refuse(
-                    *(architecture, f"{named(architecture, number)} does not join two layers"),
+                    architecture,
+                    f"{name} does not join two layers",
                     "give it an edge from each of two or more layers",
                 )
-            given[number] = sum(sizes) if node.type == "concat" else sizes[-1]
+            channels[number] = sum(sizes) if node.type == "concat" else sizes[-1]
         else:
-            found = given.get(main, layer.inputs)
-            flattened = isinstance(layer, Linear) and layer.inputs % found == 0
+            size = channels.get(main, layer.inputs)
+            flattened = isinstance(layer, Linear) and layer.inputs % size == 0
             if main == 0 and isinstance(layer, Convolution):
-                given[main] = found
-            if found != layer.inputs and not flattened:
+                channels[main] = size
+            if size != layer.inputs and not flattened:
                 refuse(
                     architecture,
-                    f"{named(architecture, number)} takes {layer.inputs} channels, and "
-                    f"{named(architecture, main)} gives {found}",
+                    f"{name} takes {layer.inputs} channels, and {name_of(architecture, main)} "
+                    f"gives {size}",
                     "make them equal",
                 )
-            given[number] = layer.outputs
+            channels[number] = layer.outputs
         for sender in shortcuts if node.type != "concat" else ():
-            if given.get(sender, 0) > given[number]:
+            if channels.get(sender, 0) > channels[number]:
                 refuse(
                     architecture,
-                    f"the shortcut from {named(architecture, sender)} has {given[sender]} "
-                    f"channels, and {named(architecture, number)} gives {given[number]}",
+                    f"the shortcut from {name_of(architecture, sender)} has "
+                    f"{channels[sender]} channels, and {name} gives {channels[number]}",
                     "leave the edge out, or give the receiver as many channels",
                 )
 
 
 def _check_params(architecture, leaves):
     """Compares the graph with the shapes of a model's parameters, {path: leaf}."""
-    owners = {}
+    nodes = {}  # of the parameters so far, by path
     for number, node in enumerate(architecture.nodes):
-        layer, path = layer_of(node.type), node.params
-        own = [one for one in leaves if path and one[: len(path)] == path]
-        kernels = [tuple(leaves[one].shape) for one in own if one[-1] == "kernel"]
-        if kernels != ([layer.kernel] if layer else []) or (own and not layer):
+        layer, prefix = layer_of(node.type), node.params
+        paths = [path for path in leaves if prefix and path[: len(prefix)] == prefix]
+        kernels = [tuple(leaves[path].shape) for path in paths if path[-1] == "kernel"]
+        if kernels != ([layer.kernel] if layer else []) or (paths and not layer):
             shapes = " and ".join(str(list(shape)) for shape in kernels) or "none"
             refuse(
                 architecture,
-                f"{named(architecture, number)} has the kernels {shapes} at {list(path)}",
+                f"{name_of(architecture, number)} has the kernels {shapes} at {list(prefix)}",
                 "a layer has one kernel, [k, k, in, out] or [in, out], and other nodes have no "
                 "parameters",
             )
-        for one in own:
-            if one in owners:
+        for path in paths:
+            if path in nodes:
                 refuse(
                     architecture,
-                    f"{named(architecture, number)} and {named(architecture, owners[one])} "
-                    f"both have the parameter {list(one)}",
+                    f"{name_of(architecture, number)} and {name_of(architecture, nodes[path])} "
+                    f"both have the parameter {list(path)}",
                     "give every node a path of its own",
                 )
-            owners[one] = number
-    for one in leaves:
-        if one not in owners:
-            refuse(
-                *(architecture, f"no node has the parameter {list(one)}"),
-                "add the layer to which it belongs",
-            )
+            nodes[path] = number
+    for path in (path for path in leaves if path not in nodes):
+        refuse(
+            architecture,
+            f"no node has the parameter {list(path)}",
+            "add the layer to which it belongs",
+        )
 
 
 def _leaves(params, path=()):

@@ -30,8 +30,8 @@ from graphfl_jax.fit import (
 )
 from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
-from graphfl_jax.models.architectures import dealt_out
-from graphfl_jax.models.precision import trained_in
+from graphfl_jax.models.architectures import deal_out
+from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison, grouped
 
@@ -279,7 +279,7 @@ def _models(config, source):
                 f"{named} returns several client models, and one does not describe its "
                 f"layers; give each an architecture with a name of its own"
             )
-    return [trained_in(model, config.precision) for model in models]
+    return [with_precision(model, config.precision) for model in models]
 
 
 def _name(model):
@@ -306,9 +306,9 @@ def _assigned_names(dealt, training, new_clients):
     for_all, *for_new = [[_name(model) for model in models] for models in dealt]
     field = {"field": "model.architectures", "who": "clients"}
     if not for_new:
-        return dealt_out(for_all, training + new_clients, **field)
+        return deal_out(for_all, training + new_clients, **field)
     of_new = {"field": "new_clients.architectures", "who": "new clients"}
-    return dealt_out(for_all, training, **field) + dealt_out(*for_new, new_clients, **of_new)
+    return deal_out(for_all, training, **field) + deal_out(*for_new, new_clients, **of_new)
 
 
 def _largest_size(config):

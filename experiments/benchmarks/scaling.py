@@ -42,6 +42,7 @@ from graphfl_jax.configs import changed
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.environment import environment
 
@@ -171,11 +172,10 @@ def generated_federation(
         y=y,
         graph=relations.from_edges(clients, edges),
         task="regression",
+        outputs=NUMBERS,
         name="generated",
         source="generated",
-        val_fraction=0.0,
-        seed=0,
-        outputs=NUMBERS,
+        split=RandomSplit(seed=0),
     )
 
 

@@ -13,7 +13,7 @@ from experiments.paper.configurations import Cell
 from graphfl_jax.configs.base import needing
 from graphfl_jax.data.chest_xray import OFFICIAL
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100
-from graphfl_jax.data.partition import TEST_FRACTION
+from graphfl_jax.data.splits import TEST_FRACTION
 from graphfl_jax.declarations import NOTHING
 
 # The upper bound of the paper: all clients have the first architecture.

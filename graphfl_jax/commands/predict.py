@@ -17,7 +17,7 @@ from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.saved_models import chosen_models
-from graphfl_jax.data.custom import open_npz, read_array
+from graphfl_jax.data.files import open_npz, read_npz_array
 from graphfl_jax.runs.checkpoint import write_bytes
 
 flags.DEFINE_string("data", None, "File of arrays, written by np.savez, with the inputs x.")
@@ -57,7 +57,7 @@ def inputs(path: str) -> np.ndarray:
         file = open_npz(f"data={path}", opened)
         if "x" not in file.files:
             raise ValueError(f"data={path} has no array x; write it with np.savez(FILE, x=...)")
-        return read_array(f"data={path}", file, "x")
+        return read_npz_array(f"data={path}", file, "x")
 
 
 def start() -> None:

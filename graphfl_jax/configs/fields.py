@@ -22,7 +22,7 @@ from graphfl_jax.declarations import NOTHING, Field, Form, Place, Setting
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
-from graphfl_jax.models.precision import PRECISIONS
+from graphfl_jax.models.objectives import PRECISIONS
 from graphfl_jax.robustness.attacks import ATTACKS, attackers, with_attack_order
 from graphfl_jax.robustness.defences import DEFENCES
 from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps

@@ -6,28 +6,53 @@ CVPR 2017 (https://arxiv.org/abs/1705.02315), with the fourteen findings of its 
 An image can have several findings, or none. A patient has one or more images, all of which are
 in the same split of the same client. The lists of training and test images that are published
 with the data are not used.
+
+A patient's class is the first finding, in the order of `FINDINGS`, of its first image with
+findings. The partition divides the patients with findings by their class. Patients without
+findings are divided equally, so that every client has both kinds. Each client's patients of
+both kinds are split at random.
+
+The folder nih-chestxray of the data folder has the official Data_Entry_2017.csv and the images,
+in images/ or in images_001/images/ to images_012/images/; or else nih_chestxray_1000_64x64.npz
+with a part of the images. Resized images of the first form are cached there (see
+`photographs`).
 """
 
 import csv
-import warnings
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from graphfl_jax.data import drawn_patterns, files, label_skew, photographs, relations
-from graphfl_jax.data.common_settings import GeneratorSeed, ValFraction, forms
+from graphfl_jax.data.common_settings import (
+    Cap,
+    GeneratorSeed,
+    ImageSize,
+    Partition,
+    ValFraction,
+    forms,
+)
 from graphfl_jax.data.federation import Federation, federate, with_shared_split
-from graphfl_jax.data.image_sets import Cap, Partition
-from graphfl_jax.data.partition import TEST_FRACTION, random_split
-from graphfl_jax.data.resized import resized
-from graphfl_jax.settings import Integer, Switch
+from graphfl_jax.data.splits import RandomSplit
+from graphfl_jax.settings import Switch
 
 DIGITS = 18  # of a patient's number, at most
 FINDINGS = (
-    *("Atelectasis", "Cardiomegaly", "Effusion", "Infiltration", "Mass", "Nodule"),
-    *("Pneumonia", "Pneumothorax", "Consolidation", "Edema", "Emphysema", "Fibrosis"),
-    *("Pleural_Thickening", "Hernia"),
+    "Atelectasis",
+    "Cardiomegaly",
+    "Effusion",
+    "Infiltration",
+    "Mass",
+    "Nodule",
+    "Pneumonia",
+    "Pneumothorax",
+    "Consolidation",
+    "Edema",
+    "Emphysema",
+    "Fibrosis",
+    "Pleural_Thickening",
+    "Hernia",
 )
 NONE = "No Finding"
 OFFICIAL = 112_120  # images
@@ -50,7 +75,7 @@ def chest_xray(
     *,
     root,
     source: Annotated[str, forms("real", "simulated")] = "auto",
-    image_size: Annotated[int, Integer("Width and height of images in pixels.", low=8)] = 64,
+    image_size: ImageSize = 64,
     partition: Partition = "iid",
     cap: Cap = 0,
     pooled_test: Annotated[
@@ -66,26 +91,6 @@ def chest_xray(
 ) -> Federation:
     """Loads ChestX-ray14, or draws simulated images, and divides the patients among clients.
 
-    A patient's class is the first finding, in the order of `FINDINGS`, of its first image with
-    findings. `partition` divides the patients with findings by their class. Patients without
-    findings are divided equally, so that every client has both kinds. Each client's patients of
-    both kinds are split at random.
-
-    Args:
-      root: data folder. root/nih-chestxray has the official Data_Entry_2017.csv and the images,
-        in images/ or in images_001/images/ to images_012/images/; or else
-        nih_chestxray_1000_64x64.npz with a part of the images. Resized images of the first form
-        are cached there (see `photographs`).
-      source: "real", "simulated", or "auto": real if the list or the arrays exist.
-      image_size: images are resized to squares of this size, in pixels, see `resized`.
-      partition: of the patients with findings, by a factory of `label_skew.PARTITIONS`.
-      cap: most images of a client in a split; 0 is all.
-      pooled_test: whether there is a split "pooled", which all clients share: the test images
-        of all clients.
-      val_fraction: share of each client's patients for validation.
-      generator_seed: of simulated images.
-      seed: of the partition and the splits.
-
     Returns:
       Clients without relations, x [image_size, image_size, 1] uint8, y [14] float32.
 
@@ -95,35 +100,35 @@ def chest_xray(
         and negative examples. One line.
       FileNotFoundError: the list or an image is missing.
     """
-    file = _find(Path(root) / _FOLDER, source)
+    file = _find_file(Path(root) / _FOLDER, source)
     if file is None:
         rng = np.random.default_rng(generator_seed)
-        found = Radiographs(*drawn_patterns.draw_patients(rng, len(FINDINGS), image_size))
-    elif file.name == _LIST:
-        found = read_official(file, image_size)
+        images = Radiographs(*drawn_patterns.draw_patients(rng, len(FINDINGS), image_size))
     else:
-        found = read_arrays(file, image_size)
-    rows, splits = _divided(found, partition, cap, val_fraction, seed)
+        read = read_official if file.name == _LIST else read_arrays
+        images = read(file, image_size)
+    rows, splits = _divide(images, partition, cap, RandomSplit(seed, val_fraction))
     federation = federate(
         [f"client {i}" for i in range(len(rows))],
-        x=[found.x[own] for own in rows],
-        y=[found.y[own] for own in rows],
-        graph=relations.from_edges(len(rows), np.zeros((0, 2), int)),
+        x=[images.x[i] for i in rows],
+        y=[images.y[i] for i in rows],
+        graph=relations.from_edges(len(rows), ()),
         task="multi-label classification",
+        outputs=len(FINDINGS),
         name="chest_xray",
         source="real" if file else "simulated",
-        val_fraction=val_fraction,
-        seed=seed,
-        outputs=len(FINDINGS),
-        splits=splits,
+        split=splits,
     )
-    notes = [f"{len(found.y)} of {OFFICIAL} images"] * bool(file and len(found.y) < OFFICIAL)
-    notes += [f"at most {cap} images of a split per client"] * bool(cap)
+    notes = []
+    if file and len(images.y) < OFFICIAL:
+        notes.append(f"{len(images.y)} of {OFFICIAL} images")
+    if cap:
+        notes.append(f"at most {cap} images of a split per client")
     federation = federation._replace(labels=FINDINGS, extent=", ".join(notes))
     if not pooled_test:
         return federation
-    tests = np.concatenate([r[s["test"]] for r, s in zip(rows, splits, strict=True)])
-    return with_shared_split(federation, "pooled", found.x[tests], found.y[tests])
+    tests = np.concatenate([i[split["test"]] for i, split in zip(rows, splits, strict=True)])
+    return with_shared_split(federation, "pooled", images.x[tests], images.y[tests])
 
 
 def read_official(path, image_size) -> Radiographs:
@@ -146,11 +151,11 @@ def read_official(path, image_size) -> Radiographs:
         if not patient.isdecimal():
             raise ValueError(f"{where} has patient {patient!r}, which is no number; correct it")
         lines[name] = line
-        y.append(_kinds(where, findings))
+        y.append(_parse_findings(where, findings))
         patients.append(int(patient))
     if not lines:
         raise ValueError(f"{path}: the list has no images; use the official {_LIST}")
-    names = _located(path, lines)
+    names = _locate_images(path, lines)
     folder = Path(path).parent
     cache = folder / f"images-{image_size}.npy"
     x = photographs.squares(folder, names, size=image_size, cache=cache, grey=True)
@@ -204,8 +209,8 @@ def read_arrays(path, image_size) -> Radiographs:
             f"and {len(FINDINGS)} findings; {remedy}"
         )
     patients = [str(name).partition("_")[0] for name in names.ravel().tolist()]
-    known = all(number.isdecimal() and len(number) <= DIGITS for number in patients)
-    if len(patients) != len(x) or not known:
+    numbered = all(number.isdecimal() and len(number) <= DIGITS for number in patients)
+    if len(patients) != len(x) or not numbered:
         raise ValueError(
             f"{path}: 'image_index' is not PATIENT_IMAGE.png for each of {len(x)} images; "
             f"{remedy}"
@@ -215,38 +220,39 @@ def read_arrays(path, image_size) -> Radiographs:
             f"data.image_size={image_size} exceeds the {x.shape[1]} pixels of {path}; set "
             f"--config.data.image_size={x.shape[1]} or less, or put the official images there"
         )
-    return Radiographs(
-        resized(x[..., None], image_size), y.astype(np.float32), np.array(patients, int)
-    )
+    x = photographs.resize(x[..., None], image_size)
+    return Radiographs(x, y.astype(np.float32), np.array(patients, int))
 
 
-def _find(folder, source):
+def _find_file(folder, source):
     """The list or the arrays to read, or None if images are to be simulated."""
     if source == "simulated":
         return None
     for file in (folder / _LIST, folder / _ARRAYS):
         if file.is_file():
             return file
-    missing, remedy = f"no file {folder / _LIST}", "put the files of ChestX-ray14 there"
-    if source == "real" or folder.is_dir():
-        raise files.MissingFilesError(f"chest_xray: {missing}; {remedy}", "simulated")
-    warnings.warn(f"chest_xray: {missing}, so images are simulated; {remedy}", stacklevel=3)
+    files.report_missing(
+        f"chest_xray: no file {folder / _LIST}",
+        "put the files of ChestX-ray14 there",
+        required=source == "real" or folder.is_dir(),
+        stand_in="images are simulated",
+    )
     return None
 
 
-def _kinds(where, findings):
+def _parse_findings(where, findings):
     """1 for each finding in a text such as "Effusion|Mass", 0 for the others: [14]."""
-    named = [] if findings == NONE else findings.split("|")
-    for finding in named:
+    names = [] if findings == NONE else findings.split("|")
+    for finding in names:
         if finding not in FINDINGS:
             raise ValueError(
                 f"{where} has the finding {finding!r}, which is unknown; use {NONE!r}, or some "
                 f"of {', '.join(FINDINGS)} with | between them"
             )
-    return [finding in named for finding in FINDINGS]
+    return [finding in names for finding in FINDINGS]
 
 
-def _located(path, lines):
+def _locate_images(path, lines):
     """The paths of the images below the folder of the list, in its order."""
     folder, places = Path(path).parent, {}
     for part in _IMAGES:
@@ -262,33 +268,28 @@ def _located(path, lines):
     return [places[name] for name in lines]
 
 
-def _divided(found, division, cap, val_fraction, seed):
+def _divide(images, partition, cap, split):
     """Per client, the indices of its images, and their positions in each split."""
-    names, of = np.unique(found.patients, return_inverse=True)  # [patients], [n]
-    classes = np.full(len(names), -1)  # of a patient; -1 is no finding
-    for image in np.flatnonzero(found.y.any(axis=1))[::-1]:
-        classes[of[image]] = np.argmax(found.y[image])
+    names, patient_of = np.unique(images.patients, return_inverse=True)  # [P], [n]
+    classes = np.full(len(names), -1)  # [P]; -1 is no finding
+    for image in np.flatnonzero(images.y.any(axis=1))[::-1]:
+        classes[patient_of[image]] = np.argmax(images.y[image])
     ill, well = np.flatnonzero(classes >= 0), np.flatnonzero(classes < 0)
-    held = label_skew.divide(division, classes[ill], len(FINDINGS), seed=seed)
-    equally = label_skew.iid(clients=len(held), seed=seed)
-    others = equally(np.zeros(len(well), int), 1)
+    of_ill = label_skew.divide(partition, classes[ill], len(FINDINGS), seed=split.seed)
+    divide_equally = label_skew.iid(clients=len(of_ill), seed=split.seed)
+    of_well = divide_equally(np.zeros(len(well), int), 1)
     rows, splits = [], []
-    for i, kinds in enumerate(zip(held, others, strict=True)):
-        parts = {}
-        for patients, chosen in zip((ill, well), kinds, strict=True):
-            fractions = {"val_fraction": val_fraction, "test_fraction": TEST_FRACTION}
-            split = random_split(len(chosen), i, seed=seed, **fractions)
-            for part, places in split.items():
-                parts.setdefault(part, []).append(patients[chosen[places]])
-        images = {
-            part: np.flatnonzero(np.isin(of, np.concatenate(patients)))
-            for part, patients in parts.items()
-        }
+    for client, (i, j) in enumerate(zip(of_ill, of_well, strict=True)):
+        kinds = ill[i], well[j]  # the patients of the client
+        halves = [split.of_client(client, len(patients)) for patients in kinds]
+        parts = []  # of each split, its images
+        for part in halves[0]:
+            patients = [kind[half[part]] for kind, half in zip(kinds, halves, strict=True)]
+            parts.append(np.flatnonzero(np.isin(patient_of, np.concatenate(patients))))
         if cap:
-            rng = np.random.default_rng([seed, i, cap])
-            images = {part: rng.permutation(own)[:cap] for part, own in images.items()}
-        ends = np.cumsum([len(own) for own in images.values()])
-        rows.append(np.concatenate(list(images.values())))
-        places = np.split(np.arange(len(rows[-1])), ends[:-1])
-        splits.append(dict(zip(images, places, strict=True)))
+            rng = np.random.default_rng([split.seed, client, cap])
+            parts = [rng.permutation(part)[:cap] for part in parts]
+        rows.append(np.concatenate(parts))
+        places = np.split(np.arange(len(rows[-1])), np.cumsum([len(p) for p in parts])[:-1])
+        splits.append(dict(zip(halves[0], places, strict=True)))
     return rows, splits

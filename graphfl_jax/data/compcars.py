@@ -4,20 +4,30 @@ The images are those of Yang et al., A Large-Scale Car Dataset for Fine-Grained 
 and Verification, CVPR 2015. The list of the images in use, with their years, viewpoints and
 types, is that of Mancini et al., AdaGraph: Unifying Predictive and Continuous Domain Adaptation
 through Graphs, CVPR 2019. Viewpoints are numbered from the front over the side to the rear.
+
+The list is compcars/car-images.txt in the data folder, and the images are
+compcars/image/MAKE/MODEL/YEAR/FILE.jpg, as released. Resized images are cached in compcars (see
+`photographs`).
 """
 
 import re
-import warnings
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from graphfl_jax.data import drawn_cars, files, photographs, relations
-from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
+from graphfl_jax.data.common_settings import (
+    DataPath,
+    GeneratorSeed,
+    ImageSize,
+    ValFraction,
+    forms,
+)
 from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.memory import check_memory
-from graphfl_jax.settings import Choice, Integer
+from graphfl_jax.settings import Choice
 
 YEARS = (2009, 2010, 2011, 2012, 2013, 2014)
 VIEWPOINTS = (1, 2, 3, 4, 5)  # front, front-side, side, rear-side, rear
@@ -30,10 +40,10 @@ _LINE = re.compile(r"([\w./-]+) (\d+)-(\d+) (\d+)")
 
 # Whether two clients are joined, by the differences of their years and their viewpoints.
 _RELATIONS = {
-    "nearby": lambda years, views: years <= 1 and views <= 1,
-    "adjacent": lambda years, views: years + views == 1,
-    "same": lambda years, views: years == 0 or views == 0,
-    "either": lambda years, views: years <= 1 or views <= 1,
+    "nearby": lambda years, views: years <= 1 and views <= 1,  # 89 edges
+    "adjacent": lambda years, views: years + views == 1,  # 49 edges
+    "same": lambda years, views: years == 0 or views == 0,  # 135 edges
+    "either": lambda years, views: years <= 1 or views <= 1,  # 315 edges
 }
 
 
@@ -42,7 +52,7 @@ def compcars(
     root,
     source: Annotated[str, forms("real", "simulated")] = "auto",
     path: DataPath = "",
-    image_size: Annotated[int, Integer("Width and height of images in pixels.", low=8)] = 64,
+    image_size: ImageSize = 64,
     car_relations: Annotated[
         str, Choice("Rule that joins clients by year and viewpoint.", tuple(_RELATIONS))
     ] = "nearby",
@@ -52,28 +62,7 @@ def compcars(
 ) -> Federation:
     """Loads CompCars, or draws simulated images of cars.
 
-    `car_relations` joins two clients
-
-    "nearby"
-        if the years differ by at most 1 and the viewpoints differ by at most 1 (89 edges);
-    "adjacent"
-        if one of the two is equal and the other one differs by 1 (49 edges);
-    "same"
-        if the years or the viewpoints are equal (135 edges);
-    "either"
-        if the years or the viewpoints differ by at most 1 (315 edges).
-
-    Args:
-      root: data folder. The list is root/compcars/car-images.txt, and the images are
-        root/compcars/image/MAKE/MODEL/YEAR/FILE.jpg, as released. Resized images are cached in
-        root/compcars (see `photographs`).
-      source: "real", "simulated", or "auto": real if the list and the images exist.
-      path: list to read instead of the one in `root`.
-      image_size: images are resized to squares of this size, in pixels.
-      car_relations: the rule above.
-      val_fraction: share of each client's examples for validation.
-      generator_seed: of simulated data.
-      seed: of the split.
+    Images are resized to squares. The rules of `car_relations` are in `_RELATIONS`.
 
     Returns:
       30 clients, x [image_size, image_size, 3] uint8 (RGB), labels 0 to 3.
@@ -83,33 +72,24 @@ def compcars(
         an image cannot be decoded. One line with the file and the line.
       FileNotFoundError: the list or an image is missing.
     """
-    graph = car_graph(car_relations)
     folder = Path(root) / "compcars"
-    file = _find(folder, source, path)
+    file = _find_list(folder, source, path)
     if file:
-        photos = read_list(file)
-        pixels = _photographs(folder, file, photos, image_size)
-        types = np.array([photo.type for photo in photos])
-        counts = [sum(photo.client == client for photo in photos) for client in CLIENTS]
-        ends = np.cumsum(counts)[:-1]
-        x, y = np.split(pixels, ends), np.split(types, ends)
+        x, y, extent = _read_photographs(folder, file, image_size)
     else:
-        x, y = _simulated(generator_seed, image_size)
+        x, y, extent = *_simulate(generator_seed, image_size), ""
     federation = federate(
         [f"{year} view {viewpoint}" for year, viewpoint in CLIENTS],
         x=x,
         y=y,
-        graph=graph,
+        graph=car_graph(car_relations),
         task="classification",
+        outputs=TYPES,
         name="compcars",
         source="real" if file else "simulated",
-        val_fraction=val_fraction,
-        seed=seed,
-        outputs=TYPES,
+        split=RandomSplit(seed, val_fraction),
     )
-    if file and len(types) < OFFICIAL:
-        federation = federation._replace(extent=f"{len(types)} of {OFFICIAL} images")
-    return federation
+    return federation._replace(extent=extent)
 
 
 def car_graph(rule):
@@ -117,8 +97,8 @@ def car_graph(rule):
     edges = [
         (i, j)
         for j, (year, viewpoint) in enumerate(CLIENTS)
-        for i, (other, seen) in enumerate(CLIENTS[:j])
-        if _RELATIONS[rule](abs(year - other), abs(viewpoint - seen))
+        for i, (year_i, viewpoint_i) in enumerate(CLIENTS[:j])
+        if _RELATIONS[rule](abs(year - year_i), abs(viewpoint - viewpoint_i))
     ]
     return relations.from_edges(len(CLIENTS), edges)
 
@@ -168,20 +148,20 @@ def _parse(path, number, line):
             f"{_LIST} of AdaGraph"
         )
     year, viewpoint, label = (int(field) for field in match.groups()[1:])
-    for field, value, known in (
+    for field, value, values in (
         ("year", year, YEARS),
         ("viewpoint", viewpoint, VIEWPOINTS),
         ("type", label, range(1, TYPES + 1)),
     ):
-        if value not in known:
+        if value not in values:
             raise ValueError(
-                f"{path}: line {number} has {field} {value}, which is not in {known[0]} to "
-                f"{known[-1]}; correct it"
+                f"{path}: line {number} has {field} {value}, which is not in {values[0]} to "
+                f"{values[-1]}; correct it"
             )
     return Photo((year, viewpoint), "/".join(parts), label - 1, number)
 
 
-def _find(folder, source, path):
+def _find_list(folder, source, path):
     """The list to read, or None if images are to be simulated."""
     files.check_path(path, source, reading=("auto", "real"))
     if source == "simulated":
@@ -194,29 +174,42 @@ def _find(folder, source, path):
         remedy = "put the images of CompCars (CVPR 2015) there"
     else:
         return file
-    if source == "real" or path:
-        raise files.MissingFilesError(f"compcars: {missing}; {remedy}", "simulated")
-    warnings.warn(f"compcars: {missing}, so images are simulated; {remedy}", stacklevel=3)
+    files.report_missing(
+        f"compcars: {missing}",
+        remedy,
+        required=source == "real" or path,
+        stand_in="images are simulated",
+    )
     return None
 
 
-def _photographs(folder, file, photos, size):
+def _read_photographs(folder, file, size):
+    """The images and types of each client, and the part of the official data set."""
+    photos = read_list(file)
     for photo in photos:
         if not (folder / "image" / photo.file).is_file():
             raise FileNotFoundError(
                 f"{file}: line {photo.line}: no file {folder / 'image' / photo.file}; put all "
                 "images of CompCars there, or set --config.data.path to a list without the line"
             )
-    names = [photo.file for photo in photos]
-    return photographs.squares(
-        folder / "image", names, size=size, cache=folder / f"images-{size}.npy"
+    pixels = photographs.squares(
+        folder / "image",
+        [photo.file for photo in photos],
+        size=size,
+        cache=folder / f"images-{size}.npy",
     )
+    types = np.array([photo.type for photo in photos])
+    counts = [sum(photo.client == client for photo in photos) for client in CLIENTS]
+    ends = np.cumsum(counts)[:-1]
+    extent = f"{len(types)} of {OFFICIAL} images" if len(types) < OFFICIAL else ""
+    return np.split(pixels, ends), np.split(types, ends), extent
 
 
-def _simulated(generator_seed, image_size):
+def _simulate(generator_seed, image_size):
+    """The images and types of each client."""
     count = len(CLIENTS) * drawn_cars.FEWEST
     check_memory(f"data.image_size={image_size}", count * image_size**2 * 3)
-    drawn = [
+    clients = [
         drawn_cars.draw(
             np.random.default_rng([generator_seed, year, viewpoint]),
             year=year - YEARS[0],
@@ -225,4 +218,4 @@ def _simulated(generator_seed, image_size):
         )
         for year, viewpoint in CLIENTS
     ]
-    return tuple(zip(*drawn, strict=True))
+    return tuple(zip(*clients, strict=True))

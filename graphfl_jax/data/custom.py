@@ -1,24 +1,23 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
 import functools
-import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from graphfl_jax.data import files, label_skew, relations, scaling
-from graphfl_jax.data.common_settings import ValFraction
+from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.federation import Federation, federate
-from graphfl_jax.data.partition import TEST_FRACTION
+from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit
 from graphfl_jax.settings import Choice, Text, Variant
 
+PARTITIONS = label_skew.PARTITIONS
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
-PARTITIONS = label_skew.PARTITIONS
 
 
 def custom(
@@ -32,7 +31,7 @@ def custom(
             factories=PARTITIONS,
         ),
     ] = "",
-    cap: Annotated[int, label_skew.Cap] = 0,
+    cap: Cap = 0,
     val_fraction: ValFraction = 0.0,
     scale: Annotated[
         str,
@@ -52,15 +51,6 @@ def custom(
     The arrays have the names and meanings of the arguments of `from_arrays`: x, y and client,
     and optionally split, edges, edge_weight and directed (a boolean scalar). With a partition,
     there is no array client.
-
-    Args:
-      path: the file; required.
-      partition: what a factory of `label_skew.PARTITIONS` made, or nothing.
-      cap: most examples of a client in a split, with a partition; 0 is all.
-      val_fraction: share of each client's examples for validation, in a random split.
-      scale: one of `scaling.KINDS`.
-      scale_by: one of `scaling.BY`.
-      seed: of a random split.
 
     Raises:
       ValueError: `path` is empty, or the file or its arrays are invalid. One line with the
@@ -104,86 +94,49 @@ def from_arrays(
 
     Args:
       x: [n, *features] numbers.
-      y: classification: [n] integers, labels from 0. Regression: [n] or [n, *targets] floats,
-        which are flattened to [n, O].
+      y: labels [n], integers from 0; or targets [n] or [n, *targets], floats, which are
+        flattened to [n, O].
       client: [n] strings or integers, the client of each example. Clients are sorted by name.
-        None needs a partition.
-      partition: divides labelled examples without `client` among clients, which are named 0, 1,
-        ...; made by a factory of `label_skew.PARTITIONS`. It divides the training examples of a
-        given split, and the other examples in the same class proportions.
+      partition: divides labelled examples without `client` among clients 0, 1, ...; made by a
+        factory of `label_skew.PARTITIONS`. Of a given split, it divides the training examples,
+        and the other examples in the same class proportions.
       cap: most examples of a client in each given split, with a partition; 0 is all.
-      split: [n] of "train", "val" and "test". Every client needs training and test examples,
-        and validation examples if any client has some. None splits each client's examples at
-        random.
-      edges: [m, 2] pairs of names of related clients; None means no relations.
+      split: [n] of "train", "val" and "test", of which every client needs examples, of "val" if
+        any client has some. None splits each client's examples at random.
+      edges: [m, 2] pairs of names of related clients.
       edge_weight: [m] numbers of at least 0; None means that all are 1.
       directed: whether edges are directed: the second client receives from the first.
       name: of the federation, in error messages and results.
       seed: of a random split.
       val_fraction: share of each client's examples for validation, in a random split.
       test_fraction: share of each client's examples for test, in a random split.
-      scale: "standard" or "minmax" scales inputs and targets, see `scaling`; or "none".
-      scale_by: "federation" or "client": whose training examples determine the scaling.
+      scale: one of `scaling.KINDS`, for inputs and targets.
+      scale_by: one of `scaling.BY`: whose training examples determine the scaling.
 
     Raises:
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
     arrays = {"x": x, "y": y, "client": client, "split": split}
     _check_masks(name, arrays | {"edges": edges, "edge_weight": edge_weight})
-    rows = {field: _array(name, field, one) for field, one in arrays.items() if one is not None}
-    _check_rows(name, rows)
-    Choice("", scaling.KINDS).check("data.scale", scale)
-    Choice("", scaling.BY).check("data.scale_by", scale_by)
-    task, y, outputs = _read_targets(name, rows["y"])
-    x = rows["x"]
-    # Names of the clients [N], and per client the indices of its examples, [n_i].
-    if "client" in rows and not partition:
-        names, holder, counts = np.unique(
-            rows["client"], return_inverse=True, return_counts=True
-        )
-        indices = np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
-    else:
-        indices = _divided(name, rows, task, partition, outputs=outputs, cap=cap, seed=seed)
-        names = np.arange(len(indices))
-    given = split is not None
-    unread = {
-        f"data.val_fraction={val_fraction}": given
-        and val_fraction > 0
-        and 'on a given split; set it to 0, and mark validation examples as "val" in split',
-        f"test_fraction={test_fraction}": given
-        and test_fraction != TEST_FRACTION
-        and "on a given split; leave it out",
-        f"cap={cap}": cap and not partition and "without a partition; leave it out",
-        f"directed={directed}": directed and edges is None and "without edges; leave it out",
-        f"data.scale_by={scale_by}": scale == "none"
-        and scale_by != "federation"
-        and "with data.scale=none; leave it out",
-    }
-    for setting, why in unread.items():
-        if why:
-            raise ValueError(f"{name}: {setting} has no effect {why}")
-    splits = None
-    if split is not None:
-        splits = _read_splits(name, names, rows["split"], indices)
-    rescale = functools.partial(
-        *(scaling.scaled, name, scale, scale_by, tuple(map(str, names))),
-        labels=task == "classification",
-    )
-    return federate(
-        [str(n) for n in names],
-        x=[x[i] for i in indices],
-        y=[y[i] for i in indices],
-        graph=_read_graph(name, names, edges, edge_weight, directed),
-        task=task,
-        name=name,
-        source="own",
-        val_fraction=val_fraction,
-        seed=seed,
-        outputs=outputs,
-        test_fraction=test_fraction,
-        splits=splits,
-        rescale=None if scale == "none" else rescale,
-    )
+    rows = _read_rows(name, arrays)
+    random = RandomSplit(seed, val_fraction, test_fraction)
+    _check_random_split_is_read(name, rows, random)
+    if cap and not partition:
+        raise ValueError(f"{name}: cap={cap} has no effect without a partition; leave it out")
+    names, indices = _divide(name, rows, partition, cap, seed)
+    graph = _read_graph(name, names, edges, edge_weight, directed)
+    return _federate(name, rows, names, indices, graph, random, (scale, scale_by))
+
+
+class _Rows(NamedTuple):
+    """Arrays with one row per example."""
+
+    x: np.ndarray  # [n, *features]
+    y: np.ndarray  # labels [n], or targets [n, O]
+    client: np.ndarray | None  # [n] names
+    split: np.ndarray | None  # [n] names
+    task: str
+    outputs: int  # labels or targets
 
 
 def read_arrays(path) -> dict[str, Any]:
@@ -200,7 +153,7 @@ def read_arrays(path) -> dict[str, Any]:
         )
     files.check_exists(path)
     with Path(path).open("rb") as opened:
-        file = open_npz(path, opened)
+        file = files.open_npz(path, opened)
         for i, field in enumerate(file.files):
             if field in file.files[:i]:
                 raise ValueError(f"{path}: the array {field!r} is given twice; remove one")
@@ -211,7 +164,7 @@ def read_arrays(path) -> dict[str, Any]:
         for field in REQUIRED:
             if field not in file.files:
                 raise ValueError(f"{path}: there is no array {field!r}; add it to the file")
-        arrays: dict[str, Any] = {f: read_array(path, file, f) for f in file.files}
+        arrays: dict[str, Any] = {f: files.read_npz_array(path, file, f) for f in file.files}
     if "directed" in arrays:
         directed = arrays["directed"]
         if directed.shape or directed.dtype != bool:
@@ -221,34 +174,6 @@ def read_arrays(path) -> dict[str, Any]:
             )
         arrays["directed"] = bool(directed)
     return arrays
-
-
-# Damaged bytes can make the readers of zip files and of arrays raise almost any exception.
-
-
-def open_npz(path, opened):
-    """The npz file of an opened file. Raises a ValueError if it is none, or damaged."""
-    try:
-        if not zipfile.is_zipfile(opened):  # np.load would read it as a pickle
-            raise zipfile.BadZipFile
-        opened.seek(0)
-        return np.load(opened, allow_pickle=False)
-    except Exception as error:
-        raise ValueError(
-            f"{path}: the file is not a complete npz file; write it with np.savez"
-        ) from error
-
-
-def read_array(path, file, field):
-    """An array of an npz file. Raises a ValueError if it cannot be read, or is pickled."""
-    try:
-        return np.asarray(file[field])
-    except Exception as error:
-        why = " ".join(str(error).split())
-        raise ValueError(
-            f"{path}: the array {field!r} cannot be read ({why}); write it with np.savez, and "
-            "names as strings and not as objects"
-        ) from error
 
 
 def _check_masks(name, arrays):
@@ -261,7 +186,7 @@ def _check_masks(name, arrays):
             )
 
 
-def _array(name, field, rows):
+def _read_array(name, field, rows):
     """The array of an argument. Strings that are objects, as in pandas, become strings."""
     try:
         rows = np.asarray(rows)
@@ -272,8 +197,9 @@ def _array(name, field, rows):
     return rows
 
 
-def _check_rows(name, rows):
-    """Checks the types of the arrays, and that all have the length of x."""
+def _read_rows(name, arrays):
+    """Checks the types of the arguments, and that all have the length of x."""
+    rows = {f: _read_array(name, f, array) for f, array in arrays.items() if array is not None}
     kinds = {
         "x": ("biuf", "give numbers"),
         "y": ("biuf", "give integers for labels, floats for targets"),
@@ -298,10 +224,12 @@ def _check_rows(name, rows):
                 f"{name}: {field} has shape {array.shape} and x has {rows['x'].shape}; give "
                 "one row of each per example"
             )
+    task, y, outputs = _read_targets(name, rows["y"])
+    return _Rows(rows["x"], y, rows.get("client"), rows.get("split"), task, outputs)
 
 
 def _read_targets(name, y):
-    """Returns the task, the labels [n] or targets [n, O], and the number of outputs."""
+    """The task, the labels [n] or targets [n, O], and the number of outputs."""
     if y.dtype.kind == "f":
         y = y.reshape(len(y), -1)
         return "regression", y, y.shape[1]
@@ -319,29 +247,81 @@ def _read_targets(name, y):
     return "classification", y, labels
 
 
-def _divided(name, rows, task, partition, *, outputs, cap, seed):
-    """Returns, per client of a partition, the indices of its examples."""
-    if not partition:
+def _check_random_split_is_read(name, rows, random):
+    """Refuses settings of a random split beside a given one."""
+    if rows.split is None:
+        return
+    if random.val_fraction > 0:
+        raise ValueError(
+            f"{name}: data.val_fraction={random.val_fraction} has no effect on a given split; "
+            'set it to 0, and mark validation examples as "val" in split'
+        )
+    if random.test_fraction != TEST_FRACTION:
+        raise ValueError(
+            f"{name}: test_fraction={random.test_fraction} has no effect on a given split; "
+            "leave it out"
+        )
+
+
+def _divide(name, rows, partition, cap, seed):
+    """The names of the clients [N], and per client the indices of its examples, [n_i]."""
+    if partition:
+        indices = _divide_by_label(name, rows, partition, cap, seed)
+        return np.arange(len(indices)), indices
+    if rows.client is None:
         raise ValueError(
             f"{name}: there is no array 'client'; add it, or set --config.data.partition to "
             f"{' or '.join(PARTITIONS)}"
         )
-    if "client" in rows:
+    names, holder, counts = np.unique(rows.client, return_inverse=True, return_counts=True)
+    return names, np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
+
+
+def _divide_by_label(name, rows, partition, cap, seed):
+    if rows.client is not None:
         raise ValueError(
             f"{name}: data.partition divides examples among clients, and the array 'client' "
             "does so too; leave data.partition empty, or remove the array"
         )
-    if task != "classification":
+    if rows.task != "classification":
         raise ValueError(
             f"{name}: data.partition divides examples by label, and y holds targets; add the "
             "array 'client'"
         )
-    labels, split = rows["y"].astype(np.int64), rows.get("split")
+    labels = rows.y.astype(np.int64)
     if labels.min() < 0:
         raise ValueError(f"{name}: y has label {labels.min()}; number labels from 0 on")
-    if split is not None:
-        _check_parts(name, split)
-    return label_skew.divide(partition, labels, outputs, split=split, cap=cap, seed=seed)
+    if rows.split is not None:
+        _check_parts(name, rows.split)
+    return label_skew.divide(
+        partition, labels, rows.outputs, split=rows.split, cap=cap, seed=seed
+    )
+
+
+def _federate(name, rows, names, indices, graph, random, scale):
+    """The federation of clients with these names and examples; `scale` is how and by whom."""
+    clients = tuple(map(str, names))
+    kind, by = scale
+    Choice("", scaling.KINDS).check("data.scale", kind)
+    Choice("", scaling.BY).check("data.scale_by", by)
+    if kind == "none" and by != "federation":
+        raise ValueError(
+            f"{name}: data.scale_by={by} has no effect with data.scale=none; leave it out"
+        )
+    labels = rows.task == "classification"
+    rescale = functools.partial(scaling.scale_examples, name, kind, by, clients, labels=labels)
+    return federate(
+        clients,
+        x=[rows.x[i] for i in indices],
+        y=[rows.y[i] for i in indices],
+        graph=graph,
+        task=rows.task,
+        outputs=rows.outputs,
+        name=name,
+        source="own",
+        split=random if rows.split is None else _read_splits(name, names, rows.split, indices),
+        rescale=None if kind == "none" else rescale,
+    )
 
 
 def _check_parts(name, split):
@@ -355,14 +335,14 @@ def _check_parts(name, split):
 
 
 def _read_splits(name, names, split, indices):
-    """Returns, per client, the positions in indices[i] of the examples of each part."""
+    """Per client, the positions in indices[i] of the examples of each part."""
     _check_parts(name, split)
     parts = [part for part in PARTS if part in split or part != "val"]
     splits = []
     for client, rows in zip(names, indices, strict=True):
         splits.append({part: np.flatnonzero(split[rows] == part) for part in parts})
-        for part, chosen in splits[-1].items():
-            if not len(chosen):
+        for part, places in splits[-1].items():
+            if not len(places):
                 raise ValueError(
                     f"{name}: client {str(client)!r} has no {part!r} in split; give every "
                     f"client an example in each of {', '.join(parts)}"
@@ -371,8 +351,10 @@ def _read_splits(name, names, split, indices):
 
 
 def _read_graph(name, names, edges, edge_weight, directed):
-    """Returns the graph of edges between clients, which are given by name."""
-    edges = np.zeros((0, 2), np.int32) if edges is None else _array(name, "edges", edges)
+    """The graph of edges between clients, which are given by name."""
+    if directed and edges is None:
+        raise ValueError(f"{name}: directed=True has no effect without edges; leave it out")
+    edges = _read_array(name, "edges", () if edges is None else edges)
     if edges.size == 0:
         edges = np.zeros((0, 2), names.dtype)
     if edges.ndim != 2 or edges.shape[1] != 2:

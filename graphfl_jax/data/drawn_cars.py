@@ -49,12 +49,12 @@ def draw(rng, *, year, view, image_size):
     turns = y / TYPES + year * _YEAR_TURN + view * _VIEW_TURN
     style = 2 * np.pi * (turns + _STYLE_NOISE * rng.standard_normal(n))
     faces = _car(np.cos(style), np.sin(style), rng.uniform(45, 235, (n, 3)))
-    seen = _seen(rng, faces, view, image_size * _SHARPNESS)
+    polygons = _project(rng, faces, view, image_size * _SHARPNESS)
     x = np.empty((n, image_size, image_size, 3), np.uint8)
     for i in range(n):
         image = _street(rng, image_size * _SHARPNESS)
         canvas = ImageDraw.Draw(image)
-        for places, colours, visible in seen:
+        for places, colours, visible in polygons:
             if visible[i]:
                 canvas.polygon(places[i].ravel().tolist(), fill=tuple(colours[i].tolist()))
         small = np.asarray(image.reduce(_SHARPNESS), np.float32)
@@ -106,7 +106,7 @@ def _car(height, shift, paint):
     faces += [(face, paint) for face in cabin]
     faces += [(_pane(face), _GLASS) for face in cabin[:4]]
     n = len(height)
-    return [(_stacked(face, n), np.broadcast_to(colour, (n, 3))) for face, colour in faces]
+    return [(_stack(face, n), np.broadcast_to(colour, (n, 3))) for face, colour in faces]
 
 
 def _plate(x0, x1, z, sides=(-_SIDE, _SIDE)):
@@ -142,13 +142,13 @@ def _panel(x, y0, y1, z0, z1):
     return corners if x > 0 else corners[::-1]
 
 
-def _stacked(face, n):
+def _stack(face, n):
     """Corners as an array [n, k, 3]; each coordinate is a number or an array [n]."""
     coordinates = [np.broadcast_to(value, n) for corner in face for value in corner]
     return np.stack(coordinates, axis=1).reshape(n, -1, 3)
 
 
-def _seen(rng, faces, view, pixels):
+def _project(rng, faces, view, pixels):
     """Lights and projects faces: pixels [n, k, 2], colours [n, 3], visibility [n]."""
     n = len(faces[0][0])
     azimuth = np.pi / 4 * view + rng.normal(0, 0.08, n)
@@ -166,7 +166,7 @@ def _seen(rng, faces, view, pixels):
     up = np.stack(
         [-cos * np.sin(elevation), -sin * np.sin(elevation), np.cos(elevation)], axis=1
     )
-    seen = []
+    polygons = []
     for corners, colours in faces:
         across = np.einsum("nkd,nd->nk", corners, right)
         above = np.einsum("nkd,nd->nk", corners, up)
@@ -176,8 +176,8 @@ def _seen(rng, faces, view, pixels):
         lit = 0.6 + 0.4 * np.maximum(np.sum(normal * sun, axis=1, keepdims=True), 0)
         shades = np.clip(colours * lit * brightness, 0, 255).astype(int)
         places = place[:, None] + zoom[..., None] * np.stack([across, -above], axis=-1)
-        seen.append((places, shades, area > 0))
-    return seen
+        polygons.append((places, shades, area > 0))
+    return polygons
 
 
 def _street(rng, pixels):

@@ -13,7 +13,7 @@ from graphfl_jax.memory import check_memory
 TRAIN, TEST = 6000, 1000  # images
 PATIENTS = 400  # half of them with findings
 _MOST_IMAGES = 5  # of a patient
-_MAIN, _OTHER = 0.8, 0.05  # probabilities of findings in an image of a patient with findings
+_MAIN, _FURTHER = 0.8, 0.05  # probabilities of findings in an image of a patient with findings
 _SPOTS = 3
 _MOVED = 0.1  # largest shift of a spot, of the image's width
 _NOISE = 25.0  # standard deviation, of 255
@@ -75,19 +75,16 @@ def draw_patients(rng, findings, size):
     brightness = rng.choice([-1, 1], findings) * rng.uniform(50, 90, findings)
     patients = np.repeat(np.arange(PATIENTS), rng.integers(1, _MOST_IMAGES + 1, PATIENTS))
     main = np.where(np.arange(PATIENTS) % 2, np.arange(PATIENTS) // 2 % findings, -1)[patients]
-    chances = np.where(main[:, None] == np.arange(findings), _MAIN, _OTHER)
-    shown = (main[:, None] >= 0) & (rng.uniform(size=chances.shape) < chances)
+    chances = np.where(main[:, None] == np.arange(findings), _MAIN, _FURTHER)
+    has = (main[:, None] >= 0) & (rng.uniform(size=chances.shape) < chances)
     centres = places + rng.uniform(-_MOVED, _MOVED, (len(main), findings, 2)) / 2
     pixels = np.arange(size) / size
     down, right = (_bells(pixels, centres[..., axis, None], sizes) for axis in (0, 1))
-    spots = np.einsum("nfh,nfw,nf->nhw", down, right, shown * brightness, optimize=True)
+    spots = np.einsum("nfh,nfw,nf->nhw", down, right, has * brightness, optimize=True)
     noise = _NOISE * rng.standard_normal(spots.shape)
     images = rng.uniform(100, 155, (len(main), 1, 1)) + spots + noise
-    return (
-        np.clip(images, 0, 255).astype(np.uint8)[..., None],
-        shown.astype(np.float32),
-        patients,
-    )
+    x = np.clip(images, 0, 255).astype(np.uint8)[..., None]
+    return x, has.astype(np.float32), patients
 
 
 def _bells(points, centres, sizes):

@@ -5,6 +5,7 @@ the same split.
 """
 
 import collections
+import functools
 import hashlib
 from typing import NamedTuple
 
@@ -12,12 +13,11 @@ import jax
 import numpy as np
 
 from graphfl_jax.core import FederatedData
-from graphfl_jax.data import partition, relations
+from graphfl_jax.data import relations
 from graphfl_jax.data.scaling import Scaling
+from graphfl_jax.data.splits import RandomSplit, check_apart, check_both_kinds, check_sizes
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import OwnUnits, Units
-
-TASKS = ("classification", "regression", "multi-label classification")
 
 
 class Positions(NamedTuple):
@@ -31,7 +31,7 @@ class Federation(NamedTuple):
     """A data set, ready for a run, with the facts that reports state."""
 
     data: FederatedData  # of the training clients, in NumPy arrays
-    task: str  # one of `TASKS`
+    task: str  # of `metrics.TASKS`
     outputs: int  # per example: number of classes, of labels, or of flattened targets
     name: str
     source: str  # "real", "generated" by a formula, "simulated" for missing data, or "own"
@@ -48,20 +48,7 @@ class Federation(NamedTuple):
 
 
 def federate(
-    clients,
-    *,
-    x,
-    y,
-    graph,
-    task,
-    name,
-    source,
-    val_fraction,
-    seed,
-    outputs,
-    test_fraction=partition.TEST_FRACTION,
-    splits=None,
-    rescale=None,
+    clients, *, x, y, graph, task, outputs, name, source, split, rescale=None
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
@@ -74,15 +61,12 @@ def federate(
         flattened to [n_i, outputs]; or for several labels per example [n_i, outputs], with 1
         for each label that an example has, and else 0.
       graph: relations between the N clients.
-      task: one of `TASKS`.
+      task: a name in `metrics.TASKS`.
+      outputs: number of classes, of labels, or of flattened targets.
       name: of the data set, in error messages and results.
       source: as in `Federation`.
-      val_fraction: share of each client's examples for validation, in a random split.
-      seed: of a random split.
-      outputs: number of classes, of labels, or of flattened targets.
-      test_fraction: share of each client's examples for test, in a random split.
-      splits: replaces the random split. Per client, indices of its examples in "train", "test"
-        and, for all clients or none, "val".
+      split: a `RandomSplit`; or per client, indices of its examples in "train", "test" and, for
+        all clients or none, "val".
       rescale: scales the examples by the training examples: (x, y, per client the indices of
         its training examples) -> x, y and a `Scaling`. The hash is of the examples before.
 
@@ -91,39 +75,28 @@ def federate(
         data set, the client, the example and a remedy.
     """
     clients = tuple(clients)
-    if task not in TASKS:
-        raise ValueError(f"task={task!r} is unknown; choose from {', '.join(TASKS)}")
     _check_lengths(name, clients, x, y, graph)
-    given = x, y
-    x = [finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
-    readers = {"classification": _labels, "regression": _targets}
-    read = readers.get(task, _kinds)
-    y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
-    _check_shapes(name, clients, x, y)
-    if splits is not None:
-        _check_apart(name, clients, splits)
-
-    sha256 = _digest([*x, *y, *_arrays(graph), *_indices(splits or ())])
-    if splits is None:
-        splits = [
-            partition.random_split(
-                len(rows), i, seed=seed, val_fraction=val_fraction, test_fraction=test_fraction
-            )
-            for i, rows in enumerate(x)
-        ]
-    _check_sizes(name, clients, splits)
+    read = functools.partial(_read_examples, name, clients, task, outputs)
+    unscaled, (x, y) = (x, y), read(x, y)
+    if isinstance(split, RandomSplit):
+        splits = [split.of_client(i, len(rows)) for i, rows in enumerate(x)]
+        indices = []
+    else:
+        splits = split
+        check_apart(name, clients, splits)
+        indices = [rows[part] for rows in splits for part in sorted(rows)]
+    sha256 = _digest([*x, *y, *_arrays(graph), *indices])
+    check_sizes(name, clients, splits)
     if task == "multi-label classification":
-        _check_both_kinds(name, clients, y, splits)
+        check_both_kinds(name, clients, y, splits)
     scaling = None
     if rescale is not None:
-        x, y, scaling = rescale(*given, [split["train"] for split in splits])
-        x = [finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
-        y = [read(name, client, rows, outputs) for client, rows in zip(clients, y, strict=True)]
+        x, y, scaling = rescale(*unscaled, [rows["train"] for rows in splits])
+        x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
-    stacked = {part: _stack(x, y, [split[part] for split in splits]) for part in splits[0]}
-    train = stacked.pop("train")
+    stacked = {part: _stack(x, y, [rows[part] for rows in splits]) for part in splits[0]}
     return Federation(
-        data=FederatedData(train=train, evals=stacked, graph=graph),
+        data=FederatedData(train=stacked.pop("train"), evals=stacked, graph=graph),
         task=task,
         outputs=outputs,
         name=name,
@@ -146,7 +119,7 @@ def input_range(federation: Federation) -> tuple[float, float]:
 
 
 def federate_series(
-    clients, *, series, past, future, counts, graph, name, source, units, extent
+    clients, *, series, past, future, counts, graph, name, source, units
 ) -> Federation:
     """Checks one time series per client and splits their windows in order of time.
 
@@ -161,7 +134,6 @@ def federate_series(
       name: of the data set, in error messages and results.
       source: as in `Federation`.
       units: of feature 0.
-      extent: as in `Federation`.
 
     Raises:
       ValueError: numbers of clients differ, or a value is not finite. One line with the data
@@ -169,7 +141,7 @@ def federate_series(
     """
     _check_lengths(name, clients, series, series, graph)
     for client, rows in zip(clients, series, strict=True):
-        finite(name, "series", client, rows)
+        check_finite(name, "series", client, rows)
     order = [np.array(list(counts.values())), np.array([past, future])]
     parts, begin = {}, 0
     for part, count in counts.items():
@@ -186,7 +158,6 @@ def federate_series(
         sha256=_digest([*series, *_arrays(graph), *order]),
         clients=tuple(clients),
         units=units,
-        extent=extent,
     )
 
 
@@ -220,8 +191,8 @@ def with_graph(federation: Federation, graph) -> Federation:
     """
     data, everyone = federation.data._replace(graph=graph), federation.everyone
     if everyone is not None:
-        known = np.arange(len(federation.clients) - federation.new_clients)
-        data = data._replace(graph=relations.subgraph(graph, known))
+        training = np.arange(len(federation.clients) - federation.new_clients)
+        data = data._replace(graph=relations.subgraph(graph, training))
         everyone = everyone._replace(graph=graph)
     return federation._replace(
         data=data,
@@ -253,7 +224,31 @@ def _check_lengths(name, clients, x, y, graph):
             )
 
 
-def finite(name, field, client, rows) -> np.ndarray:
+def _read_examples(name, clients, task, outputs, x, y):
+    """The inputs and the targets of all clients, checked, in the types of a federation."""
+    readers = {
+        "classification": _read_labels,
+        "regression": _read_targets,
+        "multi-label classification": _read_label_sets,
+    }
+    if task not in readers:
+        raise ValueError(f"task={task!r} is unknown; choose from {', '.join(readers)}")
+    x = [check_finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
+    y = [
+        readers[task](name, client, rows, outputs)
+        for client, rows in zip(clients, y, strict=True)
+    ]
+    for field, arrays in {"x": x, "y": y}.items():
+        for client, rows in zip(clients, arrays, strict=True):
+            if rows.shape[1:] != arrays[0].shape[1:]:
+                raise ValueError(
+                    f"{name}: client {client!r} has {field} of shape {rows.shape[1:]} per "
+                    f"example and {clients[0]!r} has {arrays[0].shape[1:]}; make them equal"
+                )
+    return x, y
+
+
+def check_finite(name, field, client, rows) -> np.ndarray:
     """The rows of a client in float32; bytes of inputs remain bytes.
 
     Raises:
@@ -273,7 +268,7 @@ def finite(name, field, client, rows) -> np.ndarray:
     return rows
 
 
-def _labels(name, client, rows, outputs):
+def _read_labels(name, client, rows, outputs):
     labels = np.asarray(rows, np.float64)
     if labels.ndim != 1:
         raise ValueError(
@@ -291,8 +286,8 @@ def _labels(name, client, rows, outputs):
     return labels.astype(np.int32)
 
 
-def _targets(name, client, rows, outputs):
-    targets = finite(name, "y", client, rows)
+def _read_targets(name, client, rows, outputs):
+    targets = check_finite(name, "y", client, rows)
     if targets[0].size != outputs:
         raise ValueError(
             f"{name}: client {client!r} has {targets[0].size} targets per example and "
@@ -301,82 +296,35 @@ def _targets(name, client, rows, outputs):
     return targets.reshape(len(targets), outputs)
 
 
-def _kinds(name, client, rows, outputs):
-    kinds = _targets(name, client, rows, outputs)
-    wrong = ~np.isin(kinds, (0, 1)).reshape(len(kinds), -1).all(axis=1)
+def _read_label_sets(name, client, rows, outputs):
+    labels = _read_targets(name, client, rows, outputs)
+    wrong = ~np.isin(labels, (0, 1)).all(axis=1)
     if wrong.any():
         raise ValueError(
             f"{name}: client {client!r} has a label other than 0 and 1 at its example "
             f"{int(np.argmax(wrong))}, counted from 0; give 1 for each label that an example "
             f"has, and else 0"
         )
-    return kinds
+    return labels
 
 
-def _check_shapes(name, clients, x, y):
-    for field, arrays in {"x": x, "y": y}.items():
-        for client, rows in zip(clients, arrays, strict=True):
-            if rows.shape[1:] != arrays[0].shape[1:]:
-                raise ValueError(
-                    f"{name}: client {client!r} has {field} of shape {rows.shape[1:]} per "
-                    f"example and {clients[0]!r} has {arrays[0].shape[1:]}; make them equal"
-                )
+def _stack(x, y, indices):
+    """Stacks the rows `indices` of every client to [N, S, ...], S being the largest count."""
+    counts = np.array([len(rows) for rows in indices], np.int32)  # [N]
 
-
-def _check_apart(name, clients, splits):
-    for client, split in zip(clients, splits, strict=True):
-        rows, parts = np.unique(np.concatenate(list(split.values())), return_counts=True)
-        if parts.max(initial=1) > 1:
-            raise ValueError(
-                f"{name}: client {client!r} has example {rows[parts > 1][0]} twice in its "
-                f"splits; give every example to one split"
-            )
-
-
-def _check_sizes(name, clients, splits):
-    for client, split in zip(clients, splits, strict=True):
-        sizes = {part: len(rows) for part, rows in split.items()}
-        if min(sizes.values()) == 0:
-            raise ValueError(
-                f"{name}: client {client!r} has too few examples ({sum(sizes.values())}) for "
-                f"one in each of {', '.join(sizes)}; leave it out, or use smaller shares for "
-                f"validation and test"
-            )
-
-
-def _check_both_kinds(name, clients, y, splits):
-    """Every evaluation split of a client needs a label that some of its examples have."""
-    for client, targets, split in zip(clients, y, splits, strict=True):
-        for part in split.keys() - {"train"}:
-            share = targets[split[part]].mean(axis=0)
-            if not ((share > 0) & (share < 1)).any():
-                raise ValueError(
-                    f"{name}: client {client!r} has no label with positive and negative "
-                    f"examples in {part}, so it has no AUC; use fewer clients, or another seed"
-                )
-
-
-def _stack(x, y, chosen):
-    """Stacks the chosen rows of every client to [N, S, ...], S being the largest count."""
-    counts = np.array([len(rows) for rows in chosen], np.int32)  # [N]
-
-    def padded(arrays):
+    def pad(arrays):
         # Bytes of one client and floats of another are floats together.
         shape = (len(arrays), counts.max(), *arrays[0].shape[1:])
         stacked = np.zeros(shape, np.result_type(*arrays))
-        for i, rows in enumerate(chosen):
+        for i, rows in enumerate(indices):
             stacked[i, : len(rows)] = arrays[i][rows]
         return stacked
 
-    return Examples(x=padded(x), y=padded(y), count=counts)
+    return Examples(x=pad(x), y=pad(y), count=counts)
 
 
 def _arrays(graph):
     return graph.senders, graph.receivers, graph.edges, graph.n_node
-
-
-def _indices(splits):
-    return [split[part] for split in splits for part in sorted(split)]
 
 
 def _digest(arrays, before=""):

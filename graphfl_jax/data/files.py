@@ -1,10 +1,15 @@
-"""Files: the data folder, downloads, and safe reading of pickles."""
+"""Files: the data folder, downloads, and safe reading of pickles and of npz files."""
 
+import contextlib
 import http.client
 import os
 import pickle
 import urllib.request
+import warnings
+import zipfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -67,6 +72,24 @@ def check_path(path, source, *, reading) -> None:
         check_exists(path)
 
 
+def report_missing(missing, remedy, *, required, stand_in) -> None:
+    """Warns that a loader makes up data since a file is missing, or raises an error.
+
+    Args:
+      missing: what is missing.
+      remedy: where to get it.
+      required: whether the settings do not allow made-up data.
+      stand_in: what the loader makes instead, such as "images are simulated".
+
+    Raises:
+      MissingFilesError: the file is required.
+    """
+    if required:
+        raise MissingFilesError(f"{missing}; {remedy}", "simulated")
+    # Of the caller of the loader, which calls a function that calls this one.
+    warnings.warn(f"{missing}, so {stand_in}; {remedy}", stacklevel=4)
+
+
 def check_exists(path) -> None:
     """Raises a FileNotFoundError if the value of `data.path` is not a file."""
     if not Path(path).is_file():
@@ -88,23 +111,31 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     """
     _check_https(url)
     destination = Path(destination)
-    # In the same folder, because a rename is atomic only within one file system.
-    part = destination.with_name(f".{destination.name}.{os.getpid()}.part")
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             _check_https(response.url)  # after redirections
             destination.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("wb") as file:
+            with open_new(destination) as file:
                 _copy(response, file, url, max_bytes)
-        part.replace(destination)
     except http.client.HTTPException as error:
         # Raised for incomplete answers and answers that are not HTTP; it is not an OSError.
         raise ConnectionError(
             f"{url}: the server's answer is invalid ({error!r}); try again later"
         ) from error
+    return destination
+
+
+@contextlib.contextmanager
+def open_new(path: Path) -> Iterator[BinaryIO]:
+    """Opens a file to write, which replaces `path` at the end. A failure leaves no file."""
+    # In the same folder, because a rename is atomic only within one file system.
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as file:
+            yield file
+        part.replace(path)
     finally:
         part.unlink(missing_ok=True)
-    return destination
 
 
 def load_pickle(path):
@@ -128,32 +159,54 @@ def load_pickle(path):
             ) from error
 
 
-def _latin1(text, encoding="latin1"):
+# Damaged bytes can make the readers of zip files and of arrays raise almost any exception.
+
+
+def open_npz(path, opened):
+    """The npz file of an opened file. Raises a ValueError if it is none, or damaged."""
+    try:
+        if not zipfile.is_zipfile(opened):  # np.load would read it as a pickle
+            raise zipfile.BadZipFile
+        opened.seek(0)
+        return np.load(opened, allow_pickle=False)
+    except Exception as error:
+        raise ValueError(
+            f"{path}: the file is not a complete npz file; write it with np.savez"
+        ) from error
+
+
+def read_npz_array(path, file, field):
+    """An array of an npz file. Raises a ValueError if it cannot be read, or is pickled."""
+    try:
+        return np.asarray(file[field])
+    except Exception as error:
+        why = " ".join(str(error).split())
+        raise ValueError(
+            f"{path}: the array {field!r} cannot be read ({why}); write it with np.savez, and "
+            "names as strings and not as objects"
+        ) from error
+
+
+def _encode_latin1(text, encoding="latin1"):
     """Replaces ``_codecs.encode``, which rebuilds bytes in protocol 2."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"encoding {encoding!r} is refused")
     return text.encode("latin1")
 
 
-# NumPy 2 moved these functions from numpy.core to numpy._core. Taking them from the pickled
-# form of an array and a scalar works in both versions.
-_RECONSTRUCT = {
-    "_reconstruct": np.empty(0).__reduce__()[0],
-    "scalar": np.float64(0).__reduce__()[0],
-}
-_FROM_BUFFER = np.empty(0).__reduce_ex__(5)[0]  # used by protocol 5 instead
 _ADMITTED = {
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _latin1,
-    **{
-        (f"numpy.{core}.multiarray", name): function
-        for core in ("core", "_core")
-        for name, function in _RECONSTRUCT.items()
-    },
-    ("numpy.core.numeric", "_frombuffer"): _FROM_BUFFER,
-    ("numpy._core.numeric", "_frombuffer"): _FROM_BUFFER,
+    ("_codecs", "encode"): _encode_latin1,
 }
+# NumPy 2 moved these functions from numpy.core to numpy._core. Taking them from the pickled
+# form of an array and a scalar works in both versions.
+for _core in ("numpy.core", "numpy._core"):
+    _ADMITTED |= {
+        (f"{_core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
+        (f"{_core}.multiarray", "scalar"): np.float64(0).__reduce__()[0],
+        (f"{_core}.numeric", "_frombuffer"): np.empty(0).__reduce_ex__(5)[0],  # protocol 5
+    }
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -169,17 +222,17 @@ def _check_https(url):
 
 
 def _copy(response, file, url, max_bytes):
-    received = 0
+    count = 0  # bytes
     while chunk := response.read(_CHUNK):
-        received += len(chunk)
-        if received > max_bytes:
+        count += len(chunk)
+        if count > max_bytes:
             raise ValueError(
                 f"{url}: the file is larger than {max_bytes} bytes; download it by hand"
             )
         file.write(chunk)
     # A connection that closes early ends the answer without an error.
     announced = response.headers.get("Content-Length")
-    if announced is not None and received != int(announced):
+    if announced is not None and count != int(announced):
         raise ConnectionError(
-            f"{url}: the answer ended after {received} of {announced} bytes; try again later"
+            f"{url}: the answer ended after {count} of {announced} bytes; try again later"
         )

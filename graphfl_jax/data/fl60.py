@@ -13,6 +13,7 @@ import numpy as np
 from graphfl_jax.data import files, relations
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, Positions, federate
+from graphfl_jax.data.splits import RandomSplit
 
 NUM_CLIENTS = 60
 PER_CLASS = 50  # examples of each class per client
@@ -38,14 +39,8 @@ def fl60(
     probability cos(difference of their angles), or 0 where that is below 0.2: 552 edges in
     expectation, 545 in the published file.
 
-    Args:
-      root: data folder; the published file is root/dg60/toy_d60_spiral.pkl.
-      source: "auto" and "generated" generate the data. "real" and "file" read the published
-        file.
-      path: file to read instead of the one in `root`.
-      val_fraction: share of each client's examples for validation.
-      generator_seed: of generated data.
-      seed: of the split.
+    The published file is root/dg60/toy_d60_spiral.pkl. The sources "real" and "file" read it,
+    "auto" and "generated" generate the data.
 
     Returns:
       60 clients of 100 examples, x [2] float32, labels 0 and 1.
@@ -56,11 +51,10 @@ def fl60(
     """
     files.check_path(path, source, reading=_FILES)
     if source in _FILES:
-        x, y, edges = _published(root, path)
+        data, source = _read_published(root, path), "real"
     else:
-        x, y, edges = _spiral(np.random.default_rng(generator_seed))
-    source = "real" if source in _FILES else "generated"
-    return _federate("fl60", x, y, edges, source=source, seed=seed, val_fraction=val_fraction)
+        data, source = _draw_spiral(np.random.default_rng(generator_seed)), "generated"
+    return _federate("fl60", *data, source, RandomSplit(seed, val_fraction))
 
 
 def fl60_paper_formula(
@@ -74,31 +68,19 @@ def fl60_paper_formula(
     probability Phi(omega / pi), so the Bayes accuracy over clients is about 0.805. A test
     accuracy well above it shows an error in an experiment.
 
-    Args:
-      val_fraction: share of each client's examples for validation.
-      generator_seed: of the data.
-      seed: of the split.
-
     Returns:
       60 clients of 100 examples, x [2] float32, labels 0 and 1.
     """
     rng = np.random.default_rng(generator_seed)
     omega = rng.uniform(0, 2 * np.pi, NUM_CLIENTS)
     noise = rng.standard_normal((NUM_CLIENTS, 2 * PER_CLASS, 2))
-    x, y = _two_classes(omega, omega / np.pi, noise)
+    x, y = _place_classes(omega, omega / np.pi, noise)
     edges = _draw_edges(rng, 0.5 + 0.5 * np.cos(omega[:, None] - omega))
-    return _federate(
-        "fl60_paper_formula",
-        x,
-        y,
-        edges,
-        source="generated",
-        seed=seed,
-        val_fraction=val_fraction,
-    )
+    split = RandomSplit(seed, val_fraction)
+    return _federate("fl60_paper_formula", x, y, edges, "generated", split)
 
 
-def _spiral(rng):
+def _draw_spiral(rng):
     angle = rng.uniform(0, 2 * np.pi, NUM_CLIENTS)
     shape = (NUM_CLIENTS, 2 * PER_CLASS)
     # A standard normal in the plane has P(radius < r) = 1 - exp(-r^2 / 2). Truncation to the
@@ -107,12 +89,12 @@ def _spiral(rng):
     radius = np.sqrt(-2 * np.log1p(-inside * rng.uniform(size=shape)))
     direction = rng.uniform(0, 2 * np.pi, shape)
     noise = radius[..., None] * np.stack([np.cos(direction), np.sin(direction)], axis=-1)
-    x, y = _two_classes(angle, 1 + 6 * angle / (2 * np.pi), noise)
+    x, y = _place_classes(angle, 1 + 6 * angle / (2 * np.pi), noise)
     cosine = np.cos(angle[:, None] - angle)
     return x, y, _draw_edges(rng, np.where(cosine < 0.2, 0, cosine))
 
 
-def _two_classes(angle, distance, noise):
+def _place_classes(angle, distance, noise):
     """Adds the means of the classes to the noise [N, 100, 2]; returns x and labels [N, 100]."""
     mean = distance[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)  # [N, 2]
     labels = np.repeat([0, 1], PER_CLASS)
@@ -126,7 +108,7 @@ def _draw_edges(rng, probability):
     return np.argwhere(np.triu(drawn, k=1))
 
 
-def _published(root, path):
+def _read_published(root, path):
     """Reads inputs, labels and edges from the published file."""
     path = Path(path) if path else Path(root) / "dg60" / "toy_d60_spiral.pkl"
     if not path.is_file():
@@ -144,10 +126,11 @@ def _published(root, path):
         "A": (NUM_CLIENTS, NUM_CLIENTS),
     }
     for key, shape in shapes.items():
-        found = np.shape(content[key]) if isinstance(content, dict) and key in content else None
-        if found != shape:
+        there = isinstance(content, dict) and key in content
+        actual = np.shape(content[key]) if there else None
+        if actual != shape:
             raise ValueError(
-                f"{path}: {key!r} has shape {found} and not {shape}; replace it by the "
+                f"{path}: {key!r} has shape {actual} and not {shape}; replace it by the "
                 "published file"
             )
     data, label, domain, adjacency = (np.asarray(content[key]) for key in shapes)
@@ -164,24 +147,23 @@ def _published(root, path):
                 f"{path}: {key!r} has wrong values (labels are 0 or 1, domains are 0 to 59, A "
                 "is 0 or 1, symmetric, with a zero diagonal); use the published file"
             )
-    rows = [domain == client for client in range(NUM_CLIENTS)]
+    clients = [domain == client for client in range(NUM_CLIENTS)]
     edges = np.argwhere(np.triu(adjacency, k=1))
-    return [data[r] for r in rows], [label[r] for r in rows], edges
+    return [data[rows] for rows in clients], [label[rows] for rows in clients], edges
 
 
-def _federate(name, x, y, edges, *, source, seed, val_fraction):
+def _federate(name, x, y, edges, source, split):
     federation = federate(
         [f"domain {client}" for client in range(NUM_CLIENTS)],
         x=x,
         y=y,
         graph=relations.from_edges(NUM_CLIENTS, edges),
         task="classification",
+        outputs=2,
         name=name,
         source=source,
-        val_fraction=val_fraction,
-        seed=seed,
-        outputs=2,
+        split=split,
     )
     # A client's place is the mean of its class 0; that of class 1 is opposite.
-    places = [rows[own == 0].mean(axis=0) for rows, own in zip(x, y, strict=True)]
+    places = [rows[labels == 0].mean(axis=0) for rows, labels in zip(x, y, strict=True)]
     return federation._replace(positions=Positions(("x", "y"), np.array(places)))

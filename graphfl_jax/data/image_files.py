@@ -34,13 +34,13 @@ def read_idx(images, labels, *, classes) -> tuple[np.ndarray, np.ndarray]:
       ValueError: a file has another format or is truncated, or the two do not fit together.
         One line with the file.
     """
-    x, y = _idx(images, axes=3), _idx(labels, axes=1)
+    x, y = _read_idx_file(images, axes=3), _read_idx_file(labels, axes=1)
     if len(x) != len(y):
         raise ValueError(
             f"{labels}: the file has {len(y)} labels and {images} has {len(x)} images; use the "
             "official pair"
         )
-    return x[..., None], _labels(labels, y, classes)
+    return x[..., None], _check_labels(labels, y, classes)
 
 
 def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
             "; replace it by the file of the official binary version"
         )
     records = content.reshape(-1, length)
-    return _planes(records[:, head:]), _labels(path, records[:, head - 1], classes)
+    return _join_planes(records[:, head:]), _check_labels(path, records[:, head - 1], classes)
 
 
 def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
@@ -74,8 +74,8 @@ def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
     """
     content = files.load_pickle(path)
     key = "labels" if classes == 10 else "fine_labels"
-    found = content if isinstance(content, dict) else {}
-    x, y = np.asarray(found.get("data")), np.asarray(found.get(key))
+    arrays = content if isinstance(content, dict) else {}
+    x, y = np.asarray(arrays.get("data")), np.asarray(arrays.get(key))
     if x.dtype != np.uint8 or x.shape != (len(x) if x.ndim else 0, PIXELS) or not len(x):
         raise ValueError(
             f"{path}: 'data' is of type {x.dtype} and shape {x.shape} and not bytes of shape "
@@ -86,10 +86,10 @@ def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
             f"{path}: {key!r} is of type {y.dtype} and shape {y.shape} and not integers of "
             f"shape {x.shape[:1]}; replace it by the official file"
         )
-    return _planes(x), _labels(path, y, classes)
+    return _join_planes(x), _check_labels(path, y, classes)
 
 
-def _idx(path, *, axes):
+def _read_idx_file(path, *, axes):
     """The values of an IDX file of bytes with so many axes."""
     opened = gzip.open if Path(path).suffix == ".gz" else open
     remedy = "replace it by the official file"
@@ -118,13 +118,13 @@ def _idx(path, *, axes):
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
-def _planes(rows):
+def _join_planes(rows):
     """Rows [n, 3072] of three planes as images [n, 32, 32, 3]."""
     planes = rows.reshape(-1, CHANNELS, SIDE, SIDE)
     return np.ascontiguousarray(np.moveaxis(planes, 1, 3))
 
 
-def _labels(path, labels, classes):
+def _check_labels(path, labels, classes):
     labels = labels.astype(np.int64)
     wrong = (labels < 0) | (labels >= classes)
     if wrong.any():

@@ -44,7 +44,7 @@ def knn(
             f"{federation.name}: all clients have equal statistics, which give no nearest "
             "clients; set --config.data.graph=own"
         )
-    graph = relations.nearest(points, neighbours, later=federation.new_clients)
+    graph = relations.join_nearest(points, neighbours, later=federation.new_clients)
     return with_graph(federation, graph)
 
 
@@ -63,10 +63,10 @@ def statistics(federation: Federation) -> np.ndarray:
     of_y = _shares(y, federation.outputs) if classification else _moments(y)
     parts = zip(_moments(x), of_y, strict=True)
     columns, size = (np.concatenate(part, axis=-1) for part in parts)
-    known = columns[: len(columns) - federation.new_clients]
-    spread = known.std(axis=0)
+    training = columns[: len(columns) - federation.new_clients]
+    spread = training.std(axis=0)
     differs = spread > _PRECISION * size
-    return (columns - known.mean(axis=0))[:, differs] / spread[differs]
+    return (columns - training.mean(axis=0))[:, differs] / spread[differs]
 
 
 def _moments(clients):

@@ -1,8 +1,8 @@
 """Partitions: how labelled examples are divided among clients.
 
-A factory of `PARTITIONS` takes the settings of a partition and returns a `Partition`, a
-function of the labels. `divide` applies it, and divides further splits in the same class
-proportions. The same labels and the same seed give the same division.
+A factory of `PARTITIONS` takes the settings of a partition and returns a function of the
+labels. `divide` applies it, and divides further splits in the same class proportions. The same
+labels and the same seed give the same division.
 """
 
 from collections.abc import Callable
@@ -15,16 +15,9 @@ from graphfl_jax.settings import Choice, Integer, Real, Switch
 
 # (labels [n] int, number of classes) -> per client, the indices [n_i] of its examples. No index
 # occurs twice; a client may be left without examples.
-Partition = Callable[[np.ndarray, int], list[np.ndarray]]
+Divide = Callable[[np.ndarray, int], list[np.ndarray]]
 
 Clients = Annotated[int, Integer("Clients among which the examples are divided.")]
-Cap = Integer(
-    "Largest number of examples of a client in each split, drawn at random; 0 is all. With "
-    "data.test=own, of training and test examples together.",
-    low=0,
-    when="data.partition",
-)
-
 # An unbalanced Dirichlet partition is drawn again until every client has enough examples.
 DRAWS, ENOUGH = 1000, 10
 ARRAY = 112  # bytes of an array of a client's indices, without these
@@ -32,15 +25,14 @@ _NEGLIGIBLE = 1e-12  # share of a class below which a client gets none of it
 _PARTITION, _ALIKE, _CAP = 1, 2, 3  # streams of random numbers
 
 
-def iid(*, clients: Clients = 10, seed) -> Partition:
+def iid(*, clients: Clients = 10, seed) -> Divide:
     """Equal parts of a random permutation. Sizes differ by one at most."""
 
-    def divided(labels, classes):
-        check_memory(f"data.clients={clients}", ARRAY * clients)
-        rng = _rng(seed, labels, clients, _PARTITION)
+    def partition(labels, classes):
+        rng = _rng_of_partition(seed, labels, clients)
         return np.array_split(rng.permutation(len(labels)), clients)
 
-    return divided
+    return partition
 
 
 def pathological(
@@ -56,10 +48,8 @@ def pathological(
         ),
     ] = "clustered",
     seed,
-) -> Partition:
-    """A few classes for each client.
-
-    With k classes per client and C classes,
+) -> Divide:
+    """A few classes for each client: of C classes, k per client.
 
     "clustered"
         client i has the classes k i to k i + k - 1, modulo C. The clients i and i + C / k have
@@ -77,16 +67,15 @@ def pathological(
     """
     k = classes_per_client
 
-    def divided(labels, classes):
+    def partition(labels, classes):
         if k > classes:
             raise ValueError(
                 f"data.classes_per_client={k} exceeds the {classes} classes; set "
                 f"--config.data.classes_per_client={classes} or less"
             )
-        check_memory(f"data.clients={clients}", ARRAY * clients)
-        rng = _rng(seed, labels, clients, _PARTITION)
+        rng = _rng_of_partition(seed, labels, clients)
         if assignment == "shards":
-            return _shards(rng, labels, clients, k)
+            return _divide_shards(rng, labels, clients, k)
         if classes % k:
             raise ValueError(
                 f"data.classes_per_client={k} does not divide the {classes} classes into "
@@ -101,9 +90,9 @@ def pathological(
             )
         group = np.arange(clients) % groups  # [N]
         holds = group[:, None] == np.arange(classes) // k  # [N, C]
-        return _by_class(rng, labels, holds.astype(float))
+        return _divide_classes(rng, labels, holds.astype(float))
 
-    return divided
+    return partition
 
 
 def dirichlet(
@@ -114,7 +103,7 @@ def dirichlet(
     ] = 0.5,
     balanced: Annotated[bool, Switch("Whether all clients have equally many examples.")] = True,
     seed,
-) -> Partition:
+) -> Divide:
     """Class shares from Dirichlet distributions.
 
     Balanced: client i draws class shares from Dir(beta, ..., beta) over the C classes, and its
@@ -131,32 +120,31 @@ def dirichlet(
       ValueError: no draw gives every client its examples. One line that names the clients.
     """
 
-    def divided(labels, classes):
-        check_memory(f"data.clients={clients}", ARRAY * clients)
-        rng = _rng(seed, labels, clients, _PARTITION)
+    def partition(labels, classes):
+        rng = _rng_of_partition(seed, labels, clients)
         if balanced:
-            return _equal_sizes(rng, labels, classes, clients, beta)
+            return _divide_equally(rng, labels, classes, clients, beta)
         enough = max(1, min(ENOUGH, len(labels) // (2 * clients)))
         for _ in range(DRAWS):
             shares = rng.dirichlet(np.full(clients, beta), classes).T  # [N, C]
-            held = _by_class(rng, labels, shares)
-            small = [i for i, rows in enumerate(held) if len(rows) < enough]
+            indices = _divide_classes(rng, labels, shares)
+            small = [i for i, rows in enumerate(indices) if len(rows) < enough]
             if not small:
-                return held
+                return indices
         raise ValueError(
-            f"data.beta={beta} leaves {_named(small)} with fewer than {enough} of the "
+            f"data.beta={beta} leaves {_list_clients(small)} with fewer than {enough} of the "
             f"{len(labels)} examples in {DRAWS} draws; set a larger --config.data.beta, fewer "
             f"--config.data.clients, or --config.data.balanced=true"
         )
 
-    return divided
+    return partition
 
 
 PARTITIONS = {"iid": iid, "pathological": pathological, "dirichlet": dirichlet}
 
 
 def divide(
-    partition: Partition, labels, classes: int, *, split=None, cap: int = 0, seed: int
+    partition: Divide, labels, classes: int, *, split=None, cap: int = 0, seed: int
 ) -> list[np.ndarray]:
     """Divides examples among clients.
 
@@ -167,7 +155,7 @@ def divide(
       split: [n] names of splits. The partition divides "train"; every other split is divided so
         that a client has the same share of a class as of the training examples of that class.
         None: the partition divides all examples.
-      cap: most examples of a client in a split, drawn from its own at random; 0 is all.
+      cap: most examples of a client in a split, drawn at random; 0 is all.
       seed: of the draws.
 
     Returns:
@@ -179,20 +167,26 @@ def divide(
     """
     split = np.full(len(labels), "train") if split is None else split
     train = np.flatnonzero(split == "train")
-    held = [train[rows] for rows in partition(labels[train], classes)]
-    _check_all_hold(held, "training examples", "fewer --config.data.clients")
-    counts = np.stack([np.bincount(labels[rows], minlength=classes) for rows in held])  # [N, C]
-    parts = [held]
+    indices = [train[rows] for rows in partition(labels[train], classes)]
+    _check_all_hold(indices, "training examples", "fewer --config.data.clients")
+    counts = np.stack([np.bincount(labels[i], minlength=classes) for i in indices])  # [N, C]
+    parts = [indices]  # of each split, the indices of every client
     for name in dict.fromkeys(split[split != "train"].tolist()):
-        own = np.flatnonzero(split == name)
-        rng = _rng(seed, own, len(held), _ALIKE)
-        parts.append([own[rows] for rows in _by_class(rng, labels[own], counts)])
+        examples = np.flatnonzero(split == name)
+        rng = _rng(seed, examples, len(counts), _ALIKE)
+        alike = _divide_classes(rng, labels[examples], counts)
+        parts.append([examples[rows] for rows in alike])
         remedy = "fewer --config.data.clients, or another --config.data.partition"
         _check_all_hold(parts[-1], f"{name} examples in their class proportions", remedy)
     if cap:
-        rng = _rng(seed, labels, len(held), _CAP)
+        rng = _rng(seed, labels, len(counts), _CAP)
         parts = [[rng.permutation(rows)[:cap] for rows in part] for part in parts]
-    return [np.concatenate(own) for own in zip(*parts, strict=True)]
+    return [np.concatenate(of_client) for of_client in zip(*parts, strict=True)]
+
+
+def _rng_of_partition(seed, labels, clients):
+    check_memory(f"data.clients={clients}", ARRAY * clients)
+    return _rng(seed, labels, clients, _PARTITION)
 
 
 def _rng(seed, labels, clients, stream):
@@ -200,23 +194,23 @@ def _rng(seed, labels, clients, stream):
     return np.random.default_rng([seed, len(labels), clients, stream])
 
 
-def _by_class(rng, labels, shares):
+def _divide_classes(rng, labels, shares):
     """Divides each class at random in proportion to shares [N, C]; per client, its indices.
 
     A class whose shares are all 0 is left out.
     """
-    held = [[] for _ in shares]
-    for label, own in enumerate(shares.T):
+    indices = [[] for _ in shares]
+    for label, of_class in enumerate(shares.T):  # [N]
         rows = rng.permutation(np.flatnonzero(labels == label))
-        if own.sum() == 0:
+        if of_class.sum() == 0:
             continue
-        ends = np.round(np.cumsum(own) / own.sum() * len(rows)).astype(int)
-        for client, part in zip(held, np.split(rows, ends[:-1]), strict=True):
+        ends = np.round(np.cumsum(of_class) / of_class.sum() * len(rows)).astype(int)
+        for client, part in zip(indices, np.split(rows, ends[:-1]), strict=True):
             client.append(part)
-    return [np.concatenate(parts) for parts in held]
+    return [np.concatenate(parts) for parts in indices]
 
 
-def _shards(rng, labels, clients, k):
+def _divide_shards(rng, labels, clients, k):
     total = clients * k
     if len(labels) < total:
         raise ValueError(
@@ -227,25 +221,27 @@ def _shards(rng, labels, clients, k):
     shuffled = rng.permutation(len(labels))
     shards = np.array_split(shuffled[np.argsort(labels[shuffled], kind="stable")], total)
     drawn = rng.permutation(total).reshape(clients, k)
-    return [np.concatenate([shards[shard] for shard in own]) for own in drawn]
+    return [np.concatenate([shards[shard] for shard in of_client]) for of_client in drawn]
 
 
-def _equal_sizes(rng, labels, classes, clients, beta):
-    sizes = np.diff(np.arange(clients + 1) * len(labels) // clients)
+def _divide_equally(rng, labels, classes, clients, beta):
+    sizes = np.diff(np.arange(clients + 1) * len(labels) // clients)  # [N]
     left = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
-    held = []
+    indices = []
     for size in sizes:
         shares = rng.dirichlet(np.full(classes, beta))
-        counts = _without_replacement(rng, size, shares, np.array([len(own) for own in left]))
-        held.append(
-            np.concatenate([own[:count] for own, count in zip(left, counts, strict=True)])
-        )
-        left = [own[count:] for own, count in zip(left, counts, strict=True)]
-    return held
+        counts = _draw_counts(rng, size, shares, np.array([len(rows) for rows in left]))
+        taken = [rows[:count] for rows, count in zip(left, counts, strict=True)]
+        left = [rows[count:] for rows, count in zip(left, counts, strict=True)]
+        indices.append(np.concatenate(taken))
+    return indices
 
 
-def _without_replacement(rng, size, shares, left):
-    """Draws `size` examples by class shares [C], of classes with `left` [C]; counts [C]."""
+def _draw_counts(rng, size, shares, left):
+    """Draws `size` examples by class shares [C] without replacement; returns counts [C].
+
+    `left` [C] is how many there are of each class.
+    """
     counts = np.zeros_like(left)
     while missing := size - counts.sum():
         usable = np.where((counts < left) & (shares > _NEGLIGIBLE), shares, 0.0)
@@ -256,15 +252,16 @@ def _without_replacement(rng, size, shares, left):
     return counts
 
 
-def _check_all_hold(held, what, remedy):
-    empty = [i for i, rows in enumerate(held) if not len(rows)]
+def _check_all_hold(indices, what, remedy):
+    empty = [i for i, rows in enumerate(indices) if not len(rows)]
     if empty:
         raise ValueError(
-            f"data.clients={len(held)}: {_named(empty)} would have no {what}; set {remedy}"
+            f"data.clients={len(indices)}: {_list_clients(empty)} would have no {what}; set "
+            f"{remedy}"
         )
 
 
-def _named(clients):
+def _list_clients(clients):
     """The first three clients by name, and how many follow."""
-    shown = ", ".join(f"client {i}" for i in clients[:3])
-    return shown + f" and {len(clients) - 3} others" * (len(clients) > 3)
+    first = ", ".join(f"client {i}" for i in clients[:3])
+    return f"{first} and {len(clients) - 3} others" if len(clients) > 3 else first

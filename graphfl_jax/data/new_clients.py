@@ -61,21 +61,17 @@ def hold_out(
     order = np.concatenate([training, new])
     everyone = _select(federation.data, order)
     data, positions = _select(federation.data, training), federation.positions
+    units = federation.units
     if graph == "transductive":
         data = data._replace(graph=everyone.graph)
     return federation._replace(
         data=data,
         everyone=everyone,
         new_clients=new_clients,
-        units=_units_of(federation.units, training),
+        units=units.of(training) if isinstance(units, OwnUnits) else units,
         clients=tuple(federation.clients[i] for i in order),
         positions=positions and positions._replace(values=positions.values[order]),
     )
-
-
-def _units_of(units, clients):
-    """The units of the targets of `clients` [n]."""
-    return units.of(clients) if isinstance(units, OwnUnits) else units
 
 
 def _select(data, clients):

@@ -1,21 +1,59 @@
-"""Reads image files: decodes and resizes them once, and caches the result."""
+"""Images: resizing; and reading of image files, which are decoded once and cached."""
 
 import hashlib
 import json
 import math
-import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 
-from graphfl_jax.data.resized import resized
+from graphfl_jax.data.files import open_new
 from graphfl_jax.memory import check_memory
 
 # Only common formats, so that few decoders read files that may be damaged or malicious.
 _FORMATS = ("JPEG", "PNG", "GIF", "BMP")
 _MAX_PIXELS = 50_000_000  # of an image before it is resized
 _COLOURED = ("LA", "P", "RGB", "RGBA")  # modes of files that may hold a grey image
+
+
+def resize(images, size: int) -> np.ndarray:
+    """Resizes images to squares.
+
+    Where `size` divides height and width, a pixel is the mean over a rectangle of pixels,
+    rounded. Otherwise, resizing is bilinear, with antialiasing where the images become smaller.
+
+    Args:
+      images: [n, H, W, C] uint8; C is 1 or 3.
+      size: height and width of the result in pixels.
+
+    Returns:
+      [n, size, size, C] uint8.
+
+    Raises:
+      ValueError: the result does not fit into memory.
+    """
+    n, height, width, channels = images.shape
+    if (height, width) == (size, size):
+        return images
+    check_memory(f"data.image_size={size}", n * size**2 * channels)
+    if height % size or width % size:
+        return _resize_bilinear(images, size)
+    down, right = height // size, width // size
+    parts = images.reshape(n, size, down, size, right, channels)
+    sums = parts.sum(axis=(2, 4), dtype=np.uint32)
+    return ((sums + down * right // 2) // (down * right)).astype(np.uint8)
+
+
+def _resize_bilinear(images, size):
+    from PIL import Image
+
+    result = np.empty((len(images), size, size, images.shape[3]), np.uint8)
+    for image, place in zip(images, result, strict=True):
+        picture = Image.fromarray(image[..., 0] if image.shape[2] == 1 else image)
+        small = np.asarray(picture.resize((size, size), Image.Resampling.BILINEAR))
+        place[:] = small.reshape(place.shape)
+    return result
 
 
 def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
@@ -37,21 +75,21 @@ def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
       ValueError: an image cannot be decoded, or does not fit to `grey`, or all of them do not
         fit into memory.
     """
-    files = [Path(folder) / name for name in names]
-    fingerprint = _fingerprint(names, files)
-    shape = (len(files), size, size, 1 if grey else 3)
+    paths = [Path(folder) / name for name in names]
+    fingerprint = _fingerprint(names, paths)
+    shape = (len(paths), size, size, 1 if grey else 3)
     cached = _read_cache(cache, fingerprint, shape)
     if cached is not None:
         return cached
     check_memory(f"data.image_size={size}", math.prod(shape))
     pixels = np.empty(shape, np.uint8)
-    side = _load(files[0]).width if grey else 0
+    side = _load(paths[0]).width if grey else 0
 
     def fill(i):
-        pixels[i] = decode_grey(files[i], size, side) if grey else decode(files[i], size)
+        pixels[i] = decode_grey(paths[i], size, side) if grey else decode(paths[i], size)
 
     with ThreadPoolExecutor() as pool:
-        for _ in pool.map(fill, range(len(files))):
+        for _ in pool.map(fill, range(len(paths))):
             pass  # the iteration raises errors of `fill`
     try:
         _write_cache(cache, fingerprint, pixels)
@@ -76,7 +114,7 @@ def decode(file, size) -> np.ndarray:
 
 
 def decode_grey(file, size, side) -> np.ndarray:
-    """Reads a grey square of `side` pixels, resized by `resized` to [size, size, 1] uint8.
+    """Reads a grey square of `side` pixels, resized by `resize` to [size, size, 1] uint8.
 
     A file in colour is read if red, green and blue are equal in all pixels.
 
@@ -99,7 +137,7 @@ def decode_grey(file, size, side) -> np.ndarray:
             f"{file}: the image is not grey with 8 bits (its mode is {image.mode}); replace it "
             f"by the official file"
         )
-    return resized(pixels[None, ..., None], size)[0]
+    return resize(pixels[None, ..., None], size)[0]
 
 
 def _load(file):
@@ -120,11 +158,11 @@ def _load(file):
         ) from error
 
 
-def _fingerprint(names, files):
+def _fingerprint(names, paths):
     """A hash of the names, their order, and the sizes and modification times of the files."""
     digest = hashlib.sha256()
-    for name, file in zip(names, files, strict=True):
-        stat = file.stat()
+    for name, path in zip(names, paths, strict=True):
+        stat = path.stat()
         digest.update(f"{name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
@@ -143,22 +181,11 @@ def _read_cache(cache, fingerprint, shape):
 
 
 def _write_cache(cache, fingerprint, pixels):
-    """Writes the cache and its hashes."""
-    hashes = json.dumps({"files": fingerprint, "pixels": _sha256(pixels)}).encode()
-    _write(cache, lambda file: np.save(file, pixels))
-    _write(_hash_file(cache), lambda file: file.write(hashes))
-
-
-def _write(path, write):
-    """Writes a file. A failure leaves no partial file."""
-    # In the same folder, because a rename is atomic only within one file system.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with part.open("wb") as file:
-            write(file)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    hashes = {"files": fingerprint, "pixels": _sha256(pixels)}
+    with open_new(cache) as file:
+        np.save(file, pixels)
+    with open_new(_hash_file(cache)) as file:
+        file.write(json.dumps(hashes).encode())
 
 
 def _hash_file(cache):

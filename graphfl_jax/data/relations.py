@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import jraph
 import numpy as np
 
-from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected
+from graphfl_jax.data.sparse import SparseMatrix, sparse_matrix, undirected_matrix
 from graphfl_jax.memory import check_memory
 
 LAYERS = ("mean", "sage", "gcn")
@@ -47,7 +47,7 @@ def from_edges(
     """
     if num_clients < 1:
         raise ValueError(f"num_clients={num_clients} is not positive; give at least one client")
-    pairs, weights = _checked(num_clients, edges, weights, directed, names)
+    pairs, weights = _check_edges(num_clients, edges, weights, directed, names)
     if not directed:
         pairs = np.concatenate([pairs, pairs[:, ::-1]])
         weights = np.concatenate([weights, weights])
@@ -76,7 +76,7 @@ def subgraph(graph, clients) -> jraph.GraphsTuple:
     return from_edges(len(clients), pairs[inside], weights[inside], directed=True)
 
 
-def padded(graph, n_edge) -> jraph.GraphsTuple:
+def pad_edges(graph, n_edge) -> jraph.GraphsTuple:
     """Pads the edge arrays to `n_edge` edges, so that graphs of the same N can be stacked.
 
     A padding edge joins client N to itself. There is no client N, and JAX ignores additions at
@@ -91,7 +91,7 @@ def padded(graph, n_edge) -> jraph.GraphsTuple:
     )
 
 
-def nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
+def join_nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
     """Joins each of N clients to its `neighbours` nearest clients by Euclidean distance.
 
     An edge is undirected. It exists if either client is among the nearest of the other. Of
@@ -102,7 +102,7 @@ def nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
       points: [N, D], one point per client.
       neighbours: at least 1, and less than the number of clients that are there from the start.
       later: number of clients that come later, the last ones. They are joined to their nearest
-        among the others, whose edges to each other are as without them.
+        among the first, whose edges to each other are as without them.
 
     Raises:
       ValueError: `neighbours` is out of range.
@@ -119,8 +119,8 @@ def nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
     gaps = squares[:, None] + squares[:n] - 2 * points @ points[:n].T  # [N, n]
     gaps = np.round(gaps / (squares[:n].max() or 1.0), 10)
     np.fill_diagonal(gaps[:n], np.inf)  # no client is its own neighbour
-    found = np.argsort(gaps, axis=1, kind="stable")[:, :neighbours]
-    pairs = np.stack([np.repeat(np.arange(len(points)), neighbours), found.ravel()], axis=1)
+    near = np.argsort(gaps, axis=1, kind="stable")[:, :neighbours]  # [N, neighbours]
+    pairs = np.stack([np.repeat(np.arange(len(points)), neighbours), near.ravel()], axis=1)
     return from_edges(len(points), np.unique(np.sort(pairs, axis=1), axis=0))
 
 
@@ -154,9 +154,10 @@ def shares_among_neighbours(graph, chosen) -> np.ndarray:
     total = num_clients(graph)
     pairs = np.stack([graph.senders, graph.receivers], axis=1)
     pairs = np.unique(np.concatenate([pairs, pairs[:, ::-1]]), axis=0)
-    of_chosen = pairs[np.isin(pairs[:, 1], chosen)]
-    numbers, totals = (np.bincount(own[:, 0], minlength=total) for own in (of_chosen, pairs))
-    return numbers / np.maximum(totals, 1)
+    is_chosen = np.isin(pairs[:, 1], chosen)
+    counts = np.bincount(pairs[is_chosen, 0], minlength=total)  # [N]
+    degrees = np.bincount(pairs[:, 0], minlength=total)  # [N]
+    return counts / np.maximum(degrees, 1)
 
 
 def is_sparse(graph) -> bool:
@@ -165,7 +166,7 @@ def is_sparse(graph) -> bool:
     return n >= SPARSE_CLIENTS and len(graph.senders) <= SPARSE_SHARE * n**2
 
 
-def dense(graph) -> jax.Array:
+def weight_matrix(graph) -> jax.Array:
     """The matrix of weights, [N, N] float32: at [i, j], the edge from client j to client i."""
     n = num_clients(graph)
     return jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].add(graph.edges)
@@ -178,7 +179,7 @@ def adjacency(graph) -> jax.Array | SparseMatrix:
     """
     n = num_clients(graph)
     if is_sparse(graph):
-        return undirected(graph.senders, graph.receivers, n)
+        return undirected_matrix(graph.senders, graph.receivers, n)
     receives = jnp.zeros((n, n), jnp.float32).at[graph.receivers, graph.senders].set(1.0)
     return jnp.maximum(receives, receives.T) * (1.0 - jnp.eye(n, dtype=jnp.float32))
 
@@ -223,18 +224,19 @@ def propagation_array(graph, layer: str) -> jax.Array:
 
 def _sparse_propagation(graph, layer):
     _check_layer(layer)
-    n, own = num_clients(graph), float(layer != "sage")
+    n, loops = num_clients(graph), 0.0 if layer == "sage" else 1.0  # edges to oneself
 
     def count(ends):
-        """Edges per client at one of their ends, with the one to itself: [N] float32."""
-        return jraph.segment_sum(jnp.ones(len(ends), jnp.float32), ends, n) + own
+        """Edges per client at one of their ends: [N] float32."""
+        return jraph.segment_sum(jnp.ones(len(ends), jnp.float32), ends, n) + loops
 
-    received = jnp.maximum(count(graph.receivers), 1.0)
+    received = jnp.maximum(count(graph.receivers), 1.0)  # row sums of A, or of A + I
     if layer == "gcn":
-        received, sent = jax.lax.rsqrt(received), jax.lax.rsqrt(count(graph.senders))
-        weights, diagonal = received[graph.receivers] * sent[graph.senders], received * sent
-    else:
-        weights, diagonal = 1.0 / received[graph.receivers], own / received
+        left, right = jax.lax.rsqrt(received), jax.lax.rsqrt(count(graph.senders))
+        # R^-1/2 (A + I) S^-1/2
+        weights, diagonal = left[graph.receivers] * right[graph.senders], left * right
+    else:  # D^-1 A, or (D + I)^-1 (A + I)
+        weights, diagonal = 1.0 / received[graph.receivers], loops / received
     return sparse_matrix(graph.senders, graph.receivers, weights, diagonal)
 
 
@@ -243,7 +245,7 @@ def _check_layer(layer):
         raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
 
 
-def _checked(num_clients, edges, weights, directed, names):
+def _check_edges(num_clients, edges, weights, directed, names):
     """Checks edges and weights; returns them as [m, 2] int32 and [m] float32."""
     edges = edges if isinstance(edges, np.ndarray) else list(edges)
     pairs = np.asarray(edges) if len(edges) else np.zeros((0, 2), np.int32)
@@ -254,12 +256,12 @@ def _checked(num_clients, edges, weights, directed, names):
         )
     outside = ((pairs < 0) | (pairs >= num_clients)).any(axis=1)
     _refuse(pairs, outside, f"names a client outside 0 to {num_clients - 1}; correct it")
-    named = pairs if names is None else np.asarray(names)[pairs]
-    _refuse(named, pairs[:, 0] == pairs[:, 1], "joins a client to itself; leave it out")
+    clients = pairs if names is None else np.asarray(names)[pairs]
+    _refuse(clients, pairs[:, 0] == pairs[:, 1], "joins a client to itself; leave it out")
     canonical = pairs if directed else np.sort(pairs, axis=1)
     repeated = np.ones(len(pairs), bool)
     repeated[np.unique(canonical, axis=0, return_index=True)[1]] = False
-    _refuse(named, repeated, "is given twice; give it once")
+    _refuse(clients, repeated, "is given twice; give it once")
 
     weights = np.ones(len(pairs)) if weights is None else np.asarray(weights)
     if weights.shape != (len(pairs),):
@@ -270,7 +272,7 @@ def _checked(num_clients, edges, weights, directed, names):
     with np.errstate(over="ignore"):  # weights too large for float32 are refused below
         weights = weights.astype(np.float32)
     wrong = ~(np.isfinite(weights) & (weights >= 0))
-    _refuse(named, wrong, "has a weight that is negative or not finite; correct it", weights)
+    _refuse(clients, wrong, "has a weight that is negative or not finite; correct it", weights)
     return pairs.astype(np.int32), weights
 
 

@@ -6,6 +6,7 @@ exp(-(d / sigma)^2), where d is the distance by road from one sensor to the othe
 the standard deviation of all distances. Edges with weights below 0.1 are left out.
 """
 
+import collections
 import csv
 from pathlib import Path
 from typing import NamedTuple
@@ -30,7 +31,7 @@ class RoadFiles(NamedTuple):
     places: str  # ids, latitudes and longitudes of the sensors; it may be missing
 
 
-def relations_of(
+def read_relations(
     sensors, folder, names: RoadFiles, *, source, series, complete
 ) -> jraph.GraphsTuple:
     """The graph of `sensors`, from the matrix of weights or from the distances.
@@ -60,9 +61,8 @@ def relations_of(
     if source == "matrix":
         ids, weights = read_matrix(file)
     else:
-        ids, weights = read_distances(
-            file, sensors if complete else _read_ids(folder / names.sensors)
-        )
+        measured = sensors if complete else _read_ids(folder / names.sensors)
+        ids, weights = read_distances(file, measured)
     index = {sensor: i for i, sensor in enumerate(ids)}
     for sensor in sensors:
         if sensor not in index:
@@ -70,8 +70,8 @@ def relations_of(
                 f"{file}: sensor {sensor} of {series} is missing; use files of the same data "
                 "set, or leave the sensor out"
             )
-    chosen = [index[sensor] for sensor in sensors]
-    return graph_of(weights[np.ix_(chosen, chosen)])
+    rows = [index[sensor] for sensor in sensors]
+    return graph_of(weights[np.ix_(rows, rows)])
 
 
 def read_positions(file, sensors) -> Positions | None:
@@ -87,18 +87,11 @@ def read_positions(file, sensors) -> Positions | None:
     """
     if not Path(file).is_file():
         return None
+    wrong = (
+        f"does not end with sensor,latitude,longitude; use the file from {URL}, or remove it"
+    )
     places = {}
-    for number, row in _rows(file):
-        try:
-            *_, sensor, latitude, longitude = row
-            sensor, place = sensor.strip(), (float(longitude), float(latitude))
-        except ValueError:
-            if number > 1:  # the first row may be a header
-                raise ValueError(
-                    f"{file}: line {number} does not end with sensor,latitude,longitude; "
-                    f"use the file from {URL}, or remove it"
-                ) from None
-            continue
+    for number, (sensor, place) in _read_rows(file, _parse_place, wrong):
         if places.setdefault(sensor, place) != place:
             raise ValueError(
                 f"{file}: line {number} has another place of sensor {sensor} than a line "
@@ -140,7 +133,8 @@ def read_matrix(file) -> tuple[list[str], np.ndarray]:
             f"{file}: the pickle does not hold ids, indices and a square matrix of weights; "
             f"replace it by the file from {URL}"
         ) from None
-    return _unique(file, ids), weights
+    _check_unique(file, ids)
+    return ids, weights
 
 
 def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
@@ -157,31 +151,24 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
       ValueError: a row has another format, a pair has two different distances, or no sigma can
         be computed.
     """
-    found = {}  # metres by pair
-    for number, row in _rows(file):
-        try:
-            start, end, metres = map(str.strip, row)
-            own = float(metres)
-        except ValueError:
-            if number > 1 or any(map(_is_number, row)):  # the first row may be a header
-                raise ValueError(
-                    f"{file}: line {number} is not from,to,metres; use the file from {URL}"
-                ) from None
-            continue
-        if not 0 <= own < np.inf:
+    by_pair = {}  # metres
+    wrong = f"is not from,to,metres; use the file from {URL}"
+    for number, (start, end, metres) in _read_rows(file, _parse_distance, wrong):
+        if not 0 <= metres < np.inf:
             raise ValueError(
-                f"{file}: line {number} has the distance {metres}; give metres of at least 0"
+                f"{file}: line {number} has the distance {metres:g}; give metres of at least 0"
             )
-        if found.setdefault((start, end), own) != own:
+        before = by_pair.setdefault((start, end), metres)
+        if before != metres:
             raise ValueError(
                 f"{file}: line {number} has another distance from {start} to {end} than a "
-                f"line before, {metres} and {found[start, end]:g}; remove one of the lines"
+                f"line before, {metres:g} and {before:g}; remove one of the lines"
             )
-    named = dict.fromkeys(end for pair in found for end in pair)
+    named = dict.fromkeys(sensor for pair in by_pair for sensor in pair)
     ids = [sensor for sensor in sensors or named if sensor in named]
     index = {sensor: i for i, sensor in enumerate(ids)}
     distances = np.full((len(ids), len(ids)), np.inf)
-    for (start, end), metres in found.items():
+    for (start, end), metres in by_pair.items():
         if start in index and end in index:
             distances[index[start], index[end]] = metres
     return ids, weights_of(distances)
@@ -193,14 +180,46 @@ def weights_of(distances) -> np.ndarray:
     Raises:
       ValueError: there are no distances, or all are equal.
     """
-    known = distances[np.isfinite(distances)]
-    sigma = known.std() if len(known) else 0.0
+    finite = distances[np.isfinite(distances)]
+    sigma = finite.std() if len(finite) else 0.0
     if sigma == 0:
         raise ValueError(
             "data.roads: the distances are all equal or missing; give distances that differ"
         )
-    weights = np.exp(-np.square(distances / sigma))
+    weights = np.exp(-np.square(distances / sigma))  # exp(-(d / sigma)^2)
     return np.where(weights < THRESHOLD, 0.0, weights)
+
+
+def _parse_place(row):
+    *_, sensor, latitude, longitude = row
+    return sensor.strip(), (float(longitude), float(latitude))
+
+
+def _parse_distance(row):
+    start, end, metres = map(str.strip, row)
+    return start, end, float(metres)
+
+
+def _read_rows(file, parse, wrong):
+    """The numbers of the rows of a text file, and what `parse` makes of them.
+
+    The first row may be a header. Of other rows, and of one with a number, `wrong` says what is
+    wrong if `parse` raises a ValueError.
+    """
+    with Path(file).open(newline="", encoding="latin1") as text:
+        try:
+            for number, row in enumerate(csv.reader(text), start=1):
+                try:
+                    parsed = parse(row)
+                except ValueError:
+                    if number > 1 or any(map(_is_number, row)):
+                        raise ValueError(f"{file}: line {number} {wrong}") from None
+                    continue
+                yield number, parsed
+        except csv.Error as error:
+            raise ValueError(
+                f"{file}: the file is no list ({error}); use the file from {URL}"
+            ) from error
 
 
 def _is_number(text):
@@ -211,29 +230,16 @@ def _is_number(text):
     return True
 
 
-def _rows(file):
-    """The numbers and the cells of the rows of a text file."""
-    with Path(file).open(newline="", encoding="latin1") as text:
-        try:
-            yield from enumerate(csv.reader(text), start=1)
-        except csv.Error as error:
-            raise ValueError(
-                f"{file}: the file is no list ({error}); use the file from {URL}"
-            ) from error
-
-
-def _unique(file, ids):
-    """The ids. Raises a ValueError if one occurs twice."""
-    seen = set()
-    for sensor in ids:
-        if sensor in seen:
+def _check_unique(file, ids):
+    for sensor, times in collections.Counter(ids).items():
+        if times > 1:
             raise ValueError(f"{file}: sensor {sensor} is given twice; remove one of them")
-        seen.add(sensor)
-    return ids
 
 
 def _read_ids(file):
     """The sensor ids in a file, separated by commas or lines; None without such a file."""
     if not file.is_file():
         return None
-    return _unique(file, file.read_text("latin1").replace(",", " ").split())
+    ids = file.read_text("latin1").replace(",", " ").split()
+    _check_unique(file, ids)
+    return ids

@@ -26,7 +26,7 @@ class Scaling(NamedTuple):
     inputs: tuple[np.ndarray, np.ndarray]  # offset and scale, each [K, *features] float64
     targets: tuple[np.ndarray, np.ndarray] | None  # each [K, O]; None for labels
 
-    def recorded(self) -> dict:
+    def as_json(self) -> dict:
         """The scaling for results.json: ``kind``, ``clients``, ``inputs`` and ``targets``."""
         parts = {"inputs": self.inputs, "targets": self.targets}
         for name, part in parts.items():
@@ -40,7 +40,7 @@ class Scaling(NamedTuple):
         return self.targets and OwnUnits(tuple(map(tuple, self.targets[1].tolist())))
 
 
-def scaled(name, kind, by, clients, x, y, train, *, labels) -> tuple[list, list, Scaling]:
+def scale_examples(name, kind, by, clients, x, y, train, *, labels):
     """Scales the examples of all clients.
 
     Args:
@@ -54,7 +54,7 @@ def scaled(name, kind, by, clients, x, y, train, *, labels) -> tuple[list, list,
       labels: whether y are labels, which are not scaled.
 
     Returns:
-      Inputs and targets of each client, in float64 where they are scaled, and the scaling.
+      Inputs and targets of each client, in float64 where they are scaled, and the `Scaling`.
 
     Raises:
       ValueError: the inputs are bytes, which client models scale themselves.
@@ -64,19 +64,21 @@ def scaled(name, kind, by, clients, x, y, train, *, labels) -> tuple[list, list,
             f"{name}: data.scale={kind} is not for x of type uint8, which client models scale "
             f"themselves; set --config.data.scale=none, or give x as floats"
         )
-    whose = clients if by == "client" else ()
+    each = by == "client"
+    x, inputs = _scale(kind, x, train, each=each)
+    y, targets = (y, None) if labels else _scale(kind, y, train, each=each)
+    return x, y, Scaling(kind, tuple(clients) if each else (), inputs, targets)
 
-    def fitted(rows):
-        chosen = [np.asarray(r[own], np.float64) for r, own in zip(rows, train, strict=True)]
-        chosen = chosen if whose else [np.concatenate(chosen)]
-        offset, scale = map(np.stack, zip(*(_fit(kind, own) for own in chosen), strict=True))
-        each = range(len(rows)) if whose else [0] * len(rows)
-        moved = [(r - offset[k]) / scale[k] for r, k in zip(rows, each, strict=True)]
-        return moved, (offset, scale)
 
-    x, inputs = fitted(x)
-    y, targets = (y, None) if labels else fitted(y)
-    return x, y, Scaling(kind, tuple(whose), inputs, targets)
+def _scale(kind, rows, train, *, each):
+    """Scales rows of N clients; returns them, and offsets and scales [K, ...], K = 1 or N."""
+    fitted = [np.asarray(r[i], np.float64) for r, i in zip(rows, train, strict=True)]
+    if not each:
+        fitted = [np.concatenate(fitted)]
+    offset, scale = map(np.stack, zip(*(_fit(kind, values) for values in fitted), strict=True))
+    which = range(len(rows)) if each else [0] * len(rows)
+    moved = [(r - offset[k]) / scale[k] for r, k in zip(rows, which, strict=True)]
+    return moved, (offset, scale)
 
 
 def _fit(kind, values):

@@ -103,57 +103,71 @@ def _by_road(network):
 
 def _speeds(rng, network, hours):
     """Speeds [N, T] at `hours` [T] since 1970-01-01, which was a Thursday."""
+    lost = _lost_in_jams(rng, network, hours)
+    free = rng.normal(65, 3, (len(lost), 1))  # [N, 1]
+    hour = hours % 24
+    night = 2.0 * (hour < 5)
+    volume = np.where(_is_weekend(hours // 24), 0.6, 1.0) * np.exp(
+        -np.square((hour - 14) / 6.0)
+    )
+    speeds = (free - night - 3.0 * volume) * (1 - lost)
+    noise = rng.standard_normal(lost.shape).astype(np.float32)
+    memory = 0.7  # autocorrelation of a step
+    for t in range(1, len(hours)):
+        noise[:, t] = memory * noise[:, t - 1] + np.sqrt(1 - memory**2) * noise[:, t]
+    speeds += (1.5 + 6.0 * lost) * noise
+    return np.clip(speeds, 3.0, 75.0).astype(np.float32)
+
+
+def _is_weekend(day):
+    return (day + 3) % 7 >= 5
+
+
+def _lost_in_jams(rng, network, hours):
+    """The shares of their speed that sensors lose in jams: [N, T]."""
     way, along, _ = network
-    sensors, steps = len(way), len(hours)
-    day, hour = np.floor(hours / 24).astype(int), hours % 24
-    weekend = (day + 3) % 7 >= 5
-    lost = np.zeros((sensors, steps), np.float32)  # share of the speed lost in jams
-
-    def jam(members, where, begin, end, depth, reach):
-        """Adds a jam from `begin` to `end` (hours since 1970) at `where` (km).
-
-        `members` are the sensors of a carriageway, `depth` is the largest lost share of the
-        speed, and `reach` (km) is the length over which a jam becomes weaker.
-        """
-        upstream = where - along[members]  # km
-        late = np.maximum(upstream, 0) / WAVE
-        share = depth * np.exp(-np.maximum(upstream, 0) / reach)
-        share = np.where(upstream < -0.3, 0.0, share)
-        low, high = np.searchsorted(hours, [begin - 0.5, end + late.max() + 0.5])
-        if low == high:
-            return
-        now = hours[low:high]
-        on = 1 / (1 + np.exp(-(now - (begin + late)[:, None]) / 0.12))
-        off = 1 / (1 + np.exp((now - (end + late)[:, None]) / 0.18))
-        here = lost[members, low:high]
-        lost[members, low:high] = np.maximum(here, share[:, None] * on * off)
-
-    days = np.unique(day)
+    lost = np.zeros((len(way), len(hours)), np.float32)
+    days = np.unique(np.floor(hours / 24).astype(int))
     for number in np.unique(way):
-        members = np.flatnonzero(way == number)
-        length = along[members].max()
+        sensors = np.flatnonzero(way == number)
+        places, length = along[sensors], along[sensors].max()
+        here = lost[sensors]
         for rush in (8.0, 17.5, 8.0, 17.5):
             # One direction is busy in the morning, the other one in the evening.
             busy = 1.0 if (number % 2 == 0) == (rush < 12) else 0.4
             where, peak = rng.uniform(0.3, 1.0) * length, rush + rng.normal(0, 0.4)
             lasts, reach = rng.uniform(1.5, 3.5), rng.uniform(3.0, 12.0)
-            for d in days:
-                quiet = 0.35 if (d + 3) % 7 >= 5 else 1.0
+            for day in days:
+                quiet = 0.35 if _is_weekend(day) else 1.0
                 depth = np.clip(quiet * busy * rng.normal(0.85, 0.2), 0, 0.9)
-                begin = 24 * d + peak - lasts / 2 + rng.normal(0, 0.25)
-                jam(members, where, begin, begin + lasts * rng.uniform(0.8, 1.2), depth, reach)
-        for _ in range(rng.poisson(len(days) / 7)):
+                begin = 24 * day + peak - lasts / 2 + rng.normal(0, 0.25)
+                end = begin + lasts * rng.uniform(0.8, 1.2)
+                _add_jam(here, hours, where - places, begin, end, depth, reach)
+        for _ in range(rng.poisson(len(days) / 7)):  # accidents
             begin = 24 * days[0] + rng.uniform(0, 24 * len(days))
             where, depth = rng.uniform(0, length), rng.uniform(0.3, 0.8)
-            jam(members, where, begin, begin + rng.uniform(0.3, 1.0), depth, 3.0)
+            end = begin + rng.uniform(0.3, 1.0)
+            _add_jam(here, hours, where - places, begin, end, depth, 3.0)
+        lost[sensors] = here
+    return lost
 
-    free = rng.normal(65, 3, (sensors, 1))
-    night = 2.0 * (hour < 5)
-    volume = np.where(weekend, 0.6, 1.0) * np.exp(-np.square((hour - 14) / 6.0))
-    speeds = (free - night - 3.0 * volume) * (1 - lost)
-    shocks = rng.standard_normal((sensors, steps)).astype(np.float32)
-    memory = 0.7  # autocorrelation of a step
-    for t in range(1, steps):
-        shocks[:, t] = memory * shocks[:, t - 1] + np.sqrt(1 - memory**2) * shocks[:, t]
-    speeds += (1.5 + 6.0 * lost) * shocks
-    return np.clip(speeds, 3.0, 75.0).astype(np.float32)
+
+def _add_jam(lost, hours, upstream, begin, end, depth, reach):
+    """Adds a jam to the shares `lost` [n, T] of the sensors of a carriageway.
+
+    Args:
+      upstream: [n] km from a sensor to the place of the jam, in the direction of travel.
+      begin: hours since 1970, as `end`.
+      depth: largest share that is lost.
+      reach: km over which the jam becomes weaker.
+    """
+    late = np.maximum(upstream, 0) / WAVE  # [n] hours
+    share = depth * np.exp(-np.maximum(upstream, 0) / reach)
+    share = np.where(upstream < -0.3, 0.0, share)
+    low, high = np.searchsorted(hours, [begin - 0.5, end + late.max() + 0.5])
+    if low == high:
+        return
+    now = hours[low:high]
+    on = 1 / (1 + np.exp(-(now - (begin + late)[:, None]) / 0.12))
+    off = 1 / (1 + np.exp((now - (end + late)[:, None]) / 0.18))
+    lost[:, low:high] = np.maximum(lost[:, low:high], share[:, None] * on * off)

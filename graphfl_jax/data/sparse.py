@@ -63,7 +63,7 @@ def sparse_matrix(senders, receivers, weights, diagonal) -> SparseMatrix:
     )
 
 
-def undirected(senders, receivers, size: int) -> SparseMatrix:
+def undirected_matrix(senders, receivers, size: int) -> SparseMatrix:
     """The symmetric matrix of ones where an edge joins two of `size` clients in any direction.
 
     It stores twice as many edges as given; those that are given in both directions leave

@@ -4,10 +4,22 @@ Temperatures are NOAA's nClimDiv (Vose et al., Improved historical temperature a
 time series for U.S. climate divisions, J. Appl. Meteorol. Climatol. 53, 2014), file
 climdiv-tmpcst. States with a common border are joined. The task is that of Xu et al.,
 Graph-Relational Domain Adaptation, ICLR 2022: predict the next six months from six months.
+
+The years are 1895 to 2019 for every release of the file. The protocols are
+
+"years"
+    One example per year, January-June to July-December, 125 per state. Each state is scaled to
+    [0, 1] by its own extremes over all months and years.
+"windows"
+    133 windows of 12 months at stride 1 from 2008 to 2019, six months to the next six. All
+    states are scaled by their common extremes. Neighbouring windows share 11 months, so after a
+    random split the training windows contain most targets of the test windows: scores are far
+    too good as forecasts, and comparable only with each other.
+
+The extremes are taken over all examples, including test examples.
 """
 
 import os
-import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +29,7 @@ from graphfl_jax.data import files, relations, us_states
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, Positions, federate
 from graphfl_jax.data.scaling import Scaling
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.settings import Choice, Switch
 
 FIRST_YEAR, LAST_YEAR = 1895, 2019
@@ -52,29 +65,8 @@ def tpt48(
 ) -> Federation:
     """Loads TPT-48 from NOAA's file, or simulates a climate.
 
-    The years are 1895 to 2019 for every release of the file. The protocols are
-
-    "years"
-        One example per year, January-June to July-December, 125 per state. Each state is scaled
-        to [0, 1] by its own extremes over all months and years.
-    "windows"
-        133 windows of 12 months at stride 1 from 2008 to 2019, six months to the next six. All
-        states are scaled by their common extremes. Neighbouring windows share 11 months, so
-        after a random split the training windows contain most targets of the test windows:
-        scores are far too good as forecasts, and comparable only with each other.
-
-    The extremes are taken over all examples, including test examples.
-
-    Args:
-      root: data folder; files are in root/tpt48.
-      source: "file" reads a file that is there, "real" downloads a missing one if `download`
-        allows it, "simulated" simulates, and "auto" takes the first that is available.
-      path: file to read instead of the newest one in `root`.
-      protocol: "years" or "windows".
-      download: whether to download a missing file from NOAA.
-      val_fraction: share of each client's examples for validation.
-      generator_seed: of simulated data.
-      seed: of the split.
+    The files are in root/tpt48. The source "file" reads a file that is there, and "real"
+    downloads a missing one if `download` allows it.
 
     Returns:
       48 clients, x [6] and y [6] float32 without units.
@@ -85,7 +77,7 @@ def tpt48(
       FileNotFoundError: the file is missing and `source` does not allow simulated data.
     """
     first_year = FIRST_YEAR if protocol == "years" else WINDOWS_FROM
-    file = _find(Path(root), source, path, download)
+    file = _find_file(Path(root), source, path, download)
     if file:
         table = read_table(file, first_year=first_year)
     else:
@@ -97,11 +89,10 @@ def tpt48(
         y=y,
         graph=border_graph(),
         task="regression",
+        outputs=6,
         name="tpt48",
         source="real" if file else "simulated",
-        val_fraction=val_fraction,
-        seed=seed,
-        outputs=6,
+        split=RandomSplit(seed, val_fraction),
     )
     places = [(longitude, latitude) for _, _, latitude, longitude in us_states.STATES]
     positions = Positions(("longitude", "latitude"), np.array(places))
@@ -135,13 +126,13 @@ def read_table(path, *, first_year) -> np.ndarray:
                 f"{path}: line {number}: {us_states.STATES[state - 1][0]} has no value for "
                 f"month {month} of {year}; use a complete release"
             )
-        known = table[state - 1, year - first_year]
-        if np.any(known != months) and not np.isnan(known).any():
+        values = table[state - 1, year - first_year]
+        if np.any(values != months) and not np.isnan(values).any():
             raise ValueError(
                 f"{path}: line {number}: {us_states.STATES[state - 1][0]} has other values of "
                 f"{year} than on a line before; use a complete release"
             )
-        known[:] = months
+        values[:] = months
     absent = np.argwhere(np.isnan(table).any(axis=2))
     if len(absent):
         state, year = absent[0]
@@ -161,11 +152,9 @@ def simulate(generator_seed) -> np.ndarray:
     border graph, has an autocorrelation of 0.25 from month to month, and is larger in winter.
     The constants are rounded values of the real table.
     """
-    latitude = np.array([latitude for _, _, latitude, _ in us_states.STATES])[
-        :, None
-    ]  # [48, 1]
+    latitude = np.array([[latitude] for _, _, latitude, _ in us_states.STATES])  # [48, 1]
     months = (LAST_YEAR + 1 - FIRST_YEAR) * 12
-    # 1 in July and -1 in January; months are counted from 0.
+    # [months], 1 in July and -1 in January; months are counted from 0.
     season = np.cos(2 * np.pi * (np.arange(months) - 6) / 12)
     mean = 52.0 - 1.5 * (latitude - 39.0)
     swing = 22.0 + 0.9 * (latitude - 39.0)
@@ -216,18 +205,18 @@ def _windows(table):
 
 def _scaling(clients, low, high):
     """The scaling of six months of input and of target from extremes [K, 1]."""
-    part = [np.repeat(values, 6, axis=1) for values in (low, high - low)]
-    return Scaling("minmax", clients, tuple(part), tuple(part))
+    part = np.repeat(low, 6, axis=1), np.repeat(high - low, 6, axis=1)  # offset and scale
+    return Scaling("minmax", clients, inputs=part, targets=part)
 
 
-def _find(root, source, path, download):
+def _find_file(root, source, path, download):
     """The file to read, or None if the climate is to be simulated."""
     files.check_path(path, source, reading=_FILES)
     if path:
         return Path(path)
     if source == "simulated":
         return None
-    # The names of releases end in a date of eight digits, so the last by name is the newest.
+    # A release is named by its date of eight digits, so the last by name is the newest.
     file = files.locate(root, f"tpt48/{_FILE}????????")
     why = ""
     if file is None and download and source != "file":
@@ -236,11 +225,11 @@ def _find(root, source, path, download):
         except (OSError, ValueError) as error:
             why = f" (download failed: {error})"
     if file is None:
-        missing = f"tpt48: no file {root / 'tpt48' / _FILE}YYYYMMDD{why}"
-        if source != "auto":
-            raise files.MissingFilesError(f"{missing}; put it there from {_URL}", "simulated")
-        warnings.warn(
-            f"{missing}, so the climate is simulated; put it there from {_URL}", stacklevel=3
+        files.report_missing(
+            f"tpt48: no file {root / 'tpt48' / _FILE}YYYYMMDD{why}",
+            f"put it there from {_URL}",
+            required=source != "auto",
+            stand_in="the climate is simulated",
         )
     return file
 

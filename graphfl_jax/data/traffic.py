@@ -13,7 +13,6 @@ time begins; an example is of 24 rows that follow each other in the file.
 The module `roads` reads the relations.
 """
 
-import warnings
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -54,8 +53,10 @@ METR_LA = Official(
     sensors=207,
     steps=34272,
     roads=roads.RoadFiles(
-        *("adj_mx.pkl", "distances_la_2012.csv", "graph_sensor_ids.txt"),
-        "graph_sensor_locations.csv",
+        matrix="adj_mx.pkl",
+        distances="distances_la_2012.csv",
+        sensors="graph_sensor_ids.txt",
+        places="graph_sensor_locations.csv",
     ),
     first=1_330_560_000 * 10**9,  # 2012-03-01
 )
@@ -65,8 +66,10 @@ PEMS_BAY = Official(
     sensors=325,
     steps=52116,
     roads=roads.RoadFiles(
-        *("adj_mx_bay.pkl", "distances_bay_2017.csv", "graph_sensor_ids_bay.txt"),
-        "graph_sensor_locations_bay.csv",
+        matrix="adj_mx_bay.pkl",
+        distances="distances_bay_2017.csv",
+        sensors="graph_sensor_ids_bay.txt",
+        places="graph_sensor_locations_bay.csv",
     ),
     first=1_483_228_800 * 10**9,  # 2017-01-01
 )
@@ -81,7 +84,15 @@ class Speeds(NamedTuple):
 
 
 def _loader(official: Official):
-    """The loader of an official data set. All have the same settings."""
+    """The loader of an official data set. All have the same settings.
+
+    A loader reads the files in root/FOLDER, or simulates traffic in the official size. It
+    returns one client per sensor, with windows x [24, 2] (standardised speed, hidden in the
+    last 12 steps, and time of day in [0, 1)) and y [12] (standardised speed); units are miles
+    per hour. It raises a FileNotFoundError if a file is missing, and a ValueError, in one line
+    with the file and the sensor, if a file has another format or wrong values, or has fewer
+    sensors or steps than `sensors` and `steps`.
+    """
 
     def load(
         *,
@@ -98,33 +109,14 @@ def _loader(official: Official):
         ] = 0,
         generator_seed: GeneratorSeed = 0,
     ) -> Federation:
-        file = _find(official, Path(root) / official.folder, source, path)
+        folder = Path(root) / official.folder
+        file = _find_series(official, folder, source, path)
         if file is None:
-            return _simulated(official, sensors, steps, generator_seed)
-        return _real(official, Path(root) / official.folder, file, roads, sensors, steps)
+            return _simulate(official, sensors, steps, generator_seed)
+        return _read(official, folder, file, roads, sensors, steps)
 
     load.__name__ = load.__qualname__ = official.name
-    load.__doc__ = f"""Loads {official.series}, or simulates traffic.
-
-    Args:
-      root: data folder; the files are in root/{official.folder}.
-      source: "real", "simulated" in the official size, or "auto", the first available one.
-      path: file of the series to read instead of the official one.
-      roads: file of the relations: the "matrix" of weights, the "distances" by road, or "auto",
-        the first available one.
-      sensors: number of sensors to load, the first of the file; 0 loads all.
-      steps: number of time steps to load, the first of the file; 0 loads all.
-      generator_seed: of simulated data.
-
-    Returns:
-      One client per sensor, windows x [24, 2] (standardised speed, hidden in the last 12 steps,
-      and time of day in [0, 1)) and y [12] (standardised speed); units are miles per hour.
-
-    Raises:
-      FileNotFoundError: a file is missing.
-      ValueError: a file has another format or wrong values, or has fewer sensors or steps than
-        `sensors` and `steps`. One line with the file and the sensor.
-    """
+    load.__doc__ = f"Loads {official.series}, or simulates traffic."
     return load
 
 
@@ -132,9 +124,26 @@ metr_la = _loader(METR_LA)
 pems_bay = _loader(PEMS_BAY)
 
 
-def _real(official, folder, file, source, sensors, steps):
+def _find_series(official, folder, source, path):
+    """The file of the series, or None if traffic is to be simulated."""
+    files.check_path(path, source, reading=("auto", "real"))
+    if source == "simulated":
+        return None
+    file = Path(path) if path else folder / official.series
+    if file.is_file():
+        return file
+    files.report_missing(
+        f"{official.name}: no file {file}",
+        f"put it there from {roads.URL}",
+        required=source == "real",
+        stand_in="traffic is simulated",
+    )
+    return None
+
+
+def _read(official, folder, file, source, sensors, steps):
     speeds = _cut(file, read_speeds(file), sensors, steps)
-    graph = roads.relations_of(
+    graph = roads.read_relations(
         speeds.sensors,
         folder,
         official.roads,
@@ -142,36 +151,35 @@ def _real(official, folder, file, source, sensors, steps):
         series=file,
         complete=len(speeds.sensors) == official.sensors,
     )
-    found, full = speeds.values.shape, (official.sensors, official.steps)
-    extent = f"{found[0]} of {full[0]} sensors, {found[1]} of {full[1]} steps"
     positions = roads.read_positions(folder / official.roads.places, speeds.sensors)
-    extent = "" if found == full else extent
-    federation = _federate(official, file, speeds, graph, "real", extent)
-    return federation._replace(positions=positions)
+    (n, t), whole = speeds.values.shape, (official.sensors, official.steps)
+    extent = f"{n} of {whole[0]} sensors, {t} of {whole[1]} steps" if (n, t) != whole else ""
+    federation = _federate(official, file, speeds, graph, "real")
+    return federation._replace(extent=extent, positions=positions)
 
 
-def _simulated(official, sensors, steps, generator_seed):
+def _simulate(official, sensors, steps, generator_seed):
     sensors, steps = sensors or official.sensors, steps or official.steps
     excess = {"sensors": sensors / official.sensors, "steps": steps / official.steps}
     field = max(excess, key=excess.get)
     # Speeds in float32, and distances between all sensors in float64.
     needed = 4 * sensors * steps + 8 * sensors**2
     check_memory(f"data.{field}={sensors if field == 'sensors' else steps}", needed)
-    drawn = simulated_traffic.simulate(
+    traffic = simulated_traffic.simulate(
         generator_seed,
         sensors=sensors,
         steps=steps,
         first=official.first,
         step=STEP * 60 * 10**9,
     )
-    graph = roads.graph_of(roads.weights_of(drawn.distances))
-    return _federate(official, official.name, Speeds(*drawn[:3]), graph, "simulated", "")
+    graph = roads.graph_of(roads.weights_of(traffic.distances))
+    return _federate(official, official.name, Speeds(*traffic[:3]), graph, "simulated")
 
 
-def _federate(official, file, speeds, graph, source, extent):
+def _federate(official, file, speeds, graph, source):
     """Standardises the speeds and splits their windows; `file` is for error messages."""
     train, val, test = split_sizes(file, len(speeds.times))
-    units = _units(file, speeds.values, train)
+    units = _units_of(file, speeds.values, train)
     speed = standardise(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
     federation = federate_series(
@@ -184,7 +192,6 @@ def _federate(official, file, speeds, graph, source, extent):
         name=official.name,
         source=source,
         units=units,
-        extent=extent,
     )
     return federation._replace(loader_scaling=_scaling(units))
 
@@ -223,10 +230,12 @@ def read_speeds(file) -> Speeds:
       ValueError: the file has another format or does not fit into memory, times are not a
         multiple of five minutes apart, or a sensor has wrong values or no readings.
     """
-    check_memory(f"{file}", _read_frame(file, _declared))
-    columns, items, times, values = _read_frame(file, _arrays)
+    check_memory(f"{file}", _read_frame(file, _declared_bytes))
+    columns, items, times, values = _read_frame(file, _read_arrays)
     order = [items.index(column) for column in columns]
-    return _checked(file, Speeds(columns, times.astype(np.int64), values[:, order].T))
+    speeds = Speeds(columns, times.astype(np.int64), values[:, order].T)
+    _check_speeds(file, speeds)
+    return speeds
 
 
 def _read_frame(file, read):
@@ -247,14 +256,14 @@ def _read_frame(file, read):
         ) from error
 
 
-def _declared(frame):
+def _declared_bytes(frame):
     """Bytes of the arrays of a frame, which are read with 8 bytes per number."""
     return 8 * sum(frame[n].size for n in ("axis0", "axis1", "block0_items", "block0_values"))
 
 
-def _arrays(frame):
+def _read_arrays(frame):
     """The sensors in the frame's order and in that of the values, times [T], values [T, N]."""
-    columns, items = _names(frame["axis0"]), _names(frame["block0_items"])
+    columns, items = _read_names(frame["axis0"]), _read_names(frame["block0_items"])
     kind = frame["axis1"].attrs.get("kind", b"")
     kind = kind.decode() if isinstance(kind, bytes) else str(kind)
     times = np.asarray(frame["axis1"])
@@ -266,12 +275,12 @@ def _arrays(frame):
     return columns, items, times, values
 
 
-def _names(dataset):
+def _read_names(dataset):
     return [n.decode() if isinstance(n, bytes) else str(n) for n in np.asarray(dataset)]
 
 
-def _checked(file, speeds):
-    """Checks times, and that sensors have valid readings; returns the speeds."""
+def _check_speeds(file, speeds):
+    """Checks that times follow each other, and that sensors have valid readings."""
     apart, step = np.diff(speeds.times), STEP * 60 * 10**9
     if (apart <= 0).any():
         row = int(np.argmax(apart <= 0)) + 1
@@ -294,26 +303,24 @@ def _checked(file, speeds):
             )
         if not values.any():
             raise ValueError(f"{file}: sensor {sensor} has no readings; leave it out")
-    return speeds
 
 
 def _cut(file, speeds, sensors, steps):
     """The first `sensors` sensors and `steps` steps; 0 means all."""
-    found = {"sensors": len(speeds.sensors), "steps": len(speeds.times)}
+    counts = {"sensors": len(speeds.sensors), "steps": len(speeds.times)}
     for field, value in {"sensors": sensors, "steps": steps}.items():
-        if value > found[field]:
+        if value > counts[field]:
             raise ValueError(
-                f"data.{field}={value} exceeds the {found[field]} {field} of {file}; set "
-                f"--config.data.{field} to {found[field]} or less, or to 0 for all"
+                f"data.{field}={value} exceeds the {counts[field]} {field} of {file}; set "
+                f"--config.data.{field} to {counts[field]} or less, or to 0 for all"
             )
-    sensors, steps = sensors or found["sensors"], steps or found["steps"]
-    cut = Speeds(
-        speeds.sensors[:sensors], speeds.times[:steps], speeds.values[:sensors, :steps]
-    )
-    return _checked(file, cut)
+    n, t = sensors or counts["sensors"], steps or counts["steps"]
+    cut = Speeds(speeds.sensors[:n], speeds.times[:t], speeds.values[:n, :t])
+    _check_speeds(file, cut)
+    return cut
 
 
-def _units(file, values, train):
+def _units_of(file, values, train):
     """Mean and standard deviation of the training inputs of all sensors, from values [N, T].
 
     Inputs overlap. A step that is in k inputs has weight k, up to 12.
@@ -329,18 +336,3 @@ def _units(file, values, train):
     # The values in float32 precision, in which the speeds are standardised.
     mean, std = float(np.float32(mean)), float(np.float32(std))
     return Units(name="mph", mean=mean, std=std, step=STEP, missing=0.0)
-
-
-def _find(official, folder, source, path):
-    """The file of the series, or None if traffic is to be simulated."""
-    files.check_path(path, source, reading=("auto", "real"))
-    if source == "simulated":
-        return None
-    file = Path(path) if path else folder / official.series
-    if file.is_file():
-        return file
-    missing, remedy = f"{official.name}: no file {file}", f"put it there from {roads.URL}"
-    if source == "real":
-        raise files.MissingFilesError(f"{missing}; {remedy}", "simulated")
-    warnings.warn(f"{missing}, so traffic is simulated; {remedy}", stacklevel=3)
-    return None

@@ -105,7 +105,7 @@ VA WV
 def _borders():
     index = {postal: i for i, (_, postal, *_) in enumerate(STATES)}
     rows = [line.split() for line in _BORDERS.strip().splitlines()]
-    return tuple((index[state], index[other]) for state, *others in rows for other in others)
+    return tuple((index[state], index[next_to]) for state, *near in rows for next_to in near)
 
 
 BORDERS = _borders()  # 105 pairs of indices into STATES; each border is listed once

@@ -105,7 +105,7 @@ def architecture_ghn(
             """All nodes [n, E] after the graph network, and the type of each."""
             graph = jraph.batch_np([graph_of(layers, kinds, ghn_edges) for layers in several])
             # [receivers, senders]: a product adds in the same order on all devices.
-            edges = relations.dense(graph)
+            edges = relations.weight_matrix(graph)
             nodes = jnp.asarray(graph.nodes)
 
             def step(nodes, own):

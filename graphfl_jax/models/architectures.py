@@ -109,8 +109,8 @@ def _factory(draw, *, size=3, stride=1):
 
 # (inputs, outputs, task, width, lowering) -> ClientModel, all by name, with an architecture.
 ARCHITECTURES: dict[str, Callable[..., ClientModel]] = (
-    {f"arch{i}": _factory(_residual(*stages)) for i, stages in STAGES.items()}
-    | {f"chest{i}": _factory(_residual(*own), size=7, stride=2) for i, own in STAGES.items()}
+    {f"arch{i}": _factory(_residual(*STAGES[i])) for i in STAGES}
+    | {f"chest{i}": _factory(_residual(*STAGES[i]), size=7, stride=2) for i in STAGES}
     | {f"hybrid{i}": _factory(_hybrid(stages)) for i, stages in CONCATENATED.items()}
     | {f"plain{count}": _factory(_plain(count)) for count in PLAIN}
 )
@@ -129,7 +129,7 @@ class Names(Collection):
         return len(ARCHITECTURES)
 
 
-def dealt_out(names: Sequence[str], clients: int, *, field: str, who: str) -> list[str]:
+def deal_out(names: Sequence[str], clients: int, *, field: str, who: str) -> list[str]:
     """The architecture of each client: names that differ are assigned in turn.
 
     Args:
@@ -179,7 +179,7 @@ def architectures(
     With ``width=64``, images with 3 channels and 10 outputs, arch0 to arch3 have 11,000,138,
     4,729,418, 4,803,402 and 9,450,058 parameters. Kernels start as in `images.Conv`, the head
     as PyTorch's ``Linear``. Bytes are scaled to -1 to 1. Statistics of the batch normalisation
-    are those of `batch_normalised`.
+    are those of `model_with_batch_norm`.
 
     Raises:
       ValueError: no architecture is named, one does not describe its layers, the width is not
@@ -189,26 +189,24 @@ def architectures(
         raise ValueError(
             f"model.architectures is empty; choose from {', '.join(ARCHITECTURES)}"
         )
-    made = {}
-    for name in architectures:
-        if name in made:
-            continue
+    models = {}
+    for name in dict.fromkeys(architectures):
         base, _, divisor = name.partition("/")
-        own_width, rest = divmod(width, int(divisor or 1))
-        if rest:
+        channels, remainder = divmod(width, int(divisor or 1))
+        if remainder:
             raise ValueError(
                 f"model.architectures={','.join(architectures)}: {name!r} divides "
                 f"model.width={width}, which gives no whole number; set --config.model.width "
                 f"to a multiple of {divisor}"
             )
         model = ARCHITECTURES[base](
-            inputs=inputs, outputs=outputs, task=task, width=own_width, lowering=lowering
+            inputs=inputs, outputs=outputs, task=task, width=channels, lowering=lowering
         )
         if model.architecture is None:
             raise ValueError(
                 f"model.architectures={','.join(architectures)}: {name!r} does not describe "
                 f"its layers; give its ClientModel an architecture"
             )
-        own = model.architecture._replace(name=name)
-        made[name] = dataclasses.replace(model, architecture=own)
-    return tuple(made[name] for name in architectures)
+        architecture = model.architecture._replace(name=name)
+        models[name] = dataclasses.replace(model, architecture=architecture)
+    return tuple(models[name] for name in architectures)

@@ -14,15 +14,14 @@ import itertools
 import math
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from graphfl_jax.architecture import Architecture, Node
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.convolutions import Lowering, convolve
-from graphfl_jax.models.images import Augment, augmented, columns, halved, per_channel
-from graphfl_jax.models.layers import dense, scaled, uniform_within
-from graphfl_jax.models.micro_batches import MicroBatched
+from graphfl_jax.models.images import Augment, augment_images, columns, halve, per_channel
+from graphfl_jax.models.layers import dense, init_parts, scale_bytes, uniform_within
+from graphfl_jax.models.objectives import MicroBatched
 
 
 class Convolution(nn.Module):
@@ -42,7 +41,7 @@ class Convolution(nn.Module):
         kernel = self.param("kernel", init, (self.size, self.size, len(x), self.features))
         bias = self.param("bias", init, (self.features,))
         x = convolve(x, kernel, padding=self.padding, lowering=self.lowering)
-        return halved(nn.relu(x + per_channel(bias)))
+        return halve(nn.relu(x + per_channel(bias)))
 
 
 class Dense(nn.Module):
@@ -70,7 +69,7 @@ class Body(nn.Module):
 
     @nn.compact
     def __call__(self, images):
-        x = columns(scaled(images))
+        x = columns(scale_bytes(images))
         for i, (channels, padding) in enumerate(zip(self.channels, self.paddings, strict=True)):
             name = f"conv{i + 1}"
             x = Convolution(channels, self.size, padding, self.lowering, name=name)(x)
@@ -161,11 +160,7 @@ def _network(name, body, inputs, outputs, task, augment):
     head = dense(outputs, features)
 
     def init(key):
-        key_body, key_head = jax.random.split(key)
-        return {
-            "body": body.init(key_body, jnp.zeros((1, *inputs)))["params"],
-            "head": head.init(key_head, jnp.zeros((1, features)))["params"],
-        }
+        return init_parts(key, body, head, jnp.zeros((1, *inputs)), features=features)
 
     def apply_body(params, x):
         return body.apply({"params": params}, x)
@@ -174,7 +169,8 @@ def _network(name, body, inputs, outputs, task, augment):
         return head.apply({"params": params}, features)
 
     def train_forward(params, batch, key):
-        return apply_head(params["head"], apply_body(params["body"], augmented(batch.x, key)))
+        images = augment_images(batch.x, key)
+        return apply_head(params["head"], apply_body(params["body"], images))
 
     return MicroBatched(
         init=init,

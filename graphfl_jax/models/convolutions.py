@@ -65,14 +65,17 @@ def convolve(x, kernel, *, padding: int, lowering: str, stride: int = 1):
         lowering = "winograd" if gains else "im2col"
     if lowering == "xla":
         return jax.lax.conv_general_dilated(
-            *(x, kernel, (stride, stride), [(padding, padding)] * 2),
+            x,
+            kernel,
+            window_strides=(stride, stride),
+            padding=[(padding, padding), (padding, padding)],
             dimension_numbers=("CHWN", "HWIO", "CHWN"),
         )
-    x = jnp.pad(x, ((0, 0), *[(padding, padding)] * 2, (0, 0)))
+    x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
     if lowering == "winograd" and stride == 1 and 1 < size <= LARGEST:
-        return filtered(x, kernel)
+        return filter_rows(x, kernel)
     # [k C, padded H, W', B]: for each output column, the inputs of one kernel row
-    parts = shifted(jnp.concatenate(shifted(x, 2, size, stride)), 1, size, stride)
+    parts = windows(jnp.concatenate(windows(x, 2, size, stride)), 1, size, stride)
     height, width = parts[0].shape[1:3]
     if lowering in ("im2col", "winograd"):
         product = kernel.reshape(-1, features).T @ jnp.concatenate(parts).reshape(
@@ -99,7 +102,7 @@ def transforms(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return first(TILE), first(size), np.linalg.inv(matrix).T
 
 
-def filtered(x, kernel):
+def filter_rows(x, kernel):
     """A convolution without padding: x [C, H, W, B] and kernel [k, k, C, F] -> [F, H', W', B].
 
     `k` is at most `LARGEST`.
@@ -110,22 +113,22 @@ def filtered(x, kernel):
     points = len(g)
     tiles = -(-width // TILE)
     x = jnp.pad(x, ((0, 0), (0, 0), (0, tiles * TILE - width), (0, 0)))
-    inputs = jnp.stack(shifted(x, 2, points, TILE))  # [n, C, H, tiles, B]
-    inputs = (b_transposed @ inputs.reshape(points, -1)).reshape(inputs.shape)
-    inputs = jnp.concatenate(shifted(inputs, 2, size, 1), axis=1)  # [n, k C, H', tiles, B]
-    rows = jnp.einsum("nj,hjcf->nhcf", g, kernel)
+    inputs = jnp.stack(windows(x, 2, points, TILE))  # d [n, C, H, tiles, B]
+    inputs = (b_transposed @ inputs.reshape(points, -1)).reshape(inputs.shape)  # B^T d
+    inputs = jnp.concatenate(windows(inputs, 2, size, 1), axis=1)  # [n, k C, H', tiles, B]
+    rows = jnp.einsum("nj,hjcf->nhcf", g, kernel)  # G g
     products = jnp.einsum(
         "nkf,nkp->nfp",
         rows.reshape(points, size * channels, features),
         inputs.reshape(points, size * channels, -1),
     )
-    outputs = a.T @ products.reshape(points, -1)
+    outputs = a.T @ products.reshape(points, -1)  # y [m, F H' tiles B]
     outputs = outputs.reshape(TILE, features, height, tiles, -1)
     outputs = jnp.moveaxis(outputs, 0, 3).reshape(features, height, tiles * TILE, -1)
     return outputs[:, :, :width]
 
 
-def shifted(x, axis: int, size: int, stride: int) -> list:
+def windows(x, axis: int, size: int, stride: int) -> list:
     """Sliding windows along an axis: a list of `size` arrays, the k-th items of all windows."""
     reach = (x.shape[axis] - size) // stride * stride + 1
     return [

@@ -13,7 +13,7 @@ from flax.errors import InvalidRngError
 
 from graphfl_jax.architecture import Architecture
 from graphfl_jax.core import Array, ClientModel, Task
-from graphfl_jax.models.layers import scaled
+from graphfl_jax.models.layers import scale_bytes
 
 
 class Pure(NamedTuple):
@@ -67,9 +67,9 @@ def client_model(
         return {"body": whole.init(key_body), "head": last.init(key_head)}
 
     def apply_body(params, x):
-        x, types = scaled(x), [leaf.dtype for leaf in jax.tree.leaves(params)]
+        x, types = scale_bytes(x), [leaf.dtype for leaf in jax.tree.leaves(params)]
         if types and jnp.issubdtype(x.dtype, jnp.floating):
-            x = x.astype(types[0])  # of the parameters in training, see `precision`
+            x = x.astype(types[0])  # of the parameters in training, see `objectives`
         return whole.apply(params, x)
 
     return ClientModel(
@@ -108,10 +108,10 @@ def _pure(part, module, inputs):
     except _Refused as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # whatever the user's module raises
-        shown = " ".join(str(error).split())
+        why = " ".join(str(error).split())
         raise ValueError(
             f"{part}={name} cannot be applied to inputs of shape {examples.shape} "
-            f"({type(error).__name__}: {shown}); correct the module"
+            f"({type(error).__name__}: {why}); correct the module"
         ) from error
     return Pure(init, apply, outputs.shape[1:])
 
@@ -152,9 +152,9 @@ def _stateful(part, name, what):
 def _linen(part, module, examples):
     """`init` and `apply` of a Linen module that has parameters only."""
     variables = jax.eval_shape(module.init, jax.random.key(0), examples)
-    others = sorted(variables.keys() - {"params"})
-    if others:
-        raise _stateful(part, _name(module), f"the collection {', '.join(others)}")
+    collections = sorted(variables.keys() - {"params"})
+    if collections:
+        raise _stateful(part, _name(module), f"the collection {', '.join(collections)}")
 
     def init(key):
         return module.init(key, examples).get("params", {})
@@ -178,22 +178,22 @@ def _nnx(part, make):
             raise _not_a_module(part, module)
         return nnx.split(module, nnx.Param, ...)
 
-    like, others = jax.eval_shape(lambda key: split(key)[1:], jax.random.key(0))
-    names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(others)]
+    like, state = jax.eval_shape(lambda key: split(key)[1:], jax.random.key(0))
+    names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(state)]
     if names:
         raise _stateful(part, _name(make), f"the state {', '.join(names)}")
     paths = [path for path, _ in nnx.to_flat_state(like)]
 
     def init(key):
         params = nnx.to_flat_state(split(key)[1])
-        named = {tuple(map(str, path)): param[...] for path, param in params}
-        return traverse_util.unflatten_dict(named)
+        leaves = {tuple(map(str, path)): param[...] for path, param in params}
+        return traverse_util.unflatten_dict(leaves)
 
     def apply(params, x):
-        named = traverse_util.flatten_dict(params)
-        own = [(path, nnx.Param(named[tuple(map(str, path))])) for path in paths]
+        leaves = traverse_util.flatten_dict(params)
+        state = [(path, nnx.Param(leaves[tuple(map(str, path))])) for path in paths]
         # Made anew, since its attributes can be traced settings. The weights are not computed.
         definition, *_ = split(jax.random.key(0))
-        return nnx.merge(definition, nnx.from_flat_state(own))(x)
+        return nnx.merge(definition, nnx.from_flat_state(state))(x)
 
     return init, apply

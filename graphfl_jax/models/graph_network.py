@@ -10,7 +10,6 @@ a node "add" can state it.
 from typing import NamedTuple
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from graphfl_jax.architecture import (
@@ -20,13 +19,13 @@ from graphfl_jax.architecture import (
     Node,
     check_graph,
     layer_of,
-    named,
+    name_of,
     refuse,
 )
 from graphfl_jax.core import Task
-from graphfl_jax.models.batch_statistics import batch_normalised
+from graphfl_jax.models.batch_statistics import model_with_batch_norm
 from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool
-from graphfl_jax.models.layers import dense, scaled
+from graphfl_jax.models.layers import scale_bytes
 
 
 class Graph(NamedTuple):
@@ -69,44 +68,49 @@ class GraphNetwork(nn.Module):
     @nn.compact
     def __call__(self, images, count):
         architecture, pooled = self.graph
-        values = [columns(scaled(images))]
+        values = [columns(scale_bytes(images))]
         for number, node in list(enumerate(architecture.nodes))[1:-1]:
             *senders, main = architecture.senders(number)
             x = values[main]
             if node.type not in JOINS:
                 layer, (_, name) = layer_of(node.type), node.params
-                x = NormalisedConv(
-                    *(layer.outputs, layer.size, layer.stride, self.lowering), name=name
-                )(x, count)
-            shortcuts = [subsampled(values[sender], x) for sender in senders]
+                conv = NormalisedConv(
+                    layer.outputs,
+                    layer.size,
+                    layer.stride,
+                    self.lowering,
+                    name=name,
+                )
+                x = conv(x, count)
+            shortcuts = [subsample(values[sender], x) for sender in senders]
             for sender, shortcut in zip(senders, shortcuts, strict=True):
                 if shortcut.shape[1:] != x.shape[1:]:
-                    (_, *given, _), (_, *like, _) = values[sender].shape, x.shape
+                    (_, *before, _), (_, *after, _) = values[sender].shape, x.shape
                     refuse(
                         architecture,
-                        f"{named(architecture, sender)} gives images of {given} pixels, and "
-                        f"{named(architecture, number)} of {like}",
+                        f"{name_of(architecture, sender)} gives images of {before} pixels, and "
+                        f"{name_of(architecture, number)} of {after}",
                         "leave the edge out, or begin it at a layer with larger images",
                     )
             if node.type == "concat":
                 x = jnp.concatenate([*shortcuts, x])
             else:
-                x = sum((widened(shortcut, x) for shortcut in shortcuts), x)
-            receivers = architecture.receivers(number)
-            if any(architecture.nodes[one].type not in JOINS for one in receivers):
+                x = sum((widen(shortcut, x) for shortcut in shortcuts), x)
+            receivers = [architecture.nodes[i] for i in architecture.receivers(number)]
+            if any(receiver.type not in JOINS for receiver in receivers):
                 x = nn.relu(x)
             values.append(max_pool(x) if number in pooled else x)
         (last,) = architecture.senders(len(architecture.nodes) - 1)
         return jnp.mean(values[last], axis=(1, 2)).T
 
 
-def subsampled(x, like):
+def subsample(x, like):
     """Every n-th row and column of x [C, H, W, B], for the height and width of `like`."""
     down, across = (-(-x.shape[axis] // like.shape[axis]) for axis in (1, 2))
     return x[:, ::down, ::across]
 
 
-def widened(x, like):
+def widen(x, like):
     """x [C, H, W, B] with as many channels as `like`; those that are added are zero."""
     return jnp.pad(x, [(0, len(like) - len(x)), (0, 0), (0, 0), (0, 0)])
 
@@ -176,17 +180,14 @@ def graph_model(graph: Graph, *, inputs: tuple[int, ...], task: Task, lowering: 
     check_graph(graph.architecture)
     _check_network(graph.architecture)
     layer = layer_of(graph.architecture.nodes[-1].type)
-    body, head = GraphNetwork(graph, lowering), dense(layer.outputs, layer.inputs)
-
-    def init(key):
-        key_body, key_head = jax.random.split(key)
-        image = jnp.zeros((1, *inputs), jnp.uint8)
-        return {
-            "body": body.init(key_body, image, jnp.int32(1))["params"],
-            "head": head.init(key_head, jnp.zeros((1, layer.inputs)))["params"],
-        }
-
-    return batch_normalised(body, head, init=init, task=task, architecture=graph.architecture)
+    return model_with_batch_norm(
+        GraphNetwork(graph, lowering),
+        inputs=inputs,
+        features=layer.inputs,
+        outputs=layer.outputs,
+        task=task,
+        architecture=graph.architecture,
+    )
 
 
 def _check_network(architecture):
@@ -195,11 +196,13 @@ def _check_network(architecture):
     for number, node in enumerate(architecture.nodes[:last]):
         if isinstance(layer_of(node.type), Linear):
             refuse(
-                *(architecture, f"{named(architecture, number)} is not the head"),
+                architecture,
+                f"{name_of(architecture, number)} is not the head",
                 "before the head, a network of a graph has convolutions and joins only",
             )
     if len(architecture.senders(last)) > 1:
         refuse(
-            *(architecture, f"{named(architecture, last)} has several inputs"),
+            architecture,
+            f"{name_of(architecture, last)} has several inputs",
             "join them by add or concat",
         )

@@ -60,7 +60,7 @@ def next_state(cell: dict[str, Array], h: Array, x: Array) -> Array:
     gates = jax.nn.sigmoid(from_input[: 2 * hidden] + from_state[: 2 * hidden])
     r, z = gates[:hidden], gates[hidden:]
     n = jnp.tanh(from_input[2 * hidden :] + r * from_state[2 * hidden :])
-    return n + z * (h - n)
+    return n + z * (h - n)  # (1 - z) n + z h
 
 
 class Encoder(nn.Module):
@@ -82,15 +82,15 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """Forecasts [B, T] from a state [B, H], the last value [B] and known features [B, T, F]."""
+    """Forecasts [B, T] from a state [B, H], the last value [B] and features ahead [B, T, F]."""
 
     hidden: int
 
     @nn.compact
-    def __call__(self, h: Array, last: Array, known: Array, truth=None, use_truth=None):
+    def __call__(self, h: Array, last: Array, ahead: Array, truth=None, use_truth=None):
         """Where `use_truth` [B, T] is true, a step reads the true previous value instead of the
         forecast one; `truth` [B, T] holds the true values."""
-        cell = Cell(1 + known.shape[-1], self.hidden)()
+        cell = Cell(1 + ahead.shape[-1], self.hidden)()
         init = uniform_within(self.hidden**-0.5)
         kernel, bias = self.param("kernel", init, (self.hidden,)), self.param("bias", init, ())
 
@@ -98,7 +98,8 @@ class Decoder(nn.Module):
             h, value = carry
             features, forced = inputs
             if forced is not None:
-                value = jnp.where(forced[1], forced[0], value)
+                true_value, is_forced = forced
+                value = jnp.where(is_forced, true_value, value)
             h = next_state(cell, h, jnp.concatenate([value[None], features]))
             value = kernel @ h + bias
             return (h, value), value
@@ -107,7 +108,7 @@ class Decoder(nn.Module):
         if truth is not None:
             previous = jnp.concatenate([last[:, None], truth[:, :-1]], axis=1)
             forced = (previous.T, use_truth.T)
-        steps = (jnp.transpose(known, (1, 2, 0)), forced)  # [T, F, B]
+        steps = (jnp.transpose(ahead, (1, 2, 0)), forced)  # [T, F, B]
         _, values = jax.lax.scan(step, (h.T, last), steps, unroll=UNROLL)
         return values.T
 
@@ -155,8 +156,8 @@ def gru(
 
     def body(params, x):
         h = encoder.apply({"params": params}, x[:, :past])
-        known = x[:, past:, 1:].reshape(x.shape[0], outputs * (inputs[1] - 1))
-        return jnp.concatenate([h, x[:, past - 1, :1], known], axis=1)
+        ahead = x[:, past:, 1:].reshape(x.shape[0], outputs * (inputs[1] - 1))
+        return jnp.concatenate([h, x[:, past - 1, :1], ahead], axis=1)
 
     def head(params, features):
         return decoder.apply({"params": params}, *_split_features(features, width, outputs))
@@ -202,7 +203,7 @@ def gru_sampled(
 
 
 def _split_features(features, hidden, future):
-    """The decoder's inputs: h [B, H], the last value [B] and known features [B, T, F']."""
+    """The decoder's inputs: h [B, H], the last value [B] and features ahead [B, T, F']."""
     batch, size = features.shape
-    known = features[:, hidden + 1 :].reshape(batch, future, (size - hidden - 1) // future)
-    return features[:, :hidden], features[:, hidden], known
+    ahead = features[:, hidden + 1 :].reshape(batch, future, (size - hidden - 1) // future)
+    return features[:, :hidden], features[:, hidden], ahead

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.nn.initializers import variance_scaling
 
-from graphfl_jax.models.convolutions import convolve, shifted
+from graphfl_jax.models.convolutions import convolve, windows
 from graphfl_jax.settings import Switch
 
 Augment = Annotated[
@@ -23,7 +23,7 @@ def columns(images):
     return jnp.moveaxis(images, (0, 3), (3, 0))
 
 
-def augmented(images, key):
+def augment_images(images, key):
     """Images [B, H, W, C], each moved at random, and mirrored with probability 1/2.
 
     An image is cropped out of itself with 4 zeros added on each side, as is common for CIFAR
@@ -63,7 +63,11 @@ class Conv(nn.Module):
             (self.size, self.size, len(x), self.features),
         )
         return convolve(
-            *(x, kernel), padding=self.padding, lowering=self.lowering, stride=self.stride
+            x,
+            kernel,
+            padding=self.padding,
+            lowering=self.lowering,
+            stride=self.stride,
         )
 
 
@@ -100,7 +104,7 @@ class BatchNorm(nn.Module):
         return ((x - per_channel(mean)) * per_channel(factor) + per_channel(bias)).astype(dtype)
 
 
-def halved(x):
+def halve(x):
     """Max pooling, window 2 x 2, stride 2, of [C, H, W, B]; drops a last odd row or column."""
     height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
     x = jnp.maximum(x[:, 0:height:2], x[:, 1:height:2])
@@ -115,12 +119,11 @@ def max_pool(x):
     """
     for axis in (2, 1):
         padding = [(1, 1) if a == axis else (0, 0) for a in range(4)]
-        first, *rest = shifted(jnp.pad(x, padding, constant_values=-jnp.inf), axis, 3, 2)
-        for other in rest:
-            # Comparisons with NaN are false, so a NaN in `other` is taken and one in `first`
-            # must be kept explicitly.
-            first = jnp.where((first >= other) | jnp.isnan(first), first, other)
-        x = first
+        x, *later = windows(jnp.pad(x, padding, constant_values=-jnp.inf), axis, 3, 2)
+        for values in later:
+            # Comparisons with NaN are false, so a NaN in `values` is taken and one in `x` must
+            # be kept explicitly.
+            x = jnp.where((x >= values) | jnp.isnan(x), x, values)
     return x
 
 

@@ -36,7 +36,24 @@ def uniform_within(bound: float):
     return init
 
 
-def scaled(images):
+def init_parts(key, body: nn.Module, head: nn.Module, *example, features: int) -> dict:
+    """The parameters of a client model.
+
+    Args:
+      key: of the draws.
+      body: (*example) -> features [1, F].
+      head: features [B, F] -> outputs.
+      example: what the body gets for one example.
+      features: F.
+    """
+    key_body, key_head = jax.random.split(key)
+    return {
+        "body": body.init(key_body, *example)["params"],
+        "head": head.init(key_head, jnp.zeros((1, features)))["params"],
+    }
+
+
+def scale_bytes(images):
     """Bytes from 0 to 255 as floats from -1 to 1; floats as they are."""
     if images.dtype == jnp.uint8:
         return images.astype(jnp.float32) / 127.5 - 1.0

@@ -4,12 +4,11 @@ import itertools
 import math
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 
 from graphfl_jax.architecture import Architecture, Node
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.layers import Hidden, dense, scaled
+from graphfl_jax.models.layers import Hidden, dense, init_parts, scale_bytes
 
 # Parameters of the clients that a core trains at once. More do not fit into its cache: 1,000
 # perceptrons of TPT-48 at once take 1.4 times as long as 20 at once, and 40 of width 256 in
@@ -53,25 +52,24 @@ def mlp(
     features = math.prod(inputs)
     pairs = tuple(itertools.pairwise((features, *hidden, outputs)))
     size = sum((fan_in + 1) * fan_out for fan_in, fan_out in pairs)
-    paths = [*(("body", f"Dense_{i}") for i in range(len(hidden))), ("head",)]
+    paths = [("body", f"Dense_{i}") for i in range(len(hidden))] + [("head",)]
     layers = [
         Node(f"linear{fan_in}_{fan_out}", path)
         for (fan_in, fan_out), path in zip(pairs, paths, strict=True)
     ]
 
     def init(key):
-        key_body, key_head = jax.random.split(key)
-        return {
-            "body": body.init(key_body, jnp.zeros((1, features)))["params"],
-            "head": head.init(key_head, jnp.zeros((1, hidden[-1])))["params"],
-        }
+        return init_parts(key, body, head, jnp.zeros((1, features)), features=hidden[-1])
 
     def apply(params, x):
         return _columns(params, x.T).T
 
+    def apply_body(params, x):
+        return nn.relu(apply(params, scale_bytes(x).reshape(x.shape[0], features)))
+
     return ClientModel(
         init=init,
-        body=lambda params, x: nn.relu(apply(params, scaled(x).reshape(x.shape[0], features))),
+        body=apply_body,
         head=apply,
         task=task,
         at_once=max(1, PARAMETERS_AT_ONCE // size),

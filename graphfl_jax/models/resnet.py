@@ -3,6 +3,7 @@
 The architecture, the initialisation and the names of pretrained weights are torchvision's.
 """
 
+import dataclasses
 import functools
 from typing import Annotated
 
@@ -13,10 +14,9 @@ import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from graphfl_jax.core import ClientModel, Task
-from graphfl_jax.models.batch_statistics import batch_normalised
+from graphfl_jax.models.batch_statistics import model_with_batch_norm
 from graphfl_jax.models.convolutions import Lowering
 from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool, per_channel
-from graphfl_jax.models.layers import dense
 from graphfl_jax.models.pretrained import read_tensors
 from graphfl_jax.settings import Integer, Text
 
@@ -90,7 +90,7 @@ def resnet18(
     11,178,564 for 4. In the body, a batch normalisation holds "scale" and "bias", and a
     convolution holds "kernel".
 
-    Statistics of the batch normalisation are those of `batch_normalised`.
+    Statistics of the batch normalisation are those of `model_with_batch_norm`.
 
     Args:
       weights: a file with torchvision's names. All clients start from its body, and from its
@@ -105,24 +105,21 @@ def resnet18(
             f"model.name='resnet18' takes images of shape [H, W, 3], but examples have shape "
             f"{list(inputs)}; set --config.model.name=mlp, or choose image data"
         )
-    body, head = ResNet18(width, lowering), dense(outputs, 8 * width)
-
-    def random(key):
-        key_body, key_head = jax.random.split(key)
-        image = jnp.zeros((1, 32, 32, 3), jnp.uint8)  # any size: no parameter depends on it
-        return {
-            "body": body.init(key_body, image, jnp.int32(1))["params"],
-            "head": head.init(key_head, jnp.zeros((1, 8 * width)))["params"],
-        }
-
-    pretrained = (
-        load_weights(weights, jax.eval_shape(random, jax.random.key(0))) if weights else {}
+    model = model_with_batch_norm(
+        ResNet18(width, lowering),
+        inputs=inputs,
+        features=8 * width,
+        outputs=outputs,
+        task=task,
     )
+    if not weights:
+        return model
+    pretrained = load_weights(weights, jax.eval_shape(model.init, jax.random.key(0)))
 
     def init(key):
-        return random(key) | jax.tree.map(jnp.asarray, pretrained)
+        return model.init(key) | jax.tree.map(jnp.asarray, pretrained)
 
-    return batch_normalised(body, head, init=init, task=task)
+    return dataclasses.replace(model, init=init)
 
 
 def load_weights(path: str, shapes) -> dict:
@@ -162,8 +159,8 @@ def load_weights(path: str, shapes) -> dict:
             refuse(f"{name} has shape {list(tensor.shape)} and not {list(expected)}")
         return from_torch(tensor)
 
-    flat = flatten_dict(shapes["body"])
-    body = unflatten_dict({keys: take(keys, leaf) for keys, leaf in flat.items()})
+    leaves = flatten_dict(shapes["body"])
+    body = unflatten_dict({keys: take(keys, leaf) for keys, leaf in leaves.items()})
     head = {"kernel": tensors.pop("fc.weight", None), "bias": tensors.pop("fc.bias", None)}
     if tensors:
         refuse(f"{min(tensors)} is unknown")

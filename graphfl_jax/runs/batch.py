@@ -324,7 +324,7 @@ def _stacked(data):
     if len(data) == 1:
         return data[0]
     edges = max(len(one.graph.senders) for one in data)
-    data = [one._replace(graph=relations.padded(one.graph, edges)) for one in data]
+    data = [one._replace(graph=relations.pad_edges(one.graph, edges)) for one in data]
     own = [one._replace(shared={}) for one in data]
     shared = jax.tree.map(functools.partial(_padded, 0), *(one.shared for one in data))
     return jax.tree.map(functools.partial(_padded, 1), *own)._replace(shared=shared)

@@ -14,7 +14,7 @@ from graphfl_jax import tree
 from graphfl_jax.build import assemble
 from graphfl_jax.configs.values import changed, configuration, recorded
 from graphfl_jax.core import Params, Predictor
-from graphfl_jax.data.federation import finite
+from graphfl_jax.data.federation import check_finite
 from graphfl_jax.devices import filled
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import models
@@ -251,11 +251,11 @@ class Fleet:
             raise ValueError(f"x has type {x.dtype}, and the models take uint8; give bytes")
         if model["type"] != "uint8":
             x = x.astype(np.float64)
-        finite("predict", "x", client, x)
+        check_finite("predict", "x", client, x)
         moved = self._scale(client, "inputs")
         if moved is not None:
             x = (x - moved[0]) / moved[1]
-        return finite("predict", "x", client, x)
+        return check_finite("predict", "x", client, x)
 
     def _unscale(self, client, outputs):
         moved = self._scale(client, "targets")

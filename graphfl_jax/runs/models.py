@@ -103,7 +103,7 @@ def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[st
             "labels": list(federation.labels),
         },
         "dataset": {"name": federation.name, "source": federation.source},
-        "scaling": scaling and scaling.recorded(),
+        "scaling": scaling and scaling.as_json(),
         "clients": list(federation.clients),
         "new_clients": federation.new_clients,
         "data": _shapes(federation.data),

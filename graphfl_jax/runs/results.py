@@ -78,7 +78,7 @@ def results_of(
         "metrics": scored["metrics"],
         "errors": scored["errors"],
         "labels": scored["labels"],
-        "scaling": federation.scaling and federation.scaling.recorded(),
+        "scaling": federation.scaling and federation.scaling.as_json(),
         "new_clients": None if final is None else course.new_clients,
         "attack": attack,
         "defence": config.defence.name or None,

@@ -16,7 +16,7 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.cnn import cnn, conv3, lenet
 from graphfl_jax.models.convolutions import LARGEST, LOWERINGS, TILE, convolve, transforms
-from graphfl_jax.models.images import augmented, halved
+from graphfl_jax.models.images import augment_images, halve
 
 KEY = jax.random.key(5)
 SHAPE = (16, 17, 3)
@@ -72,10 +72,10 @@ def by_hand(x, kernel, padding):
 def test_every_lowering_computes_the_convolution(padding, lowering):
     rng = np.random.default_rng(0)
     x, kernel = rng.normal(size=(3, 6, 7, 4)), rng.normal(size=(5, 5, 3, 2))
-    found = jax.jit(functools.partial(convolve, padding=padding, lowering=lowering))(
+    actual = jax.jit(functools.partial(convolve, padding=padding, lowering=lowering))(
         *map(jnp.float32, (x, kernel))
     )
-    np.testing.assert_allclose(found, by_hand(x, kernel, padding), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(actual, by_hand(x, kernel, padding), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("size", range(2, LARGEST + 1))
@@ -83,8 +83,8 @@ def test_minimal_filtering_is_exact_for_one_row(size):
     rng = np.random.default_rng(0)
     row, kernel = rng.normal(size=TILE + size - 1), rng.normal(size=size)
     a, g, b_transposed = transforms(size)
-    found = a.T @ ((g @ kernel) * (b_transposed @ row))
-    np.testing.assert_allclose(found, np.correlate(row, kernel), rtol=1e-12, atol=1e-13)
+    actual = a.T @ ((g @ kernel) * (b_transposed @ row))
+    np.testing.assert_allclose(actual, np.correlate(row, kernel), rtol=1e-12, atol=1e-13)
 
 
 @pytest.mark.parametrize("size, channels", [(5, 16), (5, 8), (3, 16)])
@@ -102,7 +102,7 @@ def test_large_kernels_with_many_channels_are_filtered_on_a_cpu(size, channels):
 def test_pooling_takes_the_largest_of_each_window_and_drops_a_last_odd_row():
     x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
     windows = x[:, :4].reshape(2, 2, 2, 3, 2, 3)
-    np.testing.assert_array_equal(halved(jnp.asarray(x)), windows.max((2, 4)))
+    np.testing.assert_array_equal(halve(jnp.asarray(x)), windows.max((2, 4)))
 
 
 def test_lenet_applies_its_layers_in_order():
@@ -120,8 +120,8 @@ def test_lenet_applies_its_layers_in_order():
     for name in ("dense1", "dense2"):
         x = np.maximum(x @ params["body"][name]["kernel"] + params["body"][name]["bias"], 0)
     expected = x @ params["head"]["kernel"] + params["head"]["bias"]
-    found = jax.jit(model.apply)(params, batch.x)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    actual = jax.jit(model.apply)(params, batch.x)
+    np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("lowering", LOWERINGS)
@@ -200,8 +200,8 @@ def test_images_of_a_user_are_learned():
 def test_augmented_images_are_moved_and_mirrored():
     """Every result is one of the 2 x 81 crops, made by loops, and many of them occur."""
     images = batch_of(64, 64).x
-    results = np.asarray(augmented(images, KEY))
-    found = set()
+    results = np.asarray(augment_images(images, KEY))
+    actual = set()
     for image, result in zip(np.asarray(images), results, strict=True):
         added = np.zeros((24, 25, 3), np.uint8)
         added[4:20, 4:21] = image
@@ -212,9 +212,9 @@ def test_augmented_images_are_moved_and_mirrored():
             for step in (1, -1)
         }
         (place,) = (place for place, crop in crops.items() if (crop == result).all())
-        found.add(place)
-    rows, across, steps = (set(values) for values in zip(*found, strict=True))
-    assert rows == across == set(range(9)) and steps == {1, -1} and len(found) > 40
+        actual.add(place)
+    rows, across, steps = (set(values) for values in zip(*actual, strict=True))
+    assert rows == across == set(range(9)) and steps == {1, -1} and len(actual) > 40
 
 
 def test_augmentation_is_for_training_only():
@@ -224,7 +224,7 @@ def test_augmentation_is_for_training_only():
     )
     params, batch = model.init(KEY), batch_of(8, 8)
     np.testing.assert_array_equal(model.apply(params, batch.x), plain.apply(params, batch.x))
-    moved = batch._replace(x=augmented(batch.x, KEY))
+    moved = batch._replace(x=augment_images(batch.x, KEY))
     expected = plain.objective(params, moved, KEY)
     np.testing.assert_allclose(model.objective(params, batch, KEY), expected, rtol=1e-6)
     assert abs(expected - plain.objective(params, batch, KEY)) > 1e-4

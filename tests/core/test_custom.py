@@ -11,8 +11,9 @@ from graphfl_jax import tree
 from graphfl_jax.build import arrange
 from graphfl_jax.configs import changed
 from graphfl_jax.configs import custom as configuration
-from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, partition, relations
+from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, relations
 from graphfl_jax.data.custom import custom
+from graphfl_jax.data.splits import RandomSplit
 from tests.federations import small_config
 
 README = Path(__file__).parents[2] / "README.md"
@@ -48,7 +49,7 @@ def test_random_split_is_the_same_as_for_other_data_sets():
     made = from_arrays(X, Y, CLIENT, **settings)
     for i, name in enumerate((2, 9, 10)):
         rows = np.flatnonzero(name == CLIENT)
-        split = partition.random_split(len(rows), i, **settings)
+        split = RandomSplit(**settings).of_client(i, len(rows))
         for part, chosen in split.items():
             data = made.data.train if part == "train" else made.data.evals[part]
             np.testing.assert_array_equal(rows_of(data, i)[0][:, 0], rows[chosen])
@@ -85,11 +86,15 @@ def test_floats_are_targets_that_are_flattened():
 def test_edges_name_clients():
     edges, weight = np.array([[10, 2], [9, 10]]), [2.0, 3.0]
     graph = from_arrays(X, Y, CLIENT, edges=edges, edge_weight=weight).data.graph
-    np.testing.assert_array_equal(relations.dense(graph), [[0, 0, 2], [0, 0, 3], [2, 3, 0]])
+    np.testing.assert_array_equal(
+        relations.weight_matrix(graph), [[0, 0, 2], [0, 0, 3], [2, 3, 0]]
+    )
     graph = from_arrays(
         X, Y, CLIENT.astype(str), edges=edges.astype(str), directed=True
     ).data.graph  # 10, 2, 9
-    np.testing.assert_array_equal(relations.dense(graph), [[0, 0, 1], [1, 0, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(
+        relations.weight_matrix(graph), [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    )
     for empty in (None, [], np.zeros((0, 2))):
         assert len(from_arrays(X, Y, CLIENT, edges=empty).data.graph.senders) == 0
 
@@ -264,7 +269,7 @@ def test_neighbours_have_the_nearest_statistics():
         for _, j in distances[:2]:
             expected[i, j] = expected[j, i] = 1
     joined = GRAPHS["knn"](made, neighbours=2)
-    np.testing.assert_array_equal(relations.dense(joined.data.graph), expected)
+    np.testing.assert_array_equal(relations.weight_matrix(joined.data.graph), expected)
     np.testing.assert_array_equal(joined.data.train.x, made.data.train.x)
 
 
@@ -282,15 +287,15 @@ def test_new_clients_do_not_change_who_is_related_in_training():
         graph=relations.from_edges(6, []),
     )
     others = made._replace(data=data, clients=tuple(made.clients[i] for i in alone))
-    expected = relations.dense(GRAPHS["knn"](others, neighbours=2).data.graph)
-    np.testing.assert_array_equal(relations.dense(whole.data.graph), expected)
-    found = relations.dense(whole.everyone.graph)
-    np.testing.assert_array_equal(found[:6, :6], expected)
-    assert not found[6:, 6:].any()
+    expected = relations.weight_matrix(GRAPHS["knn"](others, neighbours=2).data.graph)
+    np.testing.assert_array_equal(relations.weight_matrix(whole.data.graph), expected)
+    actual = relations.weight_matrix(whole.everyone.graph)
+    np.testing.assert_array_equal(actual[:6, :6], expected)
+    assert not actual[6:, 6:].any()
     points = knn.statistics(whole)
     for i in range(6, 9):
         gaps = np.linalg.norm(points[:6] - points[i], axis=1)
-        assert set(np.flatnonzero(found[i])) == set(np.argsort(gaps)[:2])
+        assert set(np.flatnonzero(actual[i])) == set(np.argsort(gaps)[:2])
 
 
 def test_clients_with_similar_labels_become_neighbours():

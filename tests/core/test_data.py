@@ -12,9 +12,9 @@ from graphfl_jax.data import (
     federation,
     fl60,
     label_skew,
-    partition,
     relations,
 )
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.declarations import parameters
 
 # Small data, by the name of a loader's parameter.
@@ -51,7 +51,7 @@ def generate_paper_formula(generator_seed=0):
 
 
 def make(x, y, **changes):
-    settings = {"task": "classification", "outputs": 2, "val_fraction": 0.25, "seed": 0}
+    settings = {"task": "classification", "outputs": 2, "split": RandomSplit(0, 0.25)}
     graph = relations.from_edges(2, [(0, 1)])
     return federation.federate(
         ["ann", "bob"], x=x, y=y, graph=graph, name="toy", source="real", **settings | changes
@@ -72,7 +72,7 @@ def all_examples(loaded):
 
 @pytest.mark.parametrize("val_fraction, sizes", [(0.1, (88, 12, 25)), (0.0, (100, 0, 25))])
 def test_split_sizes(val_fraction, sizes):
-    split = partition.random_split(125, 3, seed=1, val_fraction=val_fraction, test_fraction=0.2)
+    split = RandomSplit(seed=1, val_fraction=val_fraction).of_client(3, 125)
     assert tuple(len(split.get(part, ())) for part in ("train", "val", "test")) == sizes
     np.testing.assert_array_equal(np.sort(np.concatenate(list(split.values()))), range(125))
 
@@ -81,7 +81,9 @@ def test_split_sizes(val_fraction, sizes):
 def test_targets_are_flattened(shape):
     """So that a difference from outputs [B, O] is one of each example."""
     x, y = numbered(8, 20)
-    targets = [np.ones((len(own), *shape)) * own.reshape(-1, *[1] * len(shape)) for own in y]
+    targets = [
+        np.ones((len(labels), *shape)) * labels.reshape(-1, *[1] * len(shape)) for labels in y
+    ]
     outputs = int(np.prod(shape))
     made = make(x, targets, task="regression", outputs=outputs)
     assert made.data.train.y.shape == (2, 11, outputs)
@@ -91,7 +93,7 @@ def test_targets_are_flattened(shape):
 
 def test_test_examples_do_not_depend_on_validation_or_other_clients():
     x, y = numbered(20, 30)
-    first = make(x, y, val_fraction=0.0).data.evals["test"]
+    first = make(x, y, split=RandomSplit(0)).data.evals["test"]
     second = make([x[0][:15], x[1]], [y[0][:15], y[1]]).data.evals["test"]
     np.testing.assert_array_equal(first.x[1], second.x[1])
 
@@ -101,18 +103,18 @@ def test_stacking_pads_with_zeros_and_keeps_all_examples():
     data = make(x, y).data
     assert data.train.x.shape == (2, 11, 2) and data.train.count.tolist() == [4, 11]
     assert not data.train.x[0, 4:].any() and not data.train.y[0, 4:].any()
-    found = []
+    rows_of_all = []
     for part in (data.train, *data.evals.values()):
         for rows, labels, count in zip(part.x, part.y, part.count, strict=True):
             np.testing.assert_array_equal(labels[:count], rows[:count, 1] % 2)
-            found += map(tuple, rows[:count])
-    assert sorted(found) == sorted(map(tuple, np.concatenate(x)))
+            rows_of_all += map(tuple, rows[:count])
+    assert sorted(rows_of_all) == sorted(map(tuple, np.concatenate(x)))
 
 
 def test_hash_depends_on_the_data_and_not_on_the_split():
     x, y = numbered(8, 8)
-    first = make(x, y, seed=0).sha256
-    assert first == make(x, y, seed=1, val_fraction=0.0).sha256
+    first = make(x, y).sha256
+    assert first == make(x, y, split=RandomSplit(1)).sha256
     x[1][7, 1] += 1
     assert first != make(x, y).sha256
 
@@ -142,9 +144,13 @@ def test_wrong_values_are_refused_with_client_and_example(field, bad, named):
         ((8, 0), {}, "client 'bob' has no examples"),
         ((8, 1), {}, r"client 'bob' has too few examples \(1\) .* train, test, val"),
         ((8, 8, 8), {}, "x has 3 clients and there are 2 names"),
-        ((8, 8), {"val_fraction": 0.8}, r"data.val_fraction=0.8 leaves .* in \[0, 0.8\)"),
-        ((8, 8), {"val_fraction": math.nan}, "val_fraction=nan"),
-        ((8, 8), {"seed": -1}, "seed=-1"),
+        (
+            (8, 8),
+            {"split": RandomSplit(0, 0.8)},
+            r"data.val_fraction=0.8 leaves .* in \[0, 0.8\)",
+        ),
+        ((8, 8), {"split": RandomSplit(0, math.nan)}, "val_fraction=nan"),
+        ((8, 8), {"split": RandomSplit(-1)}, "seed=-1"),
         ((8, 8), {"task": "ranking"}, "task='ranking' is unknown; .* classification, regr"),
     ],
 )
@@ -159,18 +165,24 @@ def test_two_clients_of_one_name_are_refused():
     graph = relations.from_edges(2, [(0, 1)])
     with pytest.raises(ValueError, match="^toy: 2 clients are called 'ann'; give each its own"):
         federation.federate(
-            *(["ann", "ann"],),
-            **{"x": x, "y": y, "graph": graph, "name": "toy", "source": "real", "seed": 0},
-            **{"task": "classification", "outputs": 2, "val_fraction": 0.0},
+            ["ann", "ann"],
+            x=x,
+            y=y,
+            graph=graph,
+            task="classification",
+            outputs=2,
+            name="toy",
+            source="real",
+            split=RandomSplit(0),
         )
 
 
 def test_an_example_in_two_splits_is_refused():
     apart = {"train": np.arange(6), "test": np.arange(6, 8)}
     both = {"train": np.arange(6), "test": np.arange(5, 8)}
-    make(*numbered(8, 8), splits=[apart, apart])
+    make(*numbered(8, 8), split=[apart, apart])
     with pytest.raises(ValueError, match="'bob' has example 5 twice in its splits; give every"):
-        make(*numbered(8, 8), splits=[apart, both])
+        make(*numbered(8, 8), split=[apart, both])
 
 
 def test_bytes_of_one_client_and_floats_of_another_are_floats_together():
@@ -179,7 +191,7 @@ def test_bytes_of_one_client_and_floats_of_another_are_floats_together():
     for order in (x, x[::-1]):
         train = make(order, y).data.train
         values = [rows[:count] for rows, count in zip(train.x, train.count, strict=True)]
-        assert [set(own.ravel()) for own in values] == [set(own.ravel()) for own in order]
+        assert [set(rows.ravel()) for rows in values] == [set(rows.ravel()) for rows in order]
 
 
 def test_clients_of_different_shapes_are_refused():
@@ -228,6 +240,8 @@ def test_all_parameters_are_supplied_or_declared_with_a_valid_default(factory):
         ("pems_bay", "sensors", -1, "data.sensors=-1"),
         ("pems_bay", "steps", -1, "data.steps=-1"),
         ("fl60_paper_formula", "generator_seed", -1, "data.generator_seed=-1"),
+        ("compcars", "car_relations", "far", "'far'.*nearby, adjacent, same, either"),
+        ("compcars", "image_size", 7, "data.image_size=7"),
     ],
 )
 def test_declarations_refuse_invalid_settings(name, field, value, named):

@@ -13,7 +13,7 @@ from graphfl_jax.configs import configuration
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import MODELS
-from graphfl_jax.models.precision import trained_in
+from graphfl_jax.models.objectives import with_precision
 from tests.federations import two_clusters
 
 GIVEN = {"inputs": (2,), "task": CLASSIFICATION}
@@ -127,7 +127,7 @@ def test_images_are_bfloat16_where_the_parameters_are():
             seen.append(x.dtype)
             return x
 
-    model = trained_in(client_model(body=Watched(), **GIVEN), "bfloat16")
+    model = with_precision(client_model(body=Watched(), **GIVEN), "bfloat16")
     params = model.init(jax.random.key(0))
     for x in (jnp.zeros((1, 2), jnp.uint8), jnp.zeros((1, 2))):
         batch = Examples(x, jnp.zeros(1, jnp.int32), jnp.int32(1))

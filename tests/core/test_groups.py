@@ -63,7 +63,8 @@ def fedavg_per_group(train):
 
     def aggregate(server, cohorts, uploads, key):
         return tuple(
-            tree.mean(own, cohort.weights) for own, cohort in zip(uploads, cohorts, strict=True)
+            tree.mean(upload, cohort.weights)
+            for upload, cohort in zip(uploads, cohorts, strict=True)
         )
 
     server = Server(
@@ -269,14 +270,14 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     algorithm = fedavg(MODELS[0], trainer(HPARAMS))
     first = jax.device_get(start_of("fedavg"))
     first = State(first.server[0], ((),), first.round)
-    without, given = (
+    without, grouped = (
         play(make_program(lambda hparams, played: algorithm, **groups), first, 2, hparams={})
         for groups in (
             {"cohort_size": 3},
             {"groups": (Group(3, np.arange(7, dtype=np.int32)),)},
         )
     )
-    assert_equal(without, given)
+    assert_equal(without, grouped)
 
 
 @pytest.mark.release
@@ -286,14 +287,14 @@ def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
     together = make_program(build_of("fedavg", batch_size=None), groups=EVERYONE)
     state, scores = play(together, first, 3)
     for g, ids in enumerate((EVEN, ODD)):
-        own = FederatedData(
+        part = FederatedData(
             *tree.take((DATA.train, DATA.evals), ids), relations.subgraph(DATA.graph, ids)
         )
         program = make_program(
             lambda hparams, played: fedavg(MODELS[g], trainer(hparams, batch_size=None)),  # noqa: B023
             cohort_size=len(ids),
         )
-        alone, own_scores = play(program, State(first.server[g], ((),), first.round), 3, own)
+        alone, own_scores = play(program, State(first.server[g], ((),), first.round), 3, part)
         assert_equal(state.server[g], alone.server, rtol=1e-5, atol=1e-6)
         assert_equal(tree.take(scores, ids), own_scores, atol=1e-6)
 
@@ -493,15 +494,17 @@ def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_messag
 
     state = state._replace(clients=jax.tree.map(drawn, state.clients))
     for ids, w, memory, after in zip(
-        *((EVEN, ODD), state.server, state.clients),
+        (EVEN, ODD),
+        state.server,
+        state.clients,
         jax.device_get(program.advance(state, KEY, {}, data, jnp.int32(1))[0]).server,
         strict=True,
     ):
         assert isinstance(memory, OwnHead)
         counts = data.train.count[ids]
 
-        def mean(h, own, share, counts=counts):
-            return np.average(own + (h - own) * share, axis=0, weights=counts)
+        def mean(h, start, share, counts=counts):
+            return np.average(start + (h - start) * share, axis=0, weights=counts)
 
         heads = jax.tree.map(mean, w["head"], memory.head, memory.shares)
         assert_equal(after["head"], heads, rtol=1e-5, atol=1e-6)

@@ -215,7 +215,7 @@ def distance(a, b):
 def with_relations(data, pairs):
     """Federated data with other relations, padded so that all compile the same program."""
     graph = data.graph if pairs is None else relations.from_edges(7, pairs)
-    return data._replace(graph=relations.padded(graph, 7 * 6))
+    return data._replace(graph=relations.pad_edges(graph, 7 * 6))
 
 
 ALL_PAIRS = [(i, j) for i in range(7) for j in range(i)]

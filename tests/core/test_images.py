@@ -13,9 +13,10 @@ import pytest
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import changed, cifar10, cifar100, fashion_mnist
-from graphfl_jax.configs import custom as own
+from graphfl_jax.configs import custom as custom_preset
 from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew
-from graphfl_jax.data.resized import resized
+from graphfl_jax.data.photographs import resize
+from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.examples import Examples
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.runs import batch
@@ -414,7 +415,7 @@ def test_own_examples_without_clients_are_divided(tmp_path):
     assert made.data.train.count.max() == 100
     np.savez(tmp_path / "own.npz", x=x, y=LABELS)
     config = changed(
-        own.get_config("fedavg"),
+        custom_preset.get_config("fedavg"),
         {"data.path": str(tmp_path / "own.npz"), "data.partition": "dirichlet"},
     )
     config = changed(config, {"data.clients": 6, "data.beta": 0.2})
@@ -468,7 +469,7 @@ def test_classes_of_simulated_images_can_be_recognised():
 
 def test_each_example_of_a_client_is_in_exactly_one_split():
     split = np.array(["train"] * 10 + ["test"] * 3)
-    parts = image_sets._splits(split, 0, 0.2, seed=0)
+    parts = image_sets._split_training(split, 0, RandomSplit(0, 0.2))
     assert {name: len(rows) for name, rows in parts.items()} == {
         "train": 8,
         "val": 2,
@@ -485,8 +486,8 @@ def test_validation_and_test_examples(tmp_path, test, sizes):
     settings = {"source": "simulated", "partition": partition, "val_fraction": 0.2}
     loaded = load("cifar10", tmp_path, test=test, **settings)
     parts = {"train": loaded.data.train} | loaded.data.evals
-    found = tuple(parts[name].count.tolist() for name in ("train", "val", "test"))
-    assert found == tuple([size] * 10 for size in sizes)
+    actual = tuple(parts[name].count.tolist() for name in ("train", "val", "test"))
+    assert actual == tuple([size] * 10 for size in sizes)
     for i in range(10):
         labels = {int(y) for part in parts.values() for y in part.y[i, : part.count[i]]}
         assert labels == {2 * (i % 5), 2 * (i % 5) + 1}
@@ -586,14 +587,14 @@ def test_settings_that_do_not_fit_are_refused_in_one_line(tmp_path, words, messa
 
 def test_images_are_reduced_to_means_where_the_factor_is_whole():
     images = random_images(3, (8, 12, 3))
-    found = resized(images, 4)
+    actual = resize(images, 4)
     for row in range(4):
         for column in range(4):
             part = images[:, 2 * row : 2 * row + 2, 3 * column : 3 * column + 3]
             expected = np.floor(part.mean(axis=(1, 2)) + 0.5)
-            np.testing.assert_array_equal(found[:, row, column], expected)
-    assert found.dtype == np.uint8
-    np.testing.assert_array_equal(resized(images[:, :, :8], 8), images[:, :, :8])
+            np.testing.assert_array_equal(actual[:, row, column], expected)
+    assert actual.dtype == np.uint8
+    np.testing.assert_array_equal(resize(images[:, :, :8], 8), images[:, :, :8])
 
 
 @pytest.mark.parametrize("shape", [(28, 28, 1), (32, 32, 3)])
@@ -601,18 +602,18 @@ def test_other_sizes_keep_the_picture(shape):
     """A ramp stays a ramp, to a grey value, but for the pixels at the border."""
     ramp = np.linspace(20, 220, shape[0])
     images = np.round(np.broadcast_to(ramp[:, None, None], (2, *shape))).astype(np.uint8)
-    found = resized(images, 20)
-    assert found.shape == (2, 20, 20, shape[2]) and found.dtype == np.uint8
+    actual = resize(images, 20)
+    assert actual.shape == (2, 20, 20, shape[2]) and actual.dtype == np.uint8
     centres = (np.arange(20) + 0.5) * shape[0] / 20 - 0.5
     expected = np.interp(centres, np.arange(shape[0]), ramp)
-    np.testing.assert_allclose(found[:, 2:-2, 5, 0], np.tile(expected[2:-2], (2, 1)), atol=1.5)
+    np.testing.assert_allclose(actual[:, 2:-2, 5, 0], np.tile(expected[2:-2], (2, 1)), atol=1.5)
 
 
 def test_images_have_the_size_of_the_setting(tmp_path):
     (x, y), (others, labels) = write_cifar(tmp_path, 10, "binary")
     made = load("cifar10", tmp_path, image_size=16)
-    for split, images, given in (("train", x, y), ("test", others, labels)):
-        small = zip(resized(images, 16), given, strict=True)
+    for split, images, classes in (("train", x, y), ("test", others, labels)):
+        small = zip(resize(images, 16), classes, strict=True)
         assert examples(made, split) == {(a.tobytes(), int(b)) for a, b in small}
     assert made.extent.endswith("images resized to 16 x 16 pixels")
     kept = load("cifar10", tmp_path)
@@ -654,7 +655,7 @@ def test_runs_of_several_seeds_have_balanced_splits_of_their_own():
     trials = [batch.Trial({}, seed) for seed in loaded]
     _, (_, outcome) = batch.run_trials(config, loaded, trials, at_once=2)
     alone = graphfl_jax.run(changed(config, {"seed": 1}), loaded[1])
-    found, expected = (one.results["scores"]["balanced"] for one in (outcome, alone))
+    actual, expected = (run.results["scores"]["balanced"] for run in (outcome, alone))
     for point in ("G", "L", "P"):
-        scores = (one[point]["per_client"] for one in (found, expected))
+        scores = (scores[point]["per_client"] for scores in (actual, expected))
         np.testing.assert_allclose(*scores)

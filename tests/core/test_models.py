@@ -52,9 +52,8 @@ def test_the_architecture_of_a_perceptron_is_the_chain_of_its_layers():
     """Its nodes, in order and with ReLU between them, compute what the model computes."""
     model = mlp(inputs=(2, 3), hidden=(4, 5), outputs=2, task=CLASSIFICATION)
     described = model.architecture
-    assert [node.type for node in described.nodes] == [
-        *("input", "linear6_4", "linear4_5", "linear5_2"),
-    ]
+    types = ["input", "linear6_4", "linear4_5", "linear5_2"]
+    assert [node.type for node in described.nodes] == types
     assert described.edges == ((0, 1), (1, 2), (2, 3))
     assert described.nodes[-1].params == ("head",)
     params = jax.device_get(model.init(jax.random.key(0)))
@@ -62,8 +61,8 @@ def test_the_architecture_of_a_perceptron_is_the_chain_of_its_layers():
     outputs = np.asarray(x).reshape(7, 6)
     for number, node in enumerate(described.nodes[1:]):
         outputs = np.maximum(outputs, 0) if number else outputs
-        own = functools.reduce(lambda part, name: part[name], node.params, params)
-        bias, kernel = jax.tree.leaves(own)
+        layer = functools.reduce(lambda part, name: part[name], node.params, params)
+        bias, kernel = jax.tree.leaves(layer)
         outputs = outputs @ kernel + bias
     np.testing.assert_allclose(model.apply(params, x), outputs, rtol=1e-5, atol=1e-6)
 

@@ -15,7 +15,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import changed, fl60, tpt48
 from graphfl_jax.core import Algorithm, Client, Cohort, Server
 from graphfl_jax.data import relations
-from graphfl_jax.data.sparse import undirected
+from graphfl_jax.data.sparse import undirected_matrix
 from graphfl_jax.program import make_program
 from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.robustness.monotone import (
@@ -236,7 +236,7 @@ def test_neither_architectures_nor_sparse_relations_change_it(groups, sparse):
     states = [jax.jit(own.server.init)(KEY, graph) for own in algorithms]
     if sparse:
         senders, receivers = np.int32(WITHIN).T
-        states[1] = states[1]._replace(related=undirected(senders, receivers, SIZE))
+        states[1] = states[1]._replace(related=undirected_matrix(senders, receivers, SIZE))
 
     @functools.partial(jax.jit, static_argnums=0)
     def play(number, state, updates):

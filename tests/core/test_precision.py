@@ -15,7 +15,7 @@ from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.cnn import lenet
 from graphfl_jax.models.gru import gru_sampled
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.models.precision import PRECISIONS, trained_in
+from graphfl_jax.models.objectives import PRECISIONS, with_precision
 from graphfl_jax.models.resnet import resnet18
 from tests.federations import small_config, two_clusters
 
@@ -58,20 +58,20 @@ def batch_of(name):
 def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
     """Its error is a few roundings, 2^-9, of a network with weights rounded to bfloat16."""
     whole, batch = MODELS[name](), batch_of(name)
-    low = trained_in(whole, "bfloat16")
+    low = with_precision(whole, "bfloat16")
     params = whole.init(KEY)
     rounded = jax.tree.map(lambda leaf: leaf.astype("bfloat16").astype("float32"), params)
 
     in_float32, in_bfloat16 = (
         jax.jit(jax.value_and_grad(model.objective)) for model in (whole, low)
     )
-    found = [
+    gradients = [
         of_model(w, batch, KEY)
         for of_model, w in ((in_float32, params), (in_bfloat16, params), (in_float32, rounded))
     ]
-    assert {leaf.dtype for leaf in jax.tree.leaves(found)} == {np.dtype(np.float32)}
-    exact, ours, theirs = (ravel_pytree(one)[0] for one in found)
-    error, of_weights = (np.linalg.norm(one - exact) for one in (ours, theirs))
+    assert {leaf.dtype for leaf in jax.tree.leaves(gradients)} == {np.dtype(np.float32)}
+    exact, ours, theirs = (ravel_pytree(gradient)[0] for gradient in gradients)
+    error, of_weights = (np.linalg.norm(vector - exact) for vector in (ours, theirs))
     assert 0 < error < 4 * of_weights + 10 * 2**-9 * np.linalg.norm(exact)
     text = str(jax.make_jaxpr(jax.grad(low.objective))(params, batch, KEY))
     products = [line for line in text.splitlines() if "dot_general" in line]
@@ -83,14 +83,14 @@ def test_the_objective_is_bfloat16_inside_and_float32_outside(name):
 def test_predictions_stay_float32(name):
     whole, x = MODELS[name](), batch_of(name).x
     params = whole.init(KEY)
-    predictions = trained_in(whole, "bfloat16").apply(params, x)
+    predictions = with_precision(whole, "bfloat16").apply(params, x)
     np.testing.assert_array_equal(predictions, whole.apply(params, x))
     assert predictions.dtype == np.float32
 
 
 def test_float32_changes_nothing():
     model = MODELS["mlp"]()
-    assert trained_in(model, "float32") is model
+    assert with_precision(model, "float32") is model
 
 
 @functools.cache

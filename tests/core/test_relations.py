@@ -27,13 +27,13 @@ def test_undirected_edges_are_stored_in_both_directions_sorted_by_receiver():
 def test_graph_without_edges():
     graph = relations.from_edges(3, [])
     assert relations.num_clients(graph) == 3
-    np.testing.assert_array_equal(relations.dense(graph), np.zeros((3, 3)))
+    np.testing.assert_array_equal(relations.weight_matrix(graph), np.zeros((3, 3)))
     np.testing.assert_array_equal(relations.propagation(graph, "mean"), np.eye(3))
 
 
 def test_dense_has_receivers_as_rows():
     expected = [[0, 0, 0], [2, 0, 5], [3, 0, 0]]  # 1 receives from 0 and 2, 2 from 0
-    np.testing.assert_array_equal(relations.dense(directed_graph()), expected)
+    np.testing.assert_array_equal(relations.weight_matrix(directed_graph()), expected)
 
 
 def test_adjacency_ignores_direction_and_weight():
@@ -73,7 +73,7 @@ def test_directed_mean_uses_directions_and_ignores_weights():
 
 def test_matrices_are_the_same_under_jit():
     graph = relations.from_edges(5, EDGES)
-    for matrix in (relations.dense, relations.adjacency):
+    for matrix in (relations.weight_matrix, relations.adjacency):
         np.testing.assert_array_equal(jax.jit(matrix)(graph), matrix(graph))
     for layer in relations.LAYERS:
         traced = jax.jit(relations.propagation, static_argnums=1)(graph, layer)
@@ -82,32 +82,32 @@ def test_matrices_are_the_same_under_jit():
 
 def test_nearest_joins_clients_if_either_is_nearest_to_the_other():
     """Points at 0, 1, 3 and 7: their nearest points are at 1, 0, 1 and 3."""
-    graph = relations.nearest([[0.0], [1.0], [3.0], [7.0]], 1)
+    graph = relations.join_nearest([[0.0], [1.0], [3.0], [7.0]], 1)
     joined = np.zeros((4, 4))
     joined[[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]] = 1
-    np.testing.assert_array_equal(relations.dense(graph), joined)
+    np.testing.assert_array_equal(relations.weight_matrix(graph), joined)
 
 
 def test_of_equally_near_clients_the_first_are_taken():
     """Floating-point steps of 0.1 differ in their last bits: 0.3 - 0.2 < 0.2 - 0.1."""
     line = 0.1 * np.arange(6)[:, None]
     for points in (line, line @ np.array([[0.3, 0.7, 1.1]])):
-        graph = relations.nearest(points, 1)
+        graph = relations.join_nearest(points, 1)
         pairs = {(i, j) for i, j in zip(graph.senders, graph.receivers, strict=True) if i < j}
         assert pairs == {(i, i + 1) for i in range(5)}
-    same = relations.nearest(np.ones((4, 3)), 1)  # all distances are 0
+    same = relations.join_nearest(np.ones((4, 3)), 1)  # all distances are 0
     np.testing.assert_array_equal(relations.adjacency(same)[0], [0, 1, 1, 1])
     assert len(same.senders) == 6
 
 
 @pytest.mark.parametrize("neighbours", [0, 4, 5])
 def test_number_of_neighbours_is_checked(neighbours):
-    complete = relations.nearest(np.eye(4), 3)
-    np.testing.assert_array_equal(relations.dense(complete), 1 - np.eye(4))
+    complete = relations.join_nearest(np.eye(4), 3)
+    np.testing.assert_array_equal(relations.weight_matrix(complete), 1 - np.eye(4))
     with pytest.raises(
         ValueError, match=rf"data.neighbours={neighbours} .*, 4; set .* in \[1, 3\]"
     ):
-        relations.nearest(np.eye(4), neighbours)
+        relations.join_nearest(np.eye(4), neighbours)
 
 
 def test_errors_name_the_clients_of_wrong_edges():
@@ -144,9 +144,9 @@ def test_unknown_layer_is_refused():
 
 def test_padding_edges_change_no_matrix():
     graph = relations.from_edges(4, [(0, 1), (2, 1)], [0.5, 2.0])
-    longer = relations.padded(graph, 9)
+    longer = relations.pad_edges(graph, 9)
     assert len(longer.senders) == len(longer.receivers) == len(longer.edges) == 9
-    for matrix in (relations.dense, relations.adjacency):
+    for matrix in (relations.weight_matrix, relations.adjacency):
         np.testing.assert_array_equal(matrix(longer), matrix(graph))
     for layer in relations.LAYERS:
         np.testing.assert_array_equal(
@@ -159,4 +159,4 @@ def test_subgraph_keeps_weights_and_directions():
     part = relations.subgraph(graph, [2, 0, 1])
     expected = np.zeros((3, 3))
     expected[2, 1], expected[2, 0] = 1.0, 2.0  # 0 -> 1 and 2 -> 1 become 1 -> 2 and 0 -> 2
-    np.testing.assert_array_equal(relations.dense(part), expected)
+    np.testing.assert_array_equal(relations.weight_matrix(part), expected)

@@ -96,8 +96,8 @@ def test_every_lowering_computes_the_convolution(size, stride):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-3), xla, other
         )
-    ((_, one), _), ((_, each), _) = xla
-    for out, i in ((one, 0), (each[0], 0), (each[2], 2)):
+    ((_, single), _), ((_, each), _) = xla
+    for out, i in ((single, 0), (each[0], 0), (each[2], 2)):
         expected = conv_in_numpy(
             x[i].transpose(3, 0, 1, 2), kernels[i].transpose(3, 2, 0, 1), stride, padding
         )
@@ -135,8 +135,8 @@ def test_max_pooling_takes_the_largest_of_each_window(height, width):
         row, column = np.unravel_index(window.argmax(), window.shape)
         gradient[n, c, rows.start + row, columns.start + column, b] += weights[n, c, i, j, b]
     np.testing.assert_array_equal(jax.jit(jax.vmap(max_pool))(x), expected)
-    found = jax.jit(jax.vmap(jax.grad(lambda x, w: jnp.sum(max_pool(x) * w))))(x, weights)
-    np.testing.assert_allclose(found, gradient, rtol=1e-6, atol=1e-6)
+    actual = jax.jit(jax.vmap(jax.grad(lambda x, w: jnp.sum(max_pool(x) * w))))(x, weights)
+    np.testing.assert_allclose(actual, gradient, rtol=1e-6, atol=1e-6)
 
 
 def test_the_first_of_equal_maxima_gets_the_gradient():
@@ -262,10 +262,10 @@ def test_pretrained_weights_give_the_logits_of_numpy(tmp_path):
     recalibrated = recalibrate(params, train)
     expected, _ = network_in_numpy(tensors, test, statistics)
     np.testing.assert_allclose(apply(recalibrated, test), expected, rtol=1e-3, atol=1e-3)
-    found = recalibrated["body"]["statistics"]["layer2_0"]["downsample_1"]
+    actual = recalibrated["body"]["statistics"]["layer2_0"]["downsample_1"]
     mean, variance = statistics["layer2.0.downsample.1"]
-    np.testing.assert_allclose(found["mean"], mean, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(found["variance"], variance, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual["mean"], mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(actual["variance"], variance, rtol=1e-4, atol=1e-5)
 
 
 # ---- statistics
@@ -455,11 +455,11 @@ def test_a_configuration_builds_a_federation_of_networks():
     )
     experiment = build_experiment(config, federation)
     program = make_program(experiment.build, groups=experiment.groups, mesh=client_mesh(2))
-    given = KEY, experiment.hparams, experiment.federation.data
-    state = jax.eval_shape(program.start, *given)
-    after, _ = jax.eval_shape(program.advance, state, *given, jnp.int32(1))
+    inputs = KEY, experiment.hparams, experiment.federation.data
+    state = jax.eval_shape(program.start, *inputs)
+    after, _ = jax.eval_shape(program.advance, state, *inputs, jnp.int32(1))
     assert jax.tree.map(jnp.shape, after) == jax.tree.map(jnp.shape, state)
-    scores, *_ = jax.eval_shape(program.evaluate, state, *given)
+    scores, *_ = jax.eval_shape(program.evaluate, state, *inputs)
     assert {point: score.shape for point, score in scores["test"].items()} == {
         point: (4,) for point in "GLP"
     }

@@ -36,18 +36,18 @@ def rows_of(part):
 
 def expected(values, kind, by):
     """The scaled rows of each client, by the formulas, one number of an example at a time."""
-    found = np.empty_like(values)
+    scaled = np.empty_like(values)
     for i in range(CLIENTS):
         fitted = (SPLIT == "train") & ((i == CLIENT) | (by == "federation"))
         for j in range(values.shape[1]):
-            own, train = values[i == CLIENT, j], values[fitted, j]
+            rows, train = values[i == CLIENT, j], values[fitted, j]
             if train.max() == train.min():
-                found[i == CLIENT, j] = 0
+                scaled[i == CLIENT, j] = 0
             elif kind == "standard":
-                found[i == CLIENT, j] = (own - np.mean(train)) / np.std(train)
+                scaled[i == CLIENT, j] = (rows - np.mean(train)) / np.std(train)
             else:
-                found[i == CLIENT, j] = (own - min(train)) / (max(train) - min(train))
-    return found
+                scaled[i == CLIENT, j] = (rows - min(train)) / (max(train) - min(train))
+    return scaled
 
 
 @pytest.mark.parametrize("by", ["federation", "client"])
@@ -57,9 +57,9 @@ def test_examples_are_scaled_by_the_training_examples(kind, by):
     made = from_arrays(x, y, CLIENT, split=SPLIT, scale=kind, scale_by=by)
     parts = {"train": made.data.train, **made.data.evals}
     for part, examples in parts.items():
-        for given, found in zip((x, y), rows_of(examples), strict=True):
-            rows = expected(given, kind, by)[part == SPLIT]
-            np.testing.assert_allclose(np.concatenate(found), rows, rtol=1e-5, atol=1e-6)
+        for unscaled, actual in zip((x, y), rows_of(examples), strict=True):
+            rows = expected(unscaled, kind, by)[part == SPLIT]
+            np.testing.assert_allclose(np.concatenate(actual), rows, rtol=1e-5, atol=1e-6)
 
 
 def test_a_random_split_is_that_without_scaling_and_test_examples_do_not_decide():
@@ -72,9 +72,9 @@ def test_a_random_split_is_that_without_scaling_and_test_examples_do_not_decide(
     np.testing.assert_allclose(scale[0, :2], train.std(0)[:2], rtol=1e-3)
     for part in ("val", "test"):
         rows = rows_of(plain.data.evals[part])[0]
-        for own, found in zip(rows, rows_of(made.data.evals[part])[0], strict=True):
-            back = found * scale[0] + offset[0]
-            np.testing.assert_allclose(back, own, rtol=1e-4)
+        for unscaled, actual in zip(rows, rows_of(made.data.evals[part])[0], strict=True):
+            back = actual * scale[0] + offset[0]
+            np.testing.assert_allclose(back, unscaled, rtol=1e-4)
 
 
 def test_labels_stay_and_the_hash_depends_on_the_scaling():
@@ -83,10 +83,10 @@ def test_labels_stay_and_the_hash_depends_on_the_scaling():
     made = [
         from_arrays(x, y, CLIENT, split=SPLIT, scale=scale, scale_by=by) for scale, by in pairs
     ]
-    assert len({one.sha256 for one in made}) == 3
-    for one in made:
-        np.testing.assert_array_equal(one.data.train.y, made[0].data.train.y)
-        assert one.units is None
+    assert len({loaded.sha256 for loaded in made}) == 3
+    for loaded in made:
+        np.testing.assert_array_equal(loaded.data.train.y, made[0].data.train.y)
+        assert loaded.units is None
     assert made[0].scaling is None and made[1].scaling.targets is None
 
 
@@ -145,9 +145,9 @@ def test_errors_of_each_client_have_its_own_units():
     ones = {"abs": np.ones((CLIENTS, 2)), "square": np.ones((CLIENTS, 2))}
     errors = made.units.errors(ones)
     for target in range(2):
-        own = scale[:, target]
-        np.testing.assert_allclose(errors[f"target {target}"]["mae"], np.mean(own))
-        rmse = np.sqrt(np.mean(own**2))
+        scales = scale[:, target]
+        np.testing.assert_allclose(errors[f"target {target}"]["mae"], np.mean(scales))
+        rmse = np.sqrt(np.mean(scales**2))
         np.testing.assert_allclose(errors[f"target {target}"]["rmse"], rmse)
     held = hold_out(made, fraction=0.4, seed=0)
     training = [int(name) for name in held.clients[:-2]]

@@ -47,7 +47,7 @@ def sparse(monkeypatch):
 def directed(padding=0):
     receivers, senders = np.nonzero(PRESENT)
     pairs = np.stack([senders, receivers], axis=1)
-    return relations.padded(
+    return relations.pad_edges(
         relations.from_edges(12, pairs, np.arange(len(pairs)), directed=True),
         len(pairs) + padding,
     )
@@ -59,9 +59,9 @@ def ring(clients):
 
 def numpy_matrices():
     """The matrices of `directed` in float64, by name."""
-    a, own = PRESENT.astype(float), np.eye(12)
+    a, identity = PRESENT.astype(float), np.eye(12)
     rows = np.maximum(a.sum(1, keepdims=True), 1)
-    looped = a + own
+    looped = a + identity
     return {
         "mean": looped / looped.sum(1, keepdims=True),
         "sage": a / rows,
@@ -90,20 +90,20 @@ def test_sparse_matrices_multiply_as_their_arrays(name, sparse):
         gradient = jax.grad(lambda x: jnp.sum(weights * jnp.sin(matrix @ x)))(x)
         return matrix @ x, matrix.transposed_times(x), gradient, matrix @ x[:, 0, 0]
 
-    graphs = [relations.padded(directed(), len(directed().senders) + 5), directed(padding=5)]
+    graphs = [relations.pad_edges(directed(), len(directed().senders) + 5), directed(padding=5)]
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *graphs)
     forward = np.einsum("ij,jkl->ikl", expected, values)
     backward = np.einsum("ij,ikl->jkl", expected, 0.5 * values * np.cos(forward))
-    for found in (
+    for actual in (
         products(directed()),
         jax.tree.map(lambda a: a[1], jax.vmap(products)(stacked)),
     ):
-        np.testing.assert_allclose(found[0], forward, atol=1e-6)
+        np.testing.assert_allclose(actual[0], forward, atol=1e-6)
         np.testing.assert_allclose(
-            found[1], np.einsum("ij,ikl->jkl", expected, values), atol=1e-6
+            actual[1], np.einsum("ij,ikl->jkl", expected, values), atol=1e-6
         )
-        np.testing.assert_allclose(found[2], backward, atol=1e-6)
-        np.testing.assert_allclose(found[3], forward[:, 0, 0], atol=1e-6)
+        np.testing.assert_allclose(actual[2], backward, atol=1e-6)
+        np.testing.assert_allclose(actual[3], forward[:, 0, 0], atol=1e-6)
 
 
 def test_an_undirected_pair_counts_once_in_each_direction(sparse):
@@ -117,8 +117,8 @@ def test_only_shapes_decide_whether_a_graph_is_sparse():
     few = relations.from_edges(1000, [(0, 1)])
     assert relations.is_sparse(few)
     assert not relations.is_sparse(relations.from_edges(999, [(0, 1)]))
-    assert relations.is_sparse(relations.padded(few, 10_000))
-    assert not relations.is_sparse(relations.padded(few, 10_001))
+    assert relations.is_sparse(relations.pad_edges(few, 10_000))
+    assert not relations.is_sparse(relations.pad_edges(few, 10_001))
     assert jax.jit(lambda graph: jnp.bool_(relations.is_sparse(graph)))(few)
 
 
@@ -139,8 +139,8 @@ def test_a_function_of_many_is_called_once_when_mapped_over_clients():
     assert 3 in called
     runs = jax.vmap(jax.vmap(scaled, (None, 0)), (0, None))(jnp.stack([rows, rows + 1]), ids)
     np.testing.assert_array_equal(runs["row"], [[2.0, 6.0, 10.0], [4.0, 8.0, 12.0]])
-    own = jax.vmap(scaled, (0, 0))(jnp.stack([rows, rows + 1]), jnp.array([0, 5]))["row"]
-    np.testing.assert_array_equal(own, [0.0, 12.0])
+    each = jax.vmap(scaled, (0, 0))(jnp.stack([rows, rows + 1]), jnp.array([0, 5]))["row"]
+    np.testing.assert_array_equal(each, [0.0, 12.0])
 
 
 # ------------------------------------------------------------------------------ neighbourhoods
@@ -200,8 +200,8 @@ def played(algorithm, data, rounds=2, mesh=None, cohort_size=4):
     return jax.device_get((state.server, scores))
 
 
-def assert_close(found, expected, **tolerance):
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_close(actual, expected, **tolerance):
+    for x, y in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, **({"rtol": 1e-4, "atol": 1e-5} | tolerance))
 
 
@@ -263,8 +263,8 @@ def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
     keys = jax.random.split(KEY, 2)
     runs = jax.vmap(run)(keys)
     for i in range(2):
-        own = jax.tree.map(lambda leaf, i=i: leaf[i], runs)
-        assert_close(own, run(keys[i]), rtol=1e-5, atol=1e-6)
+        alone = jax.tree.map(lambda leaf, i=i: leaf[i], runs)
+        assert_close(alone, run(keys[i]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.release
@@ -274,8 +274,8 @@ def test_a_cohort_on_several_devices_has_neighbourhoods(sparse, monkeypatch):
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
     monkeypatch.setattr(neighbourhoods, "SIZE", 8)
     data = federation(ring(100), 100)
-    one, two = (played(panacea_with(), data, 1, mesh) for mesh in (None, client_mesh(2)))
-    assert_close(two, one, rtol=1e-5, atol=1e-6)
+    single, sharded = (played(panacea_with(), data, 1, mesh) for mesh in (None, client_mesh(2)))
+    assert_close(sharded, single, rtol=1e-5, atol=1e-6)
 
 
 def hidden_values():
@@ -295,8 +295,8 @@ def test_the_drawn_graph_loss_of_everything_is_the_graph_loss(sparse, monkeypatc
     rows, columns = np.nonzero(joined)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", len(rows))
     every = np.concatenate([np.arange(12), columns, rows])
-    found = panacea.drawn_graph_loss(hidden[every], relations.adjacency(directed()))
-    np.testing.assert_allclose(found, exact_graph_loss(hidden), rtol=1e-6)
+    actual = panacea.drawn_graph_loss(hidden[every], relations.adjacency(directed()))
+    np.testing.assert_allclose(actual, exact_graph_loss(hidden), rtol=1e-6)
 
 
 def test_the_drawn_graph_loss_is_unbiased(sparse, monkeypatch):
@@ -312,7 +312,7 @@ def test_the_drawn_graph_loss_is_unbiased(sparse, monkeypatch):
         return clients, panacea.drawn_graph_loss(hidden[clients], adjacency)
 
     clients, losses = jax.device_get(estimate(jax.random.split(KEY, draws)))
-    assert all(len(set(own)) == 3 for own in clients[:100, :3].tolist())
+    assert all(len(set(neighbours)) == 3 for neighbours in clients[:100, :3].tolist())
     joined = numpy_matrices()["adjacency"]
     assert joined[clients[:, 3:5], clients[:, 5:7]].all()
     losses = losses.astype(float)

@@ -187,8 +187,8 @@ def test_every_state_has_its_number_of_neighbours():
     number |= dict(NE=6, NV=5, NH=3, NJ=3, NM=4, NY=5, NC=4, ND=3, OH=5, OK=6, OR=4, PA=6)
     number |= dict(RI=2, SC=2, SD=6, TN=8, TX=4, UT=5, VT=3, VA=5, WA=2, WV=5, WI=4, WY=6)
     postal = [abbreviation for _, abbreviation, *_ in us_states.STATES]
-    found = np.bincount(np.ravel(us_states.BORDERS), minlength=48)
-    assert dict(zip(postal, found.tolist(), strict=True)) == number
+    degrees = np.bincount(np.ravel(us_states.BORDERS), minlength=48)
+    assert dict(zip(postal, degrees.tolist(), strict=True)) == number
     pairs = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
     assert len(pairs) == len(us_states.BORDERS) == sum(number.values()) / 2 == 105
     # Of the four states around a corner, two pairs only touch.

@@ -16,7 +16,7 @@ from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.configs import changed, metr_la
 from graphfl_jax.data import DATASETS, knn, roads, traffic
 from graphfl_jax.data.new_clients import hold_out
-from graphfl_jax.data.relations import dense
+from graphfl_jax.data.relations import weight_matrix
 from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import Units, standardise, task_of
@@ -79,7 +79,7 @@ def test_official_file_format_is_read(root):
     assert loaded.clients == tuple(SENSORS)
     assert loaded.extent == "4 of 207 sensors, 100 of 34272 steps"
     assert (loaded.source, loaded.name, loaded.outputs) == ("real", "metr_la", 12)
-    weights = np.asarray(dense(loaded.data.graph))  # [receiver, sender]
+    weights = np.asarray(weight_matrix(loaded.data.graph))  # [receiver, sender]
     np.testing.assert_allclose(weights, (WEIGHTS - np.eye(4)).T, rtol=1e-6)
     parts = {"train": loaded.data.train, **loaded.data.evals}
     counts = {part: int(windows.count[0]) for part, windows in parts.items()}
@@ -126,7 +126,7 @@ def test_weights_are_computed_from_distances(root):
     listed += [("767541", "773869", 900.0), ("767542", "717447", 100.0)]
     text = "from,to,cost\n" + "".join(f"{a},{b},{d}\n" for a, b, d in listed)
     (root / "metr-la/distances_la_2012.csv").write_text(text)
-    weights = np.asarray(dense(load(root).data.graph))
+    weights = np.asarray(weight_matrix(load(root).data.graph))
     sigma = np.std([d for *_, d in listed])
     expected = np.zeros((4, 4))
     expected[1, 0] = np.exp(-((300 / sigma) ** 2))
@@ -153,8 +153,10 @@ def test_sigma_is_that_of_all_sensors_of_the_data_set(
     (tmp_path / "distances.csv").write_text("A,B,300\nB,C,900\nC,A,1500\nA,D,3300\n")
     if listed:
         (tmp_path / "sensors.txt").write_text(listed)
-    given = {"source": "distances", "series": "speeds.h5", "complete": complete}
-    weights = np.asarray(dense(roads.relations_of(list(sensors), tmp_path, names, **given)))
+    settings = {"source": "distances", "series": "speeds.h5", "complete": complete}
+    weights = np.asarray(
+        weight_matrix(roads.read_relations(list(sensors), tmp_path, names, **settings))
+    )
     assert weights[1, 0] == pytest.approx(np.exp(-(300**2) / variance))  # [receiver, sender]
 
 
@@ -162,16 +164,16 @@ def test_a_part_of_the_distances_is_refused(tmp_path):
     """Otherwise the sensors of the lost rows would have no relations."""
     names = roads.RoadFiles("no.pkl", "distances.csv", "no.txt", "no.csv")
     rows = [f"{a},{b},{100 * (a + 2 * b)}" for a in range(4) for b in range(4)]
-    given = {"source": "distances", "series": "speeds.h5", "complete": True}
+    settings = {"source": "distances", "series": "speeds.h5", "complete": True}
     sensors = ["0", "1", "2", "3"]
     (tmp_path / "distances.csv").write_text("\n".join(rows))
-    assert len(roads.relations_of(sensors, tmp_path, names, **given).nodes) == 4
+    assert len(roads.read_relations(sensors, tmp_path, names, **settings).nodes) == 4
     (tmp_path / "distances.csv").write_text("\n".join(rows[:3]))
     with pytest.raises(ValueError, match="distances.csv: sensor 3 of speeds.h5 is missing"):
-        roads.relations_of(sensors, tmp_path, names, **given)
+        roads.read_relations(sensors, tmp_path, names, **settings)
     (tmp_path / "distances.csv").write_text("\n".join(["0,1,x12", *rows]))
     with pytest.raises(ValueError, match="distances.csv: line 1 is not from,to,metres"):
-        roads.relations_of(sensors, tmp_path, names, **given)
+        roads.read_relations(sensors, tmp_path, names, **settings)
 
 
 def test_positions_with_a_single_quote_are_refused_in_one_line(tmp_path):
@@ -186,8 +188,8 @@ def test_two_places_of_a_sensor_are_refused(tmp_path):
     file = tmp_path / "places.csv"
     rows = ["0,7,34.1,-118.2", "1,8,34.2,-118.3", "2,7,34.1,-118.2"]
     file.write_text("\n".join(["index,sensor,latitude,longitude", *rows]))
-    found = roads.read_positions(file, ["7", "8"])
-    np.testing.assert_array_equal(found.values, [[-118.2, 34.1], [-118.3, 34.2]])
+    positions = roads.read_positions(file, ["7", "8"])
+    np.testing.assert_array_equal(positions.values, [[-118.2, 34.1], [-118.3, 34.2]])
     file.write_text("\n".join([*rows, "3,8,34.2,-118.4"]))
     with pytest.raises(ValueError, match="line 4 has another place of sensor 8 .*; remove"):
         roads.read_positions(file, ["7", "8"])
@@ -353,11 +355,11 @@ def test_only_horizons_that_are_forecast_have_errors(step, outputs, horizons):
     task = task_of("regression", Units("mph", 0.0, 1.0, step, missing=-1.0))
     y = np.zeros((4, outputs), np.float32)
     extras = task.extra_metrics(y + np.arange(1, outputs + 1), y) if task.extra_metrics else {}
-    found = (
+    by_horizon = (
         task.summarize({name: value[:1] for name, value in extras.items()}) if extras else {}
     )
-    assert list(found) == horizons
-    for horizon, errors in found.items():
+    assert list(by_horizon) == horizons
+    for horizon, errors in by_horizon.items():
         assert errors["mae"] == int(horizon.split()[0]) / step
 
 
@@ -366,16 +368,16 @@ def test_errors_of_clients_are_averaged_before_roots_and_shares():
     means = {"abs": (3, 1), "square": (9, 1), "seen": (1, 0.5)}
     means |= {"abs_seen": (4, 1), "square_seen": (8, 1), "share_seen": (0.3, 0.1)}
     units = Units("mph", mean=50.0, std=10.0, step=5, missing=0.0)
-    extras = {name: np.tile(np.array(own)[:, None], 3) for name, own in means.items()}
+    extras = {name: np.tile(np.array(values)[:, None], 3) for name, values in means.items()}
     errors = task_of("regression", units).summarize(extras)
     assert list(errors) == ["15 min", "30 min", "60 min"]
     seen = (1 + 0.5) / 2
-    for found in errors.values():
-        assert found["mae"] == pytest.approx((3 + 1) / 2)
-        assert found["rmse"] == pytest.approx(np.sqrt((9 + 1) / 2))
-        assert found["mae_seen"] == pytest.approx((4 + 1) / 2 / seen)
-        assert found["rmse_seen"] == pytest.approx(np.sqrt((8 + 1) / 2 / seen))
-        assert found["mape_seen"] == pytest.approx(100 * (0.3 + 0.1) / 2 / seen)
+    for of_horizon in errors.values():
+        assert of_horizon["mae"] == pytest.approx((3 + 1) / 2)
+        assert of_horizon["rmse"] == pytest.approx(np.sqrt((9 + 1) / 2))
+        assert of_horizon["mae_seen"] == pytest.approx((4 + 1) / 2 / seen)
+        assert of_horizon["rmse_seen"] == pytest.approx(np.sqrt((8 + 1) / 2 / seen))
+        assert of_horizon["mape_seen"] == pytest.approx(100 * (0.3 + 0.1) / 2 / seen)
 
 
 @pytest.mark.slow
@@ -424,12 +426,12 @@ def test_windows_train_and_score_the_same_as_stored_examples(root, clients_per_e
         clients_per_eval=clients_per_eval,
     )
     key, hparams = jax.random.key(0), {"client_lr": jnp.float32(0.01)}
-    found = []
+    played = []
     for data in (loaded.data, stored):
         state = program.start(key, hparams, data)
         state, log = program.advance(state, key, hparams, data, jnp.int32(3))
-        found.append((state, log, program.evaluate(state, key, hparams, data)))
-    for ours, theirs in zip(*map(jax.tree.leaves, found), strict=True):
+        played.append((state, log, program.evaluate(state, key, hparams, data)))
+    for ours, theirs in zip(*map(jax.tree.leaves, played), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -441,7 +443,7 @@ def test_nearest_and_new_clients_work_with_series(root):
     write_series(root / "metr-la/metr-la.h5", table)
     loaded = hold_out(knn.knn(load(root), neighbours=1), fraction=0.25, seed=0)
     assert loaded.new_clients == 1 and loaded.data.train.series.shape[0] == 3
-    edges = np.nonzero(dense(loaded.everyone.graph))
+    edges = np.nonzero(weight_matrix(loaded.everyone.graph))
     index = [SENSORS.index(client) for client in loaded.clients]
     joined = {frozenset((index[i], index[j])) for i, j in zip(*edges, strict=True)}
     assert joined == {frozenset((0, 1)), frozenset((2, 3))}

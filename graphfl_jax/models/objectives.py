@@ -1,4 +1,4 @@
-"""Gradients of a batch, added up over parts of it that fit into the cache of a core."""
+"""Objectives of client models in training: in another precision, or in parts of a batch."""
 
 import dataclasses
 import functools
@@ -8,6 +8,32 @@ import jax.numpy as jnp
 
 from graphfl_jax.core import Array, ClientModel, Params
 from graphfl_jax.examples import Examples
+
+PRECISIONS = ("float32", "bfloat16")
+
+
+def with_precision(model: ClientModel, precision: str) -> ClientModel:
+    """A client model that computes its training objective in another precision.
+
+    With "bfloat16", the objective's copy of the parameters, the activations and their gradients
+    are bfloat16. The parameters themselves, their gradients, the loss and all predictions stay
+    float32, as in Micikevicius et al. Mixed Precision Training. ICLR 2018.
+    https://arxiv.org/abs/1710.03740
+
+    Args:
+      precision: one of `PRECISIONS`.
+    """
+    if precision == "float32":
+        return model
+
+    def lower(leaf):
+        return leaf.astype(precision) if jnp.issubdtype(leaf.dtype, jnp.floating) else leaf
+
+    def train_forward(params, batch, key):
+        params, batch = jax.tree.map(lower, (params, batch))
+        return model.forward(params, batch, key).astype(jnp.float32)
+
+    return dataclasses.replace(model, train_forward=train_forward)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,18 +67,18 @@ def _mean_of_parts(objective, parts, params, batch, key):
 def _value_and_gradient(objective, parts, params, batch, key):
     whole = batch.y.shape[0]
     size = -(-whole // parts)
-    padded = [
+    x, y = (
         jnp.pad(rows, [(0, parts * size - whole)] + [(0, 0)] * (rows.ndim - 1))
         for rows in (batch.x, batch.y)
-    ]
+    )
 
     def add(total, number):
         first = number * size
-        x, y = (jax.lax.dynamic_slice_in_dim(rows, first, size) for rows in padded)
-        part = Examples(x, y, jnp.clip(batch.count - first, 0, size))
-        found = jax.value_and_grad(objective)(params, part, jax.random.fold_in(key, number))
+        rows = (jax.lax.dynamic_slice_in_dim(array, first, size) for array in (x, y))
+        part = Examples(*rows, jnp.clip(batch.count - first, 0, size))
+        values = jax.value_and_grad(objective)(params, part, jax.random.fold_in(key, number))
         share = part.count.astype(jnp.float32) / jnp.maximum(batch.count, 1).astype(jnp.float32)
-        return jax.tree.map(lambda sum, new: sum + share * new, total, found), None
+        return jax.tree.map(lambda sum, new: sum + share * new, total, values), None
 
     # Zeros that vary over devices as the parameters of the clients do.
     zeros = jax.tree.map(lambda leaf: 0.0 * leaf, params)
