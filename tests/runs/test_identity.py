@@ -140,7 +140,7 @@ def test_functions_without_a_file_have_the_digests_of_their_instructions():
         "def helper(x):\n    return x * 1\ndef mine(x):\n    return helper(x)\n",
         "class Net:\n    def __call__(self, x):\n        return x * 1\n"
         "def mine(x):\n    return Net()(x)\n",
-        "def make(rate):\n    return lambda x: rate * x\nown = make(1)\n",
+        "def make(rate):\n    return lambda x: rate * x\nmine = make(1)\n",
         "rate = 1\ndef mine(x):\n    return [rate * y for y in x]\n",
         "import numpy as np\nrates = np.ones(2) * 1\ndef mine(x):\n    return rates * x\n",
         "def mine(x):\n    return x and mine(x - 1)\n"

@@ -15,7 +15,7 @@ import pytest
 import graphfl_jax
 from experiments.paper import cached_runs as cache
 from experiments.paper.cached_runs import Cache, cached_runs
-from graphfl_jax.algorithms import ALGORITHMS
+from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.configs import base, changed, fl60
@@ -205,7 +205,7 @@ def test_a_run_without_a_checkpoint_is_refused_too(tmp_path, monkeypatch):
 
 def test_edited_files_of_the_user_are_refused(tmp_path, monkeypatch):
     mine = tmp_path / "mine.py"
-    monkeypatch.setitem(ALGORITHMS, "mine", own_method(mine, 1))
+    monkeypatch.setitem(ALGORITHMS, "mine", Method(own_method(mine, 1)))
     (tmp_path / "config.py").write_text("first")
     options = {"config_file": tmp_path / "config.py"}
     start(tmp_path / "out", cut_at=2, **options)
