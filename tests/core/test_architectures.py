@@ -666,7 +666,7 @@ REFUSED = {
         "algorithm.name='pfedhn_het' has no model for an architecture that only new clients "
         "have, and new_clients.architectures gives them plain7; set "
         "--config.new_clients.architectures to one of plain4, plain10, or choose a method that "
-        "can: flha_ghn, ",
+        "can: local, flha_ghn, ",
     ),
     "new method of one architecture": (
         {
