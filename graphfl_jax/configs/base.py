@@ -45,7 +45,7 @@ def for_any_task() -> list[str]:
     return [name for name in methods() if name not in special]
 
 
-def configured(
+def configure(
     method: str,
     data: str,
     *,
