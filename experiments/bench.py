@@ -49,7 +49,7 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.processes import joined
-from graphfl_jax.configs import changed, for_any_task, methods, parsed
+from graphfl_jax.configs import change, for_any_task, methods, parse
 from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
@@ -203,7 +203,7 @@ def with_method(config: ConfigDict, method: str) -> ConfigDict:
     fields = fields_of(*values_of(config))
     own = methods().get(variant_of(config), {})
     defaults = {name: fields[name].default for name in own if name != "algorithm.name"}
-    return changed(changed(config, defaults), methods()[method])
+    return change(change(config, defaults), methods()[method])
 
 
 def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:
@@ -220,7 +220,7 @@ def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:
         )
     fedavg = with_method(config, "fedavg")
     alone = {
-        f"fedavg, {group.name}": changed(
+        f"fedavg, {group.name}": change(
             fedavg, {"model.architectures": (group.name,), "cohort_size": group.cohort_size}
         )
         for group in groups
@@ -244,7 +244,7 @@ def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
     names = {"none": ""} if "" in choices and "none" not in choices else {}
     try:
         return {
-            f"{field}={text}": parsed(config, {field: names.get(text, text)})
+            f"{field}={text}": parse(config, {field: names.get(text, text)})
             for text in values.split(",")
         }
     except ValueError as error:

@@ -74,7 +74,7 @@ from graphfl_jax.commands.common.plots import (
 )
 from graphfl_jax.commands.common.text_tables import markdown_table
 from graphfl_jax.commands.common.units import UNITS
-from graphfl_jax.configs import changed, for_any_task, methods
+from graphfl_jax.configs import change, for_any_task, methods
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
@@ -331,7 +331,7 @@ def ablation(figure: Ablation, cache: Cache) -> list[dict]:
     values, scores = [], []
     with progress_bar("values") as bar:
         for value in bar.track(figure.values, description=FLAGS.figure):
-            config = changed(
+            config = change(
                 config_of(Cell(figure.dataset), figure.method), {figure.field: value}
             )
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)

@@ -66,7 +66,7 @@ from graphfl_jax.commands.common.configuration import (
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
 from graphfl_jax.commands.sweeping.grid import configured
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
 from graphfl_jax.runs.attack_results import malicious_clients
@@ -267,7 +267,7 @@ def measured(
         task = bar.add_task("methods", total=len(every))
         for attack, undefended, method, config in every:
             bar.update(task, description=f"{method}, {attack}")
-            config = changed(config, {"eval_every": config.rounds})  # only final scores count
+            config = change(config, {"eval_every": config.rounds})  # only final scores count
             # Without attackers, only a backdoor measures something of its own: its success.
             key = (method, attack if attack == "backdoor" else "")
             new = [ratio for ratio in ratios if ratio or key not in clean_runs]

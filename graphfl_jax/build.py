@@ -1,6 +1,6 @@
 """Builds the parts of a federation from a configuration, of which all fields are checked.
 
-Of any other, `configs.values.checked` checks them first.
+Of any other, `configs.values.complete` checks them first.
 """
 
 from collections.abc import Callable, Iterator
@@ -91,7 +91,7 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
         )
     values, _ = values_of(config)
 
-    def change(federation, factory, section, **supplied):
+    def apply(federation, factory, section, **supplied):
         supplied |= {"federation": federation, "seed": config.seed}
         return Source(values, supplied).make(factory, section)
 
@@ -99,13 +99,13 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
     # Which training clients are related must then not depend on the new clients.
     inductive = fraction and config.new_clients.graph == "inductive"
     if not inductive:
-        federation = change(federation, relate, "data")
+        federation = apply(federation, relate, "data")
     if fraction:
-        federation = change(federation, hold_out, "new_clients", fraction=fraction)
+        federation = apply(federation, hold_out, "new_clients", fraction=fraction)
     if inductive:
-        federation = change(federation, relate, "data")
+        federation = apply(federation, relate, "data")
     if config.attack.name:
-        federation = change(federation, attacks.with_attack_order, "attack")
+        federation = apply(federation, attacks.with_attack_order, "attack")
     return federation
 
 

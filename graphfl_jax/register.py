@@ -23,7 +23,7 @@ from graphfl_jax.algorithms import ALGORITHMS, VARIANTS
 from graphfl_jax.algorithms.method import method_of
 from graphfl_jax.build import OF_ALGORITHMS, OF_DATASETS, OF_MODELS
 from graphfl_jax.configs.fields import BASE, fields_of
-from graphfl_jax.configs.values import changed
+from graphfl_jax.configs.values import change
 from graphfl_jax.data import DATASETS
 from graphfl_jax.declarations import Setting, parameters
 from graphfl_jax.metrics import METRICS
@@ -113,7 +113,7 @@ def metric(name: str, function: Callable) -> None:
     _keep("metric", name, function, where)
 
 
-def chosen(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
+def choose_parts(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
     """A configuration with other parts.
 
     Args:
@@ -132,7 +132,7 @@ def chosen(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
             part = name
         if part is not None:
             changes[f"{kind}.name"] = part
-    return changed(config, changes) if changes else config
+    return change(config, changes) if changes else config
 
 
 def _register(kind, name, factory, supplied, one_of=()):

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.values import changed, values_of
+from graphfl_jax.configs.values import change, values_of
 from tests.federations import SMALL
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +92,7 @@ class Ended(NamedTuple):
 def tiny(config):
     """A configuration at the sizes of `SMALL`."""
     fields = fields_of(*values_of(config))
-    return changed(config, {name: value for name, value in SMALL.items() if name in fields})
+    return change(config, {name: value for name, value in SMALL.items() if name in fields})
 
 
 def small_words(file="fl60.py", rounds=3, words=()):
@@ -155,10 +155,10 @@ def shrunk(name, *words, cwd, file, **changes) -> Ended:
     changes = {field.replace("__", "."): value for field, value in changes.items()}
     script = f"""
 import runpy
-from graphfl_jax.configs import changed, {file} as file
+from graphfl_jax.configs import change, {file} as file
 from tests.commands import tiny
 whole = file.get_config
-file.get_config = lambda *method: tiny(changed(whole(*method), {changes}))
+file.get_config = lambda *method: tiny(change(whole(*method), {changes}))
 runpy.run_module("experiments.{name}", run_name="__main__", alter_sys=True)
 """
     return _forked({"argv": [f"experiments.{name}", *words], "script": script}, cwd, {})

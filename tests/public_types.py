@@ -15,7 +15,7 @@ from graphfl_jax.data.federation import Federation
 def program() -> tuple[dict[str, Any], int]:
     """A run with a user's own data."""
     config: ConfigDict = graphfl_jax.configs.custom.get_config("fedavg")
-    config = graphfl_jax.configs.changed(config, {"rounds": 2})
+    config = graphfl_jax.configs.change(config, {"rounds": 2})
     federation = graphfl_jax.from_arrays([[0.0], [1.0]], np.arange(2), ["a", "b"], seed=3)
     result: graphfl_jax.Result = graphfl_jax.run(config, federation, out="runs/mine")
     return result.results, result.diverged_at

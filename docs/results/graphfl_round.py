@@ -23,7 +23,7 @@ ROUNDS = 8
 def main():
     # As the commands do: each core is a device, and the devices share the clients of a round.
     jax.config.update("jax_num_cpu_devices", len(os.sched_getaffinity(0)))
-    config = configs.changed(
+    config = configs.change(
         configs.custom.get_config("fedavg"),
         {
             "model.name": "lenet",

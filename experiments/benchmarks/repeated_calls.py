@@ -6,7 +6,7 @@ import psutil
 
 import graphfl_jax
 from experiments.benchmarks.interrupted_runs import SETTINGS
-from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs import change, fl60
 
 GROWTH = 1.1  # largest factor of the memory from a fifth of the calls to all
 
@@ -19,10 +19,10 @@ def memory_of_calls(calls: int, work: Path) -> list[dict]:
       work: folder in which the compiled programs are kept.
     """
     changes = SETTINGS | {"rounds": 2, "model.hidden": (4,)}
-    config = changed(fl60.get_config("fedavg"), changes)
+    config = change(fl60.get_config("fedavg"), changes)
     measured = []
     for call in range(1, calls + 1):
-        graphfl_jax.run(changed(config, {"seed": call % 3}), keep_in=work / "kept")
+        graphfl_jax.run(change(config, {"seed": call % 3}), keep_in=work / "kept")
         if call in (max(1, calls // 5), calls):
             maps = Path("/proc/self/maps").read_text().count("\n")
             size = psutil.Process().memory_info().rss

@@ -38,7 +38,7 @@ from experiments.benchmarks.timing import (
 )
 from experiments.common.time_plots import draw_power
 from graphfl_jax.build import arrange, build_experiment, load_federation
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation, federate
@@ -270,7 +270,7 @@ def _all_clients_train(config, clients, devices=None):
 
 
 def _generated_experiment(config, clients):
-    config = changed(_checked_model(config), {"cohort_size": clients})
+    config = change(_checked_model(config), {"cohort_size": clients})
     federation = arrange(config, generated_federation(clients))
     return build_experiment(config, federation), config
 

@@ -42,7 +42,7 @@ from experiments.common.flag_values import check_names
 from experiments.common.time_plots import draw_rates
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.base import variant_of
-from graphfl_jax.configs.values import changed, values_of
+from graphfl_jax.configs.values import change, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
@@ -262,7 +262,7 @@ def images_of(config: ConfigDict) -> int:
 def _verification(experiment, config, rounds):
     """The weights of the server at the start, and JAX's rounds to verify."""
     if images_of(config):
-        config = changed(config, {"local_steps": 1})
+        config = change(config, {"local_steps": 1})
         experiment = build_experiment(config, experiment.federation)
         rounds = compile_rounds(experiment, config)
     return play_in_jax(experiment, config, rounds, ROUNDS)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.configs import (
-    changed,
+    change,
     cifar10,
     cifar100,
     compcars,
@@ -73,7 +73,7 @@ def paper_config(
         changes["rounds"] = rounds
         if "hparams.client_horizon" in changes:
             changes["hparams.client_horizon"] = float(rounds)
-    return changed(config, changes)
+    return change(config, changes)
 
 
 @contextlib.contextmanager

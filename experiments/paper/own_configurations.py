@@ -13,7 +13,7 @@ from experiments.paper.tables import TABLES, Row, Table
 from graphfl_jax.commands.common.configuration import configuration_in_file
 from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table
-from graphfl_jax.configs.values import changed
+from graphfl_jax.configs.values import change
 
 NAME = "own"  # in place of a key of `published.PUBLISHED`
 SEEDS = 5  # by default
@@ -61,7 +61,7 @@ def own_config(
     """
     changes = {"data.root": root, "rounds": rounds}
     changes = {field: value for field, value in changes.items() if value is not None}
-    return changed(configuration_in_file("configs", file, method), changes)
+    return change(configuration_in_file("configs", file, method), changes)
 
 
 def own_table(files: Sequence[str], methods: Sequence[str]) -> Table:

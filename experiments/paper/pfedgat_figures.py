@@ -13,7 +13,7 @@ from experiments.paper.row_text import spread_text
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.units import UNITS
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
 
@@ -56,7 +56,7 @@ def allocations(
         config = config_of(cell(figure.dataset, figure.setting), method)
         every = -(-config.rounds // figure.evaluations)
         chosen = {"eval_every": every, "eval.points": ("G",), "eval.splits": ("test",)}
-        config = changed(config, chosen)
+        config = change(config, chosen)
         (run,) = cached_runs(config, [config.seed], cache, at_once=1)
         if run["diverged"] or not all("allocation" in row for row in run["curve"]):
             raise ValueError(

@@ -9,7 +9,7 @@ from experiments.paper.row_text import SPREAD, common_row, spread_text
 from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
-from graphfl_jax.configs.published import OUT_OF_REACH, published
+from graphfl_jax.configs.published import OUT_OF_REACH, published_score
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
@@ -26,7 +26,7 @@ def table_row(table: str, config, runs: list[dict]) -> dict:
     """
     row = common_row(config, runs)
     variant, scale = row["method"], UNITS[row["metric"]][0]
-    score = published(config, variant, runs[0]["dataset"], table)
+    score = published_score(config, variant, runs[0]["dataset"], table)
     row |= {
         "published": score and score._asdict(),
         "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),

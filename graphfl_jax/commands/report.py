@@ -15,7 +15,7 @@ from rich.console import Console
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.commands.reporting.page import write_report
-from graphfl_jax.configs.published import published
+from graphfl_jax.configs.published import published_score
 
 flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
 flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")
@@ -26,7 +26,7 @@ def main() -> int:
         raise ValueError("folders is not set; name the folder of a run, such as runs/mine")
     to = Path(FLAGS.to)
     check_new_file("to", to)
-    write_report([Path(run) for run in FLAGS.folders], to, published)
+    write_report([Path(run) for run in FLAGS.folders], to, published_score)
     Console().print(
         f"{to}: a report of {len(FLAGS.folders)} run{'s' * (len(FLAGS.folders) > 1)}, "
         f"{to.stat().st_size / 1000:.0f} kB; open it in a browser",

@@ -57,7 +57,7 @@ from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.configs.base import variant_of
-from graphfl_jax.configs.published import Score, published
+from graphfl_jax.configs.published import Score, published_score
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
@@ -172,7 +172,7 @@ def run_and_print(config: ConfigDict) -> int:
     if FLAGS.report and is_first():
         from graphfl_jax.commands.reporting.page import write_report
 
-        write_report([out], out / REPORT, published)
+        write_report([out], out / REPORT, published_score)
     if result.results["diverged"]:
         numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
         low, high = result.inputs
@@ -187,7 +187,7 @@ def run_and_print(config: ConfigDict) -> int:
         )
         return 1
     variant, dataset = result.results["variant"], result.results["dataset"]
-    tables = [score_table(result.results, published(config, variant, dataset))]
+    tables = [score_table(result.results, published_score(config, variant, dataset))]
     tables += further_tables(result.results)
     if result.results["new_clients"]:
         tables.append(new_clients_table(result.results))

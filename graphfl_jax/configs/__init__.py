@@ -12,8 +12,8 @@ from graphfl_jax.configs import flha_cifar10 as flha_cifar10
 from graphfl_jax.configs import metr_la as metr_la
 from graphfl_jax.configs import pems_bay as pems_bay
 from graphfl_jax.configs import tpt48 as tpt48
-from graphfl_jax.configs.base import configured, for_any_task, methods
-from graphfl_jax.configs.values import changed, checked, configuration, parsed
+from graphfl_jax.configs.base import configure, for_any_task, methods
+from graphfl_jax.configs.values import change, complete, configuration, parse
 
 # The functions that make the configurations of the data sets, by name.
 PRESETS = {
@@ -24,11 +24,11 @@ PRESETS = {
 
 __all__ = [
     "PRESETS",
-    "changed",
-    "checked",
+    "change",
+    "complete",
     "configuration",
-    "configured",
+    "configure",
     "for_any_task",
     "methods",
-    "parsed",
+    "parse",
 ]

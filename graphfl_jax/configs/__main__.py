@@ -12,7 +12,7 @@ This page lists every field of a configuration. It is the output of
 `.venv/bin/python -m graphfl_jax.configs`; do not edit it by hand.
 
 A field is set with `--config.FIELD=VALUE`, or in Python with
-`graphfl_jax.configs.changed(config, {"FIELD": value})`. A configuration has only the fields
+`graphfl_jax.configs.change(config, {"FIELD": value})`. A configuration has only the fields
 that something in it reads; the column "read with" names the values of other fields with which a
 field exists. Setting another field is an error. The defaults below are those of the source; the
 configuration of a data set replaces some of them. To list the fields of one configuration with

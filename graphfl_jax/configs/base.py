@@ -10,7 +10,7 @@ from graphfl_jax.algorithms.tuning import PARTS
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import configuration, values_of
 from graphfl_jax.declarations import NOTHING
-from graphfl_jax.settings import perhaps
+from graphfl_jax.settings import Choice, perhaps
 
 TUNING = "tuning.part"
 # Settings of the data for methods that train on a split of it.
@@ -45,7 +45,7 @@ def for_any_task() -> list[str]:
     return [name for name in methods() if name not in special]
 
 
-def configured(
+def configure(
     method: str,
     data: str,
     *,
@@ -96,11 +96,12 @@ def variant_of(config: ConfigDict) -> str:
         value = values[field]
         if field in defined:
             return value != defined[field]
-        if field.startswith("algorithm."):
+        if "." not in field:
+            return False  # an optimiser or a schedule
+        if isinstance(declared[field].setting, Choice):
             return value != declared[field].default
-        # A float of which no variant defines the value is free, and so is an optimiser.
-        defining = {other[field] for other in variants.values() if field in other}
-        return field.startswith("hparams.") and value in defining
+        # A number is free, but for those that define other variants.
+        return any(value == other.get(field) for other in variants.values())
 
     def departures(defined):
         names = sorted(field for field in fields & values.keys() if not field.endswith("_lr"))

@@ -15,7 +15,7 @@ from graphfl_jax.configs import image_sets
 
 def get_config(method="fedavg"):
     """The configuration of a method of `base.for_any_task`."""
-    return image_sets.configured(
+    return image_sets.configure(
         method,
         "chest_xray",
         data__clients=8,

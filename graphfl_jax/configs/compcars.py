@@ -56,4 +56,4 @@ def get_config(method="panacea"):
     """The configuration of a method of `base.methods`: small, or METHOD-full, the papers'."""
     name = method.removesuffix(SUFFIX)
     scale = SMALL if method == name else FULL
-    return base.configured(name, "compcars", tuned=METHODS, settings=SETTINGS | scale)
+    return base.configure(name, "compcars", tuned=METHODS, settings=SETTINGS | scale)

@@ -16,4 +16,4 @@ SETTINGS = {"data.val_fraction": 0.0}
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "custom", settings=SETTINGS)
+    return base.configure(method, "custom", settings=SETTINGS)

@@ -36,4 +36,4 @@ SETTINGS = {"hparams.client_lr": 0.1}
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "fl60", tuned=METHODS, settings=SETTINGS)
+    return base.configure(method, "fl60", tuned=METHODS, settings=SETTINGS)

@@ -45,4 +45,4 @@ SETTINGS = {
 
 def get_config(method="flha-ghn"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "cifar10", tuned=METHODS, settings=SETTINGS)
+    return base.configure(method, "cifar10", tuned=METHODS, settings=SETTINGS)

@@ -43,7 +43,7 @@ SETTINGS = CLIPPED | {
 }
 
 
-def configured(method: str, data: str, **settings) -> ConfigDict:
+def configure(method: str, data: str, **settings) -> ConfigDict:
     """The configuration of a method on one of the data sets.
 
     Args:
@@ -52,4 +52,4 @@ def configured(method: str, data: str, **settings) -> ConfigDict:
       **settings: further settings by name, with __ for the dots.
     """
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
-    return base.configured(method, data, tuned=METHODS, settings=SETTINGS | dotted)
+    return base.configure(method, data, tuned=METHODS, settings=SETTINGS | dotted)

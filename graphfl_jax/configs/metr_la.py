@@ -18,4 +18,4 @@ METHODS = pems_bay.METHODS
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "metr_la", tuned=METHODS, settings=pems_bay.SETTINGS)
+    return base.configure(method, "metr_la", tuned=METHODS, settings=pems_bay.SETTINGS)

@@ -62,4 +62,4 @@ SETTINGS = {
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configured(method, "pems_bay", tuned=METHODS, settings=SETTINGS)
+    return base.configure(method, "pems_bay", tuned=METHODS, settings=SETTINGS)

@@ -202,7 +202,7 @@ PROTOCOL = {
 }
 
 
-def published(
+def published_score(
     config: ConfigDict, variant: str, dataset: dict, table: str = "panacea_2"
 ) -> Score | None:
     """The published score of a variant if the run follows the papers' protocol, else None.

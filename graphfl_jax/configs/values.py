@@ -1,4 +1,4 @@
-"""Configurations from values of fields: all checked, changed, parsed from text, recorded."""
+"""Configurations from values of fields, which are checked, changed, and read from text."""
 
 import functools
 import json
@@ -13,12 +13,12 @@ from graphfl_jax.declarations import NOTHING, Setting
 FLOATS = "hparams."  # fields whose values are traced
 
 
-def flat(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested dictionaries as one, by dotted names."""
     dotted = {}
     for name, value in fields.items():
         if isinstance(value, Mapping | ConfigDict):
-            dotted |= flat(value, f"{prefix}{name}.")
+            dotted |= flatten(value, f"{prefix}{name}.")
         else:
             dotted[prefix + name] = value
     return dotted
@@ -28,7 +28,7 @@ def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a configuration, and its settings that nothing reads yet."""
     values = config.to_dict()
     defaults = values.pop("defaults", {})
-    return flat(values), flat(defaults)
+    return flatten(values), flatten(defaults)
 
 
 def configuration(
@@ -49,7 +49,7 @@ def configuration(
         if name not in fields:
             raise ValueError(not_read(name, value, fields))
     nested = {"hparams": {}}
-    checked = {
+    read = {
         name: field.setting.check(name, values.get(name, field.default))
         for name, field in fields.items()
     }
@@ -57,14 +57,14 @@ def configuration(
     for name, value in defaults.items():
         if name not in fields and name not in field_names():
             raise ValueError(not_read(name, value, fields))
-    for name, value in sorted((checked | unread).items()):
+    for name, value in sorted((read | unread).items()):
         *sections, last = name.split(".")
         place = functools.reduce(lambda part, key: part.setdefault(key, {}), sections, nested)
         place[last] = value
     return ConfigDict(nested).lock()
 
 
-def checked(config: ConfigDict) -> ConfigDict:
+def complete(config: ConfigDict) -> ConfigDict:
     """The configuration with all its fields checked; missing fields get their defaults.
 
     Raises:
@@ -73,7 +73,7 @@ def checked(config: ConfigDict) -> ConfigDict:
     return configuration(*values_of(config))
 
 
-def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
+def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     """A configuration with other values; fields that are no longer read are dropped.
 
     Args:
@@ -96,7 +96,7 @@ def changed(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     return configuration(still_read | changes, defaults)
 
 
-def parsed(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
+def parse(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
     """A configuration with other values, given as text, as on a command line.
 
     Args:
@@ -106,13 +106,13 @@ def parsed(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
     Raises:
       ValueError: as `configuration`, or a text is not of its field's type.
     """
-    config, unread = adjusted(config, texts)
+    config, unread = adjust(config, texts)
     for name, text in unread.items():
         raise ValueError(not_read(name, text, fields_of(*values_of(config))))
     return config
 
 
-def adjusted(
+def adjust(
     config: ConfigDict, texts: Mapping[str, str], changes: Mapping[str, Any] = NOTHING
 ) -> tuple[ConfigDict, dict[str, Any]]:
     """A configuration with other values, and those values that nothing in it reads.
@@ -131,18 +131,18 @@ def adjusted(
     while pending:
         fields = fields_of(*values_of(config))
         ready = {
-            name: value if name in changes else parse(name, value, fields[name].setting)
+            name: value if name in changes else parse_value(name, value, fields[name].setting)
             for name, value in pending.items()
             if name in fields
         }
         if not ready:
             break
-        config = changed(config, ready)
+        config = change(config, ready)
         pending = {name: value for name, value in pending.items() if name not in ready}
     return config, pending
 
 
-def parse(name: str, text: str, setting: Setting) -> Any:
+def parse_value(name: str, text: str, setting: Setting) -> Any:
     """The value of a field from text.
 
     Raises:
@@ -156,7 +156,7 @@ def parse(name: str, text: str, setting: Setting) -> Any:
         ) from None
 
 
-def recorded(values: Mapping[str, Any]) -> dict[str, Any]:
+def current_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a configuration that was written earlier, perhaps by an older version.
 
     Fields that nothing reads are dropped, and fields that did not exist yet have their

@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import memory, tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs.values import as_text, changed, checked, values_of
+from graphfl_jax.configs.values import as_text, change, complete, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
@@ -113,7 +113,7 @@ def run_trials(
     """
     if not trials:
         return iter(())
-    config = checked(config)
+    config = complete(config)
     check_begins_anew(config)
     federations = {seed: federations[seed] for seed in sorted({one.seed for one in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
@@ -355,10 +355,10 @@ def fields_text(config: ConfigDict) -> str:
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:
     """A copy of a configuration with another seed."""
-    return changed(config, {"seed": seed})
+    return change(config, {"seed": seed})
 
 
 def config_of(config: ConfigDict, trial: Trial) -> ConfigDict:
     """The configuration of one run of a batch."""
     hparams = {f"hparams.{name}": value for name, value in trial.hparams.items()}
-    return changed(with_seed(config, trial.seed), hparams)
+    return change(with_seed(config, trial.seed), hparams)

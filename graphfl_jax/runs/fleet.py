@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from graphfl_jax import tree
 from graphfl_jax.build import assemble
-from graphfl_jax.configs.values import changed, configuration, recorded
+from graphfl_jax.configs.values import change, configuration, current_values
 from graphfl_jax.core import Params, Predictor
 from graphfl_jax.data.federation import check_finite
 from graphfl_jax.devices import filled
@@ -65,11 +65,11 @@ class Fleet:
         self.facts, tensors = models.read(path)
         try:
             # Own metrics may be functions that are not here.
-            fields = recorded(self.facts["config"] | {"metrics": ()})
+            fields = current_values(self.facts["config"] | {"metrics": ()})
             unused = dict(UNUSED)
             if "model.weights" in fields:
                 unused["model.weights"] = ""
-            config = changed(configuration(fields), unused)
+            config = change(configuration(fields), unused)
             self.experiment = assemble(config, models.placeholder(self.facts))
         except ValueError as error:
             raise ValueError(

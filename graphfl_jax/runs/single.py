@@ -13,11 +13,11 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
-from graphfl_jax.configs.values import as_text, checked, values_of
+from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
 from graphfl_jax.program import Log
-from graphfl_jax.register import chosen
+from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.debug import DebugSession
@@ -154,7 +154,7 @@ def run(
         raise ValueError("save_models=True needs a folder; set --out")
     if accept_changes and not resume:
         raise ValueError("accept_changes=True is not read without resume=True; leave it out")
-    config = chosen(checked(config), model=model, algorithm=algorithm)
+    config = choose_parts(complete(config), model=model, algorithm=algorithm)
     scale = values_of(config)[0].get("data.scale", "none")
     if federation is not None and scale != "none":
         raise ValueError(

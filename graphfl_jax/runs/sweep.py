@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs.values import adjusted, structure, values_of
+from graphfl_jax.configs.values import adjust, structure, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.declarations import NOTHING
 from graphfl_jax.runs.attack_results import check_attacked
@@ -60,7 +60,7 @@ def sweep(
     """
 
     def configure(point):
-        return adjusted(config, NOTHING, point)
+        return adjust(config, NOTHING, point)
 
     seeds = list(seeds) or [values_of(config)[0]["seed"]]
     for group in groups_of(list(points), seeds, configure):

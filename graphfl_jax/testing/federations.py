@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from graphfl_jax.configs import base, changed
+from graphfl_jax.configs import base, change
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
@@ -33,9 +33,9 @@ SMALL = {
 
 def small_config(method="panacea", **changes):
     """A method at small sizes; `changes` by dotted name, with __ for the dots."""
-    config = base.configured(method, "tpt48", settings=SMALL)
+    config = base.configure(method, "tpt48", settings=SMALL)
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return changed(config, changes)
+    return change(config, changes)
 
 
 def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:

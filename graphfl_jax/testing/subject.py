@@ -9,7 +9,7 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, build_experiment
-from graphfl_jax.configs.values import changed
+from graphfl_jax.configs.values import change
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.declarations import NOTHING
@@ -47,7 +47,7 @@ class Subject:
     def config(self, **fields: Any) -> ConfigDict:
         """The configuration with other fields, with __ for the dots of their names."""
         other = {name.replace("__", "."): value for name, value in fields.items()}
-        return changed(small_config(self.method), self.settings | other)
+        return change(small_config(self.method), self.settings | other)
 
     @functools.cached_property
     def experiment(self) -> Experiment:

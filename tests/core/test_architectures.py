@@ -20,7 +20,7 @@ from experiments import bench
 from experiments.common.architecture_plots import depths
 from graphfl_jax.architecture import Architecture, Node, check_architecture, layer_of
 from graphfl_jax.build import arrange, build_experiment
-from graphfl_jax.configs import changed, fl60, flha_cifar10, methods
+from graphfl_jax.configs import change, fl60, flha_cifar10, methods
 from graphfl_jax.data import from_arrays
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
@@ -534,7 +534,7 @@ def config_of(*names, **changes):
         "checkpoint_every": 2,
     }
     changes = {name.replace("__", "."): value for name, value in changes.items()}
-    return changed(flha_cifar10.get_config("local"), small | changes)
+    return change(flha_cifar10.get_config("local"), small | changes)
 
 
 def experiment_of(*names, clients=5, **changes):
@@ -719,7 +719,7 @@ def test_own_models_of_several_architectures_are_checked(monkeypatch, added, cha
 
     monkeypatch.setitem(MODELS, "two_networks", two_networks)
     settings = {"model.name": "two_networks", "algorithm.name": "fedavg"} | changes
-    config = changed(fl60.get_config("local"), settings | {"cohort_size": 3})
+    config = change(fl60.get_config("local"), settings | {"cohort_size": 3})
     with pytest.raises(ValueError) as refused:
         build_experiment(config, federation())
     assert message in str(refused.value) and "\n" not in str(refused.value)
@@ -737,7 +737,7 @@ SEVERAL = ("plain4", "plain7")
 def test_rounds_are_compared_with_fedavg_of_each_architecture(monkeypatch):
     """Five clients, of which four are in a round: two have plain4, and one each the others."""
     monkeypatch.setattr(bench, "federation_of", lambda config: federation())
-    config = changed(config_of("plain4", "plain7", "arch1"), methods()["flha-ghn"])
+    config = change(config_of("plain4", "plain7", "arch1"), methods()["flha-ghn"])
     whole, *alone = bench.each_architecture(config).items()
     assert whole == ("flha-ghn", config)
     expected = {"fedavg, plain4": 2, "fedavg, plain7": 1, "fedavg, arch1": 1}
@@ -754,7 +754,7 @@ def test_rounds_are_compared_with_fedavg_of_each_architecture(monkeypatch):
 def generated_config():
     """FLHA-GHN with two architectures; all that it keeps belongs to the server."""
     settings = methods()["flha-ghn"] | {"algorithm.ghn_depth": 1, "algorithm.ghn_width": 4}
-    return changed(config_of(*SEVERAL), settings)
+    return change(config_of(*SEVERAL), settings)
 
 
 @pytest.fixture(scope="module")
@@ -826,7 +826,7 @@ def test_new_clients_of_an_unseen_architecture_are_in_the_results():
     assert part["clients"] == result["new_clients"]["clients"]
     first, second = part["curve"]
     assert (first["rounds"], second["rounds"]) == (0, 1)
-    others = changed(config, {"new_clients.architectures": ("plain4", "plain10")})
+    others = change(config, {"new_clients.architectures": ("plain4", "plain10")})
     keys = []
     for variant in (config, others):
         experiment = build_experiment(variant, arrange(variant, federation()))
@@ -837,13 +837,13 @@ def test_new_clients_of_an_unseen_architecture_are_in_the_results():
 @pytest.mark.release
 def test_a_batch_of_seeds_has_the_new_clients_of_the_runs():
     config = config_of("plain4", **NEW, rounds=1, new_clients__rounds=1)
-    config = changed(config, {"new_clients.architectures": ("plain7", "plain4")})
+    config = change(config, {"new_clients.architectures": ("plain7", "plain4")})
     federations = {
-        seed: arrange(changed(config, {"seed": seed}), federation()) for seed in (0, 1)
+        seed: arrange(change(config, {"seed": seed}), federation()) for seed in (0, 1)
     }
     outcomes = dict(run_trials(config, federations, [Trial({}, 0), Trial({}, 1)], at_once=2))
     for seed, outcome in outcomes.items():
-        alone = graphfl_jax.run(changed(config, {"seed": seed}), federation()).results
+        alone = graphfl_jax.run(change(config, {"seed": seed}), federation()).results
         ours, theirs = outcome.results["new_clients"], alone["new_clients"]
         assert ours["clients"] == theirs["clients"]
         for name, part in theirs["architectures"].items():
@@ -872,7 +872,7 @@ def test_sweeps_group_runs_by_their_architectures():
     points = [{"model.architectures": names} for names in (SEVERAL, ("plain4",))]
 
     def configure(point):
-        return changed(config_of(data__source="simulated", data__cap=20), point), {}
+        return change(config_of(data__source="simulated", data__cap=20), point), {}
 
     assert len(groups_of(points, [0], configure)) == 2
 
@@ -985,7 +985,7 @@ def test_flax_modules_with_a_graph_get_generated_weights(monkeypatch):
     federation = from_arrays(x, (x[:, 0] > 0).astype(int), client)
     settings = {"model.name": "net", "rounds": 2, "local_steps": 2, "cohort_size": 3}
     monkeypatch.setitem(MODELS, "net", net)
-    config = graphfl_jax.configs.configured("flha-ghn", "custom", settings=settings)
+    config = graphfl_jax.configs.configure("flha-ghn", "custom", settings=settings)
     experiment = build_experiment(config, federation)
     algorithm = experiment.build(experiment.hparams, 0)
     weights = jax.eval_shape(lambda key: algorithm.server.init(key, None), KEY)

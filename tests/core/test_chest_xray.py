@@ -12,7 +12,7 @@ from PIL import Image
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs import changed, chest_xray
+from graphfl_jax.configs import change, chest_xray
 from graphfl_jax.configs.base import needing
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import chest_xray as data
@@ -272,7 +272,7 @@ def test_a_shared_split_is_scored_like_copies_of_it(ran):
 def test_a_shared_split_can_be_chosen_and_left_out():
     made = several_labels()
     config = small_config("fedavg", **CONFIG | {"rounds": 2}, eval__splits=("pooled",))
-    config = changed(config, {"new_clients.fraction": 0.4, "cohort_size": 2})
+    config = change(config, {"new_clients.fraction": 0.4, "cohort_size": 2})
     result = graphfl_jax.run(config, made)
     assert set(result.rows[0]["scores"]) == {"pooled"}
     assert len(result.rows[0]["scores"]["pooled"]["P"]) == 2
@@ -642,7 +642,7 @@ def test_simulated_labels_can_be_recognised():
 
 def simulated(method="fedavg", **changes):
     config = chest_xray.get_config(method)
-    return changed(config, {"data.source": "simulated", "data.image_size": 16} | changes)
+    return change(config, {"data.source": "simulated", "data.image_size": 16} | changes)
 
 
 def test_configurations_build():

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from graphfl_jax.configs import changed, custom
+from graphfl_jax.configs import change, custom
 from graphfl_jax.core import ClientModel
 from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.examples import Examples
@@ -192,7 +192,7 @@ def test_images_of_a_user_are_learned():
     federation = from_arrays(x, y, np.repeat(range(4), 30))
     sizes = {"model.name": "lenet", "rounds": 10, "cohort_size": 4, "local_steps": 10}
     sizes |= {"batch_size": 40, "hparams.client_lr": 0.05}
-    config = changed(custom.get_config("fedavg"), sizes)
+    config = change(custom.get_config("fedavg"), sizes)
     scores = graphfl_jax.run(config, federation).rows[-1]["scores"]["test"]
     assert scores["G"].mean() > 0.95
 

@@ -9,7 +9,7 @@ import pytest
 import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import arrange
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, relations
 from graphfl_jax.data.custom import custom
@@ -335,7 +335,7 @@ def test_more_neighbours_than_other_clients_are_refused():
 def small(method, path, **changes):
     settings = {"data.path": str(path), "rounds": 3, "eval_every": 3, "cohort_size": 4}
     settings |= {"local_steps": 5, "batch_size": 6, "model.hidden": (5,)}
-    return changed(configuration.get_config(method), settings | changes)
+    return change(configuration.get_config(method), settings | changes)
 
 
 @pytest.fixture(scope="module")
@@ -372,7 +372,7 @@ def test_arrays_in_memory_train_the_same_as_their_file(data_file):
     from_file = graphfl_jax.run(config).results
     with np.load(data_file) as arrays:
         made = from_arrays(**arrays)
-    in_memory = graphfl_jax.run(changed(config, {"data.path": ""}), made).results
+    in_memory = graphfl_jax.run(change(config, {"data.path": ""}), made).results
     for field in ("dataset", "scores", "new_clients"):
         assert in_memory[field] == from_file[field]
     assert len(in_memory["new_clients"]["clients"]) == 2
@@ -422,7 +422,7 @@ def test_what_a_run_with_a_federation_does_not_read_is_refused():
     """It would be recorded, and have no effect."""
     x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
     federation = from_arrays(x, np.arange(12) % 2, client)
-    config = changed(configuration.get_config("fedavg"), {"data.scale": "standard"})
+    config = change(configuration.get_config("fedavg"), {"data.scale": "standard"})
     with pytest.raises(
         ValueError, match="^data.scale=standard is not read, since a fed.*; lea"
     ):

@@ -12,7 +12,7 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs import changed, cifar10, cifar100, fashion_mnist
+from graphfl_jax.configs import change, cifar10, cifar100, fashion_mnist
 from graphfl_jax.configs import custom as custom_preset
 from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew
 from graphfl_jax.data.photographs import resize
@@ -414,11 +414,11 @@ def test_own_examples_without_clients_are_divided(tmp_path):
             assert set(LABELS[rows]) == {2 * i, 2 * i + 1}
     assert made.data.train.count.max() == 100
     np.savez(tmp_path / "own.npz", x=x, y=LABELS)
-    config = changed(
+    config = change(
         custom_preset.get_config("fedavg"),
         {"data.path": str(tmp_path / "own.npz"), "data.partition": "dirichlet"},
     )
-    config = changed(config, {"data.clients": 6, "data.beta": 0.2})
+    config = change(config, {"data.clients": 6, "data.beta": 0.2})
     assert load_federation(config).data.train.count.tolist() == [160] * 6
 
 
@@ -494,12 +494,12 @@ def test_validation_and_test_examples(tmp_path, test, sizes):
 
 
 def test_federations_of_different_sizes_are_stacked():
-    config = changed(
+    config = change(
         fashion_mnist.get_config(),
         {"data.source": "simulated", "data.partition": "dirichlet", "data.graph": "own"},
     )
-    config = changed(config, {"data.balanced": False})
-    loaded = [load_federation(changed(config, {"seed": seed})).data for seed in (0, 1)]
+    config = change(config, {"data.balanced": False})
+    loaded = [load_federation(change(config, {"seed": seed})).data for seed in (0, 1)]
     assert loaded[0].train.x.shape != loaded[1].train.x.shape
     for i, count in enumerate((3, 5)):  # of a split that all clients share
         pooled = Examples(np.ones((count, 2)), np.ones(count, np.int32), np.int32(count))
@@ -518,14 +518,14 @@ def test_federations_of_different_sizes_are_stacked():
 
 @pytest.mark.parametrize("file", [fashion_mnist, cifar10, cifar100])
 def test_configurations_build(file):
-    config = changed(file.get_config(), {"data.source": "simulated"})
+    config = change(file.get_config(), {"data.source": "simulated"})
     federation = load_federation(config)
     for method in ("panacea", "ditto", "fedavg-finetune"):
-        other = changed(file.get_config(method), {"data.source": "simulated"})
+        other = change(file.get_config(method), {"data.source": "simulated"})
         assert other.data == config.data
         build_experiment(other, federation)
     with pytest.raises(ValueError, match="cohort_size=10 exceeds the 5 clients"):
-        few = changed(config, {"data.clients": 5})
+        few = change(config, {"data.clients": 5})
         build_experiment(few, load_federation(few))
 
 
@@ -645,16 +645,16 @@ def test_balanced_splits_that_do_not_fit_are_refused(tmp_path, count):
 
 @pytest.mark.release
 def test_runs_of_several_seeds_have_balanced_splits_of_their_own():
-    config = changed(
+    config = change(
         fashion_mnist.get_config(),
         {"data.source": "simulated", "data.balanced_test": 30, "data.image_size": 7},
     )
-    loaded = {seed: load_federation(changed(config, {"seed": seed})) for seed in (0, 1)}
-    config = changed(config, {"model.name": "mlp", "model.hidden": (4,), "rounds": 1})
-    config = changed(config, {"local_steps": 1, "eval.splits": ("balanced",)})
+    loaded = {seed: load_federation(change(config, {"seed": seed})) for seed in (0, 1)}
+    config = change(config, {"model.name": "mlp", "model.hidden": (4,), "rounds": 1})
+    config = change(config, {"local_steps": 1, "eval.splits": ("balanced",)})
     trials = [batch.Trial({}, seed) for seed in loaded]
     _, (_, outcome) = batch.run_trials(config, loaded, trials, at_once=2)
-    alone = graphfl_jax.run(changed(config, {"seed": 1}), loaded[1])
+    alone = graphfl_jax.run(change(config, {"seed": 1}), loaded[1])
     actual, expected = (run.results["scores"]["balanced"] for run in (outcome, alone))
     for point in ("G", "L", "P"):
         scores = (scores[point]["per_client"] for scores in (actual, expected))

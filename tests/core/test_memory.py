@@ -11,7 +11,7 @@ import pytest
 
 from graphfl_jax import memory
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs import changed, flha_cifar10
+from graphfl_jax.configs import change, flha_cifar10
 from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import batch
 from tests.federations import small_config, two_clusters
@@ -124,9 +124,9 @@ def test_uploads_of_a_hypernetwork_count_for_each_client_of_a_cohort(monkeypatch
     settings = {"cohort_size": 8, "client_chunk": 1, "batch_size": 2, "local_steps": 1}
     settings |= {"model.architectures": ("arch0",), "data.cap": 0}
     config = flha_cifar10.get_config()
-    build_experiment(changed(config, settings), federation)  # at width 8
+    build_experiment(change(config, settings), federation)  # at width 8
     with pytest.raises(ValueError, match=r"^model.width=64 needs 3\.0. GiB, 2 GiB are there"):
-        build_experiment(changed(config, settings | {"model.width": 64}), federation)
+        build_experiment(change(config, settings | {"model.width": 64}), federation)
 
 
 def test_batches_of_runs_may_take_what_the_container_has_left(monkeypatch):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from graphfl_jax.configs import PRESETS, changed, methods
+from graphfl_jax.configs import PRESETS, change, methods
 from graphfl_jax.configs.base import variant_of
-from graphfl_jax.configs.published import published
+from graphfl_jax.configs.published import published_score
 from graphfl_jax.data import DATASETS
 
 
@@ -31,18 +31,21 @@ def test_a_configuration_has_the_name_of_its_method(preset):
         ("pfedgat", {"algorithm.feedback": "update"}, "pfedgat"),
         ("pfedgat", {"server_optimizer": "adam"}, "pfedgat"),
         ("pfedgat-dot", {"server_optimizer": "sgd"}, "pfedgat+attention=dot"),
+        ("flha-ghn", {"algorithm.ghn_depth": 2}, "flha-ghn"),
+        ("flha-ghn", {"algorithm.ghn_depth": 0}, "flha-ghn-no-gnn"),
+        ("flha-ghn", {"client_optimizer": "sgd"}, "flha-ghn+client_optimizer=sgd"),
         ("fedavg", {"tuning.part": "whole"}, "fedavg-finetune"),
         ("ditto", {"tuning.part": "new_head"}, "ditto-simple-tuning"),
         ("panacea", {"rounds": 3, "cohort_size": 2, "model.hidden": (4,)}, "panacea"),
     ],
 )
 def test_values_that_depart_from_all_variants_are_in_the_name(method, changes, name):
-    assert variant_of(changed(PRESETS["tpt48"](method), changes)) == name
+    assert variant_of(change(PRESETS["tpt48"](method), changes)) == name
 
 
 def test_published_scores_are_those_of_exact_variants():
     config = PRESETS["tpt48"]("panacea")
-    other = changed(config, {"algorithm.layer": "mean"})
+    other = change(config, {"algorithm.layer": "mean"})
     data = {"source": "real", "extent": ""}
-    assert published(config, variant_of(config), data).mean == 2.6
-    assert published(other, variant_of(other), data) is None
+    assert published_score(config, variant_of(config), data).mean == 2.6
+    assert published_score(other, variant_of(other), data) is None

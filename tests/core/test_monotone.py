@@ -12,7 +12,7 @@ import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs import changed, fl60, tpt48
+from graphfl_jax.configs import change, fl60, tpt48
 from graphfl_jax.core import Algorithm, Client, Cohort, Server
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import undirected_matrix
@@ -403,7 +403,7 @@ def outcome(defence, attack="", ratio=0.0, data=tpt48):
         changes["data.source"] = "simulated"
     if attack:
         changes |= {"attack.name": attack, "hparams.attack_ratio": ratio}
-    return graphfl_jax.run(changed(data.get_config("panacea"), changes)).results
+    return graphfl_jax.run(change(data.get_config("panacea"), changes)).results
 
 
 @pytest.mark.release

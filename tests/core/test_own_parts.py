@@ -271,7 +271,7 @@ def test_the_file_of_the_page_makes_a_table(folder):
     (folder / "other.py").write_text(
         "import graphfl_jax as g\n"
         "def get_config(method):\n"
-        "    return g.configs.configured(method, 'fl60', settings={'local_steps': 2})\n"
+        "    return g.configs.configure(method, 'fl60', settings={'local_steps': 2})\n"
     )
     words = ["--configs=my.py,other.py", "--methods=myprox", "--seeds=2", "--rounds=2"]
     ended = launched("tables", *words, cwd=folder)

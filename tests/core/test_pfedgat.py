@@ -536,7 +536,7 @@ def test_allocations_are_kept_at_every_evaluation_and_over_an_interruption(tmp_p
     np.testing.assert_allclose(kept[-1], whole.results["allocation"])
     np.testing.assert_allclose(kept[-1], whole.state.server.mixing, atol=1e-6)
     assert np.abs(kept[1] - kept[0]).max() > 1e-4
-    half = graphfl_jax.configs.changed(config, {"rounds": 2})
+    half = graphfl_jax.configs.change(config, {"rounds": 2})
     graphfl_jax.run(half, two_clusters(), out=tmp_path / "half")
     graphfl_jax.run(config, two_clusters(), out=tmp_path / "half", resume=True)
     resumed = (tmp_path / "half" / "metrics.jsonl").read_text()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.custom import custom
@@ -110,7 +110,7 @@ def test_scalings_that_do_not_fit_are_refused(changes, named):
 def small(**changes):
     settings = {"rounds": 2, "eval_every": 2, "cohort_size": 3, "local_steps": 2}
     settings |= {"batch_size": 4, "model.hidden": (3,), "hparams.client_lr": 0.01}
-    return changed(configuration.get_config("fedavg"), settings | changes)
+    return change(configuration.get_config("fedavg"), settings | changes)
 
 
 @pytest.mark.release

@@ -13,7 +13,7 @@ from experiments.paper.forecast_baselines import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.result_tables import error_cell
-from graphfl_jax.configs import changed, metr_la
+from graphfl_jax.configs import change, metr_la
 from graphfl_jax.data import DATASETS, knn, roads, traffic
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.data.relations import weight_matrix
@@ -389,7 +389,7 @@ def test_results_have_errors_in_units_and_a_resumed_run_has_the_same(
     small = {"rounds": 2, "eval_every": 1, "cohort_size": 2, "batch_size": 4, "local_steps": 2}
     small |= {"model.hidden": (5,), "clients_per_eval": 3}
     data = {"data.root": str(root), "data.source": "real"}
-    config = changed(metr_la.get_config("fedavg"), small | data)
+    config = change(metr_la.get_config("fedavg"), small | data)
     out = tmp_path / "run"
     results = graphfl_jax.run(config, out=out).results
     errors = results["errors"]
@@ -412,7 +412,7 @@ def as_examples(windows):
 def test_windows_train_and_score_the_same_as_stored_examples(root, clients_per_eval):
     small = {"model.name": "mlp", "model.hidden": (4,), "client_optimizer": "sgd"}
     small |= {"cohort_size": 2, "batch_size": 5, "local_steps": 3, "hparams.client_lr": 0.01}
-    config = changed(metr_la.get_config("fedavg"), small)
+    config = change(metr_la.get_config("fedavg"), small)
     loaded = load(root)
     stored = loaded.data._replace(
         train=as_examples(loaded.data.train),

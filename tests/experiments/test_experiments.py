@@ -31,7 +31,7 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.configs import (
-    changed,
+    change,
     compcars,
     custom,
     fl60,
@@ -42,7 +42,7 @@ from graphfl_jax.configs import (
     tpt48,
 )
 from graphfl_jax.configs.base import needing, variant_of
-from graphfl_jax.configs.published import PUBLISHED, published
+from graphfl_jax.configs.published import PUBLISHED, published_score
 from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.models import gru
 from graphfl_jax.program import make_program
@@ -112,7 +112,7 @@ def built(file, method, user_file):
         changes |= {"data.image_size": 8}
     if config.data.name == "custom":
         changes = {"data.path": str(user_file)}
-    config = changed(config, changes)
+    config = change(config, changes)
     return config, build_experiment(config, federation_of(file, config))
 
 
@@ -187,24 +187,24 @@ PART = {"source": "real", "extent": "a half"}
 )
 def test_published_scores_are_only_for_the_papers_protocol(field, value):
     config = tpt48.get_config("panacea")
-    assert published(config, "panacea", REAL) == (2.6, 0.7)
+    assert published_score(config, "panacea", REAL) == (2.6, 0.7)
     for dataset in (SIMULATED, PART):
-        assert published(config, "panacea", dataset) is None
-    assert published(changed(config, {field: value}), "panacea", REAL) is None
+        assert published_score(config, "panacea", dataset) is None
+    assert published_score(change(config, {field: value}), "panacea", REAL) is None
 
 
 def test_the_papers_protocol_of_pfedhn_takes_one_server_step():
     config = tpt48.get_config("pfedhn")
-    assert published(config, "pfedhn", REAL) == (2.7, 1.1)
-    config = changed(config, {"algorithm.server_steps": 10})
-    assert published(config, "pfedhn", REAL) is None
+    assert published_score(config, "pfedhn", REAL) == (2.7, 1.1)
+    config = change(config, {"algorithm.server_steps": 10})
+    assert published_score(config, "pfedhn", REAL) is None
 
 
 def test_published_scores_of_new_clients_need_a_fifth_of_new_clients():
     config = tpt48.get_config("panacea")
-    assert published(config, "panacea", REAL, "panacea_3") is None
-    config = changed(config, {"new_clients.fraction": 0.2})
-    assert published(config, "panacea", REAL, "panacea_3") == (2.8, 0.9)
+    assert published_score(config, "panacea", REAL, "panacea_3") is None
+    config = change(config, {"new_clients.fraction": 0.2})
+    assert published_score(config, "panacea", REAL, "panacea_3") == (2.8, 0.9)
 
 
 def test_every_published_row_is_a_method_of_its_data_set():
@@ -215,7 +215,7 @@ def test_every_published_row_is_a_method_of_its_data_set():
                 config = paper_config(cell, method)
                 assert variant_of(config) == method
                 if config.model.name == "mlp":
-                    assert published(config, method, REAL, table) == scores[dataset]
+                    assert published_score(config, method, REAL, table) == scores[dataset]
 
 
 def test_provenance_states_command_commit_and_versions():
@@ -596,7 +596,7 @@ def test_scaled_targets_of_own_files_have_a_table_without_baselines(tmp_path):
             "import graphfl_jax as g\n"
             "def get_config(method):\n"
             "    config = g.configs.custom.get_config(method)\n"
-            f"    return g.configs.changed(config, {fields | short})\n"
+            f"    return g.configs.change(config, {fields | short})\n"
         )
     words = ["--configs=all.py,joining.py", "--methods=local", "--seeds=1", "--out=here"]
     status, printed, errors = launched("tables", *words, cwd=tmp_path)

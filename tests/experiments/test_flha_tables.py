@@ -39,7 +39,7 @@ from experiments.paper.flha_text import (
 from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment
 from graphfl_jax.commands.common.plots import draw_panels
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import from_arrays
 from graphfl_jax.data.federation import with_shared_split
@@ -581,7 +581,7 @@ def tiny_run(monkeypatch, tmp_path):
             "rounds": 1,
             "eval_every": 1,
         }
-        config = changed(paper_config(one, method, source="simulated"), small | changes)
+        config = change(paper_config(one, method, source="simulated"), small | changes)
         federation = images(4)
         x, y = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in federation.data.train[:2])
         federation = with_shared_split(federation, "balanced", x, y)

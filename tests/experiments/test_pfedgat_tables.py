@@ -37,7 +37,7 @@ from experiments.paper.pfedgat_text import (
 )
 from experiments.paper.row_text import sizes
 from graphfl_jax.commands.common.plots import draw_panels, draw_shares
-from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.runs.batch import Outcome
 from tests.commands import launched, shrunk, tiny
@@ -275,7 +275,7 @@ def test_methods_of_a_cell_share_the_data_that_are_loaded(tmp_path, planned, mon
     for method in ("fedavg", "local"):
         cached_runs(tiny(fl60.get_config(method)), [0, 1], Cache(tmp_path))
     assert loaded == [0, 1]
-    other = changed(tiny(fl60.get_config("fedavg")), {"data.val_fraction": 0.1})
+    other = change(tiny(fl60.get_config("fedavg")), {"data.val_fraction": 0.1})
     cached_runs(other, [1], Cache(tmp_path))
     assert loaded == [0, 1, 1]
 

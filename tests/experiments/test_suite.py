@@ -9,7 +9,7 @@ import pytest
 
 from experiments.bench import FLAGS
 from experiments.benchmarks import images, suite, suite_commands, suite_tables
-from graphfl_jax.configs import PRESETS, custom, parsed, tpt48
+from graphfl_jax.configs import PRESETS, custom, parse, tpt48
 from tests.commands import ROOT, launched
 
 CPU = suite.Machine(
@@ -49,7 +49,7 @@ def test_invalid_images_are_refused():
             images.shape_of(text)
     with pytest.raises(ValueError, match=r"^classes=13 is not in \[2, 12\]"):
         images.image_federation((2, 2, 1), 2, 5, 13)
-    for config in (tpt48.get_config(), parsed(custom.get_config(), {"data.path": "mine.npz"})):
+    for config in (tpt48.get_config(), parse(custom.get_config(), {"data.path": "mine.npz"})):
         with pytest.raises(
             ValueError, match="^images=2x2x1 replaces the file of --config=custom"
         ):
@@ -72,7 +72,7 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
                 overrides[name.removeprefix("config.")] = value
             else:
                 FLAGS[name].parser.parse(value)
-        config = parsed(PRESETS[path](*[method] * bool(method)), overrides)
+        config = parse(PRESETS[path](*[method] * bool(method)), overrides)
         assert config.cohort_size > 1, one.name
 
 

@@ -13,7 +13,7 @@ from experiments.benchmarks.recorded_rounds import Round, play_in_jax
 from experiments.benchmarks.scaling import generated_federation
 from experiments.benchmarks.timing import compile_rounds
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs import changed, compcars, fl60, metr_la, tpt48
+from graphfl_jax.configs import change, compcars, fl60, metr_la, tpt48
 from tests.commands import launched_small
 from tests.federations import SMALL, small_config, two_clusters
 
@@ -65,7 +65,7 @@ SIZES = {
 def traffic():
     """Six sensors of simulated traffic."""
     sizes = {"data.source": "simulated", "data.sensors": 6, "data.steps": 80}
-    return load_federation(changed(metr_la.get_config(), sizes))
+    return load_federation(change(metr_la.get_config(), sizes))
 
 
 @pytest.fixture(scope="module")

@@ -114,20 +114,20 @@ FILES = {
         "g.register.model('net', net)", "{'model.name': 'net', 'algorithm.name': 'fedper'}"
     ),
     "regression.py": (
-        "from graphfl_jax.configs import changed, tpt48\n"
+        "from graphfl_jax.configs import change, tpt48\n"
         "def get_config(method):\n"
         "    changes = {'data.source': 'simulated', 'rounds': 1, 'local_steps': 1}\n"
-        "    return changed(tpt48.get_config(method), changes)\n"
+        "    return change(tpt48.get_config(method), changes)\n"
     ),
     "cars.py": (
-        "from graphfl_jax.configs import changed, compcars\n"
+        "from graphfl_jax.configs import change, compcars\n"
         "def get_config(method):\n"
-        "    return changed(compcars.get_config(method), {'data.source': 'real'})\n"
+        "    return change(compcars.get_config(method), {'data.source': 'real'})\n"
     ),
     "misspelt.py": (
         "import graphfl_jax as g\n"
         "def get_config():\n"
-        "    return g.configs.configured('fedavg', 'fl60', settings={'local_step': 5})\n"
+        "    return g.configs.configure('fedavg', 'fl60', settings={'local_step': 5})\n"
     ),
     "wide.py": registering("g.register.model('wide', wide)", "{'model.name': 'wide'}"),
     "kept.py": registering("g.register.model('kept', kept)", "{'model.name': 'kept'}"),

@@ -21,7 +21,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs import change, fl60
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.program import make_program
 from graphfl_jax.runs import single
@@ -238,7 +238,7 @@ def test_processes_of_a_cluster_continue_a_run(started, tmp_path):
         for i in range(2)
     ]
     whole = tmp_path / "whole"
-    config = changed(fl60.get_config("ditto"), SMALL)
+    config = change(fl60.get_config("ditto"), SMALL)
     two = jax.make_mesh(
         (2,), ("clients",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2]
     )

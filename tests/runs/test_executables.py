@@ -15,7 +15,7 @@ from jax.experimental import serialize_executable
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs import changed, compcars, fl60
+from graphfl_jax.configs import change, compcars, fl60
 from graphfl_jax.core import State
 from graphfl_jax.models import MODELS
 from graphfl_jax.program import Program
@@ -267,7 +267,7 @@ def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
 
 @pytest.fixture(scope="module")
 def config():
-    return changed(fl60.get_config("fedavg"), SMALL)
+    return change(fl60.get_config("fedavg"), SMALL)
 
 
 @pytest.fixture(scope="module")
@@ -299,7 +299,7 @@ def test_a_run_of_kept_executables_has_the_same_bits(
     assert run_again(config, federation, kept, tmp_path / "loaded") == plain
     assert (kept / "out" / "metrics.jsonl").read_bytes() == plain[0]
     # Inputs of the program, and fields outside it
-    other = changed(config, {"seed": 1, "hparams.client_lr": 0.05, "rounds": 2})
+    other = change(config, {"seed": 1, "hparams.client_lr": 0.05, "rounds": 2})
     loaded = run_again(other, federation, kept, tmp_path / "other")
     monkeypatch.undo()
     assert loaded == run_again(other, federation, None, tmp_path / "other-plain")
@@ -353,7 +353,7 @@ def usual(config, federation):
     ],
 )
 def test_inputs_and_paths_are_not_in_the_key(config, federation, usual, changes):
-    assert described(changed(config, changes), federation) == usual
+    assert described(change(config, changes), federation) == usual
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_inputs_and_paths_are_not_in_the_key(config, federation, usual, changes)
     ],
 )
 def test_what_shapes_the_program_is_in_the_key(config, federation, usual, changes):
-    assert described(changed(config, changes), federation) != usual
+    assert described(change(config, changes), federation) != usual
 
 
 def test_the_federation_is_in_the_key(config, federation, usual):
@@ -439,7 +439,7 @@ def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeyp
     """The content of the file, not only its name."""
     experiment = build_experiment(config, federation)
     inputs, weights = inputs_of(experiment, 0), tmp_path / "weights.safetensors"
-    named = changed(
+    named = change(
         compcars.get_config("fedavg"),
         {"model.name": "resnet18", "model.weights": str(weights)},
     )

@@ -11,7 +11,7 @@ from graphfl_jax import register
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.build import arrange
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.runs import identity, single
 from tests.runs.test_store import CONFIG, data, own_method
 
@@ -21,8 +21,8 @@ def test_arrays_have_the_split_and_what_a_configuration_adds():
     others = {
         "seed": data(seed=1),
         "test_fraction": data(test_fraction=0.3),
-        "new clients": arrange(changed(CONFIG, {"new_clients.fraction": 0.25}), first),
-        "attackers": arrange(changed(CONFIG, {"attack.name": "sign_flip"}), first),
+        "new clients": arrange(change(CONFIG, {"new_clients.fraction": 0.25}), first),
+        "attackers": arrange(change(CONFIG, {"attack.name": "sign_flip"}), first),
         "relations": data(edges=[(0, 1)]),
     }
     digests = {
@@ -39,7 +39,7 @@ def test_a_configuration_is_compared_without_what_is_free_on_resume():
     written = json.loads(json.dumps(CONFIG.to_dict()))
     assert identity.digest_of_config(written) == digest
     for changes, same in (({"rounds": 9}, True), ({"hparams.client_lr": 0.3}, False)):
-        other = identity.digest_of_config(changed(CONFIG, changes).to_dict())
+        other = identity.digest_of_config(change(CONFIG, changes).to_dict())
         assert (other == digest) == same
 
 
@@ -54,7 +54,7 @@ def test_processes_compare_their_whole_configurations(monkeypatch):
     texts = []
     for changes in ({}, {"seed": 1}, {"rounds": 9}, {"hparams.client_lr": 0.3}):
         with pytest.raises(Compared) as raised:
-            graphfl_jax.run(changed(CONFIG, changes), data())
+            graphfl_jax.run(change(CONFIG, changes), data())
         texts.append(str(raised.value))
     assert len(set(texts)) == len(texts)
 
@@ -160,7 +160,7 @@ def test_functions_without_a_file_have_the_digests_of_what_they_use(first):
 
 def test_files_of_the_user_are_in_the_identity_by_their_content(tmp_path):
     file = tmp_path / "mine"
-    config = changed(CONFIG, {"model.name": "resnet18", "model.weights": str(file)})
+    config = change(CONFIG, {"model.name": "resnet18", "model.weights": str(file)})
     digests = set()
     for text in ("a", "b"):
         file.write_text(text)

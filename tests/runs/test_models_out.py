@@ -10,7 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.data import tpt48
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.runs import models
@@ -102,7 +102,7 @@ def test_the_description_needs_no_data(made):
 
 def test_the_description_has_labels_positions_and_attackers():
     own = graphfl_jax.configs.fl60.get_config("local")
-    own = changed(own, {"attack.name": "label_flip", "attack.clients": ("domain 3",)})
+    own = change(own, {"attack.name": "label_flip", "attack.clients": ("domain 3",)})
     found = description_of(build_experiment(own, load_federation(own)))
     client = found["clients"][3]
     assert found["axes"] == ["x", "y"] and 1 <= np.hypot(*client["position"]) <= 8
@@ -133,7 +133,7 @@ def test_models_of_several_architectures_are_loaded_and_exported(tmp_path):
     own = {"rounds": 1, "eval_every": 1, "local_steps": 1, "batch_size": 4}
     own |= {"model.name": "architectures", "model.architectures": ("plain4", "plain7")}
     own |= {"model.width": 1, "model.lowering": "xla"}  # which is compiled faster
-    own = changed(graphfl_jax.configs.custom.get_config("local"), own)
+    own = change(graphfl_jax.configs.custom.get_config("local"), own)
     results = graphfl_jax.run(own, federation, out=out).results
     fleet, test = graphfl_jax.load(out), federation.data.evals["test"]
     names = {name.rpartition("/params/")[0] for name in load_file(out / models.FILE)}
@@ -181,7 +181,7 @@ def test_predictions_for_tpt48_are_in_degrees(tmp_path):
     low, high, raw = table.min(), table.max(), table[:3, :6]
     scaled = ((raw - low) / (high - low)).astype(np.float32)
     found, outputs = in_the_units_of_the_loader(
-        changed(own, changes), raw, scaled, tmp_path / "run"
+        change(own, changes), raw, scaled, tmp_path / "run"
     )
     np.testing.assert_allclose(found, low + outputs * (high - low), rtol=1e-6)
 
@@ -192,7 +192,7 @@ def test_predictions_of_traffic_are_in_miles_per_hour(tmp_path):
     changes = {"data.source": "simulated", "data.sensors": 4, "data.steps": 60}
     changes |= {"rounds": 1, "eval_every": 1, "local_steps": 1, "cohort_size": 4}
     changes |= {"model.name": "mlp"}  # which is compiled faster
-    own = changed(own, changes)
+    own = change(own, changes)
     units = load_federation(own).units
     raw = np.zeros((2, 24, 2))
     raw[:, :12, 0], raw[..., 1] = 60.0, np.linspace(0.2, 0.3, 24)
@@ -280,10 +280,10 @@ def test_a_run_begins_from_the_server_of_another(made, tmp_path, shared_programs
     assert len(identity["init"]) == 64
     with pytest.raises(ValueError, match="init_from='' differs from '.*first' in the run of"):
         graphfl_jax.run(
-            changed(own, {"init_from": ""}), federation, out=tmp_path / "second", resume=True
+            change(own, {"init_from": ""}), federation, out=tmp_path / "second", resume=True
         )
     # The other run goes on, and this one is still resumed from its own checkpoint.
-    longer = changed(config("fedavg"), {"rounds": 4})
+    longer = change(config("fedavg"), {"rounds": 4})
     graphfl_jax.run(longer, federation, out=tmp_path / "first", resume=True)
     again = graphfl_jax.run(own, federation, out=tmp_path / "second", resume=True)
     assert again.results["scores"] == second.results["scores"]
@@ -333,7 +333,7 @@ def test_the_server_of_another_method_is_refused(made, tmp_path):
         graphfl_jax.run(own, own_data(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match="has no valid checkpoint; give the folder of a run"):
-        graphfl_jax.run(changed(own, {"init_from": str(tmp_path)}), own_data())
+        graphfl_jax.run(change(own, {"init_from": str(tmp_path)}), own_data())
 
 
 # ------------------------------------------------------------------------------- the commands
@@ -387,7 +387,7 @@ def test_models_are_loaded_without_the_metrics_of_their_run(made, tmp_path, monk
     """An own metric is a function of the user's module, which predictions do not need."""
     loaded = graphfl_jax.load(made[0])
     monkeypatch.setitem(METRICS, "mine", METRICS["rmse"])
-    own = changed(config(), {"metrics": ("mine",)})
+    own = change(config(), {"metrics": ("mine",)})
     facts = models.facts_of(build_experiment(own, own_data()), own, 1)
     models.write(tmp_path / "other.safetensors", loaded.groups, facts)
     monkeypatch.undo()

@@ -20,7 +20,7 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
-from graphfl_jax.configs import changed, fl60
+from graphfl_jax.configs import change, fl60
 from graphfl_jax.runs import single
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder
@@ -47,7 +47,7 @@ class Cut(BaseException):
 
 
 def configure(changes, method="local"):
-    return changed(fl60.get_config(method), SMALL | changes)
+    return change(fl60.get_config(method), SMALL | changes)
 
 
 def play(out, *, cut_at=None, changes=None, method="local", **options):

@@ -17,7 +17,7 @@ import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.help_text import field_table
-from graphfl_jax.configs import changed
+from graphfl_jax.configs import change
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.runs.debug import DebugSession
@@ -252,7 +252,7 @@ def test_a_terminal_shows_rounds_loss_and_score_while_a_run_goes_on(tmp_path):
 def test_python_gets_the_scores_of_the_command_and_writes_nothing(runs, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = configs.tpt48.get_config("fedavg")
-    result = graphfl_jax.run(changed(config, SMALL | {"data.source": "simulated"}))
+    result = graphfl_jax.run(change(config, SMALL | {"data.source": "simulated"}))
     written = read(runs["tpt48"][1] / OUTPUTS["tpt48"])
     for name in ("scores", "hparams", "communication", "dataset", "device", "versions"):
         assert result.results[name] == written[name]
@@ -283,7 +283,7 @@ def test_a_value_of_another_type_is_refused_in_python(value):
     with pytest.raises(
         ValueError, match=f"^rounds={value!r} is of type .*--config.rounds to an"
     ):
-        changed(configs.fl60.get_config(), {"rounds": value})
+        change(configs.fl60.get_config(), {"rounds": value})
 
 
 def test_help_lists_the_fields_with_their_values_and_meanings():

@@ -18,8 +18,8 @@ from experiments.paper.cached_runs import Cache, cached_runs
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
-from graphfl_jax.configs import base, changed, fl60
-from graphfl_jax.configs.values import adjusted
+from graphfl_jax.configs import base, change, fl60
+from graphfl_jax.configs.values import adjust
 from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import identity, store
 from graphfl_jax.runs.batch import Outcome, run_trials
@@ -37,7 +37,7 @@ SMALL = {
     "batch_size": 2,
     "model.hidden": (2,),
 }
-CONFIG = changed(base.configured("fedavg", "custom"), SMALL)
+CONFIG = change(base.configure("fedavg", "custom"), SMALL)
 RNG = np.random.default_rng(0)
 X, Y, CLIENT = RNG.normal(size=(60, 2)), RNG.integers(0, 2, 60), np.repeat(range(4), 15)
 
@@ -196,7 +196,7 @@ def test_an_edited_package_is_refused_or_accepted_and_recorded(cut, monkeypatch)
 
 
 def test_a_run_without_a_checkpoint_is_refused_too(tmp_path, monkeypatch):
-    config = changed(CONFIG, {"checkpoint_every": 100})
+    config = change(CONFIG, {"checkpoint_every": 100})
     start(tmp_path, config=config, cut_at=2)
     assert not (tmp_path / "checkpoints").exists()
     edit_package(monkeypatch)
@@ -219,7 +219,7 @@ def test_edited_files_of_the_user_are_refused(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("field, value", [("seed", 1), ("hparams.client_lr", 0.3)])
 def test_the_checkpoints_of_another_run_are_refused(cut, tmp_path, field, value):
-    start(tmp_path / "other", config=changed(CONFIG, {field: value}), cut_at=2)
+    start(tmp_path / "other", config=change(CONFIG, {field: value}), cut_at=2)
     shutil.rmtree(cut / "checkpoints")
     shutil.copytree(tmp_path / "other/checkpoints", cut / "checkpoints")
     refused(cut, "the checkpoint of round 2 is of another run; put the run's own")
@@ -228,7 +228,7 @@ def test_the_checkpoints_of_another_run_are_refused(cut, tmp_path, field, value)
 def test_a_changed_configuration_in_the_folder_is_refused(cut):
     path = cut / "config.json"
     path.write_text(path.read_text().replace('"client_lr": 0.1', '"client_lr": 0.3'))
-    config = changed(CONFIG, {"hparams.client_lr": 0.3})
+    config = change(CONFIG, {"hparams.client_lr": 0.3})
     refused(cut, "config.json was changed since the run began", config=config)
 
 
@@ -424,9 +424,9 @@ def test_a_locked_folder_and_other_code_are_refused_in_one_line(folder):
 
 
 def sweep_of(*rates):
-    config = changed(tiny(fl60.get_config("local")), {"rounds": 1, "data.val_fraction": 0.1})
+    config = change(tiny(fl60.get_config("local")), {"rounds": 1, "data.val_fraction": 0.1})
     points = [{"hparams.client_lr": rate} for rate in rates]
-    return groups_of(points, [0], lambda point: adjusted(config, {}, point))
+    return groups_of(points, [0], lambda point: adjust(config, {}, point))
 
 
 @pytest.fixture(scope="module")

@@ -25,8 +25,8 @@ from graphfl_jax.commands.sweeping.grid import (
 )
 from graphfl_jax.commands.sweeping.leaderboard import ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
-from graphfl_jax.configs import changed, fl60
-from graphfl_jax.configs.values import adjusted
+from graphfl_jax.configs import change, fl60
+from graphfl_jax.configs.values import adjust
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.runs import batch, executables
@@ -87,7 +87,7 @@ def tiny_config(method="panacea", **changes):
     """FL-60 at tiny sizes with a validation split; `changes` with __ for the dots."""
     settings = {name.replace("__", "."): value for name, value in changes.items()}
     settings = {"rounds": 3, "data.val_fraction": 0.1} | settings
-    return changed(tiny(fl60.get_config(method)), settings)
+    return change(tiny(fl60.get_config(method)), settings)
 
 
 def outcomes(config, points, seeds, **options):
@@ -131,7 +131,7 @@ def test_a_run_of_a_sweep_is_the_single_run(at_once):
     for point, seed, (results, *_) in runs:
         assert (results["seed"], results["hparams"]["client_lr"]) == (seed, *point.values())
     point, seed, (results, rows, *_) = runs[1]
-    alone = graphfl_jax.run(changed(with_seed(config, seed), point))
+    alone = graphfl_jax.run(change(with_seed(config, seed), point))
     assert without_times(results) == without_times(alone.results)
     assert [int(row["round"]) for row in rows] == [2, 3]
     for row, expected in zip(rows, alone.rows, strict=True):
@@ -154,7 +154,7 @@ def test_points_that_differ_in_structure_are_separate_programs():
     config = tiny_config("local", rounds=1)
     runs = list(graphfl_jax.sweep(config, points))
     assert [point for point, _, _ in runs] == [{"algorithm.name": "local"}, points[2]]
-    alone = graphfl_jax.run(changed(config, points[2]))
+    alone = graphfl_jax.run(change(config, points[2]))
     assert_close(runs[1][2].results["scores"], alone.results["scores"])
 
 
@@ -360,7 +360,7 @@ def test_points_come_from_a_python_file(tmp_path):
 def planned(*points, config=None):
     """The groups of a sweep with one seed."""
     config = config or tiny_config("local", rounds=1)
-    return groups_of(list(points), [0], lambda point: adjusted(config, {}, point))
+    return groups_of(list(points), [0], lambda point: adjust(config, {}, point))
 
 
 def play(out, groups):
@@ -673,10 +673,10 @@ def test_a_cluster_loses_a_node_and_no_run(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("ratio", "part"), [(0.5, False), (0.0, True)])
 def test_some_points_of_a_sweep_may_have_no_attackers(ratio, part):
     """Others of the sweep have them, in another group or in another part of its points."""
-    config = changed(tiny(fl60.get_config("local")), {"attack.name": "label_flip"})
+    config = change(tiny(fl60.get_config("local")), {"attack.name": "label_flip"})
     points = [
         {"local_steps": 1, "hparams.attack_ratio": 0.0},
         {"local_steps": 2, "hparams.attack_ratio": ratio},
     ]
-    groups = groups_of(points, [0], lambda point: adjusted(config, {}, point), part=part)
+    groups = groups_of(points, [0], lambda point: adjust(config, {}, point), part=part)
     assert len(groups) == 2

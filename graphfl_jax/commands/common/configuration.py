@@ -8,7 +8,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.commands.common.python_files import call_in_file, contents_of
 from graphfl_jax.configs import PRESETS
-from graphfl_jax.configs.values import changed, checked, parsed
+from graphfl_jax.configs.values import change, complete, parse
 from graphfl_jax.settings import perhaps
 
 flags.DEFINE_string(
@@ -32,9 +32,9 @@ def configuration(default: ConfigDict | None = None) -> ConfigDict:
       ValueError: --config is missing without a default, or a field does not fit.
     """
     unset = FLAGS.config is None and default is not None
-    config = parsed(default if unset else file_configuration(), OVERRIDES)
+    config = parse(default if unset else file_configuration(), OVERRIDES)
     if FLAGS.data_root is not None:
-        config = changed(config, {"data.root": FLAGS.data_root})
+        config = change(config, {"data.root": FLAGS.data_root})
     return config
 
 
@@ -102,7 +102,7 @@ def file_configuration(method: str = "") -> ConfigDict:
     path, _, named = FLAGS.config.partition(":")
     words = [word for word in (method or named,) if word]
     if path in PRESETS:
-        return checked(PRESETS[path](*words))
+        return complete(PRESETS[path](*words))
     if not Path(path).is_file():
         raise ValueError(
             f"config={path} is neither a configuration nor a file"
@@ -129,4 +129,4 @@ def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
             f"{flag}={path}: get_config() returns a {type(config).__name__}; return a "
             f"ConfigDict"
         )
-    return checked(config)
+    return complete(config)

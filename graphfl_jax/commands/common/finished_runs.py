@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphfl_jax.configs.values import as_text, flat, recorded
+from graphfl_jax.configs.values import as_text, current_values, flatten
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.batch import ELSEWHERE
 from graphfl_jax.runs.store import RUN, content_of
@@ -91,10 +91,10 @@ def read_run(path: Path) -> FinishedRun:
     unknown = ""
     fields = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in flat(fields).items()
+        for name, value in flatten(fields).items()
     }
     try:
-        fields = recorded(fields)
+        fields = current_values(fields)
     except ValueError as error:  # such as the name of a part that is registered elsewhere
         unknown = str(error)
     return FinishedRun(path, fields, results, unknown)

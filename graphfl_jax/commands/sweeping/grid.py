@@ -14,7 +14,7 @@ from graphfl_jax.commands.common.configuration import (
 )
 from graphfl_jax.commands.common.python_files import call_in_file
 from graphfl_jax.configs.fields import setting_of
-from graphfl_jax.configs.values import adjusted, changed, parse
+from graphfl_jax.configs.values import adjust, change, parse_value
 from graphfl_jax.runs.sweep import Point, TrialGroup
 from graphfl_jax.settings import Real
 
@@ -115,7 +115,7 @@ def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float,
             continue
         if field != METHOD:
             setting = setting_of(field)
-            values = [parse(field, text, setting) for text in values]
+            values = [parse_value(field, text, setting) for text in values]
         domains[field] = values
     return domains
 
@@ -145,7 +145,7 @@ def _numbers(values):
 
 def _range(axis, field, values):
     setting = setting_of(field)
-    low, high = (parse(field, values[end], setting) for end in (0, -1))
+    low, high = (parse_value(field, values[end], setting) for end in (0, -1))
     law = "log" if axis.startswith("--log") else "uniform"
     if len(values) != 2 or not isinstance(setting, Real) or low >= high:
         raise ValueError(
@@ -191,7 +191,7 @@ def configured(point: Point) -> tuple[ConfigDict, dict]:
     config = file_configuration(changes.pop(METHOD, ""))
     if FLAGS.data_root is not None:
         changes["data.root"] = FLAGS.data_root
-    return adjusted(config, OVERRIDES, changes)
+    return adjust(config, OVERRIDES, changes)
 
 
 def evaluated_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
@@ -203,7 +203,7 @@ def evaluated_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
       ValueError: a run has no validation split, or sets these fields to less.
     """
     return [
-        group._replace(config=changed(group.config, _checked_scope(group))) for group in groups
+        group._replace(config=change(group.config, _checked_scope(group))) for group in groups
     ]
 
 

@@ -10,7 +10,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.interrupts import watch_again
 from graphfl_jax.commands.common.python_files import contents_of
-from graphfl_jax.configs.values import changed
+from graphfl_jax.configs.values import change
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.sweep import TrialGroup
@@ -76,7 +76,7 @@ def run_groups(
     pending = {}
     for group in groups:
         root = group.config.data.root or str(default_root())
-        config = changed(group.config, {"data.root": root})
+        config = change(group.config, {"data.root": root})
         for begin in range(0, len(group.planned), size):
             trials = [planned.trial for planned in group.planned[begin : begin + size]]
             pending[task.remote(config, trials, at_once, path)] = (group, begin)
