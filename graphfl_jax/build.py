@@ -15,7 +15,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetuned, tuning_trainer
 from graphfl_jax.architecture import check_architecture
 from graphfl_jax.configs.values import values_of
-from graphfl_jax.core import Algorithm, ClientModel
+from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
@@ -53,7 +53,7 @@ OF_DATASETS = ("root", "seed")
 
 
 class Experiment(NamedTuple):
-    """The parts of a federation, ready for `program.make_program`."""
+    """The parts of a federation, ready for `program.Program`."""
 
     federation: Federation
     model: ClientModel  # of the first architecture; its task is that of all
@@ -130,7 +130,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         defences.check_defence(
             algorithm,
             config.defence.name,
-            federation.data.graph,
+            federation.data,
             method=config.algorithm.name,
             attackers=config.defence.get("attackers", 0),
             cohort_size=min(group.cohort_size for group in experiment.groups),
@@ -182,7 +182,8 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
             f"{federation.name}; set --config.cohort_size={num_clients} or less"
         )
     hparams = {name: float(value) for name, value in sorted(config.hparams.items())}
-    parts = _Parts(config, values_of(config)[0], _supplied(config, federation))
+    supplied = _supplied(config, federation)
+    parts = _Parts(config, values_of(config)[0], supplied, federation.data)
     dealt = list(parts.deal_models(hparams, 0))
     names = _assigned_names(dealt, num_clients, federation.new_clients)
     trained = tuple(dict.fromkeys(names[:num_clients]))
@@ -222,6 +223,7 @@ class _Parts(NamedTuple):
     config: ConfigDict
     values: dict[str, Any]  # its fields by dotted name
     supplied: dict[str, Any]
+    data: FederatedData
     trained: tuple[str, ...] = ()  # names of the architectures of clients that train
     unseen: tuple[str, ...] = ()  # names of those that only new clients have
     groups: tuple[Group, ...] = ()
@@ -255,7 +257,7 @@ class _Parts(NamedTuple):
         name = config.defence.name
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")
-            algorithm = defences.defended(algorithm, name, defence, self.groups)
+            algorithm = defences.with_defence(algorithm, name, defence, self.groups, self.data)
         return algorithm
 
     def poison(self, hparams: dict[str, Any]) -> Poison:

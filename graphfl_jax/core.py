@@ -133,21 +133,36 @@ class Init(Protocol):
         """The state of the server before the first round."""
 
 
+class Sample(Protocol):
+    def __call__(self, server: Any, counts: Array, size: int, key: Array) -> Array:
+        """The ids [size] int32 of a round's cohort, all different and ascending.
+
+        `counts` [N] are the clients' numbers of training examples. Where clients have several
+        architectures, it is called for the n clients of each, and returns their places in
+        [0, n).
+        """
+
+
 class Download(Protocol):
-    def __call__(self, server: Any, i: Array) -> Any:
-        """The message to client i ([] int32).
+    def __call__(self, server: Any, group: int, i: Array) -> Any:
+        """The message to client i ([] int32), which has architecture number `group`.
 
         It is called inside the map over clients; what does not depend on `i` is computed once.
         """
 
 
 class Aggregate(Protocol):
-    def __call__(self, server: Any, cohort: Cohort, uploads: Any, key: Array) -> Any:
+    def __call__(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
         """The next state of the server.
 
-        Every leaf of `uploads` is [M, ...], in the order of ``cohort.ids``. With several
-        architectures, `cohort` and `uploads` are tuples with one entry for each.
+        `cohorts` and `uploads` have one entry for each architecture. Every leaf of an upload is
+        [M, ...], in the order of the ``ids`` of its `Cohort`.
         """
+
+
+class MessagesPerClient(Protocol):
+    def __call__(self, graph: jraph.GraphsTuple) -> Array:
+        """[N]: the numbers of messages that each client receives, and sends, in its round."""
 
 
 class Allocation(Protocol):
@@ -166,21 +181,21 @@ class BeginRound(Protocol):
 
 
 class Admit(Protocol):
-    def __call__(self, server: Any, new_clients: Array, graph: jraph.GraphsTuple, key: Array):
+    def __call__(self, server: Any, new_clients: tuple, graph: jraph.GraphsTuple, key: Array):
         """The state of the server after clients have joined a trained federation.
 
-        `new_clients` [m] are the last of the N clients in `graph`. They have not trained. With
-        several architectures, it is a tuple with those of each, of which some may be empty.
+        `new_clients` has the ids [m] of those of each architecture, of which some may be empty.
+        They are the last of the N clients in `graph`, and have not trained.
         """
 
 
 class AdaptNewClients(Protocol):
-    def __call__(self, server: Any, cohort: Cohort, uploads: Any, key: Array) -> Any:
+    def __call__(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
         """The state of the server after new clients have trained locally.
 
-        Only what belongs to the new clients may change; all shared parameters stay. With
-        several architectures, `cohort` and `uploads` are tuples with one entry for each; the
-        upload of one without new clients is None.
+        Only what belongs to the new clients may change; all shared parameters stay. `cohorts`
+        and `uploads` have one entry for each architecture; the upload of one without new
+        clients is None.
         """
 
 
@@ -205,19 +220,22 @@ class Enroll(Protocol):
 
 
 class Deploy(Protocol):
-    def __call__(self, model: Any, memory: Any) -> Predictor:
+    def __call__(self, model: Any, memory: Any, data: ClientData) -> Predictor:
         """The predictor of a client that holds `model` and has the memory `memory`.
 
-        `model` is the message (scored as G) or the client's own upload (scored as L).
+        `model` is the message (scored as G) or the client's own upload (scored as L). A client
+        that receives several models may choose one by its `data`.
         """
 
 
 class Untrained(Protocol):
-    def __call__(self, message: Any, memory: Any) -> Any:
-        """The upload of a client that has not trained and has no examples.
+    def __call__(self, message: Any, memory: Any, data: ClientData) -> Any:
+        """The upload of a client that has not trained.
 
         An update is an upload minus this, so what a client computes of its examples, such as
-        means of classes, is a part of its update. `memory` is that from before the round.
+        means of classes, is a part of its update. `memory` is that from before the round. A
+        client that receives several models may choose by its `data` which of them it would
+        have trained.
         """
 
 
@@ -261,22 +279,26 @@ def no_memory(message: Any, key: Array) -> tuple:
     return ()
 
 
-def use_model(model: Any, memory: Any) -> Predictor:
+def use_model(model: Any, memory: Any, data: ClientData) -> Predictor:
     """A `Deploy` of the parameters that the client holds."""
     return Predictor(model)
 
 
-def use_message(message: Any, memory: Any) -> Any:
+def use_message(message: Any, memory: Any, data: ClientData) -> Any:
     """An `Untrained` of clients that train what they receive and send it back."""
     return message
 
 
 @dataclasses.dataclass(frozen=True)
 class Server:
-    """The server of a method. Its functions never see examples."""
+    """The server of a method. Its functions never see examples.
+
+    They get tuples with one entry for each architecture. Where all clients have one, `of_one`
+    makes a server of functions without tuples.
+    """
 
     init: Init
-    download: Download | tuple[Download, ...]  # for all architectures, or one for each
+    download: Download
     aggregate: Aggregate
     begin_round: BeginRound = identity
     admit: Admit = unchanged
@@ -284,6 +306,64 @@ class Server:
     allocation: Allocation | None = None  # for methods that send mixtures of the last models
     substitute: Substitute | None = None  # for methods whose server holds a part of each client
     rejected: Rejected | None = None  # for a defence that rejects uploads
+    sample: Sample | None = None  # None: all subsets of a cohort's size are equally probable
+    messages: MessagesPerClient | None = None  # None: one message to and from each client
+
+    @classmethod
+    def of_one(
+        cls,
+        init: Init,
+        download: Callable[[Any, Array], Any],
+        aggregate: Callable[[Any, Cohort, Any, Array], Any],
+        *,
+        admit: Callable[[Any, Array, jraph.GraphsTuple, Array], Any] = unchanged,
+        adapt_new_clients: Callable[[Any, Cohort, Any, Array], Any] = unchanged,
+        **functions: Any,
+    ) -> "Server":
+        """A server of clients that all have one architecture.
+
+        Args:
+          init: as of `Server`.
+          download: (server, i) -> message.
+          aggregate: (server, cohort, uploads, key) -> server, with leaves [M, ...] of uploads.
+          admit: (server, new clients [m], graph, key) -> server.
+          adapt_new_clients: (server, cohort, uploads, key) -> server.
+          **functions: other fields of `Server`.
+        """
+        return cls(
+            init,
+            lambda server, group, i: download(server, i),
+            lambda server, cohorts, uploads, key: aggregate(server, *cohorts, *uploads, key),
+            admit=lambda server, ids, graph, key: admit(server, *ids, graph, key),
+            adapt_new_clients=lambda server, cohorts, uploads, key: adapt_new_clients(
+                server, *cohorts, *uploads, key
+            ),
+            **functions,
+        )
+
+    def within(self, get: Callable[[Any], Any], put: Callable[[Any, Any], Any]) -> "Server":
+        """This server as a part of a larger state. `init` still makes the part alone.
+
+        Args:
+          get: the larger state -> the state of this server.
+          put: (the larger state, the next state of this server) -> the next larger state.
+        """
+
+        def read(function):
+            return function and (lambda state, *values: function(get(state), *values))
+
+        def step(function):
+            return function and (
+                lambda state, *values: put(state, function(get(state), *values))
+            )
+
+        steps = ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute")
+        reads = ("download", "allocation", "rejected", "sample")
+        return dataclasses.replace(
+            self,
+            **{name: step(getattr(self, name)) for name in steps},
+            **{name: read(getattr(self, name)) for name in reads},
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -313,6 +393,15 @@ class Needs(NamedTuple):
     layers: bool = False  # client models that describe their layers
 
 
+class Exchange(NamedTuple):
+    """What is held and sent at the start of a federation."""
+
+    server: Any
+    messages: list  # of each architecture, to one client
+    memories: list  # of these clients
+    uploads: list  # what they would send untrained
+
+
 @dataclasses.dataclass(frozen=True)
 class Algorithm:
     """A federated algorithm: pure functions that may run inside ``jit``, ``vmap``, ``scan``.
@@ -325,7 +414,7 @@ class Algorithm:
     ...     def local(message, memory, data, key):
     ...         loss = jnp.square(data.train.y - message).mean()
     ...         return memory, data.train.y.mean(), {"loss": loss}
-    ...     server = Server(
+    ...     server = Server.of_one(
     ...         init=lambda key, graph: jnp.float32(0.0),
     ...         download=lambda mean, i: mean,
     ...         aggregate=lambda mean, cohort, uploads, key: uploads.mean(),
@@ -350,6 +439,28 @@ class Algorithm:
         (client,) = self.clients
         return client
 
+    def client_data(self, data: FederatedData) -> ClientData:
+        """What clients may see of their data, stacked [N, ...]."""
+        split = self.needs.held_out
+        return ClientData(data.train, data.evals[split] if split else None)
+
+    def first_exchange(self, key: Array, data: FederatedData, groups: int) -> "Exchange":
+        """What the server and client 0 of the first architectures hold before they train.
+
+        Args:
+          key: of the server's start.
+          data: of the federation.
+          groups: number of architectures. The last clients are of those that none trains with.
+        """
+        server = self.server.init(key, data.graph)
+        rows = jax.tree.map(lambda leaf: leaf[0], self.client_data(data))
+        messages, memories, uploads = [], [], []
+        for group, client in enumerate(self.clients[:groups]):
+            messages.append(self.server.download(server, group, jnp.int32(0)))
+            memories.append(client.enroll(messages[-1], key))
+            uploads.append(client.untrained(messages[-1], memories[-1], rows))
+        return Exchange(server, messages, memories, uploads)
+
     def replacing(self, **changes: Any) -> "Algorithm":
         """The algorithm with other functions, each put into the record that has its name.
 
@@ -358,37 +469,14 @@ class Algorithm:
         Raises:
           TypeError: no record has a field of that name.
         """
-        server, own = _split(changes, Server)
-        client, own = _split(own, Client)
+        of_server, changes = _split(changes, Server)
+        of_client, changes = _split(changes, Client)
         return dataclasses.replace(
             self,
-            server=dataclasses.replace(self.server, **server),
-            clients=tuple(dataclasses.replace(one, **client) for one in self.clients),
-            **own,
+            server=dataclasses.replace(self.server, **of_server),
+            clients=tuple(dataclasses.replace(client, **of_client) for client in self.clients),
+            **changes,
         )
-
-    def download(self, server: Any, group: int, i: Array) -> Any:
-        """The message to client i, which has architecture number `group`."""
-        download = self.server.download
-        return (download[group] if isinstance(download, tuple) else download)(server, i)
-
-    def aggregate(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
-        """The next state of the server from the cohort and uploads of each architecture."""
-        return self.server.aggregate(server, _single(cohorts), _single(uploads), key)
-
-    def admit(self, server: Any, new_clients: tuple, graph: jraph.GraphsTuple, key: Array):
-        """The state of the server after the new clients [m] of each architecture joined."""
-        return self.server.admit(server, _single(new_clients), graph, key)
-
-    def adapt_new_clients(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
-        """The state of the server after the new clients of each architecture have trained."""
-        adapt = self.server.adapt_new_clients
-        return adapt(server, _single(cohorts), _single(uploads), key)
-
-
-def _single(parts):
-    """What there is for each architecture; the entry itself if there is one."""
-    return parts[0] if len(parts) == 1 else parts
 
 
 def _split(changes, record):

@@ -8,10 +8,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, ClientData, ClientModel, Predictor, State
+from graphfl_jax.core import (
+    Algorithm,
+    Array,
+    Client,
+    ClientData,
+    ClientModel,
+    Predictor,
+    State,
+)
 from graphfl_jax.devices import filled, map_clients
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.rounds import client_data, members
+from graphfl_jax.rounds import ids_at, rows_of
 
 POINTS = ("G", "L", "P")
 ALLOCATED = 100  # clients of the largest federation whose allocation is kept
@@ -134,14 +142,19 @@ def evaluate_clients(
     Returns:
       An `Evaluated`, with the clients in the order of their ids.
     """
-    everyone = (client_data(algorithm, data), chosen(data.evals, scope))
+    everyone = (algorithm.client_data(data), splits_in(scope, data.evals))
     parts = [
         _map_group(
             functools.partial(
                 score_points, algorithm, g, batch_size, scope.points, predictors=models > 0
             ),
-            (state.server, key, chosen(data.shared, scope)),
-            *(state.clients[g], group, everyone, data.train.count, at_once, mesh),
+            (state.server, key, splits_in(scope, data.shared)),
+            state.clients[g],
+            group,
+            everyone,
+            data.train.count,
+            at_once,
+            mesh,
         )
         for g, group in enumerate(groups)
         if group.ids is None or len(group.ids)
@@ -158,9 +171,10 @@ def evaluate_clients(
     return Evaluated(*scored, *known_of(algorithm, state), kept)
 
 
-def chosen(splits: dict, scope: Scope) -> dict:
+def splits_in(scope: Scope, splits: dict) -> dict:
     """Those of the splits that a scope names."""
-    return {name: own for name, own in splits.items() if name in (scope.splits or splits)}
+    names = scope.splits or splits
+    return {name: examples for name, examples in splits.items() if name in names}
 
 
 def known_of(algorithm: Algorithm, state: State) -> tuple[Array | tuple, Array | tuple]:
@@ -176,11 +190,12 @@ def known_of(algorithm: Algorithm, state: State) -> tuple[Array | tuple, Array |
 def split_results(results, points):
     """Scores, extra metrics and metrics from `score_points`; P is G if it is missing."""
 
-    def at(own, point):
-        return own[point] if point in own else own["G"]
+    def at(by_point, point):
+        return by_point[point] if point in by_point else by_point["G"]
 
     scores = {
-        split: {point: at(own, point)[0] for point in points} for split, own in results.items()
+        split: {point: at(by_point, point)[0] for point in points}
+        for split, by_point in results.items()
     }
     extras, metrics = (
         {point: at(results["test"], point)[k] for point in points if "test" in results}
@@ -204,65 +219,70 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows, *, predi
       rows: its memory, and (its `ClientData`, its evaluation splits).
       predictors: whether predictors are returned.
     """
-    client, (*known, same), (memory, (own, evals)) = algorithm.clients[group], shared, rows
-    model, predict = client.model, client.predict or client.model.predict
-    task = model.task
-    score_examples = score_all_examples if task.of_all_examples else score_client
-    found = predictors_of(algorithm, group, points, known, i, (memory, own))
+    (server, key, shared_splits), (memory, (data, splits)) = shared, rows
+    client, splits = algorithm.clients[group], splits | shared_splits
+    by_point = predictors_of(algorithm, group, points, (server, key), i, (memory, data))
 
-    def score_on(split, *predicted):
-        with_extras = task.extra_metrics and split == "test"
-        return task.score(*predicted), task.extra_metrics(*predicted) if with_extras else {}
-
-    def measure_on(split, predict, examples):
-        if not task.metrics or split != "test":
-            return {}
-        functions = dict(task.metrics)
-
-        def measure(*predicted):
-            values = {name: measured(*predicted) for name, measured in functions.items()}
-            for name, value in values.items():
-                if jnp.ndim(value):
-                    raise ValueError(
-                        f"metrics={name} returns an array of shape {value.shape}; return a "
-                        f"scalar, such as a mean over the real examples"
-                    )
-            return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values)
-
-        values = score_all_examples(predict, measure, examples, batch_size)
-        return jax.tree.map(_defined, values)
-
-    def score_splits(predictor):
-        predictor = recalibrated(model, predictor, own)
-        predicted = functools.partial(predict, predictor)
-        of_splits = {
-            split: (
-                *score_examples(
-                    *(predicted, functools.partial(score_on, split), examples, batch_size)
-                ),
-                measure_on(split, predicted, examples),
-            )
-            for split, examples in (evals | same).items()
+    def score(predictor):
+        predictor = recalibrate(client.model, predictor, data)
+        scores = {
+            split: score_split(client, predictor, split, examples, batch_size)
+            for split, examples in splits.items()
         }
-        return of_splits, predictor if predictors else ()
+        return scores, predictor if predictors else ()
 
-    if len(algorithm.clients) > 1 and len(set(map(_form, found.values()))) == 1:
+    if len(algorithm.clients) > 1 and len(set(map(_form, by_point.values()))) == 1:
         # A loop, so that each of the architectures is compiled once and not for every point.
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *found.values())
-        rows = jax.lax.map(score_splits, stacked)
-        results = {point: tree.take(rows, row) for row, point in enumerate(found)}
+        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *by_point.values())
+        scored = jax.lax.map(score, stacked)
+        results = {point: tree.take(scored, row) for row, point in enumerate(by_point)}
     else:
-        results = {point: score_splits(one) for point, one in found.items()}
+        results = {point: score(predictor) for point, predictor in by_point.items()}
     scores = {
         split: {point: of_splits[split] for point, (of_splits, _) in results.items()}
-        for split in evals | same
+        for split in splits
     }
-    scored = {point: own for point, (_, own) in results.items() if point != "L"}
-    return scores, scored if predictors else {}
+    at_end = {point: predictor for point, (_, predictor) in results.items() if point != "L"}
+    return scores, at_end if predictors else {}
+
+
+def score_split(client: Client, predictor: Predictor, split: str, examples, batch_size: int):
+    """Score, extra metrics and metrics of a client's predictor on one of its splits."""
+    task = client.model.task
+    predict = functools.partial(client.predict or client.model.predict, predictor)
+    score_examples = score_all_examples if task.of_all_examples else score_client
+    on_test = split == "test"
+
+    def score(*predicted):
+        extras = task.extra_metrics(*predicted) if task.extra_metrics and on_test else {}
+        return task.score(*predicted), extras
+
+    scores = score_examples(predict, score, examples, batch_size)
+    if not task.metrics or not on_test:
+        return *scores, {}
+    measure = functools.partial(measure_all, dict(task.metrics))
+    metrics = score_all_examples(predict, measure, examples, batch_size)
+    return *scores, jax.tree.map(_defined, metrics)
+
+
+def measure_all(metrics: dict, *predicted) -> dict[str, Array]:
+    """The value of each of `Task.metrics`, a float32 scalar.
+
+    Raises:
+      ValueError: one returns an array.
+    """
+    values = {name: metric(*predicted) for name, metric in metrics.items()}
+    for name, value in values.items():
+        if jnp.ndim(value):
+            raise ValueError(
+                f"metrics={name} returns an array of shape {value.shape}; return a scalar, "
+                f"such as a mean over the real examples"
+            )
+    return jax.tree.map(lambda value: jnp.asarray(value, jnp.float32), values)
 
 
 def predictors_of(
-    algorithm: Algorithm, group: int, points, known, i, rows
+    algorithm: Algorithm, group: int, points, shared, i, rows
 ) -> dict[str, Predictor]:
     """The predictors of one client by point, not yet `recalibrated`; without P if P is G.
 
@@ -270,26 +290,26 @@ def predictors_of(
       algorithm: the method.
       group: number of the client's architecture.
       points: of `POINTS`.
-      known: state of the server, and key.
+      shared: state of the server, and key.
       i: the client's id.
       rows: its memory and its `ClientData`.
     """
-    client, (server, key), (memory, own) = algorithm.clients[group], known, rows
+    client, (server, key), (memory, data) = algorithm.clients[group], shared, rows
     key_local, key_personal = jax.random.split(jax.random.fold_in(key, i))
-    message, predictors = algorithm.download(server, group, i), {}
+    message, predictors = algorithm.server.download(server, group, i), {}
     if "G" in points or ("P" in points and client.personalize is None):
-        predictors["G"] = client.deploy(message, memory)
+        predictors["G"] = client.deploy(message, memory, data)
     if "L" in points:
-        trained, upload, _ = client.local(message, memory, own, key_local)
-        predictors["L"] = client.deploy(upload, trained)
+        trained, upload, _ = client.local(message, memory, data, key_local)
+        predictors["L"] = client.deploy(upload, trained, data)
     if "P" in points and client.personalize is not None:
-        predictors["P"] = client.personalize(message, memory, own, key_personal)
+        predictors["P"] = client.personalize(message, memory, data, key_personal)
     return predictors
 
 
-def recalibrated(model: ClientModel, predictor: Predictor, own: ClientData) -> Predictor:
+def recalibrate(model: ClientModel, predictor: Predictor, data: ClientData) -> Predictor:
     """A predictor with what its model computes of the client's training examples."""
-    return predictor._replace(params=model.recalibrate(predictor.params, own.train))
+    return predictor._replace(params=model.recalibrate(predictor.params, data.train))
 
 
 def predictors_of_clients(
@@ -301,20 +321,25 @@ def predictors_of_clients(
       For each architecture the predictors by point, every leaf [n, ...]; without P if P is G.
     """
 
-    def of_client(group, known, i, rows):
-        predictors = predictors_of(algorithm, group, ("G", "P"), known, i, rows)
+    def of_client(group, shared, i, rows):
+        predictors = predictors_of(algorithm, group, ("G", "P"), shared, i, rows)
         model = algorithm.clients[group].model
         return {
-            point: recalibrated(model, predictor, rows[1])
+            point: recalibrate(model, predictor, rows[1])
             for point, predictor in predictors.items()
         }
 
-    own = client_data(algorithm, data)
+    everyone = algorithm.client_data(data)
     return tuple(
         _map_group(
             functools.partial(of_client, g),
             (state.server, key),
-            *(state.clients[g], group, own, data.train.count, at_once, mesh),
+            state.clients[g],
+            group,
+            everyone,
+            data.train.count,
+            at_once,
+            mesh,
         )
         for g, group in enumerate(groups)
     )
@@ -333,13 +358,13 @@ def _form(values):
 
 
 def _map_group(one_client, shared, memories, group, everyone, counts, at_once, mesh):
-    """``one_client(shared, i, (memory, own))`` of all clients of a group, every leaf [n, ...].
+    """``one_client(shared, i, (memory, row))`` of all clients of a group, every leaf [n, ...].
 
     Args:
-      everyone: rows [N, ...] of all clients, of which `own` is one.
+      everyone: rows [N, ...] of all clients, of which `row` is one.
       counts: [N].
     """
-    rows = (memories, members(everyone, group))
+    rows = (memories, rows_of(group, everyone))
     count = len(counts if group.ids is None else group.ids)
     size = min(at_once or count, count)
     if mesh is not None:
@@ -348,9 +373,9 @@ def _map_group(one_client, shared, memories, group, everyone, counts, at_once, m
     places = filled(jnp.arange(count, dtype=jnp.int32), size)
 
     def of_batch(places):
-        own = rows if size == count else tree.take(rows, places)
-        ids = members(places, group, of=True)
-        return map_clients(one_client, mesh, group.at_once)(shared, ids, own)
+        batch = rows if size == count else tree.take(rows, places)
+        ids = ids_at(group, places)
+        return map_clients(one_client, mesh, group.at_once)(shared, ids, batch)
 
     results = jax.lax.map(of_batch, places.reshape(-1, size))
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)

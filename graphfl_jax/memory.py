@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 # Limits of a container, in the two versions of control groups.
@@ -75,7 +74,7 @@ def check_run(
 
     key = jax.eval_shape(jax.random.key, 0)
     server, messages, memories, uploads = jax.eval_shape(
-        lambda key: _first_values(algorithm, len(groups), data.graph, key), key
+        lambda key: algorithm.first_exchange(key, data, len(groups)), key
     )
     example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
     everyone, devices = len(data.train.count), jax.device_count()
@@ -98,22 +97,6 @@ def check_run(
         "steps": f"{largest}={sizes[largest]}",
     }
     check_memory(names[max(needs, key=needs.get)], sum(needs.values()), device_memory())
-
-
-def _first_values(algorithm, groups, graph, key):
-    """The server's state, and of each architecture a message, a memory and an upload."""
-    server = algorithm.server.init(key, graph)
-    messages = [algorithm.download(server, g, jnp.int32(0)) for g in range(groups)]
-    # The last clients are those of architectures that only new clients have.
-    clients = algorithm.clients[:groups]
-    memories = [
-        client.enroll(message, key) for client, message in zip(clients, messages, strict=True)
-    ]
-    uploads = [
-        client.untrained(message, memory)
-        for client, message, memory in zip(clients, messages, memories, strict=True)
-    ]
-    return server, messages, memories, uploads
 
 
 def host_memory() -> int:

@@ -1,10 +1,12 @@
 """The program: starts a federation, plays rounds, evaluates, admits new clients.
 
-``make_program`` turns an algorithm into a few compiled functions. The local steps of all
-sampled clients, the server's steps, and all rounds between two evaluations are one XLA program.
-Whole runs may be vmapped on top, over keys, hyperparameters and data.
+A `Program` turns an algorithm into pure functions of a `State`, and `Program.compiled` compiles
+them. The local steps of all sampled clients, the server's steps, and all rounds between two
+evaluations are one XLA program. Whole runs may be vmapped, over keys, hyperparameters and
+data.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -19,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Cohort, State
 from graphfl_jax.evaluation import EVERYTHING, Scope, evaluate_clients, predictors_of_clients
-from graphfl_jax.rounds import Group, Poison, members, play_round, train_cohort
+from graphfl_jax.rounds import Group, Poison, ids_at, play_round, rows_of, train_cohort
 
 ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
 
@@ -31,21 +33,33 @@ class Log(NamedTuple):
     diverged_at: Array  # [] int32, the first round that left a non-finite number, or -1
 
 
-class Program(NamedTuple):
-    """A compiled federation. All arguments are traced: none of their values recompiles."""
+class Streams(NamedTuple):
+    """Independent keys of a run. Their order decides all random numbers."""
 
-    start: Callable  # (key, hparams, data) -> State
-    advance: Callable  # (state, key, hparams, data, rounds) -> (State, Log); donates state
-    evaluate: Callable  # (state, key, hparams, data) -> `evaluation.Evaluated`
-    evaluate_chosen: Callable  # the same for the chosen points and splits
-    admit: Callable  # (state, key, hparams, data of all) -> State with the new clients
-    adapt: Callable  # (state, key, hparams, data of all) -> State after a round of these
-    evaluate_joined: Callable  # `evaluate` of the new clients after `admit`, with all data
-    # (state, key, hparams, data) -> `evaluation.predictors_of_clients`, as `evaluate` has them
-    predictors: Callable | None = None
-    predictors_joined: Callable | None = None  # the same after `admit`, with the data of all
-    # (server, key, hparams, data) -> State before the first round, of a given server's state
-    start_from: Callable | None = None
+    start: Array
+    rounds: Array
+    evaluations: Array
+    new_clients: Array
+    attackers: Array
+
+
+class Compiled(NamedTuple):
+    """The compiled functions of a `Program`, with the same arguments.
+
+    All arguments but `scope` and `joined` are traced: none of their values recompiles.
+    """
+
+    start: Callable
+    advance: Callable  # donates the state
+    evaluate: Callable
+    predictors: Callable
+    admit: Callable
+    adapt: Callable
+
+
+def streams_of(key: Array) -> Streams:
+    """The streams of a run with this key."""
+    return Streams(*jax.random.split(key, len(Streams._fields)))
 
 
 def depends_on(function: Callable, argument) -> Any:
@@ -59,99 +73,63 @@ def depends_on(function: Callable, argument) -> Any:
     return jax.tree.unflatten(jax.tree.structure(shapes), used)
 
 
-def make_program(
-    build: Callable[[dict, Array], Algorithm],
-    *,
-    cohort_size: int = 0,
-    groups: Sequence[Group] = (),
-    eval_batch_size: int = 512,
-    clients_per_eval: int = 0,
-    scope: Scope = EVERYTHING,
-    mesh: Mesh | None = None,
-    joined: Sequence[Group] = (),
-    poison: Callable[[dict], Poison] = lambda hparams: Poison(),
-    models: int = 0,
-) -> Program:
-    """Compiles a federated algorithm.
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A federated algorithm as pure functions of the state, of one run.
 
-    Args:
+    Attributes:
       build: (hparams, rounds played) -> Algorithm. It is called inside the trace, with traced
         numbers, so that another learning rate never recompiles, and a grid of them is a vmap.
-      cohort_size: M, clients in a round, where all clients have one architecture.
-      groups: otherwise, the clients of each architecture that train, in the order of
-        `Algorithm.clients`.
-      eval_batch_size: examples scored at once, per client.
-      clients_per_eval: clients evaluated at once; 0 is all.
-      scope: points and splits of `Program.evaluate_chosen`.
-      mesh: devices over which a cohort is split, from `client_mesh`.
+      groups: the clients of each architecture that train, in the order of `Algorithm.clients`.
       joined: the clients of each of `Algorithm.clients` after `admit`. Of each group, the last
         `cohort_size` clients are those that it adds.
       poison: hparams -> what malicious clients do.
-      models: bytes up to which `Program.evaluate` returns the predictors of all clients too.
+      eval_batch_size: examples scored at once, per client.
+      clients_per_eval: clients evaluated at once; 0 is all.
+      mesh: devices over which a cohort is split, from `client_mesh`.
+      models: bytes up to which a complete evaluation returns the predictors of all clients too.
     """
-    groups, joined = tuple(groups) or (Group(cohort_size),), tuple(joined)
 
-    def streams(key):
-        """Independent keys for a run's start, rounds, evaluations, new clients, attackers."""
-        return jax.random.split(key, 5)
+    build: Callable[[dict, Array], Algorithm]
+    groups: Sequence[Group]
+    joined: Sequence[Group] = ()
+    poison: Callable[[dict], Poison] = lambda hparams: Poison()
+    eval_batch_size: int = 512
+    clients_per_eval: int = 0
+    mesh: Mesh | None = None
+    models: int = 0
 
-    def with_poison(data, key, hparams):
-        change = poison(hparams).data
-        return data if change is None else change(data, streams(key)[4])
+    def start(self, key: Array, hparams: dict, data, server: Any = None) -> State:
+        """The state before the first round, in which all clients have enrolled.
 
-    def enrolled(algorithm, server, group, ids, key):
-        """The memories of clients `ids` after they have received their first message."""
-
-        def enroll(i):
-            message = algorithm.download(server, group, i)
-            return algorithm.clients[group].enroll(message, jax.random.fold_in(key, i))
-
-        return jax.vmap(enroll)(ids)
-
-    def start(key, hparams, data):
-        algorithm = build(hparams, jnp.int32(0))
-        key_server, key_clients = jax.random.split(streams(key)[0])
-        server = algorithm.server.init(key_server, data.graph)
-        return with_clients(algorithm, server, key_clients, data)
-
-    def start_from(server, key, hparams, data):
-        algorithm = build(hparams, jnp.int32(0))
-        key_server, key_clients = jax.random.split(streams(key)[0])
-
-        def init(graph):
-            return algorithm.server.init(key_server, graph)
-
-        # What the server computes of the relations is that of this run's relations.
-        own = jax.tree.map(
-            lambda given, fresh, related: fresh if related else given,
-            *(server, init(data.graph), depends_on(init, data.graph)),
-        )
-        return with_clients(algorithm, own, key_clients, data)
-
-    def with_clients(algorithm, server, key_clients, data):
-        """The state before the first round, in which all clients have enrolled."""
+        Args:
+          key: of the run.
+          hparams: its traced floats.
+          data: its `FederatedData`.
+          server: the state of a server from which the run begins. What the server computes of
+            the relations is that of this run's relations. None: the method's own.
+        """
+        algorithm = self.build(hparams, jnp.int32(0))
+        key_server, key_clients = jax.random.split(streams_of(key).start)
+        init = functools.partial(algorithm.server.init, key_server)
+        first = init(data.graph)
+        if server is not None:
+            related = depends_on(init, data.graph)
+            first = jax.tree.map(
+                lambda old, new, changes: new if changes else old, server, first, related
+            )
         everyone = jnp.arange(data.train.count.shape[0], dtype=jnp.int32)
         clients = tuple(
-            enrolled(algorithm, server, g, members(everyone, group), key_clients)
-            for g, group in enumerate(groups)
+            enroll(algorithm, first, g, rows_of(group, everyone), key_clients)
+            for g, group in enumerate(self.groups)
         )
-        return State(server, clients, jnp.int32(0))
+        return State(first, clients, jnp.int32(0))
 
-    def advance(state, key, hparams, data, rounds):
-        key_rounds = streams(key)[1]
-        data = with_poison(data, key, hparams)
-
-        @jax.jit  # so that it is traced once, for its shapes and for the loop
-        def one_round(state):
-            algorithm = build(hparams, state.round)
-            key_round = jax.random.fold_in(key_rounds, state.round)
-            state, metrics = play_round(
-                *(algorithm, data, state, key_round),
-                groups=groups,
-                mesh=mesh,
-                poison=poison(hparams),
-            )
-            return state, jax.tree.map(jnp.mean, metrics)
+    def advance(self, state: State, key: Array, hparams: dict, data, rounds: Array):
+        """The state after `rounds` more rounds, and their `Log`."""
+        data = self._with_poison(key, hparams, data)
+        # Traced once, for its shapes and for the loop.
+        one_round = jax.jit(functools.partial(self._one_round, key, hparams, data))
 
         def step(_, carry):
             state, sums, diverged_at = carry
@@ -170,52 +148,70 @@ def make_program(
         means = jax.tree.map(lambda leaf: leaf / rounds.astype(leaf.dtype), sums)
         return state, Log(means, diverged_at)
 
-    def key_of_evaluation(state, key):
-        return jax.random.fold_in(streams(key)[2], state.round)
-
-    def predictors(state, key, hparams, data, *, groups=groups):
-        data = with_poison(data, key, hparams)
-        return predictors_of_clients(
-            *(build(hparams, state.round), data, state, key_of_evaluation(state, key)),
-            groups=groups,
-            at_once=clients_per_eval,
-            mesh=mesh,
+    def _one_round(self, key, hparams, data, state):
+        """The state after one more round, and the means of its metrics over the cohort."""
+        state, metrics = play_round(
+            self.build(hparams, state.round),
+            data,
+            state,
+            jax.random.fold_in(streams_of(key).rounds, state.round),
+            groups=self.groups,
+            mesh=self.mesh,
+            poison=self.poison(hparams),
         )
+        return state, jax.tree.map(jnp.mean, metrics)
 
-    def evaluate(state, key, hparams, data, *, groups=groups, scope=EVERYTHING, models=0):
-        data = with_poison(data, key, hparams)
-        key_evaluation = key_of_evaluation(state, key)
+    def evaluate(
+        self,
+        state: State,
+        key: Array,
+        hparams: dict,
+        data,
+        *,
+        scope: Scope = EVERYTHING,
+        joined: bool = False,
+    ):
+        """The `evaluation.Evaluated` of all clients; with `joined` of the new ones alone."""
+        state, groups = self._new_clients(state, data) if joined else (state, self.groups)
         return evaluate_clients(
-            *(build(hparams, state.round), data, state, key_evaluation),
+            self.build(hparams, state.round),
+            self._with_poison(key, hparams, data),
+            state,
+            self._key_of_evaluation(state, key),
             groups=groups,
-            batch_size=eval_batch_size,
-            at_once=clients_per_eval,
-            mesh=mesh,
+            batch_size=self.eval_batch_size,
+            at_once=self.clients_per_eval,
+            mesh=self.mesh,
             scope=scope,
-            models=models,
+            models=self.models if scope == EVERYTHING and not joined else 0,
         )
 
-    def last(data):
-        """Of each group that has been joined, the places and the ids of its new clients."""
-        sizes = [len(members(data.train.count, group)) for group in joined]
-        places = [
-            jnp.arange(size - group.cohort_size, size, dtype=jnp.int32)
-            for size, group in zip(sizes, joined, strict=True)
-        ]
-        ids = [members(*own, of=True) for own in zip(places, joined, strict=True)]
-        return tuple(places), tuple(ids)
+    def predictors(
+        self, state: State, key: Array, hparams: dict, data, *, joined: bool = False
+    ):
+        """`evaluation.predictors_of_clients`; with `joined` of all clients after `admit`."""
+        return predictors_of_clients(
+            self.build(hparams, state.round),
+            self._with_poison(key, hparams, data),
+            state,
+            self._key_of_evaluation(state, key),
+            groups=self.joined if joined else self.groups,
+            at_once=self.clients_per_eval,
+            mesh=self.mesh,
+        )
 
-    def admit(state, key, hparams, data):
-        algorithm = build(hparams, state.round)
-        key_server, key_clients = jax.random.split(streams(key)[3])
-        _, ids = last(data)
-        server = algorithm.admit(state.server, ids, data.graph, key_server)
+    def admit(self, state: State, key: Array, hparams: dict, data) -> State:
+        """The state with the new clients. `data` are those of all clients."""
+        algorithm = self.build(hparams, state.round)
+        key_server, key_clients = jax.random.split(streams_of(key).new_clients)
+        _, ids = self._places_of_new(data)
+        server = algorithm.server.admit(state.server, ids, data.graph, key_server)
         clients = list(state.clients)
-        for g, group in enumerate(joined):
+        for g, group in enumerate(self.joined):
             if not group.cohort_size:
                 continue
-            added = enrolled(algorithm, server, g, ids[g], key_clients)
-            if g < len(groups):
+            added = enroll(algorithm, server, g, ids[g], key_clients)
+            if g < len(self.groups):
                 clients[g] = jax.tree.map(
                     lambda old, new: jnp.concatenate([old, new]), clients[g], added
                 )
@@ -223,55 +219,83 @@ def make_program(
                 clients.append(added)
         return State(server, tuple(clients), state.round)
 
-    def adapt(state, key, hparams, data):
-        algorithm = build(hparams, state.round)
-        key_round = jax.random.fold_in(streams(key)[3], state.round)
+    def adapt(self, state: State, key: Array, hparams: dict, data) -> State:
+        """The state after a round of the new clients. `data` are those of all clients."""
+        algorithm = self.build(hparams, state.round)
+        key_round = jax.random.fold_in(streams_of(key).new_clients, state.round)
         key_local, key_server = jax.random.split(key_round)
-        places, ids = last(data)
-        clients, uploads = list(state.clients), [None] * len(joined)
-        for g, group in enumerate(joined):
+        places, ids = self._places_of_new(data)
+        clients, uploads = list(state.clients), [None] * len(self.joined)
+        for g, group in enumerate(self.joined):
             if group.cohort_size:
                 # New clients are few, and their number need not be a multiple of the devices.
                 clients[g], uploads[g], _ = train_cohort(
-                    *(algorithm, data, state, g, places[g], ids[g], key_local),
+                    algorithm,
+                    data,
+                    state,
+                    g,
+                    places[g],
+                    ids[g],
+                    key_local,
                     mesh=None,
                     at_once=group.at_once,
                 )
-        cohorts = tuple(Cohort(own, data.train.count[own].astype(jnp.float32)) for own in ids)
-        server = algorithm.adapt_new_clients(state.server, cohorts, tuple(uploads), key_server)
+        cohorts = tuple(Cohort(new, data.train.count[new].astype(jnp.float32)) for new in ids)
+        server = algorithm.server.adapt_new_clients(
+            state.server, cohorts, tuple(uploads), key_server
+        )
         return State(server, tuple(clients), state.round + 1)
 
-    def evaluate_joined(state, key, hparams, data):
-        places, _ = last(data)
-        of_new = state._replace(clients=tuple(map(tree.take, state.clients, places)))
-        everyone = np.arange(len(data.train.count), dtype=np.int32)
-        ids = [members(everyone, group) for group in joined]
-        groups = tuple(
-            group._replace(ids=own[len(own) - group.cohort_size :])
-            for own, group in zip(ids, joined, strict=True)
+    def compiled(self) -> Compiled:
+        """The functions compiled, with results that are whole on each device of the mesh."""
+        everywhere = None if self.mesh is None else NamedSharding(self.mesh, P())
+        # The text of a program, by which executables are kept, must have all its arguments.
+        whole = {"out_shardings": everywhere, "keep_unused": True}
+        return Compiled(
+            start=jax.jit(self.start, **whole),
+            advance=jax.jit(self.advance, donate_argnums=0, **whole),
+            evaluate=jax.jit(self.evaluate, static_argnames=("scope", "joined"), **whole),
+            predictors=jax.jit(self.predictors, static_argnames="joined", **whole),
+            admit=jax.jit(self.admit, **whole),
+            adapt=jax.jit(self.adapt, **whole),
         )
-        return evaluate(of_new, key, hparams, data, groups=groups)
 
-    everywhere = None if mesh is None else NamedSharding(mesh, P())
-    # The text of a program, by which executables are kept, must have all its arguments.
-    whole = {"out_shardings": everywhere, "keep_unused": True}
-    complete = chosen = jax.jit(functools.partial(evaluate, models=models), **whole)
-    if scope != EVERYTHING:
-        chosen = jax.jit(functools.partial(evaluate, scope=scope), **whole)
-    return Program(
-        start=jax.jit(start, **whole),
-        advance=jax.jit(advance, donate_argnums=0, **whole),
-        evaluate=complete,
-        evaluate_chosen=chosen,
-        admit=jax.jit(admit, **whole),
-        adapt=jax.jit(adapt, **whole),
-        evaluate_joined=jax.jit(evaluate_joined, **whole),
-        predictors=jax.jit(predictors, **whole),
-        predictors_joined=jax.jit(
-            functools.partial(predictors, groups=joined), out_shardings=everywhere
-        ),
-        start_from=jax.jit(start_from, out_shardings=everywhere),
-    )
+    def _with_poison(self, key, hparams, data):
+        """The data after the attackers have changed theirs."""
+        change = self.poison(hparams).data
+        return data if change is None else change(data, streams_of(key).attackers)
+
+    def _key_of_evaluation(self, state, key):
+        return jax.random.fold_in(streams_of(key).evaluations, state.round)
+
+    def _places_of_new(self, data):
+        """Of each group that has been joined, the places and the ids of its new clients."""
+        places = []
+        for group in self.joined:
+            size = len(rows_of(group, data.train.count))
+            places.append(jnp.arange(size - group.cohort_size, size, dtype=jnp.int32))
+        ids = [ids_at(group, new) for group, new in zip(self.joined, places, strict=True)]
+        return tuple(places), tuple(ids)
+
+    def _new_clients(self, state, data):
+        """The state with the memories of the new clients alone, and their groups."""
+        places, _ = self._places_of_new(data)
+        memories = tuple(map(tree.take, state.clients, places))
+        everyone, groups = np.arange(len(data.train.count), dtype=np.int32), []
+        for group in self.joined:
+            ids = rows_of(group, everyone)
+            groups.append(group._replace(ids=ids[len(ids) - group.cohort_size :]))
+        return state._replace(clients=memories), tuple(groups)
+
+
+def enroll(algorithm: Algorithm, server: Any, group: int, ids: Array, key: Array) -> Any:
+    """The memories of clients `ids` of a group after they have received their first message."""
+
+    def enroll_one(i):
+        message = algorithm.server.download(server, group, i)
+        return algorithm.clients[group].enroll(message, jax.random.fold_in(key, i))
+
+    return jax.vmap(enroll_one)(ids)
 
 
 def play_rounds(advance: Callable, state, rounds: int) -> tuple[State, Log]:

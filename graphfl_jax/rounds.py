@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, ClientData, Cohort, State
+from graphfl_jax.core import Algorithm, Array, Cohort, State
 from graphfl_jax.devices import all_gather_rows, filled, map_clients, replicate
 
 
@@ -34,11 +34,14 @@ class Poison(NamedTuple):
     uploads: Callable | None = None
 
 
-def members(rows, group: Group, *, of: bool = False):
-    """The rows [N, ...] of a group's clients; with `of`, the ids of clients by their places."""
-    if group.ids is None:
-        return rows
-    return jnp.asarray(group.ids)[rows] if of else tree.take(rows, group.ids)
+def rows_of(group: Group, rows):
+    """Those rows [n, ...] of all clients [N, ...] that are of the clients of a group."""
+    return rows if group.ids is None else tree.take(rows, group.ids)
+
+
+def ids_at(group: Group, places: Array) -> Array:
+    """The ids of clients by their places among those of their group."""
+    return places if group.ids is None else jnp.asarray(group.ids)[places]
 
 
 def divided(cohort_size: int, counts: Sequence[int]) -> list[int]:
@@ -72,7 +75,7 @@ def grouped(names: Sequence[str], training: int, cohort_size: int) -> tuple[tupl
 
     Returns:
       Groups of the clients that train, in the order in which architectures first occur, and
-      the groups for the argument `joined` of `program.make_program`; () without new clients.
+      the groups for the argument `joined` of `program.Program`; () without new clients.
 
     Raises:
       ValueError: as `divided`.
@@ -129,50 +132,56 @@ def play_round(
       The next state, and the metrics of every client of the cohort: a dictionary of [M].
     """
     key_cohort, key_begin, key_local, key_server = jax.random.split(key, 4)
-    places, cohorts = sample_cohorts(data, key_cohort, groups)
+    places, cohorts = sample_cohorts(algorithm, state.server, data, key_cohort, groups)
     places, cohorts = replicate((places, cohorts), mesh)
     state = state._replace(server=algorithm.server.begin_round(state.server, key_begin))
     clients, uploads, metrics = [], [], []
-    for g, (own_places, cohort) in enumerate(zip(places, cohorts, strict=True)):
+    for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True)):
         memories, upload, metric = train_cohort(
-            *(algorithm, data, state, g, own_places, cohort.ids, key_local),
+            algorithm,
+            data,
+            state,
+            g,
+            places[g],
+            cohort.ids,
+            key_local,
             mesh=mesh,
-            at_once=groups[g].at_once,
+            at_once=group.at_once,
         )
         clients.append(memories)
         uploads.append(upload)
         metrics.append(metric)
-    server, uploads = received(
-        algorithm, poison, state, places, cohorts, tuple(uploads), data.attack_rank, key_server
+    server, uploads = receive(
+        algorithm, poison, state, places, cohorts, tuple(uploads), data, key_server
     )
-    server = algorithm.aggregate(server, cohorts, uploads, key_server)
+    server = algorithm.server.aggregate(server, cohorts, uploads, key_server)
     metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), *metrics)
     return State(server, tuple(clients), state.round + 1), metrics
 
 
-def sample_cohorts(data, key: Array, groups: Sequence[Group]) -> tuple[tuple, tuple]:
-    """Draws the cohort of each group.
+def sample_cohorts(
+    algorithm: Algorithm, server, data, key: Array, groups: Sequence[Group]
+) -> tuple[tuple, tuple]:
+    """Draws the cohort of each group, by `Server.sample` of the method if it has one.
 
     Returns:
       For each group the places [M] of the clients among those of the group, and the `Cohort`
       with their ids among all clients.
     """
     keys = [key, *(jax.random.fold_in(key, g) for g in range(1, len(groups)))]
-    drawn = [
-        draw_cohort(key, members(data.train.count, group), group.cohort_size)
-        for key, group in zip(keys, groups, strict=True)
-    ]
+    drawn, sample = [], algorithm.server.sample
+    for key, group in zip(keys, groups, strict=True):
+        counts = rows_of(group, data.train.count)
+        if sample is None:
+            drawn.append(draw_cohort(key, counts, group.cohort_size))
+        else:
+            ids = sample(server, counts, group.cohort_size, key)
+            drawn.append(Cohort(ids, counts[ids].astype(jnp.float32)))
     cohorts = tuple(
-        cohort._replace(ids=members(cohort.ids, group, of=True))
+        cohort._replace(ids=ids_at(group, cohort.ids))
         for cohort, group in zip(drawn, groups, strict=True)
     )
     return tuple(cohort.ids for cohort in drawn), cohorts
-
-
-def client_data(algorithm: Algorithm, data) -> ClientData:
-    """What clients may see of their data, stacked [N, ...]."""
-    split = algorithm.needs.held_out
-    return ClientData(data.train, data.evals[split] if split else None)
 
 
 def train_cohort(
@@ -202,15 +211,15 @@ def train_cohort(
 
     def one_client(shared, i, rows):
         server, key = shared
-        memory, own = rows
-        message = algorithm.download(server, group, i)
-        return client.local(message, memory, own, jax.random.fold_in(key, i))
+        memory, data_of_client = rows
+        message = algorithm.server.download(server, group, i)
+        return client.local(message, memory, data_of_client, jax.random.fold_in(key, i))
 
     memories, count = state.clients[group], len(ids)
     devices = 1 if mesh is None else mesh.size
     rows = (
         tree.take(memories, filled(places, devices)),
-        tree.take(client_data(algorithm, data), filled(ids, devices)),
+        tree.take(algorithm.client_data(data), filled(ids, devices)),
     )
     mapped = map_clients(one_client, mesh, at_once)
     results = mapped((state.server, key), filled(ids, devices), rows)
@@ -219,14 +228,14 @@ def train_cohort(
     return tree.put(memories, places, trained), uploads, metrics
 
 
-def received(
+def receive(
     algorithm: Algorithm,
     poison: Poison,
     state: State,
     places,
     cohorts,
     uploads: tuple,
-    rank,
+    data,
     key,
 ) -> tuple[Any, tuple]:
     """The server's state and the uploads from which it learns, after attacks and a defence.
@@ -238,52 +247,61 @@ def received(
       places: of the cohort of each architecture, as from `sample_cohorts`.
       cohorts: of each architecture.
       uploads: of each architecture, every leaf [M, ...].
-      rank: [N] int32, `FederatedData.attack_rank`.
+      data: of the federation.
       key: of the attackers' draws.
     """
     if poison.uploads is None and algorithm.defend is None:
         return state.server, uploads
-    untrained = untrained_uploads(algorithm, state, places, cohorts)
+    untrained = untrained_uploads(algorithm, state, places, cohorts, data)
     if poison.uploads is not None:
+        rank = data.attack_rank
         uploads = poison.uploads(cohorts, untrained, uploads, rank, state.round, key)
     if algorithm.defend is None:
         return state.server, uploads
     return algorithm.defend(state.server, cohorts, untrained, uploads)
 
 
-def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts) -> tuple:
-    """What the clients of each cohort would send untrained; arguments as of `received`."""
+def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts, data) -> tuple:
+    """What the clients of each cohort would send untrained; arguments as of `receive`."""
 
     def of_group(group, places, cohort):
-        def of_client(i, memory):
-            message = algorithm.download(state.server, group, i)
-            return algorithm.clients[group].untrained(message, memory)
+        def of_client(i, memory, rows):
+            message = algorithm.server.download(state.server, group, i)
+            return algorithm.clients[group].untrained(message, memory, rows)
 
-        return jax.vmap(of_client)(cohort.ids, tree.take(state.clients[group], places))
+        memories = tree.take(state.clients[group], places)
+        rows = tree.take(algorithm.client_data(data), cohort.ids)
+        return jax.vmap(of_client)(cohort.ids, memories, rows)
 
-    groups = range(len(cohorts))
-    return tuple(of_group(*own) for own in zip(groups, places, cohorts, strict=True))
+    return tuple(of_group(group, places[group], cohort) for group, cohort in enumerate(cohorts))
 
 
-def message_bytes(algorithm: Algorithm, state: State, data, group: int = 0) -> tuple[int, int]:
-    """Bytes of one client's message and of its upload in one round (down, up).
+def message_bytes(
+    algorithm: Algorithm, state: State, data, group: int = 0
+) -> tuple[float, float]:
+    """Bytes of one client's messages and of its uploads in one round (down, up).
+
+    They are means over clients, where their relations decide on the number of messages.
 
     Args:
       group: number of the client's architecture.
     """
 
-    def one_client(server, memories, own):
-        memory, own = tree.take((memories, own), 0)
-        message = algorithm.download(server, group, 0)
+    def one_client(server, memories, rows):
+        memory, data_of_client = tree.take((memories, rows), 0)
+        message = algorithm.server.download(server, group, 0)
         local = algorithm.clients[group].local
-        _, upload, _ = local(message, memory, own, jax.random.key(0))
+        _, upload, _ = local(message, memory, data_of_client, jax.random.key(0))
         return message, upload
 
     shapes = jax.eval_shape(
-        one_client, state.server, state.clients[group], client_data(algorithm, data)
+        one_client, state.server, state.clients[group], algorithm.client_data(data)
     )
+    messages = 1
+    if algorithm.server.messages is not None:
+        messages = float(jnp.mean(algorithm.server.messages(data.graph).astype(jnp.float32)))
     down, up = (
-        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part)) * messages
         for part in shapes
     )
     return down, up

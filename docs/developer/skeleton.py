@@ -46,5 +46,5 @@ def skeleton(
         mean = tree.mean(uploads, cohort.weights)
         return jax.tree.map(lambda a, m: (1.0 - server_share) * a + server_share * m, w, mean)
 
-    server = Server(init, download, aggregate)
+    server = Server.of_one(init, download, aggregate)
     return Algorithm(server, (Client(model, local),), averages=True)

@@ -93,17 +93,10 @@ def recording(algorithm: Algorithm, config: ConfigDict) -> Algorithm:
 
     def aggregate(state, cohorts, indices, key):
         initial, draws = state
-        if several:
-            ids = jnp.concatenate([own.ids for own in cohorts])
-            indices = jnp.concatenate(indices)
-        else:
-            ids = cohorts.ids
-        return initial, Draws(ids, indices, draws.dropped)
+        ids = jnp.concatenate([cohort.ids for cohort in cohorts])
+        return initial, Draws(ids, jnp.concatenate(indices), draws.dropped)
 
-    several = len(algorithm.clients) > 1
-    recorder = Server(
-        init, download=lambda state, i: (), aggregate=aggregate, begin_round=begin_round
-    )
+    recorder = Server(init, lambda state, group, i: (), aggregate, begin_round=begin_round)
     return Algorithm(recorder, tuple(Client(one.model, local) for one in algorithm.clients))
 
 

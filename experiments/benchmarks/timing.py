@@ -22,7 +22,6 @@ from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
     Session,
-    batched,
     inputs_of,
     program_of,
 )
@@ -114,7 +113,7 @@ def compile_rounds(
       runs: number of runs in one program, with different seeds; 0 is a single run.
     """
     if runs:
-        program = batched(program_of(experiment, config), mesh=mesh, federations=1)
+        program = batch_program(program_of(experiment, config), mesh=mesh, federations=1)
         inputs = _inputs_of_runs(experiment, config, mesh, runs)
     else:
         program = program_of(experiment, config, mesh)

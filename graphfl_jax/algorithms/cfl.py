@@ -184,8 +184,10 @@ def cfl(
         same = (server.clusters[:, None] == server.clusters[None]).astype(jnp.float32)
         return same / jnp.sum(same, axis=1, keepdims=True)
 
-    server = Server(
-        *(init, download, aggregate),
+    server = Server.of_one(
+        init,
+        download,
+        aggregate,
         admit=admit,
         adapt_new_clients=adapt_new_clients,
         allocation=allocation,

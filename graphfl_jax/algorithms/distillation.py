@@ -92,7 +92,7 @@ def distillation(
             model,
             local,
             enroll=lambda w, key: model.init(key),
-            deploy=lambda w, theta: Predictor(theta),
+            deploy=lambda w, theta, data: Predictor(theta),
         )
 
     return Algorithm(

@@ -116,23 +116,23 @@ def fedah(
         shares, _ = fit(objective, memory.shares, data.train, key)
         return memory._replace(shares=shares)
 
-    def untrained(w, memory):
+    def start(w, memory):
         return {"body": w["body"], "head": mixed(w["head"], memory)}
 
     def local(w, memory, data, key):
         key_shares, key_parts = jax.random.split(key)
         memory = with_fitted_shares(w, memory, data, key_shares)
-        params, metrics = train(untrained(w, memory), data.train, key_parts)
+        params, metrics = train(start(w, memory), data.train, key_parts)
         return OwnHead(params["head"], memory.shares), params, metrics
 
     def personalize(w, memory, data, key):
-        return Predictor(untrained(w, with_fitted_shares(w, memory, data, key)))
+        return Predictor(start(w, with_fitted_shares(w, memory, data, key)))
 
     client = Client(
         model,
         local,
         enroll=lambda w, key: OwnHead(w["head"], jax.tree.map(jnp.ones_like, w["head"])),
-        untrained=untrained,
+        untrained=lambda w, memory, data: start(w, memory),
         personalize=personalize,
     )
     return Algorithm(averaging_server(model), (client,), needs=NEEDS, averages=True)

@@ -160,7 +160,7 @@ def _mixed_by(
         rows = mixing(models)[cohort.ids]
         return MixingServer(models, server.mixing.at[cohort.ids].set(rows))
 
-    server = Server(
+    server = Server.of_one(
         *(init, download, aggregate),
         admit=admit,
         adapt_new_clients=adapt_new_clients,

@@ -8,6 +8,8 @@ Networks from Decentralized Data. AISTATS 2017. https://arxiv.org/abs/1602.05629
 Departures: a fixed number of local steps on batches drawn with replacement, not epochs.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -33,26 +35,25 @@ fedavg_finetune = variant(fedavg, {"tuning.part": "whole"})
 def averaging_server(model: ClientModel) -> Server:
     """A server that sends one model to all clients and averages what they return."""
 
-    def aggregate(w, cohort, uploads, key):
-        cohort, uploads = of_all_architectures(cohort, uploads)
+    def aggregate(w, cohorts, uploads, key):
+        cohort, uploads = of_all_architectures(cohorts, uploads)
         return tree.mean(uploads, cohort.weights)
 
     return Server(
         init=lambda key, graph: model.init(key),
-        download=lambda w, i: w,
+        download=lambda w, group, i: w,
         aggregate=aggregate,
     )
 
 
-def of_all_architectures(cohorts: Cohort | tuple, uploads) -> tuple:
+def of_all_architectures(cohorts: tuple[Cohort, ...], uploads: tuple) -> tuple[Cohort, Any]:
     """One cohort and its uploads [M, ...], which have equal shapes in all architectures.
 
     Args:
-      cohorts: what `Server.aggregate` gets: a cohort, or a tuple with one per architecture.
-      uploads: of the cohort, or a tuple likewise.
+      cohorts: of each architecture, as `Server.aggregate` gets them.
+      uploads: of each architecture.
     """
-    if isinstance(cohorts, Cohort):
-        return cohorts, uploads
     return tuple(
-        jax.tree.map(lambda *parts: jnp.concatenate(parts), *own) for own in (cohorts, uploads)
+        jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *parts)
+        for parts in (cohorts, uploads)
     )

@@ -76,7 +76,7 @@ def feddistill(
     def none(clients):
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * clients), empty(classes, classes))
 
-    def download(known, i):
+    def download(known, group, i):
         has = (known.count > 0).astype(jnp.float32)  # [N, C]
         number = jnp.sum(has, axis=0) - has[i]
         total = jnp.einsum("nc,ncd->cd", has, known.mean)
@@ -84,8 +84,8 @@ def feddistill(
         means = others / jnp.maximum(number, 1.0)[:, None]
         return ClassMeans(means, number.astype(jnp.int32))
 
-    def aggregate(known, cohort, uploads, key):
-        cohort, uploads = of_all_architectures(cohort, uploads)
+    def aggregate(known, cohorts, uploads, key):
+        cohort, uploads = of_all_architectures(cohorts, uploads)
         return tree.put(known, cohort.ids, uploads)
 
     def admit(known, new_clients, graph, key):
@@ -111,7 +111,7 @@ def feddistill(
             model,
             local,
             enroll=lambda others, key: model.init(key),
-            deploy=lambda means, theta: Predictor(theta),
+            deploy=lambda means, theta, data: Predictor(theta),
             untrained=no_examples,
         )
 

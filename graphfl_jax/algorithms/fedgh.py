@@ -94,8 +94,8 @@ def fedgh(
         head = first.init(key)["head"]
         return HeadServer(head, optimizer.init(head))
 
-    def aggregate(server, cohort, uploads, key):
-        _, uploads = of_all_architectures(cohort, uploads)
+    def aggregate(server, cohorts, uploads, key):
+        _, uploads = of_all_architectures(cohorts, uploads)
         means = uploads.mean.reshape(-1, size)  # [M C, F]
         labels = jnp.tile(jnp.arange(classes), len(uploads.mean))
         exists = (uploads.count > 0).reshape(-1)
@@ -119,7 +119,7 @@ def fedgh(
             trained, metrics = train(model.objective, start, data.train, key)
             return trained, mean_features(model, trained, data.train, classes), metrics
 
-        def deploy(sent, own):
+        def deploy(sent, own, data):
             if isinstance(sent, ClassMeans):  # an upload
                 return Predictor(own)
             return Predictor({"body": own["body"], "head": sent})
@@ -129,8 +129,8 @@ def fedgh(
             local,
             enroll=lambda head, key: model.init(key),
             deploy=deploy,
-            untrained=lambda head, own: empty(classes, size),
+            untrained=lambda head, own, data: empty(classes, size),
         )
 
-    server = Server(init, download=lambda server, i: server.head, aggregate=aggregate)
+    server = Server(init, lambda server, group, i: server.head, aggregate)
     return Algorithm(server, tuple(map(client, every)), needs=NEEDS)

@@ -31,7 +31,7 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Array, ClientModel, Params, Server, use_message
+from graphfl_jax.core import Algorithm, Array, ClientModel, Params, use_message
 from graphfl_jax.settings import Part, Real
 from graphfl_jax.trainers import Train
 
@@ -63,35 +63,24 @@ def with_server_optimizer(
             "algorithm has a server that does not average trained copies of its model; wrap a "
             "method with averages=True whose clients upload what they received and trained"
         )
-    own = algorithm.server
+    averaging = algorithm.server
 
     def init(key, graph):
-        model = own.init(key, graph)
+        model = averaging.init(key, graph)
         return OptimizedServer(model, optimizer.init(model))
 
-    def inner(function):
-        """A function of the method's server, as one of the server with an optimiser."""
-        return lambda server, *args: server._replace(model=function(server.model, *args))
-
-    def of_model(download):
-        return lambda server, i: download(server.model, i)
-
-    def aggregate(server, cohort, uploads, key):
-        target = own.aggregate(server.model, cohort, uploads, key)
+    def aggregate(server, cohorts, uploads, key):
+        target = averaging.aggregate(server.model, cohorts, uploads, key)
         difference = jax.tree.map(jnp.subtract, server.model, target)
         updates, opt_state = optimizer.update(difference, server.opt_state, server.model)
         return OptimizedServer(optax.apply_updates(server.model, updates), opt_state)
 
-    several = isinstance(own.download, tuple)
-    server = Server(
-        init,
-        download=tuple(map(of_model, own.download)) if several else of_model(own.download),
-        aggregate=aggregate,
-        begin_round=inner(own.begin_round),
-        admit=inner(own.admit),
-        adapt_new_clients=inner(own.adapt_new_clients),
+    server = averaging.within(
+        lambda server: server.model, lambda server, model: server._replace(model=model)
     )
-    return dataclasses.replace(algorithm, server=server)
+    return dataclasses.replace(algorithm, server=server).replacing(
+        init=init, aggregate=aggregate
+    )
 
 
 class Rates(NamedTuple):

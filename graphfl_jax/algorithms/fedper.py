@@ -44,7 +44,7 @@ def shared_body(model: ClientModel, local: Local) -> Algorithm:
         model,
         local,
         enroll=lambda body, key: model.init(key)["head"],
-        deploy=lambda body, head: Predictor({"body": body, "head": head}),
+        deploy=lambda body, head, data: Predictor({"body": body, "head": head}),
     )
     return Algorithm(averaging_server(model), (client,), averages=True).replacing(
         init=lambda key, graph: model.init(key)["body"], needs=NEEDS

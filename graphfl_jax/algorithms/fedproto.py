@@ -40,6 +40,7 @@ from graphfl_jax.core import (
     Algorithm,
     Array,
     Client,
+    ClientData,
     ClientModel,
     Needs,
     Params,
@@ -131,16 +132,16 @@ def fedproto(
             local,
             predict=predict,
             enroll=lambda prototypes, key: model.init(key),
-            deploy=lambda means, theta: Predictor(theta),
+            deploy=lambda means, theta, data: Predictor(theta),
             untrained=no_examples,
             personalize=nearest if fedproto_predict == "prototypes" else None,
         )
 
     server = Server(
         init=lambda key, graph: empty(classes, size),
-        download=lambda prototypes, i: prototypes,
-        aggregate=lambda prototypes, cohort, uploads, key: averaged(
-            prototypes, of_all_architectures(cohort, uploads)[1]
+        download=lambda prototypes, group, i: prototypes,
+        aggregate=lambda prototypes, cohorts, uploads, key: averaged(
+            prototypes, of_all_architectures(cohorts, uploads)[1]
         ),
     )
     clients = tuple(map(client, (*models, *unseen)))
@@ -152,8 +153,11 @@ def empty(classes: int, size: int) -> ClassMeans:
     return ClassMeans(jnp.zeros((classes, size)), jnp.zeros(classes, jnp.int32))
 
 
-def no_examples(means: ClassMeans, memory: Params) -> ClassMeans:
-    """An `Untrained` of clients that receive and upload `ClassMeans` of equal shapes."""
+def no_examples(means: ClassMeans, memory: Params, data: ClientData) -> ClassMeans:
+    """An `Untrained` of clients that receive and upload `ClassMeans` of equal shapes.
+
+    The untrained upload has 0 examples.
+    """
     return jax.tree.map(jnp.zeros_like, means)
 
 

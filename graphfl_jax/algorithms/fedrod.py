@@ -114,13 +114,13 @@ def fedrod(
             memory = params.pop("personal")
         return memory, params, metrics
 
-    def generic(w, memory):
+    def generic(w, memory, data):
         return Predictor({"body": w["body"], "head": w["head"]})
 
     def personalize(w, memory, data, key):
         personal = w["personal"] if hyper else memory
         head = personal_head(personal, class_counts(data.train, classes))
-        return generic(w, memory)._replace(extra={"head": head})
+        return generic(w, memory, data)._replace(extra={"head": head})
 
     def predict(predictor, x):
         if not predictor.extra:  # of the message or an upload

@@ -174,28 +174,23 @@ def flha_ghn(
             parts, metrics = train(objective, parts, data.train, key)
             return memory, back(parts), metrics
 
-        def deploy(held, memory):
+        def deploy(held, memory, data):
             return Predictor(held.params if isinstance(held, Model) else generate(held))
 
         return Client(model, local, deploy=deploy)
 
-    def download_of(k, generate):
-        def download(server, i):
-            if not isinstance(server, Joined):
-                return server
-            made, ids = generate(server.weights), server.new_clients[k]
-            if not len(ids):
-                return Model(made)
-            place = jnp.minimum(jnp.searchsorted(ids, i), len(ids) - 1)
-            own = tree.take(server.models[k], place)
-            choose = functools.partial(jnp.where, ids[place] == i)
-            return Model(jax.tree.map(choose, own, made))
-
-        return download
+    def download(server, group, i):
+        if not isinstance(server, Joined):
+            return server
+        generated, ids = generates[group](server.weights), server.new_clients[group]
+        if not len(ids):
+            return Model(generated)
+        place = jnp.minimum(jnp.searchsorted(ids, i), len(ids) - 1)
+        trained = tree.take(server.models[group], place)
+        choose = functools.partial(jnp.where, ids[place] == i)
+        return Model(jax.tree.map(choose, trained, generated))
 
     def aggregate(weights, cohorts, uploads, key):
-        if len(models) == 1:
-            cohorts, uploads = (cohorts,), (uploads,)
         counts = [len(cohort.ids) for cohort in cohorts]
         means = [
             tree.mean(own, jnp.ones(count)) for own, count in zip(uploads, counts, strict=True)
@@ -210,8 +205,6 @@ def flha_ghn(
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), params)
 
     def admit(weights, new_clients, graph, key):
-        if len(every) == 1:
-            new_clients = (new_clients,)
         models = tuple(
             rows_of(generate(weights), len(ids))
             for ids, generate in zip(new_clients, generates, strict=True)
@@ -219,8 +212,6 @@ def flha_ghn(
         return Joined(weights, new_clients, models)
 
     def adapt_new_clients(server, cohorts, uploads, key):
-        if len(every) == 1:
-            uploads = (uploads,)
         models = tuple(
             old if own is None else own.params
             for old, own in zip(server.models, uploads, strict=True)
@@ -229,7 +220,7 @@ def flha_ghn(
 
     server = Server(
         init=lambda key, graph: generator.init(key),
-        download=tuple(map(download_of, range(len(every)), generates)),
+        download=download,
         aggregate=aggregate,
         admit=admit,
         adapt_new_clients=adapt_new_clients,

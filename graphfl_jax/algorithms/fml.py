@@ -101,7 +101,7 @@ def fml(
             model,
             local,
             enroll=lambda w, key: model.init(key),
-            deploy=lambda w, theta: Predictor(theta),
+            deploy=lambda w, theta, data: Predictor(theta),
         )
 
     return Algorithm(

@@ -31,7 +31,7 @@ import jax
 import jax.numpy as jnp
 
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, ClientModel, Cohort, Params, Server
+from graphfl_jax.core import Algorithm, ClientModel, Params, Server
 from graphfl_jax.trainers import Train
 
 
@@ -52,13 +52,10 @@ def heterofl(
     shapes = [jax.eval_shape(model.init, jax.random.key(0)) for model in every]
     widest = _widest(shapes, len(models))
 
-    def sliced(w, shape):
-        return jax.tree.map(lambda leaf, own: leaf[_first(own.shape)], w, shape)
+    def sliced(w, shapes):
+        return jax.tree.map(lambda leaf, narrow: leaf[_first(narrow.shape)], w, shapes)
 
     def aggregate(w, cohorts, uploads, key):
-        if isinstance(cohorts, Cohort):
-            cohorts, uploads = (cohorts,), (uploads,)
-
         def element_means(leaf, *parts):
             total, weight = jnp.zeros_like(leaf), jnp.zeros_like(leaf)
             for cohort, part in zip(cohorts, parts, strict=True):
@@ -69,12 +66,9 @@ def heterofl(
 
         return jax.tree.map(element_means, w, *uploads)
 
-    def of_width(shape):
-        return lambda w, i: sliced(w, shape)
-
     server = Server(
         init=lambda key, graph: models[widest].init(key),
-        download=tuple(map(of_width, shapes)),
+        download=lambda w, group, i: sliced(w, shapes[group]),
         aggregate=aggregate,
     )
     clients = tuple(fedavg(model, train).client for model in every)

@@ -217,8 +217,13 @@ def hyper_federation(
         embeddings = mean(server.weights["embeddings"])
         return server._replace(weights=server.weights | {"embeddings": embeddings})
 
-    server = Server(
-        *(init, download, aggregate, begin_round, admit, adapt_new_clients),
+    server = Server.of_one(
+        init,
+        download,
+        aggregate,
+        begin_round=begin_round,
+        admit=admit,
+        adapt_new_clients=adapt_new_clients,
         substitute=substitute,
     )
     return Algorithm(server, (Client(model, local),))

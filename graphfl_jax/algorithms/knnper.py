@@ -113,7 +113,7 @@ def with_neighbours(algorithm: Algorithm, neighbours: Neighbours) -> Algorithm:
 
     def personalize(message, memory, data, key):
         if client.personalize is None:
-            predictor = client.deploy(message, memory)
+            predictor = client.deploy(message, memory, data)
         else:
             predictor = client.personalize(message, memory, data, key)
         stored = predictor._replace(extra=Store(predictor.extra, data.train, neighbours.weight))

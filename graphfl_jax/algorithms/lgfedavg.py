@@ -53,7 +53,7 @@ def lgfedavg(
             model,
             local,
             enroll=lambda head, key: model.init(key)["body"],
-            deploy=lambda head, body: Predictor({"body": body, "head": head}),
+            deploy=lambda head, body, data: Predictor({"body": body, "head": head}),
         )
 
     first = models[0]

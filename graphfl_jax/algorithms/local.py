@@ -22,8 +22,8 @@ def local(
     """
     server = Server(
         init=lambda key, graph: (),
-        download=lambda server, i: (),
-        aggregate=lambda server, cohort, uploads, key: server,
+        download=lambda server, group, i: (),
+        aggregate=lambda server, cohorts, uploads, key: server,
     )
     return Algorithm(server, tuple(_alone(model, train) for model in (*models, *unseen)))
 
@@ -39,6 +39,6 @@ def _alone(model, train):
         model,
         local=train_alone,
         enroll=lambda message, key: model.init(key),
-        deploy=lambda message, theta: Predictor(theta),
+        deploy=lambda message, theta, data: Predictor(theta),
         personalize=lambda message, theta, data, key: Predictor(theta),
     )

@@ -225,7 +225,7 @@ def pfedgat(
         trained, metrics = train(model.objective, mixture, data.train, key)
         return memory, (trained, sent), metrics
 
-    def untrained(message, memory):
+    def untrained(message, memory, data):
         mixture, others = message
         if feedback.kind == "gradient":
             return mixture, jax.tree.map(jnp.zeros_like, mixture)
@@ -283,19 +283,20 @@ def pfedgat(
         mixing = server.mixing.at[cohort.ids].set(rows)
         return server._replace(uploads=models, mixing=mixing)
 
-    server = Server(
+    server = Server.of_one(
         init,
         download,
         aggregate,
-        begin_round,
-        admit,
-        adapt_new_clients,
+        begin_round=begin_round,
+        admit=admit,
+        adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
     )
     client = Client(
         model,
         local,
-        deploy=lambda sent, memory: Predictor(sent[0]),  # messages and uploads begin with one
+        # Messages and uploads begin with a model.
+        deploy=lambda sent, memory, data: Predictor(sent[0]),
         untrained=untrained,
     )
     return Algorithm(server, (client,), needs=NEEDS._replace(held_out=feedback.held_out))

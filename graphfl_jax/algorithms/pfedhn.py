@@ -65,8 +65,9 @@ def pfedhn(
 
     dense = hyper_federation(model, train, without_relations(init, decode), fit)
 
-    def aggregate(server, cohort, uploads, key):
-        fitted = dense.server.aggregate(server, cohort, uploads, key)
+    def aggregate(server, cohorts, uploads, key):
+        fitted = dense.server.aggregate(server, cohorts, uploads, key)
+        (cohort,) = cohorts
         return keep_unsampled(server, fitted, cohort.ids)
 
     return dense.replacing(aggregate=aggregate)

@@ -100,8 +100,6 @@ def pfedhn_het(
         return 0.5 * tree.sq_dist(uploads, sent)
 
     def aggregate(server, cohorts, uploads, key):
-        if len(models) == 1:
-            cohorts, uploads = (cohorts,), (uploads,)
         ids = jnp.concatenate([cohort.ids for cohort in cohorts])
 
         def objective(weights):
@@ -113,13 +111,9 @@ def pfedhn_het(
         return keep_unsampled(server, HyperServer(*end, server.relations), ids)
 
     def admit(server, new_clients, graph, key):
-        if len(models) > 1:
-            new_clients = jnp.concatenate(new_clients)
-        return of_each[0].server.admit(server, new_clients, graph, key)
+        return of_each[0].server.admit(server, (jnp.concatenate(new_clients),), graph, key)
 
     def adapt_new_clients(server, cohorts, uploads, key):
-        if len(models) == 1:
-            cohorts, uploads = (cohorts,), (uploads,)
         ids = jnp.concatenate([cohort.ids for cohort in cohorts])
         return fitted_embeddings(
             server, ids, lambda weights: distance(weights, cohorts, uploads), fit
@@ -127,7 +121,7 @@ def pfedhn_het(
 
     server = dataclasses.replace(
         of_each[0].server,
-        download=tuple(one.server.download for one in of_each),
+        download=lambda server, group, i: of_each[group].server.download(server, 0, i),
         aggregate=aggregate,
         admit=admit,
         adapt_new_clients=adapt_new_clients,

@@ -88,12 +88,12 @@ def scaffold(
             jax.tree.map(lambda c, change: c + share * change, c, change),
         )
 
-    server = Server(init, download=lambda server, i: server, aggregate=aggregate)
+    server = Server.of_one(init, lambda server, i: server, aggregate)
     client = Client(
         model,
         local,
         enroll=lambda message, key: zeros(message.model),
-        deploy=lambda sent, c_i: Predictor(sent.model),
-        untrained=lambda message, c_i: Controlled(message.model, zeros(message.control)),
+        deploy=lambda sent, c_i, data: Predictor(sent.model),
+        untrained=lambda message, c_i, data: Controlled(message.model, zeros(message.control)),
     )
     return Algorithm(server, (client,), averages=True)

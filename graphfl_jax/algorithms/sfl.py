@@ -196,8 +196,10 @@ def _with_relations(model, train, smoothing, propagation):
     def adapt_new_clients(server, cohort, uploads, key):
         return server._replace(uploads=tree.put(server.uploads, cohort.ids, uploads[0]))
 
-    server = Server(
-        *(init, download, aggregate),
+    server = Server.of_one(
+        init,
+        download,
+        aggregate,
         admit=admit,
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
@@ -205,9 +207,10 @@ def _with_relations(model, train, smoothing, propagation):
     client = Client(
         model,
         local,
-        deploy=lambda sent, memory: Predictor(sent[0]),  # messages and uploads begin with one
+        # Messages and uploads begin with a model.
+        deploy=lambda sent, memory, data: Predictor(sent[0]),
         personalize=lambda message, memory, data, key: Predictor(message[0]),
-        untrained=lambda message, memory: message[1:],  # local training starts from w
+        untrained=lambda message, memory, data: message[1:],  # local training starts from w
     )
     return Algorithm(server, (client,), needs=NEEDS)
 
@@ -231,8 +234,8 @@ def sfl_star(
     """Builds SFL*, which learns relations from the clients' models."""
     base = _with_relations(model, train, smoothing, _small_propagation)
 
-    def aggregate(server, cohort, uploads, key):
-        server = base.server.aggregate(server, cohort, uploads, key)
+    def aggregate(server, cohorts, uploads, key):
+        server = base.server.aggregate(server, cohorts, uploads, key)
         learned = _learn_relations(
             server.uploads,
             key,

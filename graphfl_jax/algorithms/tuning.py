@@ -65,7 +65,7 @@ def _finetuned(client, train, tuning_part):
     def personalize(message, memory, data, key):
         key_own, key_tuning = jax.random.split(key)
         if client.personalize is None:
-            predictor = client.deploy(message, memory)
+            predictor = client.deploy(message, memory, data)
         else:
             predictor = client.personalize(message, memory, data, key_own)
         params = predictor.params

@@ -38,7 +38,7 @@ import jax.numpy as jnp
 from jax.interpreters import partial_eval
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array
+from graphfl_jax.core import Algorithm, Array, FederatedData
 from graphfl_jax.robustness.monotone import Monotone, guarded, monotone
 from graphfl_jax.robustness.updates import shortened, with_updates
 from graphfl_jax.rounds import Group
@@ -122,8 +122,12 @@ SMALLEST_COHORT = {
 }
 
 
-def defended(
-    algorithm: Algorithm, name: str, defence: Callable | Monotone, groups: tuple[Group, ...]
+def with_defence(
+    algorithm: Algorithm,
+    name: str,
+    defence: Callable | Monotone,
+    groups: tuple[Group, ...],
+    data: FederatedData,
 ) -> Algorithm:
     """A method whose server defends itself.
 
@@ -132,9 +136,14 @@ def defended(
       name: one of `DEFENCES`.
       defence: what it builds.
       groups: the clients of each architecture.
+      data: of the federation, for the shapes of uploads.
     """
     if isinstance(defence, Monotone):
-        return guarded(algorithm, defence, groups)
+        first = jax.eval_shape(
+            lambda key: algorithm.first_exchange(key, data, len(groups)), jax.random.key(0)
+        )
+        sizes = tuple(sum(leaf.size for leaf in jax.tree.leaves(u)) for u in first.uploads)
+        return guarded(algorithm, defence, groups, sizes)
 
     def change(updates, sent, group):
         result = defence(updates)
@@ -159,14 +168,20 @@ class DoesNotFit(ValueError):
 
 
 def check_defence(
-    algorithm: Algorithm, name: str, graph, *, method: str, attackers: int, cohort_size: int
+    algorithm: Algorithm,
+    name: str,
+    data: FederatedData,
+    *,
+    method: str,
+    attackers: int,
+    cohort_size: int,
 ) -> None:
     """Checks that a defence fits a method and a cohort.
 
     Args:
       algorithm: the method.
       name: one of `DEFENCES`.
-      graph: relations between clients.
+      data: of the federation.
       method: its name, for errors.
       attackers: that the defence allows for.
       cohort_size: of the smallest group.
@@ -176,7 +191,7 @@ def check_defence(
         these, or its server needs different models for its clients.
       ValueError: the cohort is too small for so many attackers.
     """
-    fitting = _fitting(algorithm, graph)
+    fitting = _fitting(algorithm, data)
     if not fitting:
         raise DoesNotFit(
             f"defence.name={name!r} has no effect: the clients of algorithm.name={method!r} "
@@ -204,28 +219,27 @@ def check_defence(
         )
 
 
-def _fitting(algorithm, graph):
+def _fitting(algorithm, data):
     """The names of the defences that a method can have."""
-
-    def messages(key):
-        server = algorithm.server.init(key, graph)
-        sent = []
-        for group, client in enumerate(algorithm.clients):
-            message = algorithm.download(server, group, 0)
-            sent.append((message, client.enroll(message, key)))
-        return sent
+    rows = jax.tree.map(lambda leaf: leaf[0], algorithm.client_data(data))
 
     def uploads(messages, memories):
-        own = zip(algorithm.clients, messages, memories, strict=True)
-        return [client.untrained(*sent) for client, *sent in own]
+        return [
+            client.untrained(message, memory, rows)
+            for client, message, memory in zip(
+                algorithm.clients, messages, memories, strict=True
+            )
+        ]
 
-    received = zip(*jax.eval_shape(messages, jax.random.key(0)), strict=True)
-    received, memories = map(list, received)
-    program = jax.make_jaxpr(uploads)(received, memories).jaxpr
+    number = len(algorithm.clients)
+    first = jax.eval_shape(
+        lambda key: algorithm.first_exchange(key, data, number), jax.random.key(0)
+    )
+    program = jax.make_jaxpr(uploads)(first.messages, first.memories).jaxpr
     if not program.outvars:
         return []
     _, read = partial_eval.dce_jaxpr(program, [True] * len(program.outvars))
     left_out = set() if algorithm.averages else set(CENTRES)
-    if not any(read[: len(jax.tree.leaves(received))]):
+    if not any(read[: len(jax.tree.leaves(first.messages))]):
         left_out.add("monotone")  # what clients send does not depend on what they got
     return [name for name in DEFENCES if name not in left_out]

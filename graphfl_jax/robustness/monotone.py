@@ -63,9 +63,9 @@ they chose, are monotone too. Where m_i <= -1/2, they are trusted whatever their
 and only the norm limits them. See docs/results/robustness.md.
 """
 
+import dataclasses
 from typing import Annotated, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
@@ -144,45 +144,42 @@ def lower_median(norms):
     return jnp.sort(norms)[missing + (len(norms) - missing - 1) // 2]
 
 
-def guarded(algorithm: Algorithm, defence: Monotone, groups: tuple[Group, ...]) -> Algorithm:
+def guarded(
+    algorithm: Algorithm,
+    defence: Monotone,
+    groups: tuple[Group, ...],
+    upload_sizes: tuple[int, ...],
+) -> Algorithm:
     """A method whose server has this defence. Its state is `Guarded`.
 
     Args:
       algorithm: the method; its server sends and receives models.
       defence: of `monotone`.
       groups: the clients of each architecture.
+      upload_sizes: d, the numbers in an upload of each architecture.
     """
     server = algorithm.server
 
     def init(key, graph):
-        own = server.init(key, graph)
         total = relations.num_clients(graph)
-        seen = []
-        for g, group in enumerate(groups):
-            client = algorithm.clients[g]
-
-            def upload(key, g=g, client=client):
-                message = algorithm.download(own, g, jnp.int32(0))
-                return client.untrained(message, client.enroll(message, key))
-
-            count = total if group.ids is None else len(group.ids)
-            shapes = jax.tree.leaves(jax.eval_shape(upload, jax.random.key(0)))
-            rows = jnp.zeros((count, sum(leaf.size for leaf in shapes)))
-            visits = jnp.zeros(count, jnp.int32)
-            norms, distrust = jnp.full(count, NEVER), jnp.full(count, defence.threshold)
-            seen.append(Seen(rows, rows, norms, distrust, visits, visits))
-        return Guarded(own, tuple(seen), relations.adjacency(graph))
+        counts = [total if group.ids is None else len(group.ids) for group in groups]
+        seen = tuple(
+            _nothing_seen(count, size, defence.threshold)
+            for count, size in zip(counts, upload_sizes, strict=True)
+        )
+        return Guarded(server.init(key, graph), seen, relations.adjacency(graph))
 
     def defend(state, cohorts, untrained, uploads):
-        changed, seen = [], []
+        defended, seen = [], []
         for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True)):
-            sent, _ = tree.as_matrix(untrained[g])
+            sent, _ = tree.as_matrix(untrained[g])  # [M, d]
             received, back = tree.as_matrix(uploads[g])
-            own, updates = _judged(
-                *(defence, state.seen[g], state.related, group, cohort.ids),
-                *(sent, received - sent),
+            seen_of_group, updates = _judge(
+                defence, state.seen[g], state.related, group, cohort.ids, sent, received - sent
             )
-            rejected = (own.distrust > defence.threshold)[_places(group, cohort.ids)]
+            seen.append(seen_of_group)
+            places = _places(group, cohort.ids)
+            rejected = (seen_of_group.distrust > defence.threshold)[places]
             instead = jnp.zeros_like(updates)
             if algorithm.averages:
                 shares = jnp.where(rejected, 0.0, cohort.weights)
@@ -190,46 +187,35 @@ def guarded(algorithm: Algorithm, defence: Monotone, groups: tuple[Group, ...]) 
                 instead += mean[None]
             updates = jnp.where(rejected[:, None], instead, updates)
             same = updates == received - sent
-            changed.append(back(jnp.where(same, received, sent + updates)))
-            seen.append(own)
-        return state._replace(seen=tuple(seen)), tuple(changed)
+            defended.append(back(jnp.where(same, received, sent + updates)))
+        return state._replace(seen=tuple(seen)), tuple(defended)
 
-    def aggregate(state, cohort, uploads, key):
-        own = server.aggregate(state.server, cohort, uploads, key)
+    def aggregate(state, cohorts, uploads, key):
+        after = server.aggregate(state.server, cohorts, uploads, key)
         if server.substitute is not None:
-            own = _substituted(server, own, state, groups, defence.threshold)
-        return state._replace(server=own)
-
-    def on_own(function):
-        """A function of the server's own state, as one of the guarded state."""
-        return lambda state, *arguments: function(state.server, *arguments)
-
-    def replaced(function):
-        """The same where it returns the next state."""
-        return lambda state, *arguments: state._replace(
-            server=function(state.server, *arguments)
-        )
+            after = _substitute(server, after, state, groups, defence.threshold)
+        return state._replace(server=after)
 
     def rejected(state):
         shares = [
-            jnp.where(one.visits > 0, one.rejections / jnp.maximum(one.visits, 1), -1.0)
-            for one in state.seen
+            jnp.where(seen.visits > 0, seen.rejections / jnp.maximum(seen.visits, 1), -1.0)
+            for seen in state.seen
         ]
         return _of_all(groups, shares, len(state.related), -1.0)
 
-    downloads = server.download
-    several = isinstance(downloads, tuple)
-    return algorithm.replacing(
-        init=init,
-        download=tuple(map(on_own, downloads)) if several else on_own(downloads),
-        aggregate=aggregate,
-        begin_round=replaced(server.begin_round),
-        admit=replaced(server.admit),
-        adapt_new_clients=replaced(server.adapt_new_clients),
-        allocation=server.allocation and on_own(server.allocation),
-        rejected=rejected,
-        defend=defend,
+    within = server.within(
+        lambda state: state.server, lambda state, inner: state._replace(server=inner)
     )
+    return dataclasses.replace(algorithm, server=within).replacing(
+        init=init, aggregate=aggregate, rejected=rejected, defend=defend
+    )
+
+
+def _nothing_seen(count, size, threshold):
+    """`Seen` of `count` clients with uploads of `size` numbers before the first round."""
+    rows, visits = jnp.zeros((count, size)), jnp.zeros(count, jnp.int32)
+    norms, distrust = jnp.full(count, NEVER), jnp.full(count, threshold)
+    return Seen(rows, rows, norms, distrust, visits, visits)
 
 
 def _places(group, ids):
@@ -237,23 +223,23 @@ def _places(group, ids):
     return ids if group.ids is None else jnp.searchsorted(jnp.asarray(group.ids), ids)
 
 
-def _judged(defence, seen, related, group, ids, sent, updates):
+def _judge(defence, seen, related, group, ids, sent, updates):
     """What is remembered after a cohort's updates [M, d], and the clipped updates."""
     places = _places(group, ids)
     last = tree.take(seen, places)
     finite = jnp.isfinite(jnp.linalg.norm(updates, axis=1))
     updates = jnp.where(finite[:, None], updates, 0.0)
-    monotony = cosines(updates - last.updates, sent - last.sent)
+    monotony = cosines(updates - last.updates, sent - last.sent)  # m_i
     trusted = (seen.visits > 0) & (seen.distrust <= defence.threshold)
     lengths = jnp.where(trusted & (seen.norms > 0), seen.norms, jnp.inf)
     voices = _sums(related, group, ids, seen.updates / lengths[:, None])
-    statistic = monotony - defence.agreement * cosines(updates, voices)
-    statistic = defence.memory * last.distrust + (1.0 - defence.memory) * statistic
+    statistic = monotony - defence.agreement * cosines(updates, voices)  # m_i - beta a_i
+    statistic = defence.memory * last.distrust + (1.0 - defence.memory) * statistic  # s_i
     statistic = jnp.where(last.norms != NEVER, statistic, last.distrust)
     statistic = jnp.where(finite, statistic, BROKEN)
     norms = jnp.linalg.norm(updates, axis=1)
     every = seen.norms.at[places].set(jnp.where(finite, norms, last.norms))
-    own = Seen(
+    seen = Seen(
         seen.sent.at[places].set(jnp.where(finite[:, None], sent, last.sent)),
         seen.updates.at[places].set(jnp.where(finite[:, None], updates, last.updates)),
         every,
@@ -261,7 +247,7 @@ def _judged(defence, seen, related, group, ids, sent, updates):
         seen.visits.at[places].add(1),
         seen.rejections.at[places].add((statistic > defence.threshold).astype(jnp.int32)),
     )
-    return own, shortened(updates, defence.norm * jnp.maximum(lower_median(every), 0.0))
+    return seen, shortened(updates, defence.norm * jnp.maximum(lower_median(every), 0.0))
 
 
 def _sums(related, group, ids, rows):
@@ -278,13 +264,13 @@ def _of_all(groups, parts, total, missing):
     if groups[0].ids is None:
         return parts[0]
     every = jnp.full(total, missing)
-    for group, own in zip(groups, parts, strict=True):
-        every = every.at[group.ids].set(own)
+    for group, values in zip(groups, parts, strict=True):
+        every = every.at[group.ids].set(values)
     return every
 
 
-def _substituted(server, own, state, groups, threshold):
-    """The server's own state, in which clients that are not trusted have others' part."""
+def _substitute(server, after, state, groups, threshold):
+    """The inner state `after`, in which clients that are not trusted have others' part."""
     total = len(state.related)
     now = [(seen.distrust <= threshold).astype(jnp.float32) for seen in state.seen]
     trusted = _of_all(groups, now, total, 0.0)
@@ -299,4 +285,4 @@ def _substituted(server, own, state, groups, threshold):
         means = sums[:, :-1] / jnp.maximum(sums[:, -1:], 1.0)
         return jnp.where((trusted[:, None] > 0) | (everyone[-1] == 0), rows, means)
 
-    return server.substitute(own, mean)
+    return server.substitute(after, mean)

@@ -39,12 +39,13 @@ from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
     Session,
-    batched,
+    batch_program,
     clock,
     diverged_at,
     mesh_of,
     play,
     program_of,
+    scope_of,
     traffic_of,
 )
 
@@ -213,7 +214,7 @@ class _Player:
             runs = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
         self.mesh = clients if alone else runs
         program = program_of(experiment, config, clients)
-        self.program = batched(program, mesh=runs, federations=len(self.seeds))
+        self.program = batch_program(program, mesh=runs, federations=len(self.seeds))
         self.data = self._put(_stacked([one.data for one in federations.values()]), P())
         self.executables, self.kept = {}, {}  # by number of runs
         self.where = environment()
@@ -247,11 +248,16 @@ class _Player:
         config, seconds = self.config, new_seconds()
         inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
-            known = self.executables.get(size)
-            if known is None:
+            if size not in self.executables:
                 self.kept[size] = kept_of(self.folder, self.experiment, config, inputs)
             kept = self.kept[size]
-            session = Session(self.program, inputs, executables=known, kept=kept)
+            session = Session(
+                self.program,
+                inputs,
+                scope=scope_of(config),
+                executables=self.executables.get(size),
+                kept=kept,
+            )
             self.executables[size] = session.executables
         traffic = session.kept.remember(
             "traffic", lambda: traffic_of(self.experiment, tree.take(session.state, 0))

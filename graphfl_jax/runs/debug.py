@@ -17,13 +17,13 @@ from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import (
     EVERYTHING,
     Evaluated,
-    chosen,
     known_of,
     score_points,
     split_results,
+    splits_in,
 )
-from graphfl_jax.program import Log
-from graphfl_jax.rounds import client_data, members, received, sample_cohorts
+from graphfl_jax.program import Log, streams_of
+from graphfl_jax.rounds import ids_at, receive, rows_of, sample_cohorts
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
 
@@ -40,12 +40,11 @@ class DebugSession:
         self.inputs: Inputs = inputs_of(experiment, config.seed)
         self.state: State = self.program.start(*self.inputs)
         self.kept = Kept()
-        keys = jax.random.split(self.inputs.key, 5)  # as in `program.make_program`
-        self.key_rounds, self.key_evaluations, key_poison = keys[1], keys[2], keys[4]
+        self.streams = streams_of(self.inputs.key)
         self.poison = experiment.poison(self.inputs.hparams)
         self.data = jax.tree.map(jnp.asarray, self.inputs.data)
         if self.poison.data is not None:
-            self.data = self.poison.data(self.data, key_poison)
+            self.data = self.poison.data(self.data, self.streams.attackers)
 
     def advance(self, state, rounds):
         """Plays rounds; the log has the means over cohort and rounds."""
@@ -60,34 +59,43 @@ class DebugSession:
     def play_round(self, state: State):
         """The next state, and the metrics of all clients of the cohort."""
         algorithm, data = self._algorithm(state), self.data
-        key_round = jax.random.fold_in(self.key_rounds, state.round)
+        key_round = jax.random.fold_in(self.streams.rounds, state.round)
         key_cohort, key_begin, key_local, key_server = jax.random.split(key_round, 4)
-        places, cohorts = sample_cohorts(data, key_cohort, self.experiment.groups)
+        places, cohorts = sample_cohorts(
+            algorithm, state.server, data, key_cohort, self.experiment.groups
+        )
         call = functools.partial(self._call, int(state.round) + 1)
         server = call(
-            SERVER, "begin_round", algorithm.server.begin_round, *(state.server, key_begin)
+            SERVER, "begin_round", algorithm.server.begin_round, state.server, key_begin
         )
         memories, uploads, metrics = list(state.clients), [], []
         for g, cohort in enumerate(cohorts):
             trained = []
             for place, i in zip(places[g].tolist(), cohort.ids.tolist(), strict=True):
-                memory, own = self._rows(algorithm, memories[g], place, i)
-                message = call(i, "download", algorithm.download, server, g, i)
+                memory, rows = self._rows(algorithm, memories[g], place, i)
+                message = call(i, "download", algorithm.server.download, server, g, i)
                 key = jax.random.fold_in(key_local, i)
                 local = algorithm.clients[g].local
-                trained.append(call(i, "local training", local, message, memory, own, key))
+                trained.append(call(i, "local training", local, message, memory, rows, key))
             stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
             memories[g] = tree.put(memories[g], places[g], stacked[0])
             uploads.append(stacked[1])
             metrics += [metric for _, _, metric in trained]
         server, uploads = call(
-            *(SERVER, "attack and defence", received, algorithm, self.poison),
-            *(state._replace(server=server), places, cohorts, tuple(uploads)),
-            *(data.attack_rank, key_server),
+            SERVER,
+            "attack and defence",
+            receive,
+            algorithm,
+            self.poison,
+            state._replace(server=server),
+            places,
+            cohorts,
+            tuple(uploads),
+            data,
+            key_server,
         )
-        server = call(
-            SERVER, "aggregation", algorithm.aggregate, server, cohorts, uploads, key_server
-        )
+        aggregate = algorithm.server.aggregate
+        server = call(SERVER, "aggregation", aggregate, server, cohorts, uploads, key_server)
         return State(server, tuple(memories), state.round + 1), metrics
 
     def evaluate(self, state):
@@ -102,23 +110,27 @@ class DebugSession:
 
     def _evaluate(self, state, scope):
         algorithm = self._algorithm(state)
-        key = jax.random.fold_in(self.key_evaluations, state.round)
-        evals, shared = chosen(self.data.evals, scope), chosen(self.data.shared, scope)
+        key = jax.random.fold_in(self.streams.evaluations, state.round)
+        evals, shared = (
+            splits_in(scope, splits) for splits in (self.data.evals, self.data.shared)
+        )
         results = {}
         for g, group in enumerate(self.experiment.groups):
-            count = len(members(self.data.train.count, group))
-            for place in range(count):
-                i = int(members(jnp.int32(place), group, of=True))
-                memory, own = self._rows(algorithm, state.clients[g], place, i)
-                rows = (memory, (own, tree.take(evals, i)))
-                score = functools.partial(
-                    *(score_points, algorithm, g, self.config.eval_batch_size),
-                    scope.points,
-                )
+            score = functools.partial(
+                score_points, algorithm, g, self.config.eval_batch_size, scope.points
+            )
+            for place in range(len(rows_of(group, self.data.train.count))):
+                i = int(ids_at(group, jnp.int32(place)))
+                memory, data = self._rows(algorithm, state.clients[g], place, i)
                 with jax.disable_jit():
                     results[i], _ = self._call(
-                        *(int(state.round), i, "evaluation", score),
-                        *((state.server, key, shared), i, rows),
+                        int(state.round),
+                        i,
+                        "evaluation",
+                        score,
+                        (state.server, key, shared),
+                        i,
+                        (memory, (data, tree.take(evals, i))),
                     )
         ordered = [results[i] for i in sorted(results)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
@@ -129,7 +141,7 @@ class DebugSession:
 
     def _rows(self, algorithm, memories, place, i):
         """The memory and the data of one client."""
-        return tree.take(memories, place), tree.take(client_data(algorithm, self.data), i)
+        return tree.take(memories, place), tree.take(algorithm.client_data(self.data), i)
 
     def _call(self, number, who, stage, function, *arguments):
         """Calls a function; raises a ValueError that names round, client and stage."""

@@ -36,7 +36,8 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment
 from graphfl_jax.configs.values import structure
 from graphfl_jax.core import State
-from graphfl_jax.program import Program
+from graphfl_jax.evaluation import Scope
+from graphfl_jax.program import Compiled
 from graphfl_jax.runs.compiled import DIGEST, check_private, digest
 from graphfl_jax.runs.environment import versions
 from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, functions_in
@@ -49,7 +50,7 @@ PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features"
 
 
 class Executables(NamedTuple):
-    """The compiled functions of a `Program` that a session calls."""
+    """The executables that a session calls between the first and the last round."""
 
     start: Callable
     advance: Callable
@@ -73,12 +74,15 @@ class Kept:
                 _write(self.folder, self.key, self.entry)
         return self.entry[name]
 
-    def executables(self, program: Program, inputs: tuple) -> tuple[Executables, State]:
+    def executables(
+        self, program: Compiled, inputs: tuple, scope: Scope
+    ) -> tuple[Executables, State]:
         """The executables of a program for inputs of these shapes, and the first state.
 
         Args:
           program: of the experiment.
           inputs: `session.Inputs`.
+          scope: what the evaluations before the last round compute.
         """
         executables = self._load(inputs)
         if executables is not None:
@@ -90,12 +94,16 @@ class Kept:
         _, of_advance, of_evaluate = _arguments(state, inputs, jnp.int32(1))
         both = options_of_architectures(len(state.clients))
         advance = self._compile(program.advance, of_advance, inputs, programs, both)
-        evaluate = self._compile(program.evaluate_chosen, of_evaluate, inputs, programs, both)
+        evaluate = self._compile(
+            program.evaluate, of_evaluate, inputs, programs, both, scope=scope
+        )
         if len(programs) == len(Executables._fields):
             self.remember("programs", lambda: programs)
         return Executables(start, advance, evaluate), state
 
-    def later(self, name: str, function: Callable, state: State, inputs: tuple) -> Callable:
+    def later(
+        self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
+    ) -> Callable:
         """The executable of a function (state, *inputs) that is called after the rounds.
 
         Args:
@@ -103,12 +111,13 @@ class Kept:
           function: of the program.
           state: of the experiment.
           inputs: as in `executables`.
+          **static: static arguments of the function.
         """
         if name not in self.ready:
-            self.ready[name] = self._later(name, function, state, inputs)
+            self.ready[name] = self._later(name, function, state, inputs, static)
         return self.ready[name]
 
-    def _later(self, name, function, state, inputs):
+    def _later(self, name, function, state, inputs, static):
         arguments = (state, *inputs)
         key, result = self.entry.get(name, ("", None))
         blob = _read(self.folder, key) if key else None
@@ -117,7 +126,9 @@ class Kept:
                 return _deserialise(inputs, blob, arguments, result)
         self.entry.pop(name, None)
         options = options_of_one_call() | options_of_architectures(len(state.clients))
-        executable = self._compile(function, arguments, inputs, programs := [], options)
+        executable = self._compile(
+            function, arguments, inputs, programs := [], options, **static
+        )
         if programs:
             self.remember(name, lambda: programs[0])
         return executable
@@ -137,9 +148,9 @@ class Kept:
             except jax.errors.JaxRuntimeError:
                 return None  # and compiled anew
 
-    def _compile(self, function, arguments, inputs, programs, options=None):
+    def _compile(self, function, arguments, inputs, programs, options=None, **static):
         """The executable of a function; adds its key and its result to `programs`."""
-        lowered = function.lower(*arguments)
+        lowered = function.lower(*arguments, **static)
         result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
         if not self.folder or not _can_be_pickled(result):
             return lowered.compile(options or None)  # JAX shares only those without options

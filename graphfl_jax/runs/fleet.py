@@ -16,7 +16,7 @@ from graphfl_jax.configs.values import change, configuration, current_values
 from graphfl_jax.core import Params, Predictor
 from graphfl_jax.data.federation import check_finite
 from graphfl_jax.devices import filled
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from graphfl_jax.runs import models
 from graphfl_jax.runs.models import GroupOfModels
 from graphfl_jax.settings import perhaps
@@ -272,7 +272,9 @@ class Fleet:
 
 def _structures(experiment) -> list[tuple[str, dict[str, Any]]]:
     """The names of the architectures, and the shapes of their predictors by point."""
-    program = make_program(experiment.build, groups=experiment.groups, joined=experiment.joined)
+    program = Program(
+        experiment.build, groups=experiment.groups, joined=experiment.joined
+    ).compiled()
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     given = (jax.eval_shape(jax.random.key, 0), hparams)
     federation = experiment.federation

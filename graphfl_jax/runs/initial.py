@@ -63,7 +63,7 @@ class Beginning:
         server = jax.tree.map(
             lambda leaf, like: place(leaf, like.sharding), self.server, session.state.server
         )
-        return session.program.start_from(server, *session.inputs)
+        return session.program.start(*session.inputs, server)
 
 
 def initial_server(config: ConfigDict, experiment: Experiment) -> Any:

@@ -20,8 +20,8 @@ from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
-from graphfl_jax.evaluation import POINTS, Evaluated, Scope
-from graphfl_jax.program import Log, Program, make_program, play_rounds
+from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope
+from graphfl_jax.program import Compiled, Log, Program, play_rounds
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import Executables, Kept
 
@@ -61,16 +61,17 @@ class Session:
       kept: what is kept of them for later processes.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> `Evaluated`.
-      evaluate_chosen: the same for the chosen splits and points.
+      evaluate_chosen: the same for the splits and points of `scope`.
       chosen_is_all: whether these are all.
       complete: the executable of `evaluate` after its first call, if these are not all.
     """
 
     def __init__(
         self,
-        program: Program,
+        program: Compiled,
         inputs: Inputs,
         *,
+        scope: Scope = EVERYTHING,
         executables: Executables | None = None,
         kept: Kept | None = None,
     ):
@@ -79,14 +80,15 @@ class Session:
         Args:
           program: of one run or a batch.
           inputs: of the program.
+          scope: what the evaluations before the last round compute.
           executables: of another session with inputs of the same shapes.
           kept: of an earlier process.
         """
         self.program, self.inputs, self.kept = program, inputs, kept or Kept()
-        self.chosen_is_all = program.evaluate is program.evaluate_chosen
+        self.chosen_is_all = scope == EVERYTHING
         self.complete = None
         if executables is None:
-            self.executables, state = self.kept.executables(program, inputs)
+            self.executables, state = self.kept.executables(program, inputs, scope)
         else:
             self.executables, state = executables, executables.start(*inputs)
         self.state = jax.block_until_ready(state)
@@ -119,7 +121,7 @@ class Session:
         inputs = self.inputs._replace(data=everyone)
         state = later("admit", program.admit, state, inputs)(state, *inputs)
         adapt = later("adapt", program.adapt, state, inputs) if rounds else None
-        evaluate = later("evaluate_joined", program.evaluate_joined, state, inputs)
+        evaluate = later("evaluate_joined", program.evaluate, state, inputs, joined=True)
         for played in range(rounds + 1):
             if played:
                 state = adapt(state, *inputs)
@@ -142,35 +144,34 @@ def play(
             state, log = jax.block_until_ready(play_rounds(session.advance, state, step))
         played += step
         with clock(seconds, "evaluate"):
-            chosen, models = fetched(session.evaluate_chosen(state))
+            chosen, models = fetch(session.evaluate_chosen(state))
             final = chosen
             if played < config.rounds:
                 final, models = None, ()
             elif not session.chosen_is_all:
-                final, models = fetched(session.evaluate(state))
+                final, models = fetch(session.evaluate(state))
         yield Evaluation(played, state, log, chosen, final, models)
 
 
-def fetched(evaluated: Evaluated) -> tuple[Evaluated, tuple]:
+def fetch(evaluated: Evaluated) -> tuple[Evaluated, tuple]:
     """What an evaluation gives, on the host; and the models, which stay on the devices."""
     return jax.device_get(evaluated._replace(models=())), evaluated.models
 
 
 def program_of(
     experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None, *, models: int = 0
-) -> Program:
-    """The program of an experiment at a configuration's sizes, see `make_program`."""
-    return make_program(
+) -> Compiled:
+    """The program of an experiment at a configuration's sizes, see `Program`."""
+    return Program(
         experiment.build,
-        groups=experiment.groups,
+        experiment.groups,
+        experiment.joined,
+        experiment.poison,
         eval_batch_size=config.eval_batch_size,
         clients_per_eval=config.clients_per_eval,
-        scope=scope_of(config),
         mesh=mesh,
-        joined=experiment.joined,
-        poison=experiment.poison,
         models=models,
-    )
+    ).compiled()
 
 
 def scope_of(config: ConfigDict) -> Scope:
@@ -199,7 +200,7 @@ def inputs_of(experiment: Experiment, seed: int, mesh: Mesh | None = None) -> In
     return Inputs(key, hparams, data)
 
 
-def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program:
+def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> Compiled:
     """The program of a batch: vmapped over runs, and split over the mesh ``runs``.
 
     Args:
@@ -208,43 +209,52 @@ def batched(program: Program, *, mesh: Mesh | None, federations: int) -> Program
       federations: number of federations in `RunsData`.
     """
     per_run, shared, data = 0, None, RunsData(0, None)
+    state, inputs = (per_run,), (per_run, per_run, data)
+    axes = {
+        "start": inputs,
+        "advance": (*state, *inputs, shared),
+        "evaluate": (*state, *inputs),
+        "predictors": (*state, *inputs),
+        "admit": (*state, *inputs),
+        "adapt": (*state, *inputs),
+    }
+    options = {
+        "advance": {"donate_argnums": 0},
+        "evaluate": {"static_argnames": ("scope", "joined")},
+        "predictors": {"static_argnames": "joined"},
+    }
 
-    def lift(function, *axes, donate=()):
-        def one_run(*arguments):
-            return function(*(_own(argument, federations) for argument in arguments))
+    def lift(name):
+        def play(*arguments, **static):
+            def play_one(*arguments):
+                arguments = (_of_run(argument, federations) for argument in arguments)
+                return getattr(program, name)(*arguments, **static)
 
-        many = jax.vmap(one_run, axes)
-        if mesh is not None:
-            specs = jax.tree.map(
-                lambda axis: P() if axis is None else P("runs"),
-                axes,
-                is_leaf=lambda axis: axis is None,
-            )
-            many = jax.shard_map(
-                many,
-                mesh=mesh,
-                in_specs=specs,
-                out_specs=P("runs"),
-                check_vma=False,  # runs are independent, so nothing is ever summed over them
-            )
-        return jax.jit(many, donate_argnums=donate, keep_unused=True)
+            return _map_runs(play_one, axes[name], mesh)(*arguments)
 
-    given = (per_run, per_run, data)
-    complete = chosen = lift(program.evaluate, per_run, *given)
-    if program.evaluate_chosen is not program.evaluate:
-        chosen = lift(program.evaluate_chosen, per_run, *given)
-    return Program(
-        start=lift(program.start, *given),
-        advance=lift(program.advance, per_run, *given, shared, donate=0),
-        evaluate=complete,
-        evaluate_chosen=chosen,
-        admit=lift(program.admit, per_run, *given),
-        adapt=lift(program.adapt, per_run, *given),
-        evaluate_joined=lift(program.evaluate_joined, per_run, *given),
+        return jax.jit(play, keep_unused=True, **options.get(name, {}))
+
+    return Compiled(**{name: lift(name) for name in axes})
+
+
+def _map_runs(function, axes, mesh):
+    """A function of one run, vmapped over runs and split over the mesh ``runs``."""
+    many = jax.vmap(function, axes)
+    if mesh is None:
+        return many
+    specs = jax.tree.map(
+        lambda axis: P() if axis is None else P("runs"), axes, is_leaf=lambda axis: axis is None
+    )
+    return jax.shard_map(
+        many,
+        mesh=mesh,
+        in_specs=specs,
+        out_specs=P("runs"),
+        check_vma=False,  # runs are independent, so nothing is ever summed over them
     )
 
 
-def _own(argument, federations):
+def _of_run(argument, federations):
     """The argument of one run; of one federation, all runs share the data."""
     if not isinstance(argument, RunsData):
         return argument
@@ -265,17 +275,17 @@ def place(values, sharding):
     return jax.tree.map(place_leaf, values)
 
 
-def diverged_at(log: Log, found: Any, played: int) -> int:
+def diverged_at(log: Log, evaluated: Any, played: int) -> int:
     """The first round that left a non-finite number, or -1.
 
     Args:
       log: of the rounds since the last evaluation.
-      found: what the evaluation gave; any tree.
+      evaluated: what the evaluation gave; any tree.
       played: rounds before it.
     """
     if int(log.diverged_at) >= 0:
         return int(log.diverged_at)
-    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(evaluated))
     return -1 if finite else played
 
 

@@ -45,12 +45,13 @@ from graphfl_jax.runs.session import (
     Session,
     clock,
     diverged_at,
-    fetched,
+    fetch,
     inputs_of,
     mesh_of,
     place,
     play,
     program_of,
+    scope_of,
     traffic_of,
 )
 
@@ -273,7 +274,7 @@ def _played(
 
     joined, unsaved = None, 0
     if diverged < 0 and final is None:  # all rounds had been played before
-        final, predictors = fetched(session.evaluate(state))
+        final, predictors = fetch(session.evaluate(state))
         diverged = diverged_at(Log({}, jnp.int32(-1)), final, int(state.round))
     if diverged < 0:
         last, joined = _join(session, experiment, config, state, seconds)
@@ -311,7 +312,7 @@ def compiled(
     inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
     kept = kept_of(executables, experiment, config, inputs)
     program = program_of(experiment, config, mesh, models=models.LARGEST)
-    session = Session(program, inputs, kept=kept)
+    session = Session(program, inputs, scope=scope_of(config), kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect
     return session
 
@@ -351,9 +352,10 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
       unasked: whether a large file is not written.
     """
     program, inputs, size = session.program, session.inputs, models.bytes_of(predictors)
+    predictors_of_all = functools.partial(program.predictors, joined=True)
     if last is not None:
         inputs = inputs._replace(data=_everyone(session, experiment.federation))
-        size = models.bytes_of(jax.eval_shape(program.predictors_joined, last, *inputs))
+        size = models.bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
     elif not predictors:
         size = session.kept.remember(
             "bytes of models",
@@ -363,7 +365,7 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
         return size
     parts = [jax.device_get(predictors or session.predictors(state))]
     if last is not None:
-        parts.append(jax.device_get(program.predictors_joined(last, *inputs)))
+        parts.append(jax.device_get(predictors_of_all(last, *inputs)))
     groups = models.groups_of(experiment, *parts)
     facts = models.facts_of(experiment, config, int(state.round))
     run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))

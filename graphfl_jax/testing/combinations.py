@@ -7,10 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Cohort
 from graphfl_jax.declarations import parameters
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from graphfl_jax.runs import checkpoint, fleet, models, single
 from graphfl_jax.testing.subject import (
     STEPS,
@@ -119,9 +121,9 @@ def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
     """The state after the first round of a method with an attack."""
     experiment, data = subject.attacked(**fields)
     size = subject.config().cohort_size
-    program = make_program(
-        experiment.build, cohort_size=size, mesh=mesh, poison=experiment.poison
-    )
+    program = Program(
+        experiment.build, groups=(Group(size),), mesh=mesh, poison=experiment.poison
+    ).compiled()
     hparams = floats(experiment.hparams, attack_ratio=ratio)
     return program.advance(subject.first_state, fixed_key(), hparams, data, np.int32(1))[0]
 
@@ -142,7 +144,7 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     @jax.jit
     def untrained():
         server = algorithm.server.init(fixed_key(), data.graph)
-        return jax.vmap(lambda i: _untrained_upload(algorithm, server, i))(cohort.ids)
+        return jax.vmap(lambda i: _untrained_upload(algorithm, server, data, i))(cohort.ids)
 
     before, rng = untrained(), np.random.default_rng(0)
     uploads = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(x.dtype), before)
@@ -162,10 +164,11 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     assert all(np.array_equal(a, b) for a, b in leaves) == (not jax.tree.leaves(uploads))
 
 
-def _untrained_upload(method, server, i):
+def _untrained_upload(method, server, data, i):
     """The upload of a client that has just joined."""
-    message = method.download(server, 0, i)
-    return method.client.untrained(message, method.client.enroll(message, fixed_key()))
+    message = method.server.download(server, 0, i)
+    memory = method.client.enroll(message, fixed_key())
+    return method.client.untrained(message, memory, tree.take(method.client_data(data), i))
 
 
 def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "clip") -> None:
@@ -180,7 +183,9 @@ def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "cli
             raise
         raise LeftOut(str(error)) from error
     size = subject.config().cohort_size
-    program = make_program(experiment.build, cohort_size=size, poison=experiment.poison)
+    program = Program(
+        experiment.build, groups=(Group(size),), poison=experiment.poison
+    ).compiled()
     hparams = floats(experiment.hparams)
     before = jax.eval_shape(program.start, fixed_key(), hparams, data)
     after, _ = jax.eval_shape(program.advance, before, fixed_key(), hparams, data, jnp.int32(1))

@@ -10,7 +10,8 @@ from graphfl_jax.core import ClientData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
 from graphfl_jax.memory import bytes_of
-from graphfl_jax.rounds import draw_cohort, message_bytes
+from graphfl_jax.program import streams_of
+from graphfl_jax.rounds import message_bytes, sample_cohorts
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.federations import renamed
 from graphfl_jax.testing.subject import (
@@ -66,7 +67,7 @@ def a_client_computes_the_same_compiled_and_not(subject: Subject) -> None:
     experiment = build_experiment(subject.config(local_steps=2), federation())
     algorithm = experiment.build(floats(experiment.hparams), 0)
     client, data = algorithm.client, experiment.federation.data
-    message = algorithm.download(algorithm.server.init(fixed_key(), data.graph), 0, 1)
+    message = algorithm.server.download(algorithm.server.init(fixed_key(), data.graph), 0, 1)
     memory = client.enroll(message, fixed_key())
     examples = (data.train, data.evals["val"])
     own = ClientData(*(Examples(*map(jnp.asarray, tree.take(one, 1))) for one in examples))
@@ -199,7 +200,8 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
     rates = floats(subject.hparams, client_lr=0.02)
     if "embedding_dropout" in rates:  # its draw depends on the number of a client
         rates["embedding_dropout"] = np.float32(0.0)
-    cohort = _first_cohort(data, subject.config().cohort_size)
+    start = jax.device_get(program.start(fixed_key(), rates, data))
+    cohort = _first_cohort(subject, start, data)
     others = np.setdiff1d(np.arange(7), cohort)
     order = np.arange(7)
     order[cohort], order[others] = np.roll(cohort, 1), np.roll(others, 1)
@@ -215,7 +217,6 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
 
         return jax.tree.map(one, values)
 
-    start = jax.device_get(program.start(fixed_key(), rates, data))
     other_data = renamed(data, order)
     state, _ = program.advance(start, fixed_key(), rates, data, np.int32(1))
     other, _ = program.advance(permute(start), fixed_key(), rates, other_data, np.int32(1))
@@ -225,11 +226,14 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
     assert_equal(permute(scores), other_scores, atol=1e-5)
 
 
-def _first_cohort(data, size):
+def _first_cohort(subject, state, data):
     """The ids of the clients that the program draws for the first round."""
-    key_rounds = jax.random.split(fixed_key(), 5)[1]
-    key_cohort = jax.random.split(jax.random.fold_in(key_rounds, 0), 4)[0]
-    return np.asarray(draw_cohort(key_cohort, data.train.count, size).ids)
+    algorithm = subject.experiment.build(subject.hparams, 0)
+    key = jax.random.fold_in(streams_of(fixed_key()).rounds, 0)
+    key_cohort = jax.random.split(key, 4)[0]
+    groups = subject.experiment.groups
+    _, (cohort,) = sample_cohorts(algorithm, state.server, data, key_cohort, groups)
+    return np.asarray(cohort.ids)
 
 
 def relations_have_an_effect_exactly_where_they_are_needed(subject: Subject) -> None:
@@ -263,8 +267,9 @@ def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]
     down, up = message_bytes(algorithm, state, subject.data)
 
     def both(server, memories):
-        message = algorithm.download(server, 0, 0)
-        return message, algorithm.client.untrained(message, tree.take(memories, 0))
+        message = algorithm.server.download(server, 0, 0)
+        memory, rows = tree.take((memories, algorithm.client_data(subject.data)), 0)
+        return message, algorithm.client.untrained(message, memory, rows)
 
     sent, untrained = jax.eval_shape(both, state.server, state.clients[0])
     assert (down, up) == (bytes_of(sent), bytes_of(untrained))
@@ -278,12 +283,12 @@ def an_untrained_client_uploads_what_the_method_says(subject: Subject) -> None:
 
     @jax.jit
     def both(state, data):
-        message = method.download(state.server, 0, 1)
+        message = method.server.download(state.server, 0, 1)
         memory, train = tree.take((state.clients[0], data.train), 1)
         none = train._replace(count=jnp.zeros_like(train.count))
         return (
             method.client.local(message, memory, ClientData(none, none), fixed_key())[1],
-            method.client.untrained(message, memory),
+            method.client.untrained(message, memory, ClientData(none, none)),
         )
 
     assert_equal(*both(subject.play(2)[0], subject.data))

@@ -14,8 +14,9 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.declarations import NOTHING
 from graphfl_jax.devices import client_mesh
-from graphfl_jax.program import Program, make_program
+from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import with_attack_order
+from graphfl_jax.rounds import Group
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.federations import small_config, two_clusters
 
@@ -68,7 +69,9 @@ class Subject:
             )
         cohort_size = self.config().cohort_size
         build = self.experiment.build
-        return make_program(build, cohort_size=cohort_size, mesh=mesh, clients_per_eval=3)
+        return Program(
+            build, groups=(Group(cohort_size),), mesh=mesh, clients_per_eval=3
+        ).compiled()
 
     @property
     def hparams(self) -> dict[str, np.float32]:

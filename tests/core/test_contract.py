@@ -21,7 +21,7 @@ from graphfl_jax.core import Cohort, use_message, use_model
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.robustness.attacks import ATTACKS, DATA_ATTACKS, poison_with
-from graphfl_jax.robustness.defences import CENTRES, DEFENCES, defended
+from graphfl_jax.robustness.defences import CENTRES, DEFENCES, with_defence
 from graphfl_jax.runs import single
 from graphfl_jax.testing import combinations, rounds
 from graphfl_jax.testing.subject import (
@@ -106,7 +106,7 @@ def chosen(names, quick, slow=ROWS):
     return pytest.mark.parametrize("subject", rows(names, quick, slow), indirect=True)
 
 
-@pytest.mark.parametrize("factory", [*FACTORIES, finetuned, poison_with, defended])
+@pytest.mark.parametrize("factory", [*FACTORIES, finetuned, poison_with, with_defence])
 def test_docstring_has_departures_from_the_paper(factory):
     assert "\nDepartures:" in sys.modules[factory.__module__].__doc__
 

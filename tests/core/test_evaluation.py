@@ -9,14 +9,15 @@ import graphfl_jax
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import State
 from graphfl_jax.evaluation import EVERYTHING, Scope, known_of
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(3)
 
 
 def scores_of(experiment, scope):
-    program = make_program(experiment.build, cohort_size=4, scope=scope)
+    program = Program(experiment.build, groups=(Group(4),), scope=scope).compiled()
     inputs = (KEY, jax.tree.map(jnp.float32, experiment.hparams), experiment.federation.data)
     state = program.start(*inputs)
     chosen, *_ = program.evaluate_chosen(state, *inputs)
@@ -50,7 +51,7 @@ def test_clients_train_locally_only_for_the_points_that_need_it():
         return experiment.build(hparams, played).replacing(local=refuse)
 
     def evaluate(points):
-        program = make_program(build, cohort_size=4, scope=Scope(points, ()))
+        program = Program(build, groups=(Group(4),), scope=Scope(points, ())).compiled()
         hparams = jax.tree.map(jnp.float32, experiment.hparams)
         inputs = (KEY, hparams, experiment.federation.data)
         state = jax.eval_shape(program.start, *inputs)

@@ -27,8 +27,8 @@ from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.architectures import architectures
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import make_program
-from graphfl_jax.robustness.defences import defended, median
+from graphfl_jax.program import Program
+from graphfl_jax.robustness.defences import median, with_defence
 from graphfl_jax.rounds import Group, grouped, message_bytes
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
@@ -157,7 +157,7 @@ def test_a_round_of_two_architectures_is_that_of_numpy():
     algorithm = method(generator)
     start = drawn(start_of(generator))
     groups = (Group(3, EVEN), Group(2, ODD))
-    program = make_program(lambda hparams, played: algorithm, groups=groups)
+    program = Program(lambda hparams, played: algorithm, groups=groups).compiled()
     state = State(start, ((), ()), jnp.int32(0))
     after = jax.device_get(program.advance(state, KEY, {}, DATA, jnp.int32(1))[0].server)
 
@@ -227,7 +227,7 @@ def test_generated_models_are_recalibrated_before_they_are_scored():
     labels = (images[:, :, 0, 0, 0] > images.mean(axis=(1, 2, 3, 4))[:, None]).astype(np.int32)
     examples = Examples(images, labels, np.full(3, 8, np.int32))
     data = FederatedData(examples, {"test": examples}, relations.from_edges(3, []))
-    program = make_program(lambda hparams, played: algorithm, cohort_size=3)
+    program = Program(lambda hparams, played: algorithm, groups=(Group(3),)).compiled()
     weights = drawn(start_of(generator), scale=1.0)
     state = State(weights, ((),), jnp.int32(0))
     scores = program.evaluate(state, KEY, {}, data)[0]["test"]["G"]
@@ -345,7 +345,9 @@ def test_new_clients_refine_all_layers_of_generated_models():
     everyone, weights = two_clusters().data, drawn(start_of(generator))
     train_data = two_clusters(5).data
     groups, joined = grouped(["0", "1", "0", "1", "0", "0", "2"], 5, 4)
-    program = make_program(lambda hparams, played: algorithm, groups=groups, joined=joined)
+    program = Program(
+        lambda hparams, played: algorithm, groups=groups, joined=joined
+    ).compiled()
     state = State(weights, ((), ()), jnp.int32(3))
     assert jax.eval_shape(program.start, KEY, {}, train_data).clients == state.clients
     states = [program.admit(state, KEY, {}, everyone)]
@@ -387,7 +389,7 @@ def test_new_clients_refine_all_layers_of_generated_models():
     # The generator stays, and so do the models that it makes for the others.
     for state in states:
         assert_equal(jax.device_get(state.server.weights), weights)
-    sent = algorithm.download(states[-1].server, 1, 3)
+    sent = algorithm.server.download(states[-1].server, 1, 3)
     assert_equal(jax.device_get(sent.params), generated(generator, weights, 1))
 
 
@@ -402,7 +404,7 @@ def test_each_of_several_new_clients_gets_its_own_model_back():
     uploads = Model(jax.tree.map(lambda leaf: jnp.stack([leaf + 1, leaf + 2]), made))
     after = server.adapt_new_clients(joined, Cohort(ids, jnp.ones(2)), uploads, KEY)
     for state, i, step in ((joined, 6, 0), (after, 3, 0), (after, 5, 1), (after, 6, 2)):
-        sent = algorithm.download(state, 0, jnp.int32(i)).params
+        sent = algorithm.server.download(state, 0, jnp.int32(i)).params
         assert_equal(sent, jax.tree.map(lambda leaf: leaf + step, made))  # noqa: B023
 
 
@@ -455,7 +457,7 @@ def test_new_clients_of_pfedhn_het_fit_their_embeddings_alone():
 
 def play(algorithm, server, rounds=3):
     """The server after some rounds of cohorts of three clients, and the scores."""
-    program = make_program(lambda hparams, played: algorithm, cohort_size=3)
+    program = Program(lambda hparams, played: algorithm, groups=(Group(3),)).compiled()
     state = State(jax.device_get(server), ((),), jnp.int32(0))
     state, _ = program.advance(state, KEY, {}, DATA, jnp.int32(rounds))
     scores, *_ = program.evaluate(state, KEY, {}, DATA)
@@ -750,7 +752,7 @@ def test_the_server_has_a_robust_mean_of_each_architecture():
     """The median of every architecture's uploads, weighted by its number of clients."""
     generator = type_table(models=MODELS)
     groups = (Group(3, EVEN), Group(1, ODD))
-    algorithm = defended(method(generator), "median", median(), groups)
+    algorithm = with_defence(method(generator), "median", median(), groups)
     weights = drawn(start_of(generator))
     cohorts = (Cohort(jnp.array([0, 2, 4]), jnp.ones(3)), Cohort(jnp.array([1]), jnp.ones(1)))
 

@@ -22,9 +22,9 @@ from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import Evaluated
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import Attackers, poison_with, with_attack_order
-from graphfl_jax.robustness.defences import clip, defended, median
+from graphfl_jax.robustness.defences import clip, median, with_defence
 from graphfl_jax.robustness.upload_attacks import poisoning
 from graphfl_jax.rounds import Group, Poison, message_bytes, sample_cohorts
 from graphfl_jax.runs import checkpoint, single
@@ -89,7 +89,7 @@ SIZES = {"eval_batch_size": 5, "clients_per_eval": 2}  # of evaluation
 @functools.cache
 def program_of(method):
     """The program of a method on `GROUPS`, compiled once for all tests."""
-    return make_program(build_of(method), groups=GROUPS, **SIZES)
+    return Program(build_of(method), groups=GROUPS, **SIZES).compiled()
 
 
 def start_of(method):
@@ -197,7 +197,7 @@ def test_points_of_equal_predictors_are_compiled_once(same):
         )
         return dataclasses.replace(algorithm, clients=clients)
 
-    program = make_program(build, groups=GROUPS, **SIZES)
+    program = Program(build, groups=GROUPS, **SIZES).compiled()
     jax.eval_shape(program.evaluate, start_of("fedavg"), KEY, HPARAMS, DATA)
     assert traced == [model for model in MODELS for _ in range(1 if same else 3)]
 
@@ -232,7 +232,7 @@ def test_a_sharded_round_is_the_unsharded_one(method):
     """On two devices. The groups of 4 and 3 clients are evaluated two at a time."""
     mesh = client_mesh(2)
     assert mesh.size == 2
-    sharded = make_program(build_of(method), groups=GROUPS, mesh=mesh, **SIZES)
+    sharded = Program(build_of(method), groups=GROUPS, mesh=mesh, **SIZES).compiled()
     ours = play(sharded, sharded.start(KEY, HPARAMS, DATA), 1)
     assert_equal(ours, played(method, 1), rtol=1e-5, atol=1e-6)
 
@@ -240,7 +240,7 @@ def test_a_sharded_round_is_the_unsharded_one(method):
 def test_cohorts_need_not_divide_over_the_devices(method):
     """Three and two clients on two devices."""
     groups, mesh = (Group(3, EVEN), Group(2, ODD)), client_mesh(2)
-    program = make_program(build_of(method), groups=groups, mesh=mesh, **SIZES)
+    program = Program(build_of(method), groups=groups, mesh=mesh, **SIZES).compiled()
     before = jax.eval_shape(program.start, KEY, HPARAMS, DATA)
     after, _ = jax.eval_shape(program.advance, before, KEY, HPARAMS, DATA, jnp.int32(1))
     assert before == after
@@ -271,7 +271,12 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     first = jax.device_get(start_of("fedavg"))
     first = State(first.server[0], ((),), first.round)
     without, grouped = (
-        play(make_program(lambda hparams, played: algorithm, **groups), first, 2, hparams={})
+        play(
+            Program(lambda hparams, played: algorithm, **groups).compiled(),
+            first,
+            2,
+            hparams={},
+        )
         for groups in (
             {"cohort_size": 3},
             {"groups": (Group(3, np.arange(7, dtype=np.int32)),)},
@@ -284,16 +289,16 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
 def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
     """All clients take part with all examples, so that no draw matters."""
     first = jax.device_get(start_of("fedavg"))
-    together = make_program(build_of("fedavg", batch_size=None), groups=EVERYONE)
+    together = Program(build_of("fedavg", batch_size=None), groups=EVERYONE).compiled()
     state, scores = play(together, first, 3)
     for g, ids in enumerate((EVEN, ODD)):
         part = FederatedData(
             *tree.take((DATA.train, DATA.evals), ids), relations.subgraph(DATA.graph, ids)
         )
-        program = make_program(
-            lambda hparams, played: fedavg(MODELS[g], trainer(hparams, batch_size=None)),  # noqa: B023
-            cohort_size=len(ids),
-        )
+        program = Program(
+            lambda hparams, played: fedavg(MODELS[g], trainer(hparams, batch_size=None)),
+            groups=(Group(len(ids)),),
+        ).compiled()
         alone, own_scores = play(program, State(first.server[g], ((),), first.round), 3, part)
         assert_equal(state.server[g], alone.server, rtol=1e-5, atol=1e-6)
         assert_equal(tree.take(scores, ids), own_scores, atol=1e-6)
@@ -307,13 +312,13 @@ def test_a_server_optimizer_steps_in_the_model_of_every_group():
     @jax.jit
     def one_round():
         server = algorithm.server.init(KEY, DATA.graph)
-        sent = [algorithm.download(server, g, 0) for g in range(2)]
+        sent = [algorithm.server.download(server, g, 0) for g in range(2)]
         uploads = tuple(
             jax.tree.map(lambda leaf, up=up: jnp.stack([leaf + up - 1, leaf + up + 1]), model)
             for up, model in zip((1.0, 3.0), sent, strict=True)
         )
         after = algorithm.aggregate(server, cohorts, uploads, KEY)
-        return sent, [algorithm.download(after, g, 0) for g in range(2)]
+        return sent, [algorithm.server.download(after, g, 0) for g in range(2)]
 
     sent, after = one_round()
     for way, old, new in zip((0.5, 1.5), sent, after, strict=True):
@@ -382,7 +387,7 @@ def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes)
 @pytest.mark.slow
 def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     once = functools.cache(
-        lambda mesh: make_program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES)
+        lambda mesh: Program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES).compiled()
     )
     monkeypatch.setattr(
         single, "program_of", lambda experiment, config, mesh, **models: once(mesh)
@@ -419,13 +424,13 @@ def attacked_program(defence=None):
         if defence is None:
             return algorithm
         name, make = defence
-        return defended(algorithm, name, make(), EVERYONE)
+        return with_defence(algorithm, name, make(), EVERYONE)
 
     def poison(hparams):
         attack = poisoning(attack_lambda=hparams["attack_lambda"])
         return poison_with(attack, Attackers(jnp.float32(0.0), 7))
 
-    return make_program(build, groups=EVERYONE, poison=poison)
+    return Program(build, groups=EVERYONE, poison=poison).compiled()
 
 
 def after_attack(attack_lambda, defence=None):
@@ -478,14 +483,16 @@ def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_messag
         clients = tuple(fedah(model, **sizes).client for model in MODELS)
         algorithm = Algorithm(algorithm.server, clients, averages=True)
         nothing = clip(defence_norm=jnp.float32(0.0))
-        return algorithm if by == "attack" else defended(algorithm, "clip", nothing, EVERYONE)
+        return (
+            algorithm if by == "attack" else with_defence(algorithm, "clip", nothing, EVERYONE)
+        )
 
     def poison(hparams):
         everyone = Attackers(jnp.float32(by == "attack"), 7)
         return poison_with(poisoning(attack_lambda=jnp.float32(0.0)), everyone)
 
     data = DATA._replace(attack_rank=np.arange(7, dtype=np.int32))
-    program = make_program(build, groups=EVERYONE, poison=poison)
+    program = Program(build, groups=EVERYONE, poison=poison).compiled()
     state = jax.device_get(program.start(KEY, {}, data))
     rng = np.random.default_rng(0)
 

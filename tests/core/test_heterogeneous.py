@@ -25,7 +25,7 @@ from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import two_clusters
@@ -139,7 +139,7 @@ def weighted(values):
 
 def play(algorithm, rounds=3):
     """The first state, the last, and the test scores, with all clients in every round."""
-    program = make_program(lambda hparams, played: algorithm, groups=GROUPS)
+    program = Program(lambda hparams, played: algorithm, groups=GROUPS).compiled()
     start = program.start(KEY, {}, data())
     first = jax.device_get(start)
     last, _ = program.advance(start, KEY, {}, data(), jnp.int32(rounds))
@@ -470,7 +470,7 @@ METHODS = {
 
 def after_rounds(algorithm, groups=EVERYONE, federated=CLUSTERS, rounds=3):
     """The state after some rounds, on the host."""
-    program = make_program(lambda hparams, played: algorithm, groups=groups)
+    program = Program(lambda hparams, played: algorithm, groups=groups).compiled()
     state = program.start(KEY, {}, federated)
     return jax.device_get(program.advance(state, KEY, {}, federated, jnp.int32(rounds))[0])
 
@@ -513,7 +513,7 @@ def test_the_shared_model_is_fedavgs_if_it_learns_from_labels_alone(method):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_round_with_two_architectures_keeps_the_shape_of_the_state(method):
-    program = make_program(lambda hparams, played: METHODS[method], groups=EVERYONE)
+    program = Program(lambda hparams, played: METHODS[method], groups=EVERYONE).compiled()
     before = jax.eval_shape(program.start, KEY, {}, CLUSTERS)
     state, _ = jax.eval_shape(program.advance, before, KEY, {}, CLUSTERS, jnp.int32(1))
     assert before == state
@@ -572,9 +572,9 @@ def test_a_narrow_model_is_the_wide_one_whose_other_elements_are_0():
     algorithm = METHODS["heterofl"]
     wide, narrow = algorithm.clients[0].model, algorithm.clients[1].model
     w = algorithm.server.init(KEY, CLUSTERS.graph)
-    part = algorithm.download(w, 1, 0)
+    part = algorithm.server.download(w, 1, 0)
     assert_shapes_of(part, narrow)
-    assert_shapes_of(algorithm.download(w, 0, 0), wide)
+    assert_shapes_of(algorithm.server.download(w, 0, 0), wide)
 
     def filled(small, large):
         pads = [(0, n - m) for m, n in zip(small.shape, large.shape, strict=True)]
@@ -588,7 +588,7 @@ def test_a_narrow_model_is_the_wide_one_whose_other_elements_are_0():
 def test_an_element_of_heterofl_that_no_client_with_examples_holds_stays():
     algorithm = heterofl(WIDTHS[::-1], TRAIN)  # the widest is found at any place
     w = algorithm.server.init(KEY, CLUSTERS.graph)
-    sent = [algorithm.download(w, group, 0) for group in range(2)]
+    sent = [algorithm.server.download(w, group, 0) for group in range(2)]
     uploads = tuple(jax.tree.map(lambda leaf: leaf[None] + 1.0, one) for one in sent)
     cohorts = tuple(
         Cohort(jnp.array([i], jnp.int32), jnp.array([weight]))

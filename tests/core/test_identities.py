@@ -56,7 +56,8 @@ from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import RelationGNN, relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import MLP, mlp
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import Train, epoch_trainer, sgd_trainer
 from tests.federations import small_config, two_clusters
 
@@ -169,9 +170,11 @@ METHODS = {
 def program_of(method, cohort_size=3):
     """The program of one of `METHODS`, or of an algorithm; compiled once for all tests."""
     if isinstance(method, Algorithm):
-        return make_program(lambda hparams, played: method, cohort_size=cohort_size)
+        return Program(lambda hparams, played: method, groups=(Group(cohort_size),)).compiled()
     build, _ = METHODS[method]
-    return make_program(lambda hparams, played: build(**hparams), cohort_size=cohort_size)
+    return Program(
+        lambda hparams, played: build(**hparams), groups=(Group(cohort_size),)
+    ).compiled()
 
 
 def inputs_of(method, data, **floats):
@@ -876,7 +879,7 @@ def scheduled(schedule):
     sizes = {"cohort_size": 3, "local_steps": 3, "batch_size": 5, "model__hidden": (4,)}
     config = small_config("fedavg", client_schedule=schedule, **sizes)
     experiment = build_experiment(config, two_clusters())
-    return experiment, make_program(experiment.build, groups=experiment.groups)
+    return experiment, Program(experiment.build, groups=experiment.groups).compiled()
 
 
 def servers_of(program, inputs, rounds=3):
@@ -927,7 +930,7 @@ def test_a_schedule_of_the_server_changes_its_steps():
     def learned(played):
         first = constant.build(constant.hparams, 0).server
         server = first.init(KEY, CLUSTERS.graph)
-        sent = jax.vmap(lambda i: first.download(server, i))(cohort.ids)
+        sent = jax.vmap(lambda i: first.server.download(server, 0, i))(cohort.ids)
         uploads = jax.tree.map(lambda leaf: leaf + 1.0, sent)
         rate = constant.hparams["server_lr"]
         algorithms = (

@@ -16,7 +16,7 @@ from graphfl_jax.configs import change, fl60, tpt48
 from graphfl_jax.core import Algorithm, Client, Cohort, Server
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import undirected_matrix
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import with_attack_order
 from graphfl_jax.robustness.monotone import (
     BROKEN,
@@ -70,7 +70,7 @@ def playing(start, defence=DEFENCE, *, averages=False):
     @jax.jit
     def play(state, ids, updates):
         cohorts = (Cohort(ids, jnp.float32(1 + ids)),)  # the last has the most examples
-        sent = jax.vmap(lambda i: algorithm.download(state, 0, i))(ids)
+        sent = jax.vmap(lambda i: algorithm.server.download(state, 0, i))(ids)
         state, uploads = algorithm.defend(state, cohorts, (sent,), (sent + updates,))
         return algorithm.aggregate(state, cohorts, uploads, KEY)
 
@@ -145,7 +145,7 @@ def test_rounds_are_those_of_numpy(averages):
         numpy.play(ids, np.float64(updates))
         trusted.append(numpy.s <= 0)
         np.testing.assert_allclose(state.seen[0].distrust, numpy.s, atol=1e-4)
-        ours = np.array([algorithm.download(state, 0, i) for i in range(SIZE)])
+        ours = np.array([algorithm.server.download(state, 0, i) for i in range(SIZE)])
         theirs = np.array([numpy.model(i) for i in range(SIZE)])
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
     assert not trusted[9][1] and trusted[-1][1] and trusted[9].sum() >= 3
@@ -385,7 +385,7 @@ def test_every_method_whose_clients_send_models_can_have_it(method):
             build_experiment(config, federation)
         return
     experiment = build_experiment(config, federation)
-    program = make_program(experiment.build, cohort_size=4, poison=experiment.poison)
+    program = Program(experiment.build, groups=(Group(4),), poison=experiment.poison).compiled()
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     before = jax.eval_shape(program.start, KEY, hparams, federation.data)
     given = (before, KEY, hparams, federation.data, jnp.int32(1))

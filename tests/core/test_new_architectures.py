@@ -28,7 +28,7 @@ from graphfl_jax.devices import client_mesh
 from graphfl_jax.hypernets.layer_types import type_table
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group, Poison, grouped
 from graphfl_jax.runs import debug, single
 from graphfl_jax.runs.folder import RunFolder
@@ -61,7 +61,7 @@ def alone(hparams, played):
 
 @functools.cache
 def program_of(build=alone, mesh=None):
-    return make_program(build, groups=GROUPS, joined=JOINED, mesh=mesh, eval_batch_size=5)
+    return Program(build, groups=GROUPS, joined=JOINED, mesh=mesh, eval_batch_size=5).compiled()
 
 
 def join(program, key=KEY, hparams=HPARAMS, rounds=1):
@@ -153,7 +153,9 @@ def test_new_clients_join_with_every_method_of_several_architectures(method):
     groups, everyone, algorithm = GROUPS, JOINED, METHODS[method]((A, B), (C,))
     if method == "pfedhn_het":
         groups, everyone = grouped(("a", "b", "c", "b", "a", "a", "c"), 5, 4)
-    program = make_program(lambda hparams, played: algorithm, groups=groups, joined=everyone)
+    program = Program(
+        lambda hparams, played: algorithm, groups=groups, joined=everyone
+    ).compiled()
     before = jax.eval_shape(program.start, KEY, {}, DATA)
     trained, _ = jax.eval_shape(program.advance, before, KEY, {}, DATA, jnp.int32(1))
     assert trained == before
@@ -191,13 +193,13 @@ def test_groups_of_one_architecture_are_a_single_group():
         return local((A, A), trainer(hparams))
 
     groups, everyone = grouped(NAMES[:6] + ("b",), 5, 4)
-    two = make_program(build, groups=groups, joined=everyone, eval_batch_size=5)
-    one = make_program(
+    two = Program(build, groups=groups, joined=everyone, eval_batch_size=5).compiled()
+    one = Program(
         lambda hparams, played: local((A,), trainer(hparams)),
-        cohort_size=4,
+        groups=(Group(4),),
         joined=(Group(2),),
         eval_batch_size=5,
-    )
+    ).compiled()
     (*_, ours), scores = join(two)
     (*_, theirs), expected = join(one)
     for own, group in zip(ours.clients, everyone, strict=True):

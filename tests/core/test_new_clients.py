@@ -6,8 +6,9 @@ import pytest
 
 from graphfl_jax.build import build_experiment
 from graphfl_jax.data.new_clients import hold_out
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import with_attack_order
+from graphfl_jax.rounds import Group
 from tests.federations import small_config, two_clusters
 
 
@@ -58,7 +59,9 @@ def test_servers_have_no_rows_of_new_clients_before_these_join(method, changes):
         whole = hold_out(two_clusters(), fraction=0.3, graph=graph, seed=0)
         config = small_config(method, new_clients__fraction=0.3, **changes)
         experiment = build_experiment(config, whole)
-        program = make_program(experiment.build, cohort_size=4, joined=experiment.joined)
+        program = Program(
+            experiment.build, groups=(Group(4),), joined=experiment.joined
+        ).compiled()
         given = (jax.random.key(0), experiment.hparams)
         before = jax.eval_shape(program.start, *given, whole.data)
         after = jax.eval_shape(program.admit, before, *given, whole.everyone)

@@ -23,8 +23,8 @@ from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.architectures import architectures
-from graphfl_jax.program import make_program
-from graphfl_jax.rounds import message_bytes
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group, message_bytes
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import small_config, two_clusters
 
@@ -81,7 +81,9 @@ def method(
 
 def play(algorithm, federated, rounds, cohort_size=3):
     """The states before and after some rounds, and the program."""
-    program = make_program(lambda hparams, played: algorithm, cohort_size=cohort_size)
+    program = Program(
+        lambda hparams, played: algorithm, groups=(Group(cohort_size),)
+    ).compiled()
     first = program.start(KEY, {}, federated)
     start = jax.device_get(first)
     last, _ = program.advance(first, KEY, {}, federated, jnp.int32(rounds))
@@ -507,7 +509,7 @@ def test_dot_gives_the_shares_to_clients_of_the_same_kind():
 )
 def test_what_is_sent(feedback, down, up):
     algorithm, federated = method(feedback=feedback), data()
-    program = make_program(lambda hparams, played: algorithm, cohort_size=3)
+    program = Program(lambda hparams, played: algorithm, groups=(Group(3),)).compiled()
     state = jax.eval_shape(program.start, KEY, {}, federated)
     assert message_bytes(algorithm, state, federated) == (4 * down, 4 * up)
 

@@ -18,9 +18,9 @@ from graphfl_jax.evaluation import score_all_examples, score_client
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, make_program, play_rounds
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, Program, play_rounds
 from graphfl_jax.rounds import Group, Poison, draw_cohort
-from graphfl_jax.runs.session import RunsData, batched
+from graphfl_jax.runs.session import RunsData, batch_program
 from tests.federations import two_clusters
 
 KEY = jax.random.key(5)
@@ -66,7 +66,7 @@ def test_every_round_draws_a_new_cohort_and_all_are_equally_probable():
         ),
     )
     data, key = two_clusters().data, jax.random.key(0)
-    program = make_program(lambda hparams, played: recorder, cohort_size=3)
+    program = Program(lambda hparams, played: recorder, groups=(Group(3),)).compiled()
     state = program.start(key, {}, data)
     (played, ids), *_ = program.advance(state, key, {}, data, jnp.int32(rounds))[0]
     assert played == rounds
@@ -298,7 +298,7 @@ def zeros(clients):
 
 def test_evaluations_and_new_clients_get_the_number_of_rounds_played():
     """Two clients have played two rounds, and then a third one joins and trains."""
-    program = make_program(counting, cohort_size=2, joined=(Group(1),))
+    program = Program(counting, groups=(Group(2),), joined=(Group(1),)).compiled()
     state = State(np.float32(0), (np.zeros(2, np.float32),), np.int32(2))
     scores = program.evaluate(state, KEY, {}, zeros(2)).scores["test"]
     assert {point: own.tolist() for point, own in scores.items()} == dict.fromkeys(
@@ -329,7 +329,7 @@ def test_a_run_from_the_server_of_its_own_start_begins_with_the_same_state():
         client = dataclasses.replace(algorithm.clients[0], enroll=draw)
         return dataclasses.replace(algorithm, server=server, clients=(client,))
 
-    program = make_program(drawing, cohort_size=2)
+    program = Program(drawing, groups=(Group(2),)).compiled()
     begun = program.start(KEY, {}, zeros(3))
     again = program.start_from(begun.server, KEY, {}, zeros(3))
     jax.tree.map(np.testing.assert_array_equal, again, begun)
@@ -346,7 +346,7 @@ def test_a_defence_is_used_in_rounds_without_attackers():
         return dataclasses.replace(counting(hparams, played), defend=defend)
 
     for build, total in ((counting, 0 + 2), (defended, 10 + 10)):
-        program = make_program(build, cohort_size=2)
+        program = Program(build, groups=(Group(2),)).compiled()
         state = program.start(KEY, {}, zeros(2))
         state, _ = program.advance(state, KEY, {}, zeros(2), np.int32(2))
         assert state.server == total
@@ -359,7 +359,7 @@ def test_a_server_that_diverges_is_reported_with_its_round():
         return jax.tree.map(lambda own: jnp.where(played == 2, jnp.inf, own), uploads)
 
     poison = lambda hparams: Poison(uploads=attack)  # noqa: E731
-    program = make_program(counting, cohort_size=2, poison=poison)
+    program = Program(counting, groups=(Group(2),), poison=poison).compiled()
     state = program.start(KEY, {}, zeros(2))
     state, log = jax.device_get(program.advance(state, KEY, {}, zeros(2), np.int32(4)))
     assert log.diverged_at == 3 and np.isinf(state.server)
@@ -368,10 +368,10 @@ def test_a_server_that_diverges_is_reported_with_its_round():
 
 @pytest.mark.parametrize("many", [False, True], ids=["run", "batch"])
 def test_the_memory_of_the_state_before_some_rounds_is_used_again(many):
-    program = make_program(counting, cohort_size=2)
+    program = Program(counting, groups=(Group(2),)).compiled()
     inputs = (KEY, {}, zeros(2))
     if many:
-        program = batched(program, mesh=None, federations=1)
+        program = batch_program(program, mesh=None, federations=1)
         inputs = (KEY[None], {}, RunsData(jnp.zeros(1, jnp.int32), zeros(2)))
     state = program.start(*inputs)
     program.advance(state, *inputs, jnp.int32(1))
@@ -385,7 +385,9 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
         y = jnp.asarray(data.train.y).at[0].set(1.0)
         return data._replace(train=data.train._replace(y=y))
 
-    program = make_program(counting, cohort_size=2, poison=lambda hparams: Poison(data=attack))
+    program = Program(
+        counting, groups=(Group(2),), poison=lambda hparams: Poison(data=attack)
+    ).compiled()
     state = State(np.float32(0), (np.zeros(2, np.float32),), np.int32(0))
     given = (KEY, {}, zeros(2))
     (predictors,) = program.predictors(state, *given)

@@ -43,7 +43,8 @@ from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.optimizers import momentum
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
 
 KEY = jax.random.key(2)
@@ -79,7 +80,9 @@ def gradient_descent(w, i, steps=3, mu=0.0):
 
 def play(algorithm, federated, rounds, cohort_size=3):
     """The first state and the last, and the program, of a run without hyperparameters."""
-    program = make_program(lambda hparams, played: algorithm, cohort_size=cohort_size)
+    program = Program(
+        lambda hparams, played: algorithm, groups=(Group(cohort_size),)
+    ).compiled()
     start = program.start(KEY, {}, federated)
     first = jax.device_get(start)
     last, _ = program.advance(start, KEY, {}, federated, jnp.int32(rounds))
@@ -345,7 +348,7 @@ def test_scaffold_corrects_its_steps_by_control_variates():
         return np.mean(2 * (w * x - y) * x)
 
     for size in (3, 2):
-        program = make_program(lambda hparams, played: algorithm, cohort_size=size)
+        program = Program(lambda hparams, played: algorithm, groups=(Group(size),)).compiled()
         state = program.start(KEY, {}, data())
         x, c, c_i = float(state.server.model["head"][0]), 0.0, np.zeros(3)
         for _ in range(3):
@@ -699,7 +702,7 @@ def test_sfl_sends_a_new_client_its_row_over_the_known_clients():
         server = algorithm.init(KEY, graph)
         server = server._replace(uploads={"body": {}, "head": jnp.array([[7.0], [14.0]])})
         admitted = algorithm.admit(server, jnp.array([2], jnp.int32), all_relations, KEY)
-        return algorithm.download(admitted, 2)[0]["head"]
+        return algorithm.server.download(admitted, 2)[0]["head"]
 
     sent = join(relations.from_edges(2, [(0, 1)]), data(PATH).graph)
     np.testing.assert_allclose(sent, [12.0], rtol=1e-6)

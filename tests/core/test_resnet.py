@@ -19,7 +19,7 @@ from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models import batch_statistics, pretrained
 from graphfl_jax.models.images import Conv, max_pool
 from graphfl_jax.models.resnet import resnet18
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 from tests.federations import small_config
 
 KEY = jax.random.key(0)
@@ -454,7 +454,9 @@ def test_a_configuration_builds_a_federation_of_networks():
         model__name="resnet18", model__width=2, algorithm__name="fedavg", cohort_size=2
     )
     experiment = build_experiment(config, federation)
-    program = make_program(experiment.build, groups=experiment.groups, mesh=client_mesh(2))
+    program = Program(
+        experiment.build, groups=experiment.groups, mesh=client_mesh(2)
+    ).compiled()
     inputs = KEY, experiment.hparams, experiment.federation.data
     state = jax.eval_shape(program.start, *inputs)
     after, _ = jax.eval_shape(program.advance, state, *inputs, jnp.int32(1))

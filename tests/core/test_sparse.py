@@ -23,7 +23,8 @@ from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import REGRESSION
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import sgd_trainer
 
 KEY = jax.random.key(5)
@@ -192,7 +193,7 @@ def federation(graph, clients, examples=6):
 def played(algorithm, data, rounds=2, mesh=None, cohort_size=4):
     """The state after some rounds, and the scores."""
     build = lambda hparams, played: algorithm  # noqa: E731
-    program = make_program(build, cohort_size=cohort_size, mesh=mesh)
+    program = Program(build, groups=(Group(cohort_size),), mesh=mesh).compiled()
     state = program.start(KEY, {}, data)
     state, log = program.advance(state, KEY, {}, data, jnp.int32(rounds))
     assert int(log.diverged_at) == -1
@@ -254,7 +255,7 @@ def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
     monkeypatch.setattr(neighbourhoods, "SIZE", 8)
     data, algorithm = federation(ring(100), 100), panacea_with()
-    program = make_program(lambda hparams, played: algorithm, cohort_size=4)
+    program = Program(lambda hparams, played: algorithm, groups=(Group(4),)).compiled()
 
     def run(key):
         state = program.start(key, {}, data)
@@ -434,7 +435,7 @@ def test_no_array_of_a_large_federation_has_a_number_for_each_pair(method):
     algorithm = panacea_with(width=8)
     if method == "sfl":
         algorithm = sfl(MODEL, TRAIN, smoothing=Smoothing(3, "intended", 0.3, 1.0))
-    program = make_program(lambda hparams, played: algorithm, cohort_size=5)
+    program = Program(lambda hparams, played: algorithm, groups=(Group(5),)).compiled()
     state = jax.eval_shape(program.start, KEY, {}, data)
     trace = jax.make_jaxpr(program.advance)(state, KEY, {}, data, jnp.int32(1))
     assert 2 * related <= largest_array(trace.jaxpr) <= 16 * 2 * related

@@ -21,7 +21,7 @@ from graphfl_jax.data.simulated_traffic import simulate
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import Units, standardise, task_of
 from graphfl_jax.models import gru
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
 
 SENSORS = ["773869", "767541", "767542", "717447"]
 STEPS = 100
@@ -419,12 +419,12 @@ def test_windows_train_and_score_the_same_as_stored_examples(root, clients_per_e
         evals={part: as_examples(windows) for part, windows in loaded.data.evals.items()},
     )
     experiment = build_experiment(config, loaded)
-    program = make_program(
+    program = Program(
         experiment.build,
         groups=experiment.groups,
         eval_batch_size=4,
         clients_per_eval=clients_per_eval,
-    )
+    ).compiled()
     key, hparams = jax.random.key(0), {"client_lr": jnp.float32(0.01)}
     played = []
     for data in (loaded.data, stored):

@@ -45,7 +45,8 @@ from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.published import PUBLISHED, published_score
 from graphfl_jax.metrics import OWN, summary
 from graphfl_jax.models import gru
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from tests.commands import ROOT, launched, launched_small, shrunk
 from tests.core.test_traffic import write_matrix, write_series
 from tests.federations import small_config, two_clusters
@@ -156,7 +157,7 @@ def test_a_method_that_needs_labels_is_refused_on_a_regression(file, method, use
 def test_a_configuration_scores_every_client(file, method, user_file, monkeypatch):
     monkeypatch.setattr(gru, "UNROLL", 1)  # it is traced faster
     config, experiment = built(file, method, user_file)
-    program = make_program(experiment.build, cohort_size=5)
+    program = Program(experiment.build, groups=(Group(5),)).compiled()
     key, data = jax.random.key(0), experiment.federation.data
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
     state = jax.eval_shape(program.start, key, hparams, data)

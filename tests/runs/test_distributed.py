@@ -23,7 +23,8 @@ import graphfl_jax
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.devices import client_mesh
-from graphfl_jax.program import make_program
+from graphfl_jax.program import Program
+from graphfl_jax.rounds import Group
 from graphfl_jax.runs import single
 from tests.commands import ROOT, launched
 from tests.federations import small_config, two_clusters
@@ -139,7 +140,7 @@ def test_a_round_has_one_collective():
     config = small_config("panacea")
     built = build_experiment(config, two_clusters())
     mesh = client_mesh(4)
-    program = make_program(built.build, cohort_size=4, mesh=mesh)
+    program = Program(built.build, groups=(Group(4),), mesh=mesh).compiled()
     hparams = {name: jnp.float32(value) for name, value in built.hparams.items()}
     everywhere = NamedSharding(mesh, PartitionSpec())
     inputs = (jax.random.key(0), hparams, built.federation.data)

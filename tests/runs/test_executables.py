@@ -319,7 +319,7 @@ def test_a_batch_of_kept_executables_has_the_same_bits(
         ]
 
     first = batch(tmp_path)
-    monkeypatch.setattr(runs_batch, "batched", lambda *args, **sizes: UNTRACEABLE)
+    monkeypatch.setattr(runs_batch, "batch_program", lambda *args, **sizes: UNTRACEABLE)
     again = batch(tmp_path)
     jax.tree.map(np.testing.assert_array_equal, first, again)
 
