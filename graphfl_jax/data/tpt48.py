@@ -35,7 +35,7 @@ from graphfl_jax.settings import Choice, Switch
 FIRST_YEAR, LAST_YEAR = 1895, 2019
 WINDOWS_FROM = 2008  # first year of the protocol "windows"
 NUM_STATES = len(us_states.STATES)
-STATES = tuple(name for name, *_ in us_states.STATES)
+STATES = tuple(state.name for state in us_states.STATES)
 
 _URL = "https://www.ncei.noaa.gov/pub/data/cirs/climdiv/"
 _FILE = "climdiv-tmpcst-v1.0.0-"
@@ -94,7 +94,7 @@ def tpt48(
         source="real" if file else "simulated",
         split=RandomSplit(seed, val_fraction),
     )
-    places = [(longitude, latitude) for _, _, latitude, longitude in us_states.STATES]
+    places = [(state.longitude, state.latitude) for state in us_states.STATES]
     positions = Positions(("longitude", "latitude"), np.array(places))
     return federation._replace(loader_scaling=scaling, positions=positions)
 
@@ -123,20 +123,20 @@ def read_table(path, *, first_year) -> np.ndarray:
         if min(months) <= _MISSING:
             month = months.index(min(months)) + 1
             raise ValueError(
-                f"{path}: line {number}: {us_states.STATES[state - 1][0]} has no value for "
+                f"{path}: line {number}: {STATES[state - 1]} has no value for "
                 f"month {month} of {year}; use a complete release"
             )
         values = table[state - 1, year - first_year]
         if np.any(values != months) and not np.isnan(values).any():
             raise ValueError(
-                f"{path}: line {number}: {us_states.STATES[state - 1][0]} has other values of "
+                f"{path}: line {number}: {STATES[state - 1]} has other values of "
                 f"{year} than on a line before; use a complete release"
             )
         values[:] = months
     absent = np.argwhere(np.isnan(table).any(axis=2))
     if len(absent):
         state, year = absent[0]
-        first = f"{us_states.STATES[state][0]} {first_year + year}"
+        first = f"{STATES[state]} {first_year + year}"
         raise ValueError(
             f"{path}: the file is incomplete ({len(absent)} missing state-years, first "
             f"{first}); download it again from {_URL}"
@@ -152,7 +152,7 @@ def simulate(generator_seed) -> np.ndarray:
     border graph, has an autocorrelation of 0.25 from month to month, and is larger in winter.
     The constants are rounded values of the real table.
     """
-    latitude = np.array([[latitude] for _, _, latitude, _ in us_states.STATES])  # [48, 1]
+    latitude = np.array([[state.latitude] for state in us_states.STATES])  # [48, 1]
     months = (LAST_YEAR + 1 - FIRST_YEAR) * 12
     # [months], 1 in July and -1 in January; months are counted from 0.
     season = np.cos(2 * np.pi * (np.arange(months) - 6) / 12)
