@@ -82,7 +82,7 @@ def tpt48(
         table = read_table(file, first_year=first_year)
     else:
         table = simulate(generator_seed)[:, first_year - FIRST_YEAR :]
-    x, y, scaling = _years(table) if protocol == "years" else _windows(table)
+    x, y, scaling = _cut(table, protocol)
     federation = federate(
         STATES,
         x=x,
@@ -187,26 +187,19 @@ def _smoothing():
     return root / np.linalg.norm(root, axis=1, keepdims=True)
 
 
-def _years(table):
-    low = table.min(axis=(1, 2), keepdims=True)  # [48, 1, 1]
-    high = table.max(axis=(1, 2), keepdims=True)
+def _cut(table, protocol):
+    """The inputs and targets of a protocol from [48, years, 12], [48, n, 6] each, scaled."""
+    by_state = protocol == "years"
+    axes = (1, 2) if by_state else None
+    low, high = table.min(axes, keepdims=True), table.max(axes, keepdims=True)  # [K, 1, 1]
     scaled = (table - low) / (high - low)
-    scaling = _scaling(STATES, low[:, 0], high[:, 0])
-    return scaled[..., :6], scaled[..., 6:], scaling  # [48, 125, 6] each
-
-
-def _windows(table):
-    scaled = (table - table.min()) / (table.max() - table.min())
-    series = scaled.reshape(NUM_STATES, -1)  # [48, 144]
-    windows = np.lib.stride_tricks.sliding_window_view(series, 12, axis=1)  # [48, 133, 12]
-    low, high = table.min(keepdims=True)[0], table.max(keepdims=True)[0]
-    return windows[..., :6], windows[..., 6:], _scaling((), low, high)
-
-
-def _scaling(clients, low, high):
-    """The scaling of six months of input and of target from extremes [K, 1]."""
-    part = np.repeat(low, 6, axis=1), np.repeat(high - low, 6, axis=1)  # offset and scale
-    return Scaling("minmax", clients, inputs=part, targets=part)
+    if not by_state:
+        series = scaled.reshape(NUM_STATES, -1)  # [48, 144]
+        scaled = np.lib.stride_tricks.sliding_window_view(series, 12, axis=1)  # [48, 133, 12]
+    part = np.repeat(low[:, 0], 6, axis=1), np.repeat((high - low)[:, 0], 6, axis=1)
+    clients = STATES if by_state else ()
+    scaling = Scaling("minmax", clients, inputs=part, targets=part)
+    return scaled[..., :6], scaled[..., 6:], scaling
 
 
 def _find_file(root, source, path, download):
