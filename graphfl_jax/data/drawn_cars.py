@@ -104,9 +104,10 @@ def _car(height, shift, paint):
         ]
     faces.append((_panel(_FRONT, -0.4, 0.4, 0.58, 0.76), _GRILLE))
     faces += [(face, paint) for face in cabin]
-    faces += [(_pane(face), _GLASS) for face in cabin[:4]]
     n = len(height)
-    return [(_stack(face, n), np.broadcast_to(colour, (n, 3))) for face, colour in faces]
+    faces = [(_stack(face, n), colour) for face, colour in faces]
+    faces += [(_pane(_stack(face, n)), _GLASS) for face in cabin[:4]]
+    return [(face, np.broadcast_to(colour, (n, 3))) for face, colour in faces]
 
 
 def _plate(x0, x1, z, sides=(-_SIDE, _SIDE)):
@@ -122,12 +123,9 @@ def _block(low, high):
 
 
 def _pane(face):
-    """A window in the centre of a face."""
-    middle = [sum(values) / 4 for values in zip(*face, strict=True)]
-    return [
-        [m + 0.8 * (value - m) for m, value in zip(middle, corner, strict=True)]
-        for corner in face
-    ]
+    """A window in the centre of a face [n, 4, 3]."""
+    middle = face.mean(axis=1, keepdims=True)
+    return middle + 0.8 * (face - middle)
 
 
 def _disc(x, side, radius):

@@ -62,7 +62,7 @@ def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
     times = first + step * np.arange(steps, dtype=np.int64)
     values = _speeds(rng, network, times / HOUR)
     return Traffic(
-        [f"sensor {i}" for i in range(sensors)], times, values, 1000 * _by_road(network)
+        [f"sensor {i}" for i in range(sensors)], times, values, 1000 * _road_distances(network)
     )
 
 
@@ -85,7 +85,7 @@ def _network(rng, sensors):
     return _Network(*(np.concatenate(part) for part in (carriageway, along, place)))
 
 
-def _by_road(network):
+def _road_distances(network):
     """Shortest distances by road [N, N] in km: ahead, over interchanges, and by turns."""
     from scipy.sparse import csgraph, csr_matrix
 
@@ -103,7 +103,7 @@ def _by_road(network):
 
 def _speeds(rng, network, hours):
     """Speeds [N, T] at `hours` [T] since 1970-01-01, which was a Thursday."""
-    lost = _lost_in_jams(rng, network, hours)
+    lost = _jam_losses(rng, network, hours)
     free = rng.normal(65, 3, (len(lost), 1))  # [N, 1]
     hour = hours % 24
     night = 2.0 * (hour < 5)
@@ -123,7 +123,7 @@ def _is_weekend(day):
     return (day + 3) % 7 >= 5
 
 
-def _lost_in_jams(rng, network, hours):
+def _jam_losses(rng, network, hours):
     """The shares of their speed that sensors lose in jams: [N, T]."""
     way, along, _ = network
     lost = np.zeros((len(way), len(hours)), np.float32)

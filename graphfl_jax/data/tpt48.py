@@ -35,7 +35,7 @@ from graphfl_jax.settings import Choice, Switch
 FIRST_YEAR, LAST_YEAR = 1895, 2019
 WINDOWS_FROM = 2008  # first year of the protocol "windows"
 NUM_STATES = len(us_states.STATES)
-STATES = tuple(name for name, *_ in us_states.STATES)
+STATES = tuple(state.name for state in us_states.STATES)
 
 _URL = "https://www.ncei.noaa.gov/pub/data/cirs/climdiv/"
 _FILE = "climdiv-tmpcst-v1.0.0-"
@@ -82,7 +82,7 @@ def tpt48(
         table = read_table(file, first_year=first_year)
     else:
         table = simulate(generator_seed)[:, first_year - FIRST_YEAR :]
-    x, y, scaling = _years(table) if protocol == "years" else _windows(table)
+    x, y, scaling = _cut(table, protocol)
     federation = federate(
         STATES,
         x=x,
@@ -94,7 +94,7 @@ def tpt48(
         source="real" if file else "simulated",
         split=RandomSplit(seed, val_fraction),
     )
-    places = [(longitude, latitude) for _, _, latitude, longitude in us_states.STATES]
+    places = [(state.longitude, state.latitude) for state in us_states.STATES]
     positions = Positions(("longitude", "latitude"), np.array(places))
     return federation._replace(loader_scaling=scaling, positions=positions)
 
@@ -123,20 +123,20 @@ def read_table(path, *, first_year) -> np.ndarray:
         if min(months) <= _MISSING:
             month = months.index(min(months)) + 1
             raise ValueError(
-                f"{path}: line {number}: {us_states.STATES[state - 1][0]} has no value for "
+                f"{path}: line {number}: {STATES[state - 1]} has no value for "
                 f"month {month} of {year}; use a complete release"
             )
         values = table[state - 1, year - first_year]
         if np.any(values != months) and not np.isnan(values).any():
             raise ValueError(
-                f"{path}: line {number}: {us_states.STATES[state - 1][0]} has other values of "
+                f"{path}: line {number}: {STATES[state - 1]} has other values of "
                 f"{year} than on a line before; use a complete release"
             )
         values[:] = months
     absent = np.argwhere(np.isnan(table).any(axis=2))
     if len(absent):
         state, year = absent[0]
-        first = f"{us_states.STATES[state][0]} {first_year + year}"
+        first = f"{STATES[state]} {first_year + year}"
         raise ValueError(
             f"{path}: the file is incomplete ({len(absent)} missing state-years, first "
             f"{first}); download it again from {_URL}"
@@ -152,7 +152,7 @@ def simulate(generator_seed) -> np.ndarray:
     border graph, has an autocorrelation of 0.25 from month to month, and is larger in winter.
     The constants are rounded values of the real table.
     """
-    latitude = np.array([[latitude] for _, _, latitude, _ in us_states.STATES])  # [48, 1]
+    latitude = np.array([[state.latitude] for state in us_states.STATES])  # [48, 1]
     months = (LAST_YEAR + 1 - FIRST_YEAR) * 12
     # [months], 1 in July and -1 in January; months are counted from 0.
     season = np.cos(2 * np.pi * (np.arange(months) - 6) / 12)
@@ -187,26 +187,19 @@ def _smoothing():
     return root / np.linalg.norm(root, axis=1, keepdims=True)
 
 
-def _years(table):
-    low = table.min(axis=(1, 2), keepdims=True)  # [48, 1, 1]
-    high = table.max(axis=(1, 2), keepdims=True)
+def _cut(table, protocol):
+    """The inputs and targets of a protocol from [48, years, 12], [48, n, 6] each, scaled."""
+    by_state = protocol == "years"
+    axes = (1, 2) if by_state else None
+    low, high = table.min(axes, keepdims=True), table.max(axes, keepdims=True)  # [K, 1, 1]
     scaled = (table - low) / (high - low)
-    scaling = _scaling(STATES, low[:, 0], high[:, 0])
-    return scaled[..., :6], scaled[..., 6:], scaling  # [48, 125, 6] each
-
-
-def _windows(table):
-    scaled = (table - table.min()) / (table.max() - table.min())
-    series = scaled.reshape(NUM_STATES, -1)  # [48, 144]
-    windows = np.lib.stride_tricks.sliding_window_view(series, 12, axis=1)  # [48, 133, 12]
-    low, high = table.min(keepdims=True)[0], table.max(keepdims=True)[0]
-    return windows[..., :6], windows[..., 6:], _scaling((), low, high)
-
-
-def _scaling(clients, low, high):
-    """The scaling of six months of input and of target from extremes [K, 1]."""
-    part = np.repeat(low, 6, axis=1), np.repeat(high - low, 6, axis=1)  # offset and scale
-    return Scaling("minmax", clients, inputs=part, targets=part)
+    if not by_state:
+        series = scaled.reshape(NUM_STATES, -1)  # [48, 144]
+        scaled = np.lib.stride_tricks.sliding_window_view(series, 12, axis=1)  # [48, 133, 12]
+    part = np.repeat(low[:, 0], 6, axis=1), np.repeat((high - low)[:, 0], 6, axis=1)
+    clients = STATES if by_state else ()
+    scaling = Scaling("minmax", clients, inputs=part, targets=part)
+    return scaled[..., :6], scaled[..., 6:], scaling
 
 
 def _find_file(root, source, path, download):

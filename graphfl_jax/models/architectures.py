@@ -49,15 +49,21 @@ PLAIN = (4, 7, 10, 13)  # layers
 POOLED = (2, 4)  # convolutions of the plain networks
 
 
+def _blocks(stages, width):
+    """The blocks of two convolutions: stage, channels, stride, and whether it is the last."""
+    for stage, convolutions in enumerate(stages):
+        blocks = convolutions // 2
+        for block in range(blocks):
+            stride = 2 if stage and not block else 1
+            yield stage, width * 2**stage, stride, block == blocks - 1
+
+
 def _residual(stages, skipped):
     def draw(layers, width, last):
-        for stage, convolutions in enumerate(stages):
-            features = width * 2**stage
-            for block in range(convolutions // 2):
-                stride = 2 if stage and not block else 1
-                first = layers.convolution(features, last, stride=stride)
-                shortcuts = (last,) if stage in skipped else ()
-                last = layers.convolution(features, *shortcuts, first)
+        for stage, features, stride, _ in _blocks(stages, width):
+            first = layers.convolution(features, last, stride=stride)
+            shortcuts = (last,) if stage in skipped else ()
+            last = layers.convolution(features, *shortcuts, first)
         return last
 
     return draw
@@ -66,14 +72,11 @@ def _residual(stages, skipped):
 def _hybrid(concatenated):
     def draw(layers, width, last):
         stages, _ = STAGES[0]
-        for stage, convolutions in enumerate(stages):
-            features, blocks = width * 2**stage, convolutions // 2
-            for block in range(blocks):
-                stride = 2 if stage and not block else 1
-                first = layers.convolution(features, last, stride=stride)
-                second = layers.convolution(features, first)
-                joins = stage in concatenated and block == blocks - 1
-                last = layers.join("concat" if joins else "add", last, second)
+        for stage, features, stride, ends_stage in _blocks(stages, width):
+            first = layers.convolution(features, last, stride=stride)
+            second = layers.convolution(features, first)
+            join = "concat" if stage in concatenated and ends_stage else "add"
+            last = layers.join(join, last, second)
         return last
 
     return draw

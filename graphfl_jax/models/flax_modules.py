@@ -52,7 +52,7 @@ def client_model(
     Raises:
       ValueError: a module is no Flax module, has more than parameters, or cannot be applied.
     """
-    whole = _pure("body", body, inputs)
+    whole = _pure_functions("body", body, inputs)
     if head is not None and len(whole.outputs) != 1:
         raise ValueError(
             f"body={_name(body)} gives features of shape {whole.outputs}; flatten them in the "
@@ -60,7 +60,7 @@ def client_model(
         )
     last = Pure(lambda key: {}, lambda params, features: features, whole.outputs)
     if head is not None:
-        last = _pure("head", head, whole.outputs)
+        last = _pure_functions("head", head, whole.outputs)
 
     def init(key):
         key_body, key_head = jax.random.split(key)
@@ -81,7 +81,7 @@ def client_model(
     )
 
 
-def _pure(part, module, inputs):
+def _pure_functions(part, module, inputs):
     """A module, checked, as pure functions.
 
     Args:
@@ -91,21 +91,21 @@ def _pure(part, module, inputs):
     """
     name, examples = _name(module), jnp.zeros((1, *inputs))
     if isinstance(module, nn.Module):
-        make = functools.partial(_linen, part, module, examples)
+        make = functools.partial(_from_linen, part, module, examples)
     elif isinstance(module, nnx.Module):
         _warn_of_weights(part, name)
-        make = functools.partial(_nnx, part, lambda rngs: module)
+        make = functools.partial(_from_nnx, part, lambda rngs: module)
     elif callable(module):
-        make = functools.partial(_nnx, part, module)
+        make = functools.partial(_from_nnx, part, module)
     else:
-        raise _not_a_module(part, module)
+        raise _no_module_error(part, module)
     try:
         init, apply = make()
         outputs = jax.eval_shape(lambda key: apply(init(key), examples), jax.random.key(0))
         if not isinstance(outputs, jax.ShapeDtypeStruct):
             kind = type(outputs).__name__
-            raise _Refused(f"{part}={name} returns a {kind}; return one array")
-    except _Refused as error:
+            raise _RefusedError(f"{part}={name} returns a {kind}; return one array")
+    except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # whatever the user's module raises
         why = " ".join(str(error).split())
@@ -126,7 +126,7 @@ def _warn_of_weights(part, name):
     )
 
 
-class _Refused(ValueError):
+class _RefusedError(ValueError):
     """A module is refused for what it is; its own code raised no error."""
 
 
@@ -135,26 +135,26 @@ def _name(module):
     return getattr(module, "__name__", type(module).__name__)
 
 
-def _not_a_module(part, value):
-    return _Refused(
+def _no_module_error(part, value):
+    return _RefusedError(
         f"{part}={_name(value)} is no Flax module; give a Linen module, or a function that "
         f"makes an NNX module, such as lambda rngs: Net(rngs=rngs)"
     )
 
 
-def _stateful(part, name, what):
-    return _Refused(
+def _state_error(part, name, what):
+    return _RefusedError(
         f"{part}={name} has {what} beside its parameters, which clients cannot keep; remove "
         f"it, for example by LayerNorm in place of BatchNorm, and no dropout"
     )
 
 
-def _linen(part, module, examples):
+def _from_linen(part, module, examples):
     """`init` and `apply` of a Linen module that has parameters only."""
     variables = jax.eval_shape(module.init, jax.random.key(0), examples)
     collections = sorted(variables.keys() - {"params"})
     if collections:
-        raise _stateful(part, _name(module), f"the collection {', '.join(collections)}")
+        raise _state_error(part, _name(module), f"the collection {', '.join(collections)}")
 
     def init(key):
         return module.init(key, examples).get("params", {})
@@ -165,23 +165,23 @@ def _linen(part, module, examples):
     try:
         jax.eval_shape(apply, variables.get("params", {}), examples)
     except InvalidRngError:
-        raise _stateful(part, _name(module), "random draws") from None
+        raise _state_error(part, _name(module), "random draws") from None
     return init, apply
 
 
-def _nnx(part, make):
+def _from_nnx(part, make):
     """`init` and `apply` of an NNX module that has parameters only."""
 
     def split(key):
         module = make(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
-            raise _not_a_module(part, module)
+            raise _no_module_error(part, module)
         return nnx.split(module, nnx.Param, ...)
 
     like, state = jax.eval_shape(lambda key: split(key)[1:], jax.random.key(0))
     names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(state)]
     if names:
-        raise _stateful(part, _name(make), f"the state {', '.join(names)}")
+        raise _state_error(part, _name(make), f"the state {', '.join(names)}")
     paths = [path for path, _ in nnx.to_flat_state(like)]
 
     def init(key):

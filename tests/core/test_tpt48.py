@@ -186,7 +186,7 @@ def test_every_state_has_its_number_of_neighbours():
     number |= dict(IA=6, KS=4, KY=7, LA=3, ME=1, MD=4, MA=5, MI=3, MN=4, MS=4, MO=8, MT=4)
     number |= dict(NE=6, NV=5, NH=3, NJ=3, NM=4, NY=5, NC=4, ND=3, OH=5, OK=6, OR=4, PA=6)
     number |= dict(RI=2, SC=2, SD=6, TN=8, TX=4, UT=5, VT=3, VA=5, WA=2, WV=5, WI=4, WY=6)
-    postal = [abbreviation for _, abbreviation, *_ in us_states.STATES]
+    postal = [state.postal for state in us_states.STATES]
     degrees = np.bincount(np.ravel(us_states.BORDERS), minlength=48)
     assert dict(zip(postal, degrees.tolist(), strict=True)) == number
     pairs = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
@@ -196,7 +196,7 @@ def test_every_state_has_its_number_of_neighbours():
 
 
 def test_borders_are_equal_to_the_published_ones(data_root):
-    postal = [abbreviation for _, abbreviation, *_ in us_states.STATES]
+    postal = [state.postal for state in us_states.STATES]
     ours = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
     pairs = (data_root / "tpt48" / "usa_map.txt").read_text().split("\n")
     assert ours == {frozenset(pair.split()) for pair in pairs if pair and "DC" not in pair}
@@ -218,7 +218,7 @@ def test_official_table_has_the_known_statistics(data_root):
 def test_simulated_climate_is_realistic():
     table = tpt48.simulate(0)
     assert table.shape == (48, 125, 12)
-    latitude = [latitude for _, _, latitude, _ in us_states.STATES]
+    latitude = [state.latitude for state in us_states.STATES]
     assert np.corrcoef(latitude, table.mean((1, 2)))[0, 1] < -0.95
     assert (table.mean((0, 1)).argmax(), table.mean((0, 1)).argmin()) == (6, 0)  # July, January
     correlation = np.corrcoef((table - table.mean(1, keepdims=True)).reshape(48, -1))
