@@ -39,13 +39,14 @@ def reference() -> str:
 
 def _table(entries, *, every):
     """Lines of a table; `every`: of fields that every configuration has."""
-    heads = ["field", *["read with"] * (not every), "type", "default", "values", "meaning"]
-    yield _line(heads)
-    yield _line(["---"] * len(heads))
+    heads = ["field", "read with", "type", "default", "values", "meaning"]
+    rows = [heads, ["---"] * len(heads)]
     for name, readers, field in entries:
         default, setting = default_text(field), field.setting
-        cells = [setting.kind, default and f"`{default}`", setting.values, setting.meaning]
-        yield _line([f"`{name}`", *[readers_text(readers)] * (not every), *cells])
+        texts = [setting.kind, default and f"`{default}`", setting.values, setting.meaning]
+        rows.append([f"`{name}`", readers_text(readers), *texts])
+    for first, reader, *cells in rows:
+        yield _line([first, *cells] if every else [first, reader, *cells])
 
 
 def _line(cells):

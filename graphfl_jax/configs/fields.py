@@ -31,90 +31,64 @@ from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
 # and data.pooled_test
 SPLITS = ("val", "test", "triggered", "balanced", "pooled")
 EVERY = "every configuration"
-BASE = {
-    name: Field(setting, default, EVERY)
-    for name, setting, default in (
-        ("seed", Integer("Seed of splits, weights and draws.", low=0, high=2**32 - 1), 0),
-        ("rounds", Integer("Rounds of the run."), 800),
-        (
-            "init_from",
-            Text(
-                "Folder of a run of the same method, model and data, from whose server's state "
-                "this run starts; empty: it starts anew."
-            ),
-            "",
+_BASE = {
+    "seed": (Integer("Seed of splits, weights and draws.", low=0, high=2**32 - 1), 0),
+    "rounds": (Integer("Rounds of the run."), 800),
+    "init_from": (
+        Text(
+            "Folder of a run of the same method, model and data, from whose server's state "
+            "this run starts; empty: it starts anew."
         ),
-        ("eval_every", Integer("Rounds between two evaluations."), 20),
-        (
-            "checkpoint_every",
-            Integer("Rounds between two checkpoints; saved at evaluations."),
-            100,
+        "",
+    ),
+    "eval_every": (Integer("Rounds between two evaluations."), 20),
+    "checkpoint_every": (Integer("Rounds between two checkpoints; saved at evaluations."), 100),
+    "cohort_size": (Integer("Clients in a round."), 5),
+    "batch_size": (Integer("Examples in a local step, drawn with replacement."), 64),
+    "local_steps": (Integer("Gradient steps K_c of a client in a round."), 50),
+    "eval_batch_size": (Integer("Examples scored at once, per client; limits memory."), 512),
+    "clients_per_eval": (
+        Integer("Clients evaluated at once; limits memory; 0 is all.", low=0),
+        0,
+    ),
+    "client_chunk": (
+        Integer(
+            "Clients that a device trains at once; limits memory; 0: the number that was "
+            "fastest for the client model in measurements.",
+            low=0,
         ),
-        ("cohort_size", Integer("Clients in a round."), 5),
-        ("batch_size", Integer("Examples in a local step, drawn with replacement."), 64),
-        ("local_steps", Integer("Gradient steps K_c of a client in a round."), 50),
-        (
-            "eval_batch_size",
-            Integer("Examples scored at once, per client; limits memory."),
-            512,
-        ),
-        (
-            "clients_per_eval",
-            Integer("Clients evaluated at once; limits memory; 0 is all.", low=0),
-            0,
-        ),
-        (
-            "client_chunk",
-            Integer(
-                "Clients that a device trains at once; limits memory; 0: the number that was "
-                "fastest for the client model in measurements.",
-                low=0,
-            ),
-            0,
-        ),
-        (
-            "eval.points",
-            Items("Points of the evaluations before the last round; empty is all.", POINTS),
-            (),
-        ),
-        (
-            "eval.splits",
-            Items("Splits of the evaluations before the last round; empty is all.", SPLITS),
-            (),
-        ),
-        (
-            "metrics",
-            Items("Further test metrics; sweeps rank by the task's own.", METRICS),
-            (),
-        ),
-        ("data.name", Choice("Data set.", DATASETS), "tpt48"),
-        (
-            "data.root",
-            Text("Folder of data files; empty: $GRAPHFL_DATA or the user's cache."),
-            "",
-        ),
-        (
-            "data.graph",
-            Choice("Relations: the data set's own, or k nearest clients.", GRAPHS),
-            "own",
-        ),
-        ("model.name", Choice("Client model.", MODELS), "mlp"),
-        (
-            "precision",
-            Choice("Precision of the objective of local training.", PRECISIONS),
-            "float32",
-        ),
-        ("algorithm.name", Choice("Method.", ALGORITHMS), "panacea"),
-        ("tuning.part", Choice("Part of the predictor that is fine-tuned.", ("", *PARTS)), ""),
-        (
-            "new_clients.fraction",
-            Real("Share of the clients that join only after training.", high=1.0),
-            0.0,
-        ),
-        ("attack.name", Choice("Attack of malicious clients.", ("", *ATTACKS)), ""),
-        ("defence.name", Choice("Defence of the server.", ("", *DEFENCES)), ""),
-    )
+        0,
+    ),
+    "eval.points": (
+        Items("Points of the evaluations before the last round; empty is all.", POINTS),
+        (),
+    ),
+    "eval.splits": (
+        Items("Splits of the evaluations before the last round; empty is all.", SPLITS),
+        (),
+    ),
+    "metrics": (Items("Further test metrics; sweeps rank by the task's own.", METRICS), ()),
+    "data.name": (Choice("Data set.", DATASETS), "tpt48"),
+    "data.root": (Text("Folder of data files; empty: $GRAPHFL_DATA or the user's cache."), ""),
+    "data.graph": (
+        Choice("Relations: the data set's own, or k nearest clients.", GRAPHS),
+        "own",
+    ),
+    "model.name": (Choice("Client model.", MODELS), "mlp"),
+    "precision": (
+        Choice("Precision of the objective of local training.", PRECISIONS),
+        "float32",
+    ),
+    "algorithm.name": (Choice("Method.", ALGORITHMS), "panacea"),
+    "tuning.part": (Choice("Part of the predictor that is fine-tuned.", ("", *PARTS)), ""),
+    "new_clients.fraction": (
+        Real("Share of the clients that join only after training.", high=1.0),
+        0.0,
+    ),
+    "attack.name": (Choice("Attack of malicious clients.", ("", *ATTACKS)), ""),
+    "defence.name": (Choice("Defence of the server.", ("", *DEFENCES)), ""),
 }
+BASE = {name: Field(setting, default, EVERY) for name, (setting, default) in _BASE.items()}
 OF_NEW_CLIENTS = (
     "Architectures, assigned to the new clients in turn; empty: those of model.architectures, "
     "without which this field does not exist."
