@@ -1,6 +1,6 @@
 """Local training of one client: batches and gradient steps."""
 
-from typing import Annotated, Protocol
+from typing import Annotated, Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -32,6 +32,13 @@ class Trainer(Protocol):
         """The trained parameters, and {"loss": mean over the steps}."""
 
 
+class Step(Protocol):
+    """One local step of a client."""
+
+    def __call__(self, carry: Any, batch: Examples, key: Array) -> tuple[Any, Array]:
+        """What the next step gets, and the loss, a float32 scalar."""
+
+
 def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     """Uniform draws with replacement from [0, count): int32 of `shape`.
 
@@ -49,35 +56,68 @@ def step_key(key: Array, step: Array) -> Array:
     return jax.random.fold_in(jax.random.fold_in(key, _OBJECTIVE), step)
 
 
+def train_steps(
+    step: Step,
+    start: Any,
+    examples: Examples | Windows,
+    key: Array,
+    *,
+    steps: int,
+    batch_size: int | None,
+) -> tuple[Any, Metrics]:
+    """Takes a fixed number of steps, each on a batch.
+
+    Args:
+      step: of the client.
+      start: what the first step gets, such as (parameters, state of an optimiser).
+      examples: of the client.
+      key: of the client.
+      steps: K_c.
+      batch_size: examples in a step, drawn uniformly with replacement, independently in every
+        step. None takes all the client's examples in every step.
+
+    Returns:
+      What the last step returns, and {"loss": mean over the steps}.
+    """
+
+    def numbered(carry, step_input):
+        number, indices = step_input
+        batch = everything if batch_size is None else examples.rows(indices)
+        return step(carry, batch, step_key(key, number))
+
+    if batch_size is None:
+        everything = examples.rows(jnp.arange(examples.size))
+        everything = everything._replace(count=examples.count)
+    indices = draw_indices(key, (steps, batch_size or 0), examples.count)
+    end, losses = jax.lax.scan(numbered, start, (jnp.arange(steps), indices))
+    return end, {"loss": jnp.mean(losses)}
+
+
 def sgd_trainer(
     optimizer: optax.GradientTransformation, *, steps: int, batch_size: int | None
 ) -> Trainer:
     """Builds a trainer that takes a fixed number of gradient steps.
 
     Args:
-      optimizer: its state starts anew in every call.
-      steps: gradient steps, K_c.
-      batch_size: examples in a step, drawn uniformly with replacement, independently in every
-        step. None takes all the client's examples in every step.
+      optimizer: its state starts anew in every call. Parts of the parameters have rates of
+        their own by `parts.optimizer_of_parts`.
+      steps: as of `train_steps`.
+      batch_size: as of `train_steps`.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 
     def train(objective, params, examples, key):
-        def step(carry, step_input):
+        def step(carry, batch, key):
             params, opt_state = carry
-            number, indices = step_input
-            batch = everything if batch_size is None else examples.rows(indices)
-            loss, gradient = jax.value_and_grad(objective)(params, batch, step_key(key, number))
+            loss, gradient = jax.value_and_grad(objective)(params, batch, key)
             updates, opt_state = optimizer.update(gradient, opt_state, params, value=loss)
             return (optax.apply_updates(params, updates), opt_state), loss
 
-        if batch_size is None:
-            everything = examples.rows(jnp.arange(examples.size))
-            everything = everything._replace(count=examples.count)
-        indices = draw_indices(key, (steps, batch_size or 0), examples.count)
         start = (params, optimizer.init(params))
-        (params, _), losses = jax.lax.scan(step, start, (jnp.arange(steps), indices))
-        return params, {"loss": jnp.mean(losses)}
+        (params, _), metrics = train_steps(
+            step, start, examples, key, steps=steps, batch_size=batch_size
+        )
+        return params, metrics
 
     return train
 

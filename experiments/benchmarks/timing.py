@@ -22,6 +22,7 @@ from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
     Session,
+    batch_program,
     inputs_of,
     program_of,
 )

@@ -18,13 +18,14 @@ Departures: batches are drawn with replacement, and "hf" is exact where the pape
 difference. beta is ``hparams.client_lr``, alpha ``hparams.perfedavg_alpha``.
 """
 
+import dataclasses
 from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from graphfl_jax import tree
-from graphfl_jax.algorithms.fedavg import averaging_server
+from graphfl_jax.algorithms.fedavg import averaging_server, of_all_architectures
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
 from graphfl_jax.settings import Choice, Real
 from graphfl_jax.trainers import draw_indices, step_key
@@ -86,7 +87,8 @@ def perfedavg(
         w, losses = jax.lax.scan(meta_step, w, (jnp.arange(local_steps), indices))
         return memory, w, {"loss": jnp.mean(losses)}
 
-    def aggregate(w, cohort, uploads, key):
+    def aggregate(w, cohorts, uploads, key):
+        cohort, uploads = of_all_architectures(cohorts, uploads)
         return tree.mean(uploads, jnp.ones_like(cohort.weights))
 
     def personalize(w, memory, data, key):
@@ -95,6 +97,5 @@ def perfedavg(
         return Predictor(step_along(w, gradient, perfedavg_alpha))
 
     client = Client(model, local, personalize=personalize)
-    return Algorithm(averaging_server(model), (client,), averages=True).replacing(
-        aggregate=aggregate
-    )
+    server = dataclasses.replace(averaging_server(model), aggregate=aggregate)
+    return Algorithm(server, (client,), averages=True)

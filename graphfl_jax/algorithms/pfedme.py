@@ -15,6 +15,7 @@ also applies a weight decay of 1e-3 to theta and scores w_i instead of theta_i; 
 here. eta is ``hparams.client_lr``.
 """
 
+import dataclasses
 from typing import Annotated
 
 import jax
@@ -24,7 +25,7 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
 from graphfl_jax.settings import Integer, Real
-from graphfl_jax.trainers import draw_indices, step_key
+from graphfl_jax.trainers import step_key, train_steps
 
 
 def pfedme(
@@ -52,10 +53,8 @@ def pfedme(
     """
 
     def local(w, personal, data, key):
-        def one_batch(carry, step_input):
+        def step(carry, batch, key_batch):
             w_i, theta = carry
-            number, indices = step_input
-            batch, key_batch = data.train.rows(indices), step_key(key, number)
 
             def proximal(theta, key):
                 pull = 0.5 * pfedme_lambda * tree.sq_dist(theta, w_i)
@@ -70,13 +69,13 @@ def pfedme(
             w_i = jax.tree.map(lambda a, t: a - rate * (a - t), w_i, theta)
             return (w_i, theta), model.objective(theta, batch, key_batch)
 
-        indices = draw_indices(key, (local_steps, batch_size), data.train.count)
-        batches = (jnp.arange(local_steps), indices)
-        (w_i, theta), losses = jax.lax.scan(one_batch, (w, w), batches)
-        return theta, w_i, {"loss": jnp.mean(losses)}
+        (w_i, theta), metrics = train_steps(
+            step, (w, w), data.train, key, steps=local_steps, batch_size=batch_size
+        )
+        return theta, w_i, metrics
 
-    def aggregate(w, cohort, uploads, key):
-        mean = tree.mean(uploads, cohort.weights)
+    def aggregate(w, cohorts, uploads, key):
+        mean = averaging.aggregate(w, cohorts, uploads, key)
         return jax.tree.map(lambda a, m: (1.0 - pfedme_beta) * a + pfedme_beta * m, w, mean)
 
     client = Client(
@@ -85,6 +84,6 @@ def pfedme(
         enroll=lambda w, key: w,
         personalize=lambda w, theta, data, key: Predictor(theta),
     )
-    return Algorithm(averaging_server(model), (client,), averages=True).replacing(
-        aggregate=aggregate
-    )
+    averaging = averaging_server(model)
+    server = dataclasses.replace(averaging, aggregate=aggregate)
+    return Algorithm(server, (client,), averages=True)

@@ -15,7 +15,7 @@ COMMANDS = PACKAGE / "commands"
 LAYERS = [
     {"architecture", "examples", "declarations", "version"},
     {"core", "settings"},
-    {"tree", "memory", "devices", "metrics", "optimizers"},
+    {"tree", "parts", "memory", "devices", "metrics", "optimizers"},
     {"trainers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},
