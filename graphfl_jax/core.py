@@ -444,6 +444,10 @@ class Algorithm:
         split = self.needs.held_out
         return ClientData(data.train, data.evals[split] if split else None)
 
+    def data_of_first_client(self, data: FederatedData) -> ClientData:
+        """What client 0 may see of its data."""
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), self.client_data(data))
+
     def first_exchange(self, key: Array, data: FederatedData, groups: int) -> "Exchange":
         """What the server and client 0 of the first architectures hold before they train.
 
@@ -453,7 +457,7 @@ class Algorithm:
           groups: number of architectures. The last clients are of those that none trains with.
         """
         server = self.server.init(key, data.graph)
-        rows = jax.tree.map(lambda leaf: leaf[0], self.client_data(data))
+        rows = self.data_of_first_client(data)
         messages, memories, uploads = [], [], []
         for group, client in enumerate(self.clients[:groups]):
             messages.append(self.server.download(server, group, jnp.int32(0)))

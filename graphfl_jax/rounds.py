@@ -297,11 +297,16 @@ def message_bytes(
     shapes = jax.eval_shape(
         one_client, state.server, state.clients[group], algorithm.client_data(data)
     )
-    messages = 1
-    if algorithm.server.messages is not None:
-        messages = float(jnp.mean(algorithm.server.messages(data.graph).astype(jnp.float32)))
+    messages = messages_per_client(algorithm, data)
     down, up = (
         sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part)) * messages
         for part in shapes
     )
     return down, up
+
+
+def messages_per_client(algorithm: Algorithm, data) -> float:
+    """Messages that a client receives, and sends, in its round, as a mean over clients."""
+    if algorithm.server.messages is None:
+        return 1
+    return float(jnp.mean(algorithm.server.messages(data.graph).astype(jnp.float32)))

@@ -221,7 +221,7 @@ def check_defence(
 
 def _fitting(algorithm, data):
     """The names of the defences that a method can have."""
-    rows = jax.tree.map(lambda leaf: leaf[0], algorithm.client_data(data))
+    rows = algorithm.data_of_first_client(data)
 
     def uploads(messages, memories):
         return [
