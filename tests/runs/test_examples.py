@@ -6,8 +6,9 @@ import re
 
 import pytest
 
-from tests.commands import ENVIRONMENT, ROOT
+from tests.commands import ENVIRONMENT, ROOT, scripted
 
+ROUND = ROOT / "examples/round_by_hand.py"
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -100,3 +101,12 @@ def test_a_notebook_executes(path, tmp_path):
     )
     client.execute(env=own | {"IPYTHONDIR": str(tmp_path / ".ipython")})  # raises on errors
     assert kinds_of(notebook) == kinds_of(json.loads(path.read_text()))
+
+
+def test_the_round_by_hand_is_short_and_learns(tmp_path):
+    """G is that of a shared model of two kinds of clients, and L that of a client's own."""
+    assert len(ROUND.read_text().splitlines()) <= 60
+    status, printed, errors = scripted(ROUND.read_text(), cwd=tmp_path)
+    assert (status, errors) == (0, "")
+    scores = {line[0]: [*map(float, line[3:-1].split())] for line in printed.splitlines()}
+    assert max(scores["G"]) < 0.7 < 0.9 < min(scores["L"]), printed
