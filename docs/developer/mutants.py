@@ -19,6 +19,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 MUTANTS = 160
 # Others mostly replace an operator by one that its operands do not have.
@@ -101,7 +102,9 @@ def test():
     (path,) = found.stdout.split()
     first, others = TESTS[re.search(r"(\w+)\.py$", path)[1]]
     for names in (first, [name for name in dict.fromkeys(others) if name not in first]):
-        files = [f"tests/test_{name}.py" for name in names]
+        files = [
+            str(file) for name in names for file in Path("tests").glob(f"*/test_{name}.py")
+        ]
         if status := subprocess.run([sys.executable, "-m", "pytest", "-x", *files]).returncode:
             sys.exit(status)
 

@@ -314,7 +314,7 @@ def verify(
                 f"its loss is {loss:.7g} and not {expected.loss:.7g}, and its server differs "
                 f"by {found['server']:.1e} of the change since the start, where rounding "
                 f"explains {LOSS_TOLERANCE:.0e} of the loss and {tolerance:.0e} of the "
-                f"change; lower the learning rates, or correct graphfl_jax/commands/benchmarks"
+                f"change; lower the learning rates, or correct experiments/benchmarks"
             )
         largest = {name: max(largest[name], found[name]) for name in largest}
         if images:

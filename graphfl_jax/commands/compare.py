@@ -1,35 +1,67 @@
-"""Compares finished runs: what differs in their settings, scores over seeds, and paired tests.
+"""Compares runs: what differs in their settings, scores over seeds, and paired tests.
 
     graphfl compare runs/*
     graphfl compare runs/panacea-* runs/fedavg-* --to=compare.md
+    graphfl compare my.py other.py --methods=panacea,fedavg --seeds=3 --out=runs/mine
 
 Runs that differ only in their seed are one setting. For each setting, the mean test score after
 the last round and its 95 % interval over seeds are shown at G, L and P. Two settings with the
 same seeds on the same split of the same data are compared by Wilcoxon's signed-rank test over
 clients. Settings with other data are not compared, and the output names them.
 
+A word that ends in .py is a configuration file. Each of --methods is run on it with each of
+--seeds; without --methods, the method that the file chooses is. A run has a folder in --out,
+such as my-panacea-seed0, without checkpoints and models. With --resume, runs that have results
+there are not repeated. If the code or the file has changed since, --accept_changes is needed.
+
 With --to, the comparison is also written: all of it as .json or .md, the scores alone as .csv.
 """
 
 import csv
 import io
+import itertools
 from pathlib import Path
 
 from absl import flags
 from rich.console import Console
 
-from graphfl_jax.commands.common.command_line import FLAGS, launch
+from graphfl_jax.commands.common.accept_changes import changes_accepted
+from graphfl_jax.commands.common.command_line import (
+    FLAGS,
+    compiled_folder,
+    fresh_folder,
+    launch,
+    progress_bar,
+    refuse_unread,
+)
 from graphfl_jax.commands.common.comparison import comparison, data_texts
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
+from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.new_files import check_new_file
+from graphfl_jax.commands.common.planned_runs import PlannedRuns, plan_runs, play_runs
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 FORMATS = (".json", ".csv", ".md")
 
-flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
+flags.DEFINE_multi_string(
+    "folders", [], "Folders of runs, and configuration files; the words without a flag."
+)
 flags.DEFINE_string("to", None, "File to write, .json, .csv or .md; it must not exist.")
+flags.DEFINE_list(
+    "methods", [], "Methods that are run on each configuration file; empty is that of the file."
+)
+flags.DEFINE_integer(
+    "seeds",
+    1,
+    "Runs of each method on each file, with seeds from that of the file on.",
+    lower_bound=1,
+)
+flags.DEFINE_string(
+    "out", None, "Folder of the runs' folders; by default a new one under runs/."
+)
+flags.DEFINE_bool("resume", False, "Do not repeat the runs in --out that have results.")
 
 
 def main() -> int:
@@ -38,86 +70,172 @@ def main() -> int:
         if to.suffix not in FORMATS:
             raise ValueError(f"to={to} has no known format; let it end with .json, .csv or .md")
         check_new_file("to", to)
-    paths = list(dict.fromkeys(map(Path, FLAGS.folders)))
-    reasons = {path: why_no_run(path) for path in paths}
-    usable = [path for path, why in reasons.items() if not why]
+    if not names_files():
+        names = ("methods", "seeds", "out", "resume", "accept_changes")
+        refuse_unread(*names, where="without a configuration file")
+    folders = [Path(word) for word in FLAGS.folders if not is_file(word)]
+    plans = plans_of_flags()
+    planned = [path for plan in plans for path in plan.folders.values()]
+    reasons = {path: why_no_run(path) for path in folders if path not in planned}
+    usable = [path for path, why in reasons.items() if not why] + planned
     if len(usable) < 2:
-        others = "".join(f", {path} {why}" for path, why in reasons.items() if why)
+        unusable = "".join(f", {path} {why}" for path, why in reasons.items() if why)
+        kind = "runs" if plans else "finished runs"
         raise ValueError(
-            f"folders={','.join(map(str, paths))} has {len(usable)} finished runs{others}; "
-            f"name two or more, such as runs/a runs/b"
+            f"folders={','.join(dict.fromkeys(FLAGS.folders))} has {len(usable)} {kind}"
+            f"{unusable}; name two or more, such as runs/a runs/b"
         )
-    found = comparison([read_run(path) for path in usable])
+    if plans:
+        make_runs(plans)
+    content = comparison([read_run(path) for path in usable])
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
-    notes += [
-        f"not paired: {one['first']} and {one['second']}, since {one['why']}"
-        for one in found["unpaired"]
-    ]
-    notes += [
-        f"the data of {one['name']} differ between seeds: the seed decides them, or a file has "
-        f"changed"
-        for one in found["settings"]
-        if len({*one["data_sha256"]}) > 1
-    ]
+    notes += notes_of(content)
     console = Console()
-    for title, caption, rows in tables(found):
+    for title, caption, rows in tables(content):
         left = ("field", "setting", "first", "second", "metric")
         console.print(narrow(title, rows, left=left, caption=caption))
     for note in notes:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
     if to is not None:
-        write(to, found, notes)
+        write(to, content, notes)
         console.print(str(to), highlight=False, markup=False, soft_wrap=True)
     return 0
 
 
-def tables(found: dict) -> list[TextTable]:
-    """The tables of a comparison."""
-    settings, result = found["settings"], []
-    if found["fields"]:
-        heads = ["field", *(one["name"] for one in settings)]
-        rows = [
-            [name, *(value_text(one, name) for one in settings)] for name in found["fields"]
-        ]
-        caption = "- where a setting does not read the field"
-        result.append(TextTable("fields that differ", caption, [heads, *rows]))
+def is_file(word: str) -> bool:
+    """Whether a word is a configuration file, and not the folder of a run."""
+    return word.endswith(".py") and not Path(word).is_dir()
+
+
+def names_files() -> bool:
+    """Whether a configuration file is compared."""
+    return any(map(is_file, FLAGS.folders))
+
+
+def plans_of_flags() -> list[PlannedRuns]:
+    """The runs on the configuration files.
+
+    Raises:
+      ValueError: a file or a flag does not fit.
+    """
+    files = list(dict.fromkeys(filter(is_file, FLAGS.folders)))
+    if not files:
+        return []
+    changes_accepted()
+    if FLAGS.resume and not FLAGS.out:
+        raise ValueError("resume=True needs the folder of the runs; add --out=DIR")
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder("compare")
+    plans = plan_runs("folders", files, FLAGS.methods, FLAGS.seeds, out)
+    if FLAGS.resume and not any(plan.begun for plan in plans):
+        raise ValueError(
+            f"out={out} holds no run to resume; leave --resume out, or correct --out"
+        )
+    return plans
+
+
+def make_runs(plans: list[PlannedRuns]) -> None:
+    """Makes the runs that have no results, and shows the progress."""
+    first = next(iter(plans[0].folders.values()))
+    resumable("--resume", f"--out={first.parent}", marker=first / "config.json")
+    with progress_bar() as bar:
+        total = sum(plan.config.rounds * len(plan.folders) for plan in plans)
+        task = bar.add_task("", total=total)
+
+        def report(plan, runs):
+            bar.update(task, description=plan.name, advance=plan.config.rounds * runs)
+
+        play_runs(
+            plans,
+            resume=FLAGS.resume,
+            accept_changes=changes_accepted(),
+            keep_in=compiled_folder(),
+            report=report,
+        )
+
+
+def notes_of(content: dict) -> list[str]:
+    """What a comparison leaves out, and what its scores hide."""
+    notes = [
+        f"not paired: {pair['first']} and {pair['second']}, since {pair['why']}"
+        for pair in content["unpaired"]
+    ]
+    notes += [
+        f"the data of {setting['name']} differ between seeds: the seed decides them, or a file "
+        f"has changed"
+        for setting in content["settings"]
+        if len({*setting["data_sha256"]}) > 1
+    ]
+    return notes
+
+
+def tables(content: dict) -> list[TextTable]:
+    """The tables of a comparison, without empty ones."""
+    parts = (field_table, score_table, metric_table, pair_table)
+    return [table for part in parts if len((table := part(content)).rows) > 1]
+
+
+def field_table(content: dict) -> TextTable:
+    """The fields that differ, with their value in each setting."""
+    settings = content["settings"]
+    heads = ["field", *(setting["name"] for setting in settings)]
+    rows = [
+        [name, *(value_text(setting, name) for setting in settings)]
+        for name in content["fields"]
+    ]
+    caption = "- where a setting does not read the field"
+    return TextTable("fields that differ", caption, [heads, *rows])
+
+
+def score_table(content: dict) -> TextTable:
+    """The test scores of each setting."""
+    settings = content["settings"]
     rows = [["setting", "data", "metric", "seeds", *POINTS]]
-    for one, data in zip(settings, data_texts(settings), strict=True):
-        cells = [f"{one['diverged']} diverged"] * len(POINTS)
-        if one["scores"] is not None:
-            cells = [mean_text(one["scores"][point]) for point in POINTS]
-        rows.append([one["name"], data, one["metric"], str(len(one["seeds"])), *cells])
-    better = {"higher" if one["higher_is_better"] else "lower" for one in settings}
+    for setting, data in zip(settings, data_texts(settings), strict=True):
+        cells = [f"{setting['diverged']} diverged"] * len(POINTS)
+        if setting["scores"] is not None:
+            cells = [mean_text(setting["scores"][point]) for point in POINTS]
+        seeds = str(len(setting["seeds"]))
+        rows.append([setting["name"], data, setting["metric"], seeds, *cells])
+    better = {"higher" if setting["higher_is_better"] else "lower" for setting in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""
     caption = f"{direction}mean ± 95 % interval over seeds"
-    result.append(TextTable("test scores after the last round", caption, rows))
+    return TextTable("test scores after the last round", caption, rows)
+
+
+def metric_table(content: dict) -> TextTable:
+    """The further metrics of each setting."""
     rows = [
-        [one["name"], name, *(mean_text(own[point]) for point in POINTS)]
-        for one in settings
-        for name, own in one["metrics"].items()
+        [setting["name"], name, *(mean_text(scores[point]) for point in POINTS)]
+        for setting in content["settings"]
+        for name, scores in setting["metrics"].items()
     ]
-    if rows:
-        title, heads = "further metrics after the last round", ["setting", "metric", *POINTS]
-        caption = "clients for which a metric is defined; mean ± 95 % interval over seeds"
-        result.append(TextTable(title, caption, [heads, *rows]))
-    if found["pairs"]:
-        rows = [
-            ["first", "second", "seeds", "clients", "difference", "better", "p", "p (Holm)"]
-        ]
-        for pair in found["pairs"]:
-            at = pair["points"]["P"]
-            numbers = [f"{at[name]:.3g}" for name in ("p", "p_holm")]
-            rows.append(
-                [pair["first"], pair["second"]]
-                + [str(len(pair["seeds"])), str(pair["clients"])]
-                + [f"{at['difference']:+.4g}", str(at["better"]), *numbers]
-            )
-        caption = (
-            "second - first at P, means over clients; clients for which the second is better; "
-            "Wilcoxon's signed-rank test over clients, Holm's correction for all pairs"
+    title, heads = "further metrics after the last round", ["setting", "metric", *POINTS]
+    caption = "clients for which a metric is defined; mean ± 95 % interval over seeds"
+    return TextTable(title, caption, [heads, *rows])
+
+
+def pair_table(content: dict) -> TextTable:
+    """The paired tests over clients."""
+    rows = [["first", "second", "seeds", "clients", "difference", "better", "p", "p (Holm)"]]
+    for pair in content["pairs"]:
+        at = pair["points"]["P"]
+        rows.append(
+            [
+                pair["first"],
+                pair["second"],
+                str(len(pair["seeds"])),
+                str(pair["clients"]),
+                f"{at['difference']:+.4g}",
+                str(at["better"]),
+                f"{at['p']:.3g}",
+                f"{at['p_holm']:.3g}",
+            ]
         )
-        result.append(TextTable("paired by clients", caption, rows))
-    return result
+    caption = (
+        "second - first at P, means over clients; clients for which the second is better; "
+        "Wilcoxon's signed-rank test over clients, Holm's correction for all pairs"
+    )
+    return TextTable("paired by clients", caption, rows)
 
 
 def value_text(setting: dict, field: str) -> str:
@@ -128,45 +246,48 @@ def value_text(setting: dict, field: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def mean_text(own: dict | None) -> str:
+def mean_text(score: dict | None) -> str:
     """The mean and the half width of its interval; None is undefined."""
-    if own is None:
+    if score is None:
         return "none"
-    interval = "" if own["half_width"] is None else f"±{own['half_width']:.2g}"
-    return f"{own['mean']:.4g}{interval}"
+    interval = "" if score["half_width"] is None else f"±{score['half_width']:.2g}"
+    return f"{score['mean']:.4g}{interval}"
 
 
-def write(path: Path, found: dict, notes: list[str]) -> None:
+def write(path: Path, content: dict, notes: list[str]) -> None:
     """Writes a comparison in the format of the file's name."""
     if path.suffix == ".json":
-        write_json(path, found)
+        write_json(path, content)
     elif path.suffix == ".csv":
-        write_text(path, csv_text(found))
+        write_text(path, csv_text(content))
     else:
         parts = [
-            f"{title}: {caption}\n\n{markdown_table(r)}" for title, caption, r in tables(found)
+            f"{title}: {caption}\n\n{markdown_table(rows)}"
+            for title, caption, rows in tables(content)
         ]
         parts += ["".join(f"- {note}\n" for note in notes)] if notes else []
         write_text(path, "\n".join(parts))
 
 
-def csv_text(found: dict) -> str:
+def csv_text(content: dict) -> str:
     """The scores: a line for each setting, metric and point, with all digits."""
     text = io.StringIO()
     heads = ("name", "method", "data", "source", "extent", "metric", "seeds", "diverged")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["setting", *heads[1:], *found["fields"], "point", "mean", "half_width"])
-    for one in found["settings"]:
-        own = [one[name] for name in heads] + [one["fields"][name] for name in found["fields"]]
-        own[heads.index("seeds")] = len(one["seeds"])
-        for metric, scores in {one["metric"]: one["scores"] or {}, **one["metrics"]}.items():
-            own[heads.index("metric")] = metric
-            for point in POINTS:
-                score = scores.get(point) or {}
-                writer.writerow([*own, point, score.get("mean"), score.get("half_width")])
+    writer.writerow(["setting", *heads[1:], *content["fields"], "point", "mean", "half_width"])
+    for setting in content["settings"]:
+        cells = setting | {"seeds": len(setting["seeds"])}
+        values = [setting["fields"][name] for name in content["fields"]]
+        by_metric = {setting["metric"]: setting["scores"] or {}, **setting["metrics"]}
+        for (metric, scores), point in itertools.product(by_metric.items(), POINTS):
+            score = scores.get(point) or {}
+            named = [(cells | {"metric": metric})[name] for name in heads]
+            writer.writerow(
+                [*named, *values, point, score.get("mean"), score.get("half_width")]
+            )
     return text.getvalue()
 
 
 def start() -> None:
     """Reads the flags, and runs the command."""
-    launch(main, keep_compiled=False, configured=False)
+    launch(main, keep_compiled=names_files, configured=False)

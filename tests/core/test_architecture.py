@@ -6,11 +6,14 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from graphfl_jax import commands
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGE = REPOSITORY / "graphfl_jax"
 COMMANDS = PACKAGE / "commands"
+EXPERIMENTS = REPOSITORY / "experiments"
 # A layer imports layers above it in this list, and itself.
 LAYERS = [
     {"architecture", "examples", "declarations", "version"},
@@ -29,15 +32,22 @@ LAYERS = [
 ]
 # The program knows neither methods nor data sets.
 COMPUTATION = {
-    *("architecture", "examples", "core", "tree", "devices"),
-    *("rounds", "evaluation", "program"),
+    "architecture",
+    "examples",
+    "core",
+    "tree",
+    "devices",
+    "rounds",
+    "evaluation",
+    "program",
 }
-COMMAND_NAMES = {
-    *("run", "report", "compare", "track", "export", "predict"),
-    *("sweep", "leaderboard", "tables", "figures", "robustness", "theory", "bench", "soak"),
-    *("list", "completion"),
+# Packages of commands, with the packages of their parts.
+PARTS = {
+    COMMANDS: {"reporting", "sweeping"},
+    EXPERIMENTS: {"paper", "benchmarks", "linear_theory"},
 }
-PARTS = {"paper", "reporting", "sweeping", "benchmarks", "linear_theory"}
+# Modules of experiments that start commands of the package.
+STARTERS = {"run", "sweep"}
 LONGEST = 400  # lines
 # Packages whose imported name is another one.
 IMPORTED = {"absl-py": "absl", "orbax-checkpoint": "orbax", "pillow": "PIL"}
@@ -69,23 +79,35 @@ def test_imports_of_the_package_point_down():
             assert name not in COMPUTATION or other in COMPUTATION, f"{path} imports {other}"
 
 
-def test_imports_of_commands_point_down():
+@pytest.mark.parametrize(
+    "folder, package", [(COMMANDS, "graphfl_jax.commands"), (EXPERIMENTS, "experiments")]
+)
+def test_imports_of_commands_point_down(folder, package):
     """From the commands to their parts, and from these to what all share."""
-    for path in COMMANDS.rglob("*.py"):
-        parts = path.relative_to(COMMANDS).parts
-        others = imported(path, "graphfl_jax.commands")
-        if parts[0] == "common":
-            assert others <= {"common"}, f"{path} imports {others}"
-        elif parts[0] in PARTS:
-            allowed = {"common", parts[0]}
-            assert others <= allowed, f"{path} imports {others - allowed}"
+    for path in folder.rglob("*.py"):
+        part = path.relative_to(folder).parts[0]
+        if part == "common":
+            allowed = {"common"}
+        elif part in PARTS[folder]:
+            allowed = {"common", part}
         else:
-            assert not others & (COMMAND_NAMES - {path.stem}), f"{path} imports a command"
+            allowed = {"common"} | PARTS[folder]
+        words = imported(path, package)
+        assert words <= allowed, f"{path} imports {words - allowed}"
 
 
 def test_the_package_does_not_need_the_checkout():
     for path in PACKAGE.rglob("*.py"):
-        assert not imported(path, "experiments") and not imported(path, "configs"), path
+        names = named_packages(ast.walk(ast.parse(path.read_text())))
+        assert not names & {"experiments", "configs", "tests"}, path
+    for path in EXPERIMENTS.rglob("*.py"):
+        assert "tests" not in named_packages(ast.walk(ast.parse(path.read_text()))), path
+
+
+def test_experiments_use_commands_of_the_package_only_to_start_them():
+    for path in EXPERIMENTS.rglob("*.py"):
+        words = imported(path, "graphfl_jax.commands") & {*commands.COMMANDS}
+        assert words <= ({path.stem} & STARTERS), f"{path} imports {words}"
 
 
 def declared(lines):
@@ -94,15 +116,20 @@ def declared(lines):
     return {IMPORTED.get(name, name) for name in names}
 
 
-def foreign(nodes):
-    """The packages that imports name, without the standard library and this package."""
+def named_packages(nodes):
+    """The packages that imports name."""
     names = set()
     for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module.split(".")[0])
-    return names - sys.stdlib_module_names - {"graphfl_jax"}
+    return names
+
+
+def foreign(nodes):
+    """The packages that imports name, without the standard library and this package."""
+    return named_packages(nodes) - sys.stdlib_module_names - {"graphfl_jax"}
 
 
 def test_imported_packages_are_declared():
@@ -120,16 +147,14 @@ def test_imported_packages_are_declared():
         assert foreign(module.body) <= required | rest, f"{path} imports an extra at once"
 
 
-def test_commands_are_the_only_modules_beside_their_parts():
-    assert (
-        {path.stem for path in COMMANDS.glob("[!_]*.py")}
-        == COMMAND_NAMES
-        == set(commands.COMMANDS)
-    )
-    folders = {path.name for path in COMMANDS.iterdir() if (path / "__init__.py").exists()}
-    assert folders == PARTS | {"common"}
-    short = {path.stem for path in (REPOSITORY / "experiments").glob("[!_]*.py")}
-    assert short <= COMMAND_NAMES
+@pytest.mark.parametrize(
+    "folder, names",
+    [(COMMANDS, {*commands.COMMANDS}), (EXPERIMENTS, {*commands.OF_A_CHECKOUT} | STARTERS)],
+)
+def test_commands_are_the_only_modules_beside_their_parts(folder, names):
+    assert {path.stem for path in folder.glob("[!_]*.py")} == names
+    packages = {path.name for path in folder.iterdir() if (path / "__init__.py").exists()}
+    assert packages == PARTS[folder] | {"common"}
 
 
 def test_algorithms_use_each_other_only_by_public_names():
@@ -142,6 +167,6 @@ def test_algorithms_use_each_other_only_by_public_names():
 
 
 def test_no_file_is_longer_than_400_lines():
-    files = [*PACKAGE.rglob("*.py")]
+    files = [*PACKAGE.rglob("*.py"), *EXPERIMENTS.rglob("*.py")]
     long = {str(path): len(path.read_text().splitlines()) for path in files}
     assert {path: lines for path, lines in long.items() if lines > LONGEST} == {}

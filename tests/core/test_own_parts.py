@@ -267,22 +267,28 @@ def test_the_file_of_the_page_is_swept(folder):
 
 
 @pytest.mark.slow
-def test_the_file_of_the_page_makes_a_table(folder):
+def test_methods_are_compared_on_the_file_of_the_page(folder):
+    path = folder / "my.py"
+    path.write_text(path.read_text().replace('"rounds": 20', '"rounds": 2'))
     (folder / "other.py").write_text(
         "import graphfl_jax as g\n"
         "def get_config(method):\n"
-        "    return g.configs.configure(method, 'fl60', settings={'local_steps': 2})\n"
+        "    settings = {'local_steps': 2, 'rounds': 2}\n"
+        "    return g.configs.configure(method, 'fl60', settings=settings)\n"
     )
-    words = ["--configs=my.py,other.py", "--methods=myprox", "--seeds=2", "--rounds=2"]
-    ended = launched("tables", *words, cwd=folder)
+    _, *words = command_of_page("compare")
+    words = ["my.py", "other.py", *words, "--seeds=1", "--to=both.json"]
+    ended = scripted(GRAPHFL, "compare", *words, cwd=folder)
     assert ended.status == 0, ended.stderr
-    assert "my on shops" in ended.stdout and "other on fl60" in ended.stdout
-    rows = json.loads((folder / "runs/tables/my-other.json").read_text())
-    found = [(row["setting"], row["data"], row["method"]) for row in rows]
-    assert found == [("my", "shops", "myprox"), ("other", "fl60", "myprox")]
-    page = (folder / "runs/tables/my-other.md").read_text()
-    assert "| configuration | data | method |" in page and "published" not in page
-    assert "my-other: test scores of 2 seeds" in page
+    settings = json.loads((folder / "both.json").read_text())["settings"]
+    methods = [(setting["data"], setting["method"]) for setting in settings]
+    assert methods == [
+        ("shops", "myprox"),
+        ("shops", "panacea"),
+        ("fl60", "myprox"),
+        ("fl60", "panacea"),
+    ]
+    assert {*settings[0]["metrics"]} == {"certainty", "balanced_accuracy"}
 
 
 @pytest.mark.release

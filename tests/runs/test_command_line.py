@@ -11,7 +11,7 @@ import pytest
 from graphfl_jax import __version__, configs
 from graphfl_jax.__main__ import main, overview
 from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.commands import COMMANDS, completion
+from graphfl_jax.commands import COMMANDS, OF_A_CHECKOUT, completion
 from graphfl_jax.commands import list as lists
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data import DATASETS
@@ -19,7 +19,8 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.settings import perhaps
 from tests.commands import ENVIRONMENT, ROOT, launched, scripted
 
-WITH_FLAGS = [name for name in COMMANDS if (ROOT / f"experiments/{name}.py").exists()]
+WITH_FLAGS = [name for name in COMMANDS if name not in ("list", "completion")]
+WITHOUT_CONFIGURATION = {"tables", "soak"}
 
 
 def graphfl(monkeypatch, capsys, *words):
@@ -76,6 +77,16 @@ def test_a_misspelt_command_is_refused_with_its_near_names(monkeypatch, capsys, 
     )
 
 
+@pytest.mark.parametrize("name", OF_A_CHECKOUT)
+def test_a_command_of_a_checkout_is_refused_with_its_module(monkeypatch, capsys, name):
+    status, printed, errors = graphfl(monkeypatch, capsys, name, "--cores=1")
+    assert (status, printed) == (2, "")
+    assert errors == (
+        f"error: command '{name}' is python -m experiments.{name} in a checkout of the "
+        f"repository; start it there\n"
+    )
+
+
 def test_near_names_are_at_most_three_and_none_if_nothing_is_near():
     assert perhaps("xyz", ["run", "list"]) == ""
     assert perhaps("fedagv", ["fedavg", "local"]) == "; perhaps fedavg is meant"
@@ -86,37 +97,34 @@ def test_near_names_are_at_most_three_and_none_if_nothing_is_near():
 # ---------------------------------------------------------------------------------------- help
 
 
-def described_flags(name, printed):
-    """The flags in the help of a command, which begins with its description."""
-    source = (ROOT / f"graphfl_jax/commands/{name}.py").read_text()
-    assert printed.startswith(ast.get_docstring(ast.parse(source)))
-    found = re.findall(r"^  --(\[no\])?(\w+):", printed, re.MULTILINE)
-    return {f"--{flag}" + "=" * (not boolean) for boolean, flag in found}
+def described_flags(source, printed):
+    """The flags in the help of a command, which begins with the docstring of its source."""
+    assert printed.startswith(ast.get_docstring(ast.parse(source.read_text())))
+    flags = re.findall(r"^  --(\[no\])?(\w+):", printed, re.MULTILINE)
+    return {f"--{flag}" + "=" * (not boolean) for boolean, flag in flags}
 
 
 @pytest.mark.parametrize("name", WITH_FLAGS)
 def test_help_has_the_description_and_exactly_the_flags_that_are_completed(tmp_path, name):
     """Completion reads the flags in the sources, and --help asks the imported command."""
-    status, printed, errors = launched(name, "--help", cwd=tmp_path)
-    assert (status, errors) == (0, "")
-    shown = described_flags(name, printed)
-    aliases = {"--code="} & shown  # a former name
-    assert shown - aliases == set(completion.flags_of(name))
-    assert {"--config=", "--cores=", "--debug", "--out="} <= shown
-    # tables and soak refuse a configuration.
-    assert ("Add a configuration" in printed) == (name not in ("tables", "soak"))
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    "name", [name for name in COMMANDS if name not in (*WITH_FLAGS, "list", "completion")]
-)
-def test_help_of_commands_for_finished_runs_has_the_same_parts(tmp_path, name):
     script = "from graphfl_jax.__main__ import main\nmain()\n"
     status, printed, errors = scripted(script, name, "--help", cwd=tmp_path)
     assert (status, errors) == (0, "")
-    shown = described_flags(name, printed)
-    assert shown == set(completion.flags_of(name)) and len(shown) > 1
+    described = described_flags(ROOT / f"graphfl_jax/commands/{name}.py", printed)
+    described -= {"--code="}  # a former name
+    assert described == set(completion.flags_of(name)) and len(described) > 1
+    assert ("Add a configuration" in printed) == completion.reads_configuration(name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", OF_A_CHECKOUT)
+def test_help_of_commands_of_a_checkout_has_the_same_parts(tmp_path, name):
+    status, printed, errors = launched(name, "--help", cwd=tmp_path)
+    assert (status, errors) == (0, "")
+    described = described_flags(ROOT / f"experiments/{name}.py", printed)
+    assert {"--config=", "--cores=", "--debug", "--out="} <= described
+    assert f"flags of {name}:" in printed and "flags that commands share:" in printed
+    assert ("Add a configuration" in printed) == (name not in WITHOUT_CONFIGURATION)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -220,7 +228,8 @@ def test_unknown_words_are_refused_in_one_line(monkeypatch, capsys, words, messa
 # ---------------------------------------------------------------------------------- completion
 
 TYPED = {  # the words of a line as bash divides it: what completes the last one
-    "graphfl|theo": ["theory"],
+    "graphfl|expo": ["export"],
+    "graphfl|theo": [],  # a command of a checkout
     "graphfl|run|tp": ["tpt48"],
     "graphfl|run|tpt48|:|fedavg-": ["fedavg-finetune"],
     "graphfl|run|tpt48|:": [*configs.methods()],
@@ -233,8 +242,7 @@ TYPED = {  # the words of a line as bash divides it: what completes the last one
     "graphfl|report|": [],  # folders
     "graphfl|predict|tp": [],
     "graphfl|compare|runs/a|:|fed": [],
-    "graphfl|tables|--config|=|tp": [],
-    "graphfl|theory|tp": ["tpt48"],
+    "graphfl|sweep|tp": ["tpt48"],
     "graphfl|list|m": ["methods", "models"],
     "graphfl|completion|f": ["fish"],
 }
@@ -258,20 +266,17 @@ def test_bash_completes_what_the_script_says(tmp_path):
 @pytest.mark.skipif(not shutil.which("fish"), reason="the shell fish is not installed")
 def test_fish_completes_what_the_script_says(tmp_path):
     (tmp_path / "script").write_text(completion.script("fish"))
-    lines = ["graphfl theo", "graphfl run tpt48:fedavg-", "graphfl sweep --lau"]
-    lines += [
-        "graphfl report tp",
-        "graphfl report a:fedavg-",
-        "python -m experiments.theory tp",
-    ]
+    lines = ["graphfl expo", "graphfl theo", "graphfl run tpt48:fedavg-"]
+    lines += ["graphfl sweep --lau", "graphfl report tp", "graphfl report a:fedavg-"]
+    lines += ["graphfl sweep tp"]
     code = "source ./script; " + "; ".join(f"complete -C '{line}'" for line in lines)
     ended = subprocess.run(["fish", "-c", code], cwd=tmp_path, capture_output=True, text=True)
-    assert ended.stdout.split() == ["theory", "tpt48:fedavg-finetune", "--launcher=", "tpt48"]
+    assert ended.stdout.split() == ["export", "tpt48:fedavg-finetune", "--launcher=", "tpt48"]
 
 
-def test_commands_that_read_a_configuration_are_those_whose_help_names_one():
-    readers = {"run", "sweep", "figures", "robustness", "theory", "bench"}
-    assert {name for name in COMMANDS if completion.reads_configuration(name)} == readers
+def test_run_and_sweep_read_a_configuration():
+    readers = [name for name in COMMANDS if completion.reads_configuration(name)]
+    assert readers == ["run", "sweep"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
@@ -282,6 +287,7 @@ def test_scripts_of_other_shells_have_all_words(shell):
     assert not re.search(r"@[A-Z]+@", text)
     configured = [line for line in text.splitlines() if "tpt48" in line]
     assert configured and not [line for line in configured if "report" in line]
+    assert not re.search(rf"\b(?:{'|'.join(OF_A_CHECKOUT)})\b", text)
 
 
 def test_the_overview_is_as_wide_as_a_terminal():

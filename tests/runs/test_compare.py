@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 
 import numpy as np
@@ -333,6 +334,10 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
         ([*folders, "--to=all.pdf"], "to=all.pdf has no known format; let it end with .json"),
         ([*folders, "--cores=1"], "cores=1 is not read by this command; leave it out"),
         ([*folders, "--data_root=a"], "data_root=a is not read by this command; leave it out"),
+        ([*folders, "--methods=local"], "methods=local is not read without a configuration f"),
+        ([*folders, "--seeds=2"], "seeds=2 is not read without a configuration file; leave it"),
+        ([*folders, "--resume"], "resume is not read without a configuration file; leave it"),
+        ([*folders, "--config.seed=2"], "config.seed=2 is not read, since compare has no"),
         ([*folders, "--to=no/a.md"], "to=no/a.md cannot be written (.*no is no folder)"),
     ]
     before = sorted(tmp_path.rglob("*"))
@@ -341,3 +346,118 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
         assert (status, printed) == (2, "") and errors.count("\n") == 1, errors
         assert errors.startswith("error: ") and message.split("(")[0] in errors
     assert sorted(tmp_path.rglob("*")) == before
+
+
+# ------------------------------------------------------------------------- configuration files
+
+MINE = """
+import graphfl_jax as g
+
+def get_config(method="local"):
+    settings = {SETTINGS, "data.source": "generated", "local_steps": 1, "cohort_size": 3}
+    return g.configs.configure(method, "fl60", settings=settings)
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Configuration files of two and of three rounds."""
+    for name, rounds in (("mine", 2), ("other", 3)):
+        text = MINE.replace("SETTINGS", f'"rounds": {rounds}')
+        (tmp_path / f"{name}.py").write_text(text)
+    return tmp_path
+
+
+def comparing(folder, *words):
+    return scripted(GRAPHFL, "compare", *words, cwd=folder)
+
+
+def changed_at(folder):
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+def test_methods_on_files_are_run_once_and_compared_with_folders(files):
+    words = ["mine.py", "--methods=local,fedavg", "--seeds=2", "--out=runs/made"]
+    ended = comparing(files, *words)
+    assert ended.status == 0, ended.stderr
+    names = [f"mine-{method}-seed{seed}" for method in ("fedavg", "local") for seed in (0, 1)]
+    assert sorted(path.name for path in (files / "runs/made").iterdir()) == names
+    assert re.search(r"^local +fedavg +2 +60 ", ended.stdout, re.MULTILINE)
+    before = changed_at(files)
+    again = comparing(files, *words)
+    assert again.status == 2 and "already holds a run; add --resume" in again.stderr
+
+    mixed = ["other.py", "runs/made/mine-local-seed0", "--seeds=1", "--out=runs/more"]
+    ended = comparing(files, *mixed, "--to=both.json")
+    assert ended.status == 0, ended.stderr
+    content = json.loads((files / "both.json").read_text())
+    made = [setting["runs"] for setting in content["settings"]]
+    assert made == [["runs/made/mine-local-seed0"], ["runs/more/other-local-seed0"]]
+    assert "rounds" in content["fields"] and len(content["pairs"]) == 1
+
+    resumed = comparing(files, *words[:2], "--seeds=3", "--out=runs/made", "--resume")
+    assert (resumed.status, resumed.stderr) == (0, "")
+    after = changed_at(files)
+    results = [path for path in before if path.name == "results.json"]
+    assert len(results) == 4 and all(after[path] == before[path] for path in results)
+    assert (files / "runs/made/mine-fedavg-seed2/results.json").exists()
+
+    with (files / "mine.py").open("a") as file:
+        file.write("# another code\n")
+    words += ["--resume"]
+    refused = comparing(files, *words)
+    assert refused.status == 2 and "the code changed since its results" in refused.stderr
+    accepted = comparing(files, *words, "--accept_changes")
+    assert accepted.status == 0 and "2 of the 2 seeds with results are of other code" in (
+        accepted.stderr
+    )
+
+
+def test_files_that_do_not_fit_are_refused_before_a_run(files):
+    (files / "copy.py").write_text((files / "mine.py").read_text())
+    (files / "below").mkdir()
+    (files / "below/mine.py").write_text((files / "other.py").read_text())
+    refused = [
+        (["mine.py"], "folders=mine.py has 1 runs; name two or more"),
+        (["none.py"], "folders=none.py is not a file; choose a Python file, such as mine.py"),
+        (["mine.py", "copy.py"], "folders=copy.py has the configuration of mine.py; leave one"),
+        (
+            ["mine.py", "--methods=local,local"],
+            "folders=mine.py with methods=local,local names",
+        ),
+        (["mine.py", "below/mine.py"], "folders=mine.py,below/mine.py with methods= names"),
+        (["mine.py", "--methods=fedvag"], "method='fedvag' is unknown; perhaps fedavg,"),
+        (["mine.py", "other.py", "--resume"], "resume=True needs the folder of the runs; add"),
+        (["mine.py", "other.py", "--resume", "--out=a"], "out=a holds no run to resume; leave"),
+        (
+            ["mine.py", "other.py", "--accept_changes"],
+            "accept_changes=True is not read without",
+        ),
+        (["mine.py", "--methods=local,fedproto", "--out=mine.py"], "out=mine.py/mine-local-se"),
+    ]
+    before = sorted(files.rglob("*"))
+    for words, message in refused:
+        status, printed, errors = comparing(files, *words)
+        assert (status, printed) == (2, "") and errors.startswith(f"error: {message}"), errors
+        assert errors.count("\n") == 1 and "; " in errors
+    assert sorted(files.rglob("*")) == before
+
+
+def test_comparing_folders_starts_no_device_and_keeps_no_program(tmp_path):
+    folders = [write_run(tmp_path / str(seed), "local", seed) for seed in (0, 1)]
+    script = """
+import sys
+from pathlib import Path
+import jax
+from jax._src import xla_bridge
+from graphfl_jax.__main__ import main
+try:
+    main()
+finally:
+    assert not xla_bridge.backends_are_initialized()
+    assert jax.config.jax_compilation_cache_dir == CACHE
+"""
+    cache = os.environ["JAX_COMPILATION_CACHE_DIR"]
+    ended = scripted(script.replace("CACHE", repr(cache)), "compare", *folders, cwd=tmp_path)
+    assert ended.status == 0, ended.stderr

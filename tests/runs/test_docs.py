@@ -15,7 +15,7 @@ import pytest
 import graphfl_jax
 from experiments.common import pages
 from graphfl_jax.algorithms import ALGORITHMS, method_of
-from graphfl_jax.commands import COMMANDS
+from graphfl_jax.commands import COMMANDS, OF_A_CHECKOUT
 from graphfl_jax.configs import fields
 from graphfl_jax.configs.__main__ import reference
 from tests.federations import small_config, two_clusters
@@ -60,21 +60,25 @@ def spans(text):
 
 
 def commands(path):
-    """The words of every command of a page, or of a file's docstring, module first."""
+    """The words of every command of a page, or of a file's docstring, its module first."""
     text = path.read_text()
     if path.suffix == ".py":
         text = ast.get_docstring(ast.parse(text)) or ""
-        shell = re.findall(r"^    (graphfl .*(?:\n .*)*)", text, re.MULTILINE)
+        shell = re.findall(
+            r"^    ((?:graphfl|python -m experiments\.).*(?:\n .*)*)", text, re.MULTILINE
+        )
     else:
         shell = [content for language, content in blocks(text) if language in ("", "bash")]
     lines = "\n".join(shell).replace("\\\n", " ").splitlines() + spans(text)
-    found = []
+    started = []
     for line in lines:
         for command in COMMAND.findall(line):
-            words = shlex.split(command.removeprefix("graphfl ").rstrip("& "), comments=True)
+            words = shlex.split(command.rstrip("& "), comments=True)
             end = min([*(words.index(mark) for mark in ">|" if mark in words), len(words)])
-            found.append(words[:end])
-    return found
+            if words[0] == "graphfl":
+                words[:2], end = [f"graphfl_jax.commands.{words[1]}"], end - 1
+            started.append(words[:end])
+    return started
 
 
 # Imports what all commands share, and forks a child for each, as commands define flags of the
@@ -88,12 +92,13 @@ from absl import app
 FLAGS = command_line.FLAGS
 
 
-def check(command, module, words):
+def check(module, words):
+    command = command_line.name_of(module)
     points = [{}]
     if command == "sweep":
         words, module.AXES = module.take_axes(words)
         points = one_by_one(module.points_of, module.AXES)
-    command_line.parse(f"graphfl_jax.commands.{command}", [command, *words])
+    command_line.parse(module, [command, *words])
     if command in ("sweep", "robustness"):
         if command == "robustness":
             module.check_names("attacks", FLAGS.attacks, module.ATTACKS)
@@ -133,16 +138,16 @@ def one_by_one(points_of, axes):
     return points
 
 
-for command, all_words in json.load(sys.stdin).items():
+for name, all_words in json.load(sys.stdin).items():
     if os.fork():
         continue
     errors = []
-    module = importlib.import_module(f"graphfl_jax.commands.{command}")
+    module = importlib.import_module(name)
     for words in all_words:
         output = io.StringIO()
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-                check(command, module, list(words))
+                check(module, list(words))
         except SystemExit as stop:
             if stop.code:  # not after --help
                 errors.append([words, output.getvalue()])
@@ -161,11 +166,12 @@ while True:
 
 
 def test_commands_of_all_pages_parse(tmp_path):
-    by_command, own = {}, tmp_path / "my.py"
-    own.write_text(blocks((ROOT / "docs/guide/own-parts.md").read_text())[0][1])
-    packages = [*(ROOT / "graphfl_jax/configs").glob("*.py")]
-    packages += (ROOT / "graphfl_jax/commands").glob("*.py")
-    for path in [*PAGES, *packages]:
+    by_module, mine = {}, tmp_path / "my.py"
+    mine.write_text(blocks((ROOT / "docs/guide/own-parts.md").read_text())[0][1])
+    files = [ROOT / f"experiments/{name}.py" for name in OF_A_CHECKOUT]
+    files += (ROOT / "graphfl_jax/configs").glob("*.py")
+    files += (ROOT / "graphfl_jax/commands").glob("*.py")
+    for path in [*PAGES, *files]:
         for module, *words in commands(path):
             package, _, command = module.rpartition(".")
             if command in WITHOUT_FLAGS:
@@ -173,24 +179,34 @@ def test_commands_of_all_pages_parse(tmp_path):
             if package == "graphfl_jax":
                 assert importlib.util.find_spec(f"{module}.__main__"), f"{path}: {module}"
                 continue
-            assert importlib.util.find_spec(f"graphfl_jax.commands.{command}"), (
-                f"{path}: {module}"
-            )
-            words = [re.sub(r"\bmy\.py", str(own), word) for word in words]
-            if words not in by_command.setdefault(command, []):
-                by_command[command].append(words)
-    assert set(by_command) == set(COMMANDS) - WITHOUT_FLAGS  # every command is documented
+            assert importlib.util.find_spec(module), f"{path}: {module}"
+            if package == "experiments" and command in COMMANDS:  # run and sweep
+                module = f"graphfl_jax.commands.{command}"
+            words = [re.sub(r"\bmy\.py", str(mine), word) for word in words]
+            if words not in by_module.setdefault(module, []) and words:
+                by_module[module].append(words)
+    assert set(by_module) == {  # every command is documented
+        *(f"graphfl_jax.commands.{name}" for name in set(COMMANDS) - WITHOUT_FLAGS),
+        *(f"experiments.{name}" for name in OF_A_CHECKOUT),
+    }
     checked = subprocess.run(
         [sys.executable, "-c", CHECKER],
-        input=json.dumps(by_command),
+        input=json.dumps(by_module),
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=120,
     )
     results = [json.loads(line) for line in checked.stdout.splitlines()]
-    assert len(results) == len(by_command), checked.stderr
-    assert [error for errors in results for error in errors] == []
+    assert len(results) == len(by_module), checked.stderr
+    errors = [error for errors in results for error in errors]
+    assert errors == [], "\n".join(map(str, errors))
+
+
+def test_no_page_starts_a_command_of_a_checkout_as_one_of_the_package():
+    wrong = re.compile(rf"\bgraphfl (?:{'|'.join(OF_A_CHECKOUT)})\b")
+    for path in [*PAGES, *SOURCES, *NOTEBOOKS, ROOT / "Makefile"]:
+        assert path == Path(__file__) or not wrong.search(path.read_text()), path
 
 
 def test_targets_of_make_exist():

@@ -60,7 +60,10 @@ TOO_LARGE = (
 
 
 def launch(
-    main: Callable[[], int], *, keep_compiled: bool = True, configured: bool = True
+    main: Callable[[], int],
+    *,
+    keep_compiled: bool | Callable[[], bool] = True,
+    configured: bool = True,
 ) -> None:
     """Runs `main` after parsing flags, and exits with the status that it returns.
 
@@ -70,7 +73,8 @@ def launch(
 
     Args:
       main: the command; returns the exit status.
-      keep_compiled: whether compiled programs are kept for later processes.
+      keep_compiled: whether compiled programs are kept for later processes; a function, if the
+        flags decide it.
       configured: whether the command reads a configuration; if not, --config is refused.
     """
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
@@ -83,7 +87,7 @@ def launch(
         try:
             if not configured:
                 refuse_configuration(f"{name_of(command)} has no configuration")
-            if keep_compiled:
+            if keep_compiled() if callable(keep_compiled) else keep_compiled:
                 _keep_compiled(FLAGS.compilation_cache)
             else:
                 # Commands without a configuration read the folders of runs alone.
@@ -118,16 +122,20 @@ def launch(
         raise
 
 
-def refuse_unread(*names: str) -> None:
-    """Refuses flags that a command has in common with others and does not read.
+def refuse_unread(*names: str, where: str = "by this command") -> None:
+    """Refuses flags that a command does not read.
+
+    Args:
+      *names: of the flags.
+      where: follows "is not read".
 
     Raises:
       ValueError: one of them is set.
     """
     for name in names:
         if FLAGS[name].present:
-            given = FLAGS[name].serialize().removeprefix("--")
-            raise ValueError(f"{given} is not read by this command; leave it out")
+            word = FLAGS[name].serialize().removeprefix("--")
+            raise ValueError(f"{word} is not read {where}; leave it out")
 
 
 def _missing_devices() -> str:

@@ -32,10 +32,14 @@ def configuration(default: ConfigDict | None = None) -> ConfigDict:
       ValueError: --config is missing without a default, or a field does not fit.
     """
     unset = FLAGS.config is None and default is not None
-    config = parse(default if unset else file_configuration(), OVERRIDES)
-    if FLAGS.data_root is not None:
-        config = change(config, {"data.root": FLAGS.data_root})
-    return config
+    return with_data_root(parse(default if unset else file_configuration(), OVERRIDES))
+
+
+def with_data_root(config: ConfigDict) -> ConfigDict:
+    """The configuration with the folder of --data_root, if it is set."""
+    if FLAGS.data_root is None:
+        return config
+    return change(config, {"data.root": FLAGS.data_root})
 
 
 def refuse_configuration(why: str) -> None:

@@ -2,13 +2,14 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import stdev
+from typing import NamedTuple
 
 from ml_collections import ConfigDict
 
-from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.build import Experiment, build_experiment, load_federation
 from graphfl_jax.commands.common.finished_runs import damage_error, read_run
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
@@ -57,6 +58,61 @@ def run_seeds(
       ValueError: a field or the data does not fit, or a folder cannot take a run. Nothing is
         written then, unless another process has just begun to write into a folder.
     """
+    runs = prepare_seeds(
+        config,
+        folders,
+        resume=resume,
+        accept_changes=accept_changes,
+        report=report,
+        keep_in=keep_in,
+        config_file=config_file,
+    )
+    of_other_code = sum(runs.opened[seed].of_other_code for seed in runs.results)
+    if of_other_code:
+        warnings.warn(
+            f"{of_other_code} of the {len(runs.results)} seeds with results are of other code, "
+            f"which was accepted",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    report(float(len(runs.results)))
+    results, where = dict(runs.results), environment()
+    try:
+        for seed in runs.left:
+            folder, experiment = runs.opened[seed], runs.experiments[seed]
+            folder.begin(None, experiment.model.task, folder.identity, where)
+            folder.describe(description_of(experiment))
+        for i, outcome in runs.outcomes:
+            seed = runs.left[i]
+            clients = runs.experiments[seed].federation.clients
+            results[seed] = _write(runs.opened[seed], outcome, clients)
+    finally:
+        for folder in runs.opened.values():
+            folder.close()
+    return [results[seed] for seed in folders]
+
+
+class PreparedSeeds(NamedTuple):
+    """Runs that have been checked. None has been played, and nothing written."""
+
+    opened: dict[int, RunFolder]  # by seed
+    experiments: dict[int, Experiment]  # by seed
+    results: dict[int, dict]  # of the seeds that have ended before, by seed
+    left: list[int]  # the seeds that are to be played
+    outcomes: Iterator[tuple[int, Outcome]]  # plays them, with their indices in `left`
+
+
+def prepare_seeds(
+    config: ConfigDict,
+    folders: dict[int, Path],
+    *,
+    resume: bool = False,
+    accept_changes: bool = False,
+    report: Callable[[float], None] = lambda runs: None,
+    keep_in: str | None = None,
+    config_file: Path | None = None,
+) -> PreparedSeeds:
+    """Checks all that `run_seeds` refuses, with its arguments; writes nothing."""
     opened = _open(config, folders, resume=resume, accept_changes=accept_changes)
     experiments = {}
     for seed, folder in opened.items():
@@ -66,25 +122,11 @@ def run_seeds(
     results = _finished_results(
         opened, experiments, config.rounds, digests_of_code(config_file)
     )
-    report(float(len(results)))
-    seeds = [seed for seed in folders if seed not in results]
+    left = [seed for seed in folders if seed not in results]
     federations = {seed: experiment.federation for seed, experiment in experiments.items()}
-    trials = [Trial({}, seed) for seed in seeds]
-    # Checks what is left to check, and plays nothing yet.
+    trials = [Trial({}, seed) for seed in left]
     outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
-    where = environment()
-    try:
-        for seed in seeds:
-            folder, experiment = opened[seed], experiments[seed]
-            folder.begin(None, experiment.model.task, folder.identity, where)
-            folder.describe(description_of(experiment))
-        for i, outcome in outcomes:
-            clients = federations[seeds[i]].clients
-            results[seeds[i]] = _write(opened[seeds[i]], outcome, clients)
-    finally:
-        for folder in opened.values():
-            folder.close()
-    return [results[seed] for seed in folders]
+    return PreparedSeeds(opened, experiments, results, left, outcomes)
 
 
 def _open(config, folders, *, resume, accept_changes):
@@ -113,14 +155,6 @@ def _finished_results(opened, experiments, rounds, code):
         folder.check(identity_of(folder.config, federation, arrays, code))
         if content := _results_in(folder, rounds):
             results[seed] = content
-    of_other_code = sum(opened[seed].of_other_code for seed in results)
-    if of_other_code:
-        warnings.warn(
-            f"{of_other_code} of the {len(results)} seeds with results are of other code, "
-            f"which was accepted",
-            RuntimeWarning,
-            stacklevel=3,
-        )
     return results
 
 
