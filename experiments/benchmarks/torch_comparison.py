@@ -175,8 +175,7 @@ def against_torch(
     show(report, console)
     matplotlib.use("Agg")  # needs no screen
     figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
-    for path in write(report, out, "bench", results, figure):
-        console.print(path, highlight=False, markup=False, soft_wrap=True)
+    write(report, console, out, "bench", results, figure)
     return 0
 
 
@@ -314,7 +313,7 @@ def verify(
                 f"its loss is {loss:.7g} and not {expected.loss:.7g}, and its server differs "
                 f"by {found['server']:.1e} of the change since the start, where rounding "
                 f"explains {LOSS_TOLERANCE:.0e} of the loss and {tolerance:.0e} of the "
-                f"change; lower the learning rates, or correct graphfl_jax/commands/benchmarks"
+                f"change; lower the learning rates, or correct experiments/benchmarks"
             )
         largest = {name: max(largest[name], found[name]) for name in largest}
         if images:
