@@ -6,8 +6,8 @@ each round, the loss and the weights of the server must agree with JAX's; otherw
 timed. In the timed rounds, each library draws with its own generator.
 
 Networks for images are verified in rounds of one local step, each from JAX's weights, because
-further steps amplify rounding too much (`IMAGE_MODELS`). What several steps add is the same for
-all client models.
+further steps amplify rounding too much (`torch_support.IMAGE_MODELS`). What several steps add
+is the same for all client models.
 """
 
 import contextlib
@@ -17,72 +17,32 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import matplotlib
 import numpy as np
 from ml_collections import ConfigDict
-from rich.console import Console
 
-from experiments.benchmarks.recorded_rounds import (
-    LAYERED_MODEL,
-    Round,
-    play_in_jax,
-)
+from experiments.benchmarks.recorded_rounds import Round, play_in_jax
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import (
+    Cost,
     compile_rounds,
     cost,
-    interleaved,
     player,
     spread,
+    time_interleaved,
 )
-from experiments.common.flag_values import check_names
+from experiments.benchmarks.torch_support import IMAGE_MODELS, check, check_dense
 from experiments.common.time_plots import draw_rates
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.base import variant_of
-from graphfl_jax.configs.values import change, values_of
-from graphfl_jax.data import relations
+from graphfl_jax.configs.values import change
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.session import mesh_of
 
 JAX = "graphfl_jax"
-VARIANTS = ("eager", "compile", "vmap", "vmap+compile")
-# Networks for images, which have many units with a kink: ReLU and max pooling. A unit within
-# rounding of its kink passes the gradient in one library and not in the other. This changes the
-# gradient of one of n images by at most about itself. Gradients of images are nearly
-# independent, so the mean over n changes by up to 1 / sqrt(n) of itself. Further steps amplify
-# the change: after a round of 8 steps, PyTorch in float32 and in float64 differ by 4e-3 of the
-# change with LeNet at learning rate 0.1, and by 0.3 with a ResNet of width 8 at 0.01. So rounds
-# have one step, all differ by at most 1 / sqrt(n), and one by at most `SERVER_TOLERANCE`.
-# Measured: 2e-5 if no unit is at its kink; a ResNet with n = 192 had 1e-2 in one of 3 rounds.
-IMAGE_MODELS = ("lenet", "cnn", "resnet18", LAYERED_MODEL)
-# Values that `torch_player` supports, by field; the others are checked for Panacea only.
-SUPPORTED = {
-    "algorithm.name": ("panacea", "fedavg"),
-    "tuning.part": ("",),
-    "attack.name": ("",),
-    "defence.name": ("",),
-    "model.name": ("mlp", "gru", *IMAGE_MODELS),
-    "client_optimizer": ("sgd", "adam"),
-    "client_schedule": ("constant",),
-}
-SUPPORTED_IMAGES = {"algorithm.name": ("fedavg",)}
-SUPPORTED_LAYERED = {
-    "algorithm.name": ("flha_ghn",),
-    "algorithm.flha_generator": ("ghn",),
-    "client_optimizer": ("momentum",),
-}
-LAYERED_VARIANTS = ("eager",)  # clients with different networks cannot be vmapped
-UNPOOLED = ("arch", "hybrid")  # beginnings of the names of architectures without pooling
-SUPPORTED_PANACEA = {
-    "algorithm.layer": ("sage",),
-    "algorithm.output": ("direct",),
-    "server_optimizer": ("polyak_sgd", "sgd", "adam"),
-    "server_schedule": ("constant",),
-}
 ROUNDS = 3
 # Largest relative difference of a loss. The libraries add in different orders, which costs
 # about ten float32 roundings of 6e-8 per step, and at most 1e-4 over 3 rounds of 60 steps in
@@ -94,6 +54,14 @@ LOSS_TOLERANCE = 1e-4
 # cause more: 3e-2 without Panacea's penalty at lambda_d = 0.01, and at least 0.2 with a wrong
 # embedding or weight.
 SERVER_TOLERANCE = 5e-3
+
+
+class Timed(NamedTuple):
+    """What is timed."""
+
+    play: Callable  # several rounds
+    cost: Cost  # to build, to compile and to play the first round
+    differences: dict[str, float] | None  # from JAX, of `verify`
 
 
 def against_torch(
@@ -124,41 +92,23 @@ def against_torch(
     check(config, variants)
     torch_player = import_torch_player(threads)
     experiment = build_experiment(config, load(config))
-    _check_dense(experiment.federation)
+    check_dense(experiment.federation)
     with cost() as spent:
         rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
-    costs, players = {JAX: spent()}, {JAX: player(rounds, rounds_each)}
-    start, played = _verification(experiment, config, rounds)
-    differences, failed = {}, {}
+    timed = {JAX: Timed(player(rounds, rounds_each), spent(), None)}
+    verification, failed = _verification(experiment, config, rounds), {}
     with _empty_compile_cache():
         for variant in variants:
             try:
-                with cost() as spent:
-                    torch_rounds = torch_player.player_of(experiment, config, variant)
-                    torch_rounds.start(start)
-                    torch_rounds.play(torch_rounds.draw())
+                timed[variant] = _verified(
+                    torch_player, experiment, config, variant, verification, rounds_each
+                )
             except torch_player.CompileError as error:
                 failed[variant] = str(error).splitlines()[0]
-                continue
-            costs[variant] = spent()
-            differences[variant] = verify(
-                torch_player, torch_rounds, start, played, variant, images=images_of(config)
-            )
-            players[variant] = _play_several(torch_rounds, rounds_each)
-        times = interleaved(players, repeats)
+        times = time_interleaved({name: each.play for name, each in timed.items()}, repeats)
 
-    rows = [
-        {
-            "name": name,
-            "s_per_round": [took / rounds_each for took in spread(times[name])],
-            "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
-            "setup_s": costs[name].seconds,
-            "memory_bytes": costs[name].memory,
-            "differences": differences.get(name),
-        }
-        for name in players
-    ]
+    rows = [_row(name, timed[name], times, rounds_each) for name in timed]
     results = {
         "config": config.to_dict(),
         "repeats": repeats,
@@ -171,67 +121,39 @@ def against_torch(
     }
     title = f"{variant_of(config)}, {config.model.name} on {experiment.federation.name}"
     report = _report(results, title)
-    console = Console()
-    show(report, console)
-    matplotlib.use("Agg")  # needs no screen
+    show(report)
     figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
-    for path in write(report, out, "bench", results, figure):
-        console.print(path, highlight=False, markup=False, soft_wrap=True)
+    write(report, out, "bench", results, figure)
     return 0
 
 
-def check(config: ConfigDict, variants: list[str]) -> None:
-    """Checks that `torch_player` supports a configuration and the variants.
+def _verified(torch_player, experiment, config, variant, verification, rounds_each):
+    """A variant after its verification.
 
     Raises:
-      ValueError: it does not, or JAX does not use the CPU.
+      CompileError: torch.compile fails.
+      ValueError: as `verify`.
     """
-    check_names("variants", variants, VARIANTS)
-    values, _ = values_of(config)
-    is_panacea = config.algorithm.name == "panacea"
-    supported = SUPPORTED | (SUPPORTED_PANACEA if is_panacea else {})
-    if config.model.name == LAYERED_MODEL:
-        supported |= SUPPORTED_LAYERED
-        _check_layered(config, variants)
-    elif config.model.name in IMAGE_MODELS:
-        supported |= SUPPORTED_IMAGES
-    if "model.augment" in values:
-        supported |= {"model.augment": (False,)}
-    for field, choices in supported.items():
-        if values[field] not in choices:
-            raise ValueError(
-                f"{field}={values[field]!r} is not supported by --against=torch; set "
-                f"--config.{field} to one of {', '.join(map(repr, choices))}, or use "
-                f"--config=tpt48 or metr_la"
-            )
-    if jax.default_backend() != "cpu":
-        raise ValueError(
-            f"against=torch compares on CPUs, but JAX uses a {jax.default_backend()}; set "
-            f"JAX_PLATFORMS=cpu"
-        )
+    start, played = verification
+    with cost() as spent:
+        torch_rounds = torch_player.player_of(experiment, config, variant)
+        torch_rounds.start(start)
+        torch_rounds.play(torch_rounds.draw())
+    images = images_of(config)
+    differences = verify(torch_player, torch_rounds, start, played, variant, images=images)
+    return Timed(_play_several(torch_rounds, rounds_each), spent(), differences)
 
 
-def _check_layered(config, variants):
-    for variant in variants:
-        if variant not in LAYERED_VARIANTS:
-            raise ValueError(
-                f"variants={variant} is not supported with model.name={LAYERED_MODEL!r}, whose "
-                f"clients have different networks; set --variants={','.join(LAYERED_VARIANTS)}"
-            )
-    for name in config.model.architectures:
-        if not name.startswith(UNPOOLED):
-            raise ValueError(
-                f"model.architectures={name!r} is not supported by --against=torch, which has "
-                f"no pooling; choose from arch0 to arch3 and hybrid0 to hybrid3"
-            )
-
-
-def _check_dense(federation):
-    if relations.is_sparse(federation.data.graph):
-        raise ValueError(
-            f"data.name={federation.name!r} has {len(federation.clients)} clients with sparse "
-            f"relations, which --against=torch does not support; use a smaller data set"
-        )
+def _row(name, timed, times, rounds_each):
+    """The results of a library or a variant."""
+    return {
+        "name": name,
+        "s_per_round": [took / rounds_each for took in spread(times[name])],
+        "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
+        "setup_s": timed.cost.seconds,
+        "memory_bytes": timed.cost.memory,
+        "differences": timed.differences,
+    }
 
 
 def import_torch_player(threads: int | None) -> Any:
@@ -300,23 +222,23 @@ def verify(
     for number, expected in enumerate(played, start=1):
         loss = float(torch_rounds.play(torch_player.as_tensors(expected.draws)))
         change = _distance(start, expected.weights)
-        found = {
+        differences = {
             "loss": abs(loss - expected.loss) / abs(expected.loss),
             "server": _distance(torch_rounds.weights(), expected.weights) / change,
         }
-        smallest = min(smallest, found["server"])
+        smallest = min(smallest, differences["server"])
         if number == len(played) and smallest > SERVER_TOLERANCE:  # no round agrees closely
             tolerance = SERVER_TOLERANCE
         # With NaN, every comparison is false, so that it is refused too.
-        if not (found["loss"] <= LOSS_TOLERANCE and found["server"] <= tolerance):
+        if not (differences["loss"] <= LOSS_TOLERANCE and differences["server"] <= tolerance):
             raise ValueError(
                 f"variants={variant} differs from JAX in round {number}, so nothing is timed: "
                 f"its loss is {loss:.7g} and not {expected.loss:.7g}, and its server differs "
-                f"by {found['server']:.1e} of the change since the start, where rounding "
+                f"by {differences['server']:.1e} of the change since the start, where rounding "
                 f"explains {LOSS_TOLERANCE:.0e} of the loss and {tolerance:.0e} of the "
                 f"change; lower the learning rates, or correct experiments/benchmarks"
             )
-        largest = {name: max(largest[name], found[name]) for name in largest}
+        largest = {name: max(largest[name], differences[name]) for name in largest}
         if images:
             start = expected.weights
             torch_rounds.start(start)
@@ -383,12 +305,12 @@ def _report(results, title):
         "Setup: time to build, to compile and to play the first round; MiB: largest growth of "
         "the process during it.",
     ]
-    found = [row["differences"] for row in results["rows"] if row["differences"]]
-    one_step = results["config"]["model"]["name"] in IMAGE_MODELS
-    if found:
-        loss, server = (max(one[name] for one in found) for name in ("loss", "server"))
+    verified = [row["differences"] for row in results["rows"] if row["differences"]]
+    steps = " of one step" if results["config"]["model"]["name"] in IMAGE_MODELS else ""
+    if verified:
+        loss, server = (max(row[name] for row in verified) for name in ("loss", "server"))
         lines.append(
-            f"Verified over {ROUNDS} rounds{' of one step' * one_step} with the same draws: "
+            f"Verified over {ROUNDS} rounds{steps} with the same draws: "
             f"losses differ by at most {loss:.0e}, relative to them, and servers by "
             f"{server:.0e} of their change."
         )

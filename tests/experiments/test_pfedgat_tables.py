@@ -21,21 +21,18 @@ from experiments.paper.pfedgat_figures import (
     Joining,
     allocation_rows,
     by_labels,
-    joining,
+    joining_panels,
     joining_rows,
     label_shares,
 )
 from experiments.paper.pfedgat_text import (
     BETTER,
-    HEADS,
     better_point,
-    console_table,
-    markdown,
-    score_rows,
     table_row,
+    text_of,
     with_averages,
 )
-from experiments.paper.row_text import sizes
+from experiments.paper.row_text import size_list
 from graphfl_jax.commands.common.plots import draw_panels, draw_shares
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.base import variant_of
@@ -62,16 +59,20 @@ def test_published_accuracies_have_the_averages_that_the_paper_prints(method, av
     """Of Tables 1 and 2. That of local in Table 2 is printed as 48.46."""
     rows = [(dataset, TABLES["pfedgat_1"][dataset]) for dataset in PUBLISHED]
     rows.append(("cifar100", TABLES["pfedgat_2"]["cifar100"]))
-    found = [
+    computed = [
         np.mean([PUBLISHED[dataset][method][setting] for setting in settings])
         for dataset, settings in rows
     ]
-    np.testing.assert_allclose(found, averages, atol=0.0101)
+    np.testing.assert_allclose(computed, averages, atol=0.0101)
 
 
 def test_every_published_accuracy_is_in_a_table():
     """The paper prints 13 methods in Tables 1 to 3, and two in Table 4."""
-    cells = {(one.dataset, one.setting) for table in TABLES for one in cells_of(table, "full")}
+    cells = {
+        (of_table.dataset, of_table.setting)
+        for table in TABLES
+        for of_table in cells_of(table, "full")
+    }
     printed = {
         (dataset, setting)
         for dataset, methods in PUBLISHED.items()
@@ -81,7 +82,11 @@ def test_every_published_accuracy_is_in_a_table():
     assert cells == printed
     for table in ("pfedgat_1", "pfedgat_2", "pfedgat_3"):
         for dataset, settings in TABLES[table].items():
-            full = [m for m, own in PUBLISHED[dataset].items() if set(settings) <= set(own)]
+            full = [
+                m
+                for m, accuracies in PUBLISHED[dataset].items()
+                if set(settings) <= set(accuracies)
+            ]
             assert len(set(full) - {"pfedgat-direct"}) == 13
     assert set(TABLES["pfedgat_4"]["cifar100"]) == {s for s in SETTINGS if "N=" not in s}
 
@@ -104,8 +109,8 @@ def test_a_cell_trains_as_many_steps_as_epochs_take(dataset, setting, profile, e
 
 
 def test_a_small_table_leaves_out_the_largest_data_set():
-    found = [one.dataset for one in cells_of("pfedgat_1", "small")]
-    assert found == ["fashion_mnist"] * 3 + ["cifar10"] * 3
+    datasets = [of_table.dataset for of_table in cells_of("pfedgat_1", "small")]
+    assert datasets == ["fashion_mnist"] * 3 + ["cifar10"] * 3
     assert len(cells_of("pfedgat_4", "small")) == 5
 
 
@@ -131,7 +136,10 @@ def run_of(test, val, *, seed=0, better=True):
         }
 
     def points(scores):
-        return {point: summary(own) for point, own in {**scores, "P": [0.5, 0.5]}.items()}
+        return {
+            point: summary(of_clients)
+            for point, of_clients in {**scores, "P": [0.5, 0.5]}.items()
+        }
 
     return {
         "metric": "accuracy",
@@ -148,6 +156,7 @@ def run_of(test, val, *, seed=0, better=True):
 WORSE_ON_TEST = run_of({"G": [0.7, 0.9], "L": [0.2, 0.4]}, {"G": [0.1, 0.1], "L": [0.3, 0.1]})
 AT_G = run_of({"G": [0.6, 0.6], "L": [0.9, 0.9]}, {"G": [0.5, 0.5], "L": [0.4, 0.5]})
 CELL = cell("cifar10", "IID")
+TEXT = text_of("pfedgat_1")
 
 
 def test_validation_chooses_the_point_whose_test_score_counts():
@@ -168,10 +177,10 @@ def test_a_row_has_the_chosen_scores_and_their_spreads():
     assert scores[BETTER]["seeds"] == pytest.approx([30, 60])
     assert scores[BETTER]["std_seeds"] == pytest.approx(15)
     assert scores[BETTER]["std_clients"] == pytest.approx((10 + 0) / 2)
-    (cells,) = score_rows([row])
+    _, cells = TEXT.cells([row])
     expected = "cifar10|IID|fedavg|70.00|60.00|50.00|45.00|G, L|15.00|5.00|67.09"
-    assert cells == expected.split("|") and len(cells) == len(HEADS)
-    (cells,) = score_rows([table_row(CELL, config, [AT_G])])
+    assert cells == expected.split("|")
+    _, cells = TEXT.cells([table_row(CELL, config, [AT_G])])
     assert cells[-3:-1] == ["", "0.00"]  # one seed has no spread over seeds
 
 
@@ -179,14 +188,17 @@ def test_a_row_of_simulated_images_has_no_published_score():
     run = WORSE_ON_TEST | {"dataset": {"source": "simulated", "extent": ""}}
     row = table_row(CELL, paper_config(CELL, "fedavg"), [run])
     assert row["published"] is None
-    assert "cifar10: simulated; not comparable with published scores" in markdown([row])
+    assert "cifar10: simulated; not comparable with published scores" in TEXT.markdown([row])
 
 
 def rows_of(method, *runs):
     """Rows of a method in the settings of the table; a run for each."""
     cells = cells_of("pfedgat_1", "small")[3:]
     config = paper_config(CELL, method)
-    return [table_row(one, config, own) for one, own in zip(cells, runs, strict=True)]
+    return [
+        table_row(of_table, config, of_cell)
+        for of_table, of_cell in zip(cells, runs, strict=True)
+    ]
 
 
 def test_averages_are_over_the_settings_of_a_data_set():
@@ -203,22 +215,21 @@ def test_averages_are_over_the_settings_of_a_data_set():
     assert average["scores"][BETTER]["std_seeds"] == pytest.approx(0, abs=1e-9)
     assert average["scores"][BETTER]["std_clients"] == pytest.approx((5 + 5 + 0) / 3)
     assert average["published"] == 65.97
-    text = score_rows(complete)
+    text = TEXT.cells(complete)[1:]
     assert text[4][3] == "1 of 2 diverged" and text[4][-1] == "91.05"
-    assert {len(cells) for cells in text} == {len(HEADS)}
     assert text[-1][7] == ""  # no point: the settings may differ in it
 
 
 def test_the_page_states_the_sizes_and_the_control():
     rows = rows_of("fedavg", [AT_G], [AT_G], [AT_G])
-    assert sizes(with_averages(rows)) == [
-        "cifar10, IID; pathological; Dirichlet 0.5: 30 rounds of all 10 clients, 8 steps of 64 "
-        "images with lenet, at most 600 images"
-    ]
-    page = markdown(rows)
+    assert size_list(with_averages(rows)) == (
+        "- cifar10, IID; pathological; Dirichlet 0.5: 30 rounds of all 10 clients, 8 steps of "
+        "64 images with lenet, at most 600 images\n"
+    )
+    page = TEXT.markdown(rows)
     assert "over clients and 1 seeds" in page and "FedAvg at max(G, L) is the control" in page
     assert page.count("\n| cifar10 |") == 3
-    table = console_table("pfedgat_1", rows[:1])
+    table = TEXT.console(rows[:1])
     assert str(table.title) == "pfedgat_1 on cifar10, IID, %, 1 seeds"
 
 
@@ -253,10 +264,10 @@ def test_finished_seeds_of_an_interrupted_cell_are_kept(tmp_path, planned):
     config = tiny(fl60.get_config("fedavg"))
     with pytest.raises(KeyboardInterrupt):
         cached_runs(config, [0, 1, 2], Cache(tmp_path), at_once=1)
-    found = Cache(tmp_path)
-    runs = cached_runs(config, [0, 1, 2], found, at_once=1)
+    cache_again = Cache(tmp_path)
+    runs = cached_runs(config, [0, 1, 2], cache_again, at_once=1)
     assert planned == [[0, 1, 2], [1, 2]]
-    assert found.counts() == "2 new runs, 1 from the cache"
+    assert cache_again.counts() == "2 new runs, 1 from the cache"
     assert [run["seed"] for run in runs] == [0, 1, 2]
     curve = [{"round": 3, "G": 0.5, "allocation": [[0.5, 0.5], [0.5, 0.5]]}, {"round": 6}]
     assert [run["curve"] for run in runs] == [curve] * 3
@@ -347,7 +358,7 @@ def test_scores_of_new_clients_are_means_over_finished_runs(monkeypatch, tmp_pat
 
     monkeypatch.setattr(pfedgat_figures, "cached_runs", fake)
     figure = Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=1)
-    panels = joining(figure, ["local", "fedamp"], [0, 1], paper_config, tmp_path)
+    panels = joining_panels(figure, ["local", "fedamp"], [0, 1], paper_config, tmp_path)
     assert [config.data.name for config in seen] == ["cifar10"] * 2 + ["cifar100"] * 2
     for config in seen:
         assert (config.rounds, config.eval_every, config.cohort_size) == (40, 40, 8)
@@ -392,7 +403,9 @@ def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
         words = ["--table=pfedgat_1", "--datasets=fashion_mnist", "--source=simulated"]
         words += ["--seeds=1", "--at_once=1", "--out=here", "--rounds=1"]
         ended = shrunk(
-            *("tables", *words, f"--methods={methods}"),
+            "tables",
+            *words,
+            f"--methods={methods}",
             cwd=tmp_path,
             file="fashion_mnist",
             model__name="mlp",
@@ -421,7 +434,9 @@ def test_the_figure_of_shares_is_drawn_from_the_runs(tmp_path):
     def made(method):
         words = ["--figure=pfedgat_3", "--data_root=data", "--out=here", "--rounds=2"]
         return shrunk(
-            *("figures", *words, f"--methods={method}"),
+            "figures",
+            *words,
+            f"--methods={method}",
             cwd=tmp_path,
             file="cifar10",
             model__name="mlp",

@@ -104,8 +104,8 @@ def test_with_a_singular_graph_other_embeddings_give_the_same_models():
         assert closed_form.conditions(step, 1, 1)["rank"] == rank
         embeddings = np.random.default_rng(0).normal(size=(2, len(step)))
         null = np.linalg.svd(step)[0][:, -1]  # null' G~ = 0
-        others = embeddings + 10 * null
-        np.testing.assert_allclose(others @ step, embeddings @ step, atol=1e-12)
+        moved = embeddings + 10 * null
+        np.testing.assert_allclose(moved @ step, embeddings @ step, atol=1e-12)
     assert closed_form.conditions(graph_of("clique", 2), 1, 1)["rank"] == 1
     assert closed_form.conditions(graph_of("star", 7), 1, 1)["rank"] == 7
 
@@ -205,7 +205,7 @@ def test_a_random_graph_of_twenty_has_known_risks():
     np.testing.assert_allclose(risks, [4.85, 2.91, 668.3], rtol=2e-3)
     risks = [closed_form.risk(np.eye(20), target, 4, **sizes) for target in targets]
     np.testing.assert_allclose(risks, [50.8, 80.0, 80.0], rtol=1e-3)
-    assert closed_form.stated(step, 4, **sizes) == {
+    assert closed_form.stated_risks(step, 4, **sizes) == {
         "pfedhn": 80.0,
         "panacea": pytest.approx(4.854, abs=5e-4),
     }
@@ -241,7 +241,7 @@ def test_trained_embeddings_have_the_risk_of_the_closed_forms(measured, normalis
 @pytest.mark.parametrize("normalisation", closed_form.NORMALISATIONS)
 def test_trained_embeddings_refute_the_stated_risks(measured, normalisation):
     targets, mean, margin = measured[normalisation]
-    stated = closed_form.stated(targets[0], 3, **SIZES)
+    stated = closed_form.stated_risks(targets[0], 3, **SIZES)
     differs = np.abs(mean - [stated["pfedhn"], stated["panacea"]]) > margin
     averaged, consistent, unrelated = differs  # each for III.2 (pFedHN) and III.3 (Panacea)
     assert not averaged[1] and not unrelated[0]
@@ -308,7 +308,7 @@ def test_random_labels_have_zero_mean_gradient_only_for_uniform_predictions():
 
 @pytest.mark.release
 def test_the_command_writes_numbers_verdicts_and_a_plot(tmp_path):
-    words = ["--clients=5", "--params=6", "--code=2", "--draws=60", "--graphs=clique,star"]
+    words = ["--clients=5", "--params=6", "--embedding=2", "--draws=60", "--graphs=clique,star"]
     words += [
         f"--config={ROOT}/configs/pems_bay.py",
         "--config.data.source=simulated",
