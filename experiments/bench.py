@@ -44,7 +44,7 @@ from experiments.benchmarks.products import matmul_chain, round_flops
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
 from experiments.common import pages
-from experiments.common.flag_values import check_names
+from experiments.common.flag_values import check_names, flag_text, refuse_flag
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
@@ -101,69 +101,81 @@ flags.DEFINE_string(
 )
 
 IMAGE_FLAGS = ("clients", "examples", "classes")
+WAYS = (
+    "methods",
+    "vary",
+    "against",
+    "scaling",
+    "suite",
+)  # to measure, each excludes the others
+# By flag: the only flag, or the only flag with its value, with which it is read.
 READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
-    **{"only": "suite", "sizes": "scaling"},
-    **dict.fromkeys(("threads", "variants"), "against=torch"),
+    "only": "suite",
+    "sizes": "scaling",
+    "threads": "against=torch",
+    "variants": "against=torch",
 }
-COMPARISONS = ("methods", "vary", "against", "scaling", "suite")
+UNREAD = {  # flags that a way to measure does not read
+    "against": ("distributed",),
+    "scaling": ("distributed", "images"),
+    "suite": ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"),
+}
 DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
 
 def main() -> int:
-    chosen = [name for name in COMPARISONS if FLAGS[name].value]
-    if len(chosen) > 1:
-        raise ValueError(f"{given(chosen[0])} excludes --{chosen[1]}; leave one of them out")
-    for name, reader in READ_WITH.items():
-        flag, _, value = reader.partition("=")
-        reads = FLAGS[flag].value == value if value else FLAGS[flag].value
-        if FLAGS[name].present and not reads:
-            raise ValueError(f"{given(name)} is not read without --{reader}; add it")
+    check_flags()
     out = Path(FLAGS.out or ("runs/suite" if FLAGS.suite else "runs/bench"))
     check_folder(out)
     if FLAGS.suite:
-        return suite_of_measurements(out)
+        refuse_configuration("--suite has its own configurations")
+        return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
     pages.check_page()
     config = configuration()
     check_begins_anew(config)
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
-    if FLAGS.distributed and (FLAGS.against or FLAGS.scaling):
-        raise ValueError(f"{given(chosen[0])} needs a single process; leave --distributed out")
     if FLAGS.against == "torch":
         return torch_comparison.against_torch(
             config, FLAGS.variants, load=federation_of, threads=FLAGS.threads, **sizes
         )
     if FLAGS.scaling:
-        if FLAGS.images:
-            raise ValueError(f"{given('scaling')} does not read --images; leave it out")
         return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **sizes)
-    configs = {}
-    if FLAGS.vary:
-        configs = varied(config, FLAGS.vary)
-    elif FLAGS.methods:
-        configs = {name: with_method(config, name) for name in names_of(FLAGS.methods)}
-    elif FLAGS.against:
-        configs = each_architecture(config)
+    configs = compared_configurations(config)
     with joined():
         report, results = compare(config, configs) if configs else measure(config)
         if is_first():
             console = Console()
             show(report, console)
-            for path in write(report, out, "bench", results) if FLAGS.out or FLAGS.page else ():
-                console.print(path, highlight=False, markup=False, soft_wrap=True)
+            if FLAGS.out or FLAGS.page:
+                write(report, console, out, "bench", results)
     return 0
 
 
-def suite_of_measurements(out: Path) -> int:
-    """Runs the suite, and returns the exit status.
+def check_flags() -> None:
+    """Checks that one way to measure is chosen, and that it reads all flags.
 
     Raises:
-      ValueError: a flag does not fit.
+      ValueError: two are chosen, or a flag is not read.
     """
-    refuse_configuration("--suite has its own configurations")
-    for name in ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"):
-        if FLAGS[name].present:
-            raise ValueError(f"{given(name)} is not read by --suite; leave it out")
-    return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
+    ways = [name for name in WAYS if FLAGS[name].value]
+    if len(ways) > 1:
+        raise ValueError(f"{flag_text(ways[0])} excludes --{ways[1]}; leave one of them out")
+    for name, reader in READ_WITH.items():
+        flag, _, value = reader.partition("=")
+        if not FLAGS[flag].value or value not in ("", FLAGS[flag].value):
+            refuse_flag(name, f" without --{reader}; add it")
+    for way in ways:
+        for name in UNREAD.get(way, ()):
+            refuse_flag(name, f" by --{flag_text(way)}; leave it out")
+
+
+def compared_configurations(config: ConfigDict) -> dict[str, ConfigDict]:
+    """The configurations that the flags compare, by name; none without such a flag."""
+    if FLAGS.vary:
+        return varied(config, FLAGS.vary)
+    if FLAGS.methods:
+        return {name: with_method(config, name) for name in names_of(FLAGS.methods)}
+    return each_architecture(config) if FLAGS.against else {}
 
 
 def federation_of(config: ConfigDict) -> Federation:
@@ -179,11 +191,6 @@ def federation_of(config: ConfigDict) -> Federation:
     return images.load_images(config, FLAGS.images, **numbers)
 
 
-def given(flag: str) -> str:
-    """A flag with its value, as it was given."""
-    return FLAGS[flag].serialize().removeprefix("--")
-
-
 def names_of(words: list[str]) -> list[str]:
     """The methods that the flag names, FedAvg first.
 
@@ -191,18 +198,17 @@ def names_of(words: list[str]) -> list[str]:
       ValueError: there is no such method.
     """
     check_names("methods", words, [*methods(), "all"])
-    chosen = words
     if "all" in words:  # those that need a validation split do not fit all data
         validated = needing("held_out")
-        chosen = [method for method in for_any_task() if method not in validated]
-    return list(dict.fromkeys(["fedavg", *chosen]))
+        words = [method for method in for_any_task() if method not in validated]
+    return list(dict.fromkeys(["fedavg", *words]))
 
 
 def with_method(config: ConfigDict, method: str) -> ConfigDict:
     """The configuration with another method of `configs.methods`."""
     fields = fields_of(*values_of(config))
-    own = methods().get(variant_of(config), {})
-    defaults = {name: fields[name].default for name in own if name != "algorithm.name"}
+    changes = methods().get(variant_of(config), {})
+    defaults = {name: fields[name].default for name in changes if name != "algorithm.name"}
     return change(change(config, defaults), methods()[method])
 
 
@@ -239,8 +245,8 @@ def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
     field, _, values = vary.partition("=")
     if not all(values.split(",")):
         raise ValueError(f"vary={vary} has no values; set --vary=FIELD=VALUE,VALUE")
-    known = fields_of(*values_of(config))
-    choices = getattr(known[field].setting, "choices", ()) if field in known else ()
+    fields = fields_of(*values_of(config))
+    choices = getattr(fields[field].setting, "choices", ()) if field in fields else ()
     names = {"none": ""} if "" in choices and "none" not in choices else {}
     try:
         return {
@@ -315,11 +321,11 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
     players, flops = {}, {}
     data_varies = bool(FLAGS.vary) and FLAGS.vary.startswith(DATA)
     federation = None if data_varies else run_synchronized(federation_of, config)
-    for name, own in configs.items():
+    for name, compared in configs.items():
         if data_varies:
-            federation = run_synchronized(federation_of, own)
-        experiment = run_synchronized(build_experiment, own, federation)
-        session = compiled(experiment, own)
+            federation = run_synchronized(federation_of, compared)
+        experiment = run_synchronized(build_experiment, compared, federation)
+        session = compiled(experiment, compared)
         players[name] = player(session, FLAGS.rounds_each)
         flops[name] = round_flops(experiment, session.state)
     times = interleaved(players, FLAGS.repeats)

@@ -28,7 +28,6 @@ that are cached there are not repeated. --page also writes the table into a page
 """
 
 import contextlib
-import sys
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -40,11 +39,11 @@ from rich.console import Console
 
 from experiments.common import pages
 from experiments.common.architecture_plots import draw_architectures
-from experiments.common.flag_values import check_names
-from experiments.common.provenance import provenance
+from experiments.common.flag_values import check_names, refuse_flag
 from experiments.paper.architecture_graphs import architecture_graphs, graph_rows
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
+from experiments.paper.figure_lines import line_of
 from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
 from experiments.paper.flha_figures import SERIES, Series, series_lines, series_rows
 from experiments.paper.flha_unseen import Unseen, unseen, unseen_rows
@@ -75,7 +74,6 @@ from graphfl_jax.commands.common.plots import (
 from graphfl_jax.commands.common.text_tables import markdown_table
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.configs import change, for_any_task, methods
-from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
 class Histograms(NamedTuple):
@@ -130,12 +128,14 @@ FIGURES = {
     "flha_3": Unseen(RESIDUAL),
     "flha_depths": Unseen(PLAIN),
 } | SERIES
-CONFIGURED = {n: kind for n, kind in FIGURES.items() if isinstance(kind, Holdings | Graphs)}
+CONFIGURED = (Holdings, Graphs)  # figures of --config
 SIZED = (Series, Unseen)  # figures in two sizes
 COMPARING = (Curves, Allocations, Joining, *SIZED)  # figures that compare methods
-READERS = {  # the kinds of figures that read a flag
-    "rounds": (*COMPARING, Ablation),
-    "seeds": (Curves, Joining, Ablation, *SIZED),
+READERS = {  # by flag: the kinds of figures that read it, and what holds for the others
+    "methods": (COMPARING, "does not compare methods"),
+    "profile": (SIZED, "has one size"),
+    "rounds": ((*COMPARING, Ablation), "plays no rounds"),
+    "seeds": ((Curves, Joining, Ablation, *SIZED), "has no seeds"),
 }
 flags.DEFINE_enum("figure", "panacea_3c", list(FIGURES), "Figure to draw.")
 flags.DEFINE_list(
@@ -157,22 +157,10 @@ def main() -> int:
     pages.check_page()
     matplotlib.use("Agg")  # needs no screen
     figure = FIGURES[FLAGS.figure]
-    if FLAGS.methods and not isinstance(figure, COMPARING):
-        raise ValueError(
-            f"methods={','.join(FLAGS.methods)} do not apply, since {FLAGS.figure} does not "
-            f"compare methods; leave --methods out"
-        )
-    if FLAGS.profile and not isinstance(figure, SIZED):
-        raise ValueError(
-            f"profile={FLAGS.profile} is not read, since {FLAGS.figure} has one size; leave "
-            f"--profile out"
-        )
-    for name in ("seeds", "rounds"):
-        if FLAGS[name].present and not isinstance(figure, READERS[name]):
-            raise ValueError(
-                f"{name}={FLAGS[name].value} is not read by {FLAGS.figure}; leave --{name} out"
-            )
-    configured = FLAGS.figure in CONFIGURED
+    for name, (kinds, why) in READERS.items():
+        if not isinstance(figure, kinds):
+            refuse_flag(name, f", since {FLAGS.figure} {why}; leave --{name} out")
+    configured = isinstance(figure, CONFIGURED)
     if not configured:
         refuse_configuration(f"{FLAGS.figure} has its own configurations")
     check_names("methods", FLAGS.methods, methods())
@@ -184,15 +172,16 @@ def main() -> int:
     # A table can have the same name and folder.
     name = f"figure_{FLAGS.figure}" if FLAGS.figure in TABLES else FLAGS.figure
     save_figure(drawn, out / name)
-    write_json(out / f"{name}.json", lines)
-    made = provenance(sys.argv, seconds=time.perf_counter() - started)
-    made += f" {cache.counts()}." if cache.made or cache.reused else ""
-    spread = f"{SPREAD}\n\n" if any(head.startswith("sd seeds") for head in rows[0]) else ""
-    page = f"{made}\n\n{spread}{markdown_table(rows)}"
-    write_text(out / f"{name}.md", page)
-    pages.publish(page)
-    files = f"{out}/{name}.png, .svg, .json and .md"
-    Console().print(files, highlight=False, markup=False, soft_wrap=True)
+    pages.write_results(
+        out,
+        name,
+        lines,
+        (f"{SPREAD}\n\n" if any(head.startswith("sd seeds") for head in rows[0]) else "")
+        + markdown_table(rows),
+        since=started,
+        note=f" {cache.counts()}." if cache.made or cache.reused else "",
+    )
+    pages.print_line(Console(), f"{out}/{name}.png, .svg, .json and .md")
     return 0
 
 
@@ -201,54 +190,54 @@ def config_of(cell: Cell, method: str):
     return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
-def made_histograms(figure, cache):
+def plot_histograms(figure, cache):
     federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
     lines, unit = histograms(federation, figure.clients)
     return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
 
 
-def made_holdings(figure, cache):
+def plot_holdings(figure, cache):
     lines, title = holdings(figure)
     return lines, draw_holdings(lines, title), holding_rows(lines)
 
 
-def made_graphs(figure, cache):
+def plot_graphs(figure, cache):
     config = configuration(default=getattr(configs, figure.dataset).get_config())
     experiment = build_experiment(config, load_federation(config))
     lines, title = architecture_graphs(experiment, config.model.name)
     return lines, draw_architectures(lines, title), graph_rows(lines)
 
 
-def made_curves(figure, cache):
+def plot_curves(figure, cache):
     lines = curves(figure, FLAGS.methods or for_any_task(), cache)
     return lines, draw_lines(lines, "round", figure.dataset), curve_rows(lines)
 
 
-def made_ablation(figure, cache):
+def plot_ablation(figure, cache):
     lines = ablation(figure, cache)
     drawn = draw_lines(lines, figure.label, figure.dataset)
     return lines, drawn, ablation_rows(lines, figure.field)
 
 
-def made_allocations(figure, cache):
+def plot_allocations(figure, cache):
     lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, cache)
     return lines, draw_shares(lines), allocation_rows(lines)
 
 
-def made_joining(figure, cache):
+def plot_joining(figure, cache):
     methods = FLAGS.methods or list(figure.methods)
     panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
     return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
 
 
-def made_series(figure, cache):
+def plot_series(figure, cache):
     methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
     lines = series_lines(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
     drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
     return lines, drawn, series_rows(lines, figure.label)
 
 
-def made_unseen(figure, cache):
+def plot_unseen(figure, cache):
     methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
     panels = unseen(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
     return (
@@ -260,15 +249,15 @@ def made_unseen(figure, cache):
 
 # The lines, the drawn figure and the rows of text of each kind.
 KINDS = {
-    Histograms: made_histograms,
-    Holdings: made_holdings,
-    Graphs: made_graphs,
-    Curves: made_curves,
-    Ablation: made_ablation,
-    Allocations: made_allocations,
-    Joining: made_joining,
-    Series: made_series,
-    Unseen: made_unseen,
+    Histograms: plot_histograms,
+    Holdings: plot_holdings,
+    Graphs: plot_graphs,
+    Curves: plot_curves,
+    Ablation: plot_ablation,
+    Allocations: plot_allocations,
+    Joining: plot_joining,
+    Series: plot_series,
+    Unseen: plot_unseen,
 }
 
 
@@ -313,16 +302,9 @@ def curves(figure: Curves, methods: list[str], cache: Cache) -> list[dict]:
         for method in bar.track(methods, description=FLAGS.figure):
             config = config_of(Cell(figure.dataset), method)
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
-            finished = [run for run in runs if not run["diverged"]]
-            lost = len(runs) - len(finished)
-            lines.append(
-                {
-                    "name": f"{method} ({lost} diverged)" if lost else method,
-                    "metric": runs[0]["metric"],
-                    "x": [row["round"] for row in finished[0]["curve"]] if finished else [],
-                    "seeds": [[row["P"] for row in run["curve"]] for run in finished],
-                }
-            )
+            whole = [run["curve"] for run in runs if not run["diverged"]]
+            scores = [[row["P"] for row in curve] for curve in whole]
+            lines.append(line_of(method, runs, whole, "round") | {"seeds": scores})
     return lines
 
 
@@ -372,7 +354,8 @@ def ablation_rows(lines: list[dict], field: str) -> list[list[str]]:
     (line,) = lines
     scores = zip(*line["seeds"], strict=True)
     rows = [
-        [str(value), *_spread(line, own)] for value, own in zip(line["x"], scores, strict=True)
+        [str(value), *_spread(line, of_value)]
+        for value, of_value in zip(line["x"], scores, strict=True)
     ]
     return [[field, *_score_heads(line)], *rows]
 

@@ -32,7 +32,6 @@ attackers are made once for a method, with the first attack.
 """
 
 import itertools
-import sys
 import time
 import warnings
 from pathlib import Path
@@ -45,7 +44,6 @@ from rich.console import Console
 
 from experiments.common import pages
 from experiments.common.flag_values import check_list, check_names, shares
-from experiments.common.provenance import provenance
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.robustness_plots import draw_neighbours, draw_robustness
 from experiments.paper.robustness_statistics import (
@@ -70,7 +68,6 @@ from graphfl_jax.configs import change
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
 from graphfl_jax.runs.attack_results import malicious_clients
-from graphfl_jax.runs.checkpoint import write_json, write_text
 
 # Simple-Tuning with ten epochs, as its authors train.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}
@@ -92,7 +89,7 @@ flags.DEFINE_bool("simple_tuning", False, "Add every method with Simple-Tuning."
 flags.DEFINE_string("out", "runs/robustness", "Output folder, with a cache of runs.")
 
 
-class Planned(NamedTuple):
+class Plan(NamedTuple):
     """Runs with all shares and seeds."""
 
     attack: str
@@ -105,6 +102,73 @@ def main() -> int:
     started = time.perf_counter()
     matplotlib.use("Agg")  # needs no screen
     file_configuration()  # fails early without --config
+    check_flags()
+    ratios = shares("ratios", FLAGS.ratios)
+    first_ratios = ratios_of_choice(ratios)
+    pages.check_page()
+    out = Path(FLAGS.out)
+    accept = changes_accepted()
+    cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
+    plans = fitting_plans(plans_of_flags())
+    check_kept(plans)
+    check_ratios(plans[0].config, ratios)
+    if (
+        FLAGS.best_defences
+        and "val" not in load_federations(plans[0].config, [0])[0].data.evals
+    ):
+        raise ValueError(NO_VALIDATION)
+
+    clean_runs, choices = {}, []
+    rows = play_rows(plans, first_ratios, cache, clean_runs)
+    if FLAGS.best_defences:
+        choices = defence_choices(rows)
+        best = {choice["method"] for choice in choices if choice["chosen"]}
+        rows = [row for row in rows if row["method"] in best.union(FLAGS.keep)]
+    later_ratios = [ratio for ratio in ratios if ratio not in first_ratios]
+    if later_ratios:
+        kept = {row["method"] for row in rows}
+        plans = [plan for plan in plans if plan.method in kept]
+        rows += play_rows(plans, later_ratios, cache, clean_runs)
+        rows.sort(key=lambda row: row["ratio"])  # the tables have ratios in the order of rows
+
+    dataset = next(iter(clean_runs.values()))[0]["dataset"]
+    results = {"dataset": dataset, "choices": choices, "rows": rows}
+    write_results(results, out, cache.counts(), started)
+    return 0
+
+
+def write_results(results: dict, out: Path, counts: str, started: float) -> None:
+    """Prints the tables, and writes them, the numbers and the figures."""
+    dataset, choices, rows = results.values()
+    console = Console()
+    tables = robustness_tables(rows)
+    if choices:
+        tables.insert(0, choice_table(choices, rows[0]["metric"]))
+    for title, text in tables:
+        console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
+    extent = f", {dataset['extent']}" if dataset["extent"] else ""
+    note = f"{dataset['name']}, data: {dataset['source']}{extent}"
+    texts = [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
+    page = "\n".join([f"{note}\n", *texts])
+    pages.write_results(out, "robustness", results, page, since=started, note=f" {counts}.")
+    figures = {"robustness": draw_robustness(rows, note)}
+    if any(row["ratio"] for row in rows):
+        figures["neighbours"] = draw_neighbours(rows, note)
+    for name, figure in figures.items():
+        save_figure(figure, out / name)
+    pages.print_line(
+        console,
+        f"{note}; {counts}\n{out}/robustness.json and .md; "
+        f"{' and '.join(figures)}.png and .svg",
+    )
+
+
+def check_flags() -> None:
+    """Checks the flags that name attacks, methods and defences, and the overrides.
+
+    Raises:
+      ValueError: one does not fit.
+    """
     check_overrides()
     check_list("attacks", FLAGS.attacks)
     check_names("attacks", FLAGS.attacks, ATTACKS)
@@ -114,63 +178,6 @@ def main() -> int:
         check_names("defences", FLAGS.defences, ("none", *DEFENCES))
     if FLAGS.best_defences and len(FLAGS.defences) < 2:
         raise ValueError("best_defences chooses from --defences; give two or more of them")
-    ratios = shares("ratios", FLAGS.ratios)
-    first_ratios = ratios_of_choice(ratios)
-    pages.check_page()
-    out = Path(FLAGS.out)
-    accept = changes_accepted()
-    cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
-    every = fitting(planned())
-    check_kept(every)
-    check_ratios(every[0].config, ratios)
-    if (
-        FLAGS.best_defences
-        and "val" not in load_federations(every[0].config, [0])[0].data.evals
-    ):
-        raise ValueError(NO_VALIDATION)
-
-    clean_runs, choices = {}, []
-    rows = measured(every, first_ratios, cache, clean_runs)
-    if FLAGS.best_defences:
-        choices = defence_choices(rows)
-        best = {one["method"] for one in choices if one["chosen"]}
-        rows = [row for row in rows if row["method"] in best.union(FLAGS.keep)]
-    others = [ratio for ratio in ratios if ratio not in first_ratios]
-    if others:
-        best = {row["method"] for row in rows}
-        kept = [one for one in every if one.method in best]
-        rows += measured(kept, others, cache, clean_runs)
-        rows.sort(key=lambda row: row["ratio"])  # the tables have ratios in the order of rows
-
-    console = Console()
-    tables = robustness_tables(rows)
-    if choices:
-        tables.insert(0, choice_table(choices, rows[0]["metric"]))
-    for title, text in tables:
-        console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
-    data = next(iter(clean_runs.values()))[0]["dataset"]
-    extent = f", {data['extent']}" if data["extent"] else ""
-    note = f"{data['name']}, data: {data['source']}{extent}"
-    counts = cache.counts()
-    write_json(out / "robustness.json", {"dataset": data, "choices": choices, "rows": rows})
-    made = provenance(sys.argv, seconds=time.perf_counter() - started)
-    parts = [f"{made} {counts}.\n", f"{note}\n"]
-    parts += [f"{title}:\n\n{markdown_table(text)}" for title, text in tables]
-    write_text(out / "robustness.md", "\n".join(parts))
-    pages.publish("\n".join(parts))
-    figures = {"robustness": draw_robustness(rows, note)}
-    if max(ratios) > 0:
-        figures["neighbours"] = draw_neighbours(rows, note)
-    for name, figure in figures.items():
-        save_figure(figure, out / name)
-    console.print(
-        f"{note}; {counts}\n{out}/robustness.json and .md; "
-        f"{' and '.join(figures)}.png and .svg",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    return 0
 
 
 def check_overrides() -> None:
@@ -231,7 +238,7 @@ def check_ratios(config: ConfigDict, ratios: list[float]) -> None:
             )
 
 
-def check_kept(every: list[Planned]) -> None:
+def check_kept(plans: list[Plan]) -> None:
     """Checks --keep.
 
     Raises:
@@ -242,19 +249,19 @@ def check_kept(every: list[Planned]) -> None:
     words = f"keep={','.join(FLAGS.keep)}"
     if not FLAGS.best_defences:
         raise ValueError(f"{words} has no effect without --best_defences; leave it out")
-    names = dict.fromkeys(one.method for one in every)
+    names = dict.fromkeys(plan.method for plan in plans)
     for name in FLAGS.keep:
         if name not in names:
             raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
 
 
-def measured(
-    every: list[Planned], ratios: list[float], cache: Cache, clean_runs: dict
+def play_rows(
+    plans: list[Plan], ratios: list[float], cache: Cache, clean_runs: dict
 ) -> list[dict]:
     """The rows of all methods and attacks.
 
     Args:
-      every: methods and attacks.
+      plans: methods and attacks.
       ratios: in ascending order, with 0 where `clean_runs` has no runs.
       cache: of runs.
       clean_runs: runs without attackers, which are added.
@@ -264,11 +271,12 @@ def measured(
     """
     rows, seeds = [], list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
-        task = bar.add_task("methods", total=len(every))
-        for attack, undefended, method, config in every:
+        task = bar.add_task("methods", total=len(plans))
+        for attack, undefended, method, config in plans:
             bar.update(task, description=f"{method}, {attack}")
             config = change(config, {"eval_every": config.rounds})  # only final scores count
-            # Without attackers, only a backdoor measures something of its own: its success.
+            # Without attackers, only a backdoor measures something that others do not: its
+            # success.
             key = (method, attack if attack == "backdoor" else "")
             new = [ratio for ratio in ratios if ratio or key not in clean_runs]
             points = [{"attack_ratio": ratio} for ratio in new]
@@ -283,65 +291,68 @@ def measured(
     return rows
 
 
-def planned() -> list[Planned]:
+def plans_of_flags() -> list[Plan]:
     """All runs of the flags, attack by attack.
 
     Raises:
       ValueError: a value is outside its range, or no run reads a field.
     """
-    tunings = [("", {}), *[("+simple-tuning", SIMPLE_TUNING)] * FLAGS.simple_tuning]
-    defences = [
-        ("", {"defence.name": ""}) if name == "none" else (f"+{name}", {"defence.name": name})
-        for name in FLAGS.defences
-    ]
-    found, unread = [], []
-    for attack, method, (tuned, fields), (defended, more) in itertools.product(
-        FLAGS.attacks, FLAGS.methods, tunings, defences or [("", {})]
+    tunings = {"": {}}
+    if FLAGS.simple_tuning:
+        tunings["+simple-tuning"] = SIMPLE_TUNING
+    defences = {} if FLAGS.defences else {"": {}}
+    for name in FLAGS.defences:
+        suffix, value = ("", "") if name == "none" else (f"+{name}", name)
+        defences[suffix] = {"defence.name": value}
+    plans, unread = [], []
+    for attack, method, tuning, defence in itertools.product(
+        FLAGS.attacks, FLAGS.methods, tunings, defences
     ):
-        point = {"algorithm": method, "attack.name": attack, **fields, **more}
-        config, ignored = configured(point)
-        found.append(Planned(attack, method + tuned, method + tuned + defended, config))
+        point = {"algorithm": method, "attack.name": attack}
+        config, ignored = configured(point | tunings[tuning] | defences[defence])
+        plans.append(Plan(attack, method + tuning, method + tuning + defence, config))
         unread.append(ignored)
     for field in set.intersection(*map(set, unread)):
         raise ValueError(
             f"{field}={unread[0][field]} is not read by any run; remove it, or add a method "
             f"that reads it"
         )
-    return found
+    return plans
 
 
-def fitting(every: list[Planned]) -> list[Planned]:
+def fitting_plans(plans: list[Plan]) -> list[Plan]:
     """Those runs whose method can have their defence; warns of the others.
 
     Raises:
       ValueError: a method can have none of the defences, or something else does not fit.
     """
-    clients = every[0].config.attack.clients
+    clients = plans[0].config.attack.clients
     if clients:
         raise ValueError(
             f"attack.clients={','.join(map(str, clients))} chooses attackers as --ratios does; "
             f"leave it out"
         )
     refused = {}
-    for one in every:
-        if one.attack == every[0].attack:
+    for plan in plans:
+        if plan.attack == plans[0].attack:
             try:
-                _check(one)
+                check_plan(plan)
             except DoesNotFit as why:
-                refused[one.method] = why
-    kept = [one for one in every if one.method not in refused]
-    for one in every:
-        if one.undefended not in {own.undefended for own in kept}:
-            raise refused[one.method]
+                refused[plan.method] = why
+    kept = [plan for plan in plans if plan.method not in refused]
+    for plan in plans:
+        if plan.undefended not in {fitting.undefended for fitting in kept}:
+            raise refused[plan.method]
     for attack in FLAGS.attacks[1:]:  # whether the data allow it is the same for all methods
-        _check(next(one for one in kept if one.attack == attack))
+        check_plan(next(plan for plan in kept if plan.attack == attack))
     for method, why in refused.items():
         warnings.warn(f"{method} is left out: {why}", RuntimeWarning, stacklevel=2)
     return kept
 
 
-def _check(one):
-    build_experiment(one.config, load_federations(one.config, [0])[0])
+def check_plan(plan: Plan) -> None:
+    """Checks that the configuration of a plan fits its data."""
+    build_experiment(plan.config, load_federations(plan.config, [0])[0])
 
 
 if __name__ == "__main__":

@@ -31,17 +31,19 @@ repeated; those of other code are made again, unless --accept_changes is set.
 """
 
 import itertools
-import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from experiments.common import pages
-from experiments.common.flag_values import check_list, check_names
-from experiments.common.provenance import provenance
+from experiments.common.flag_values import check_list, check_names, refuse_flag
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
+from experiments.paper.columns import Row
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
 from experiments.paper.forecast_baselines import forecast_rows
 from experiments.paper.own_configurations import (
@@ -50,8 +52,8 @@ from experiments.paper.own_configurations import (
     own_config,
     own_table,
 )
+from experiments.paper.panacea_text import error_text, forecast_row
 from experiments.paper.pfedgat import SIZES
-from experiments.paper.table_text import error_markdown, error_table, forecast_row
 from experiments.paper.tables import TABLES, Table
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
@@ -60,7 +62,6 @@ from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import Units
-from graphfl_jax.runs.checkpoint import write_json, write_text
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
 flags.DEFINE_list(
@@ -102,6 +103,14 @@ flags.DEFINE_integer("rounds", None, "Rounds, for a quick look.", lower_bound=1)
 flags.DEFINE_string("out", "runs/tables", "Output folder, with a cache of runs.")
 
 
+class Plan(NamedTuple):
+    """A row of a table before its runs."""
+
+    cell: Cell
+    method: str
+    config: ConfigDict
+
+
 def main() -> int:
     started = time.perf_counter()
     pages.check_page()
@@ -111,56 +120,70 @@ def main() -> int:
     cache = Cache(
         out, accept_changes=changes_accepted(), config_files=list(map(Path, FLAGS.configs))
     )
-    planned_rows = [
-        (cell, method, table_config(cell, method))
+    plans = [
+        Plan(cell, method, table_config(cell, method))
         for cell, method in itertools.product(cells, methods)
     ]
-    baselines = []
-    source = "data.source in the file of --configs" if FLAGS.configs else "--source=simulated"
-    for cell, method, config in planned_rows:  # refuses all that does not fit at once
-        with remedy_of_source(source):
-            federation = load_federations(config, seeds[:1])[0]
-        task = build_experiment(config, federation).model.task
-        if method == methods[0]:
-            baselines += baseline_rows(cell, federation, task)
+    baselines = checked_baselines(plans, seeds[0])
+    rows = table.complete(played_rows(table, plans, seeds, cache))
 
+    console = Console()
+    for _, of_cell in itertools.groupby(
+        rows, key=lambda row: (row["data"], row.get("setting"))
+    ):
+        console.print(table.text.console(list(of_cell)))
+    for note in table.text.notes(rows):
+        console.print(note, markup=False, soft_wrap=True)
+    parts = [table.text.markdown(rows)]
+    with_errors = baselines + [row for row in rows if row.get("errors")]
+    for dataset in dict.fromkeys(cell.dataset for cell in cells):
+        forecasts = [row for row in with_errors if row["data"] == dataset]
+        if forecasts:
+            errors = error_text(forecasts)
+            console.print(errors.console(forecasts))
+            parts.append(errors.markdown(forecasts))
+    name = name_of(FLAGS.configs) or FLAGS.table
+    note = f" {cache.counts()}."
+    pages.write_results(out, name, rows + baselines, "\n".join(parts), since=started, note=note)
+    pages.print_line(console, f"{cache.counts()}; {out}/{name}.md and .json")
+    return 0
+
+
+def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:
+    """The forecast baselines of the cells of a table, after a check that all rows fit.
+
+    Raises:
+      ValueError: something does not fit.
+      FileNotFoundError: data files are missing.
+    """
+    baselines, source = [], "data.source in the file of --configs"
+    for cell, method, config in plans:
+        with remedy_of_source(source if FLAGS.configs else "--source=simulated"):
+            federation = load_federations(config, [seed])[seed]
+        task = build_experiment(config, federation).model.task
+        if method == plans[0].method:
+            baselines += baseline_rows(cell, federation, task)
+    return baselines
+
+
+def played_rows(table: Table, plans: list[Plan], seeds: list[int], cache: Cache) -> list[Row]:
+    """The rows of a table."""
     rows = []
     with progress_bar("rounds") as bar:
-        rounds = sum(config.rounds for *_, config in planned_rows)
+        rounds = sum(plan.config.rounds for plan in plans)
         task = bar.add_task("", total=rounds * len(seeds))
-        for cell, method, config in planned_rows:
+        for cell, method, config in plans:
             where = ", ".join(word for word in (cell.dataset, cell.setting) if word)
             bar.update(task, description=f"{method} on {where}")
             runs = cached_runs(
-                *(config, seeds, cache),
+                config,
+                seeds,
+                cache,
                 at_once=FLAGS.at_once,
                 report=lambda rounds: bar.advance(task, rounds),
             )
             rows.append(table.row(cell, config, runs))
-
-    counts = cache.counts()
-    rows = table.complete(rows)
-    console = Console()
-    for _, own in itertools.groupby(rows, key=lambda row: (row["data"], row.get("setting"))):
-        console.print(table.console(list(own)))
-    for note in table.notes(rows):
-        console.print(note, markup=False, soft_wrap=True)
-    parts = [table.markdown(rows)]
-    with_errors = baselines + [row for row in rows if row.get("errors")]
-    for name in dict.fromkeys(cell.dataset for cell in cells):
-        forecasts = [row for row in with_errors if row["data"] == name]
-        if forecasts:
-            console.print(error_table(forecasts))
-            parts.append(error_markdown(forecasts))
-    name = name_of(FLAGS.configs) or FLAGS.table
-    write_json(out / f"{name}.json", rows + baselines)
-    made = provenance(sys.argv, seconds=time.perf_counter() - started)
-    page = "\n".join([f"{made} {counts}.\n", *parts])
-    write_text(out / f"{name}.md", page)
-    pages.publish(page)
-    files = f"{counts}; {out}/{name}.md and .json"
-    console.print(files, highlight=False, markup=False, soft_wrap=True)
-    return 0
+    return rows
 
 
 def planned() -> tuple[Table, list[Cell], list[str]]:
@@ -173,25 +196,20 @@ def planned() -> tuple[Table, list[Cell], list[str]]:
     if FLAGS.configs:
         return of_own_files()
     table = TABLES[FLAGS.table]
-    if FLAGS.profile and FLAGS.profile not in table.cells:
-        raise ValueError(
-            f"profile={FLAGS.profile} is not read, since {FLAGS.table} has one size; leave "
-            f"--profile out"
-        )
-    first = next(iter(table.cells))
+    if FLAGS.profile not in table.cells:
+        refuse_flag("profile", f", since {FLAGS.table} has one size; leave --profile out")
+    first, *_ = table.cells
     size = FLAGS.profile or first
-    cells, of_first = table.cells[size], size == first
-    known = list(dict.fromkeys(cell.dataset for cell in cells))
-    check_names("datasets", FLAGS.datasets, known)
-    datasets = FLAGS.datasets or (of_first and table.datasets) or known
+    cells = table.cells[size]
     numbers = list(dict.fromkeys(map(number_of_clients, cells)))
-    if FLAGS.clients and numbers == [""]:
-        raise ValueError(
-            f"clients={','.join(FLAGS.clients)} is not read, since {FLAGS.table} has the "
-            f"clients of its data sets; leave --clients out"
+    if numbers == [""]:
+        refuse_flag(
+            "clients",
+            f", since {FLAGS.table} has the clients of its data sets; leave --clients out",
         )
-    check_names("clients", FLAGS.clients, numbers)
-    numbers = FLAGS.clients or (of_first and table.clients) or numbers
+    datasets = list(dict.fromkeys(cell.dataset for cell in cells))
+    datasets = list_of("datasets", datasets, table.datasets if size == first else ())
+    numbers = list_of("clients", numbers, table.clients if size == first else ())
     methods = FLAGS.methods or list(table.methods)
     check_names("methods", methods, configs.methods())
     chosen = [
@@ -201,6 +219,16 @@ def planned() -> tuple[Table, list[Cell], list[str]]:
         if cell.dataset == name and number_of_clients(cell) in numbers
     ]
     return table, chosen, methods
+
+
+def list_of(flag: str, choices: list[str], default: Sequence[str]) -> Sequence[str]:
+    """The names that a flag lists; without any, the default ones, or else all.
+
+    Raises:
+      ValueError: a name is none of the choices.
+    """
+    check_names(flag, FLAGS[flag].value, choices)
+    return FLAGS[flag].value or default or choices
 
 
 def of_own_files() -> tuple[Table, list[Cell], list[str]]:

@@ -14,7 +14,6 @@ and the risk over the share of attacked clients, with columns of G~ that sum to 
 theory.png and theory.svg.
 """
 
-import sys
 import time
 import zlib
 from pathlib import Path
@@ -27,7 +26,6 @@ from rich.console import Console
 
 from experiments.common import pages
 from experiments.common.flag_values import check_names
-from experiments.common.provenance import provenance
 from experiments.linear_theory import closed_form, simulation
 from experiments.linear_theory.verdicts import (
     NAMES,
@@ -48,7 +46,6 @@ from graphfl_jax.commands.common.plots import draw_risks, save_figure
 from graphfl_jax.commands.common.statistics import critical_value
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.memory import check_memory
-from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.store import check_folder
 
 flags.DEFINE_list(
@@ -114,7 +111,7 @@ def main() -> int:
         console.print(narrow(title, rows, left=("graph", "G~", "method")))
     lines = verdicts(risks, graphs, worst, within=within, steps=FLAGS.steps)
     for line in lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        pages.print_line(console, line)
     results = {
         "settings": {name: FLAGS[name].value for name in ("graphs", *SIZES, *SHARES)},
         "verdicts": lines,
@@ -123,14 +120,9 @@ def main() -> int:
         "extremes": worst,
         "curves": curves,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / "theory.json", results)
-    made = provenance(sys.argv, seconds=time.perf_counter() - started)
-    write_text(out / "theory.md", page(made, tables, lines))
-    pages.publish(page(made, tables, lines))
+    pages.write_results(out, "theory", results, page(tables, lines), since=started)
     save_figure(draw_risks(curves, NAMES), out / "theory")
-    files = f"{out}/theory.json, .md, .png and .svg"
-    console.print(files, highlight=False, markup=False, soft_wrap=True)
+    pages.print_line(console, f"{out}/theory.json, .md, .png and .svg")
     return 0
 
 
@@ -215,7 +207,9 @@ def risks_of(case: Case, attacked: int, within: float) -> list[dict]:
     graph = targets[0]
     # Every case and number of attacked clients has a seed of its own, so that errors differ.
     simulated = simulation.simulate(
-        *(graph, targets, attacked),
+        graph,
+        targets,
+        attacked,
         **sizes,
         draws=FLAGS.draws,
         steps=FLAGS.steps,
@@ -275,11 +269,9 @@ def tables_of(graphs: list[dict], risks: list[dict]) -> list[tuple[str, list[lis
     return tables
 
 
-def page(made: str, tables: list[tuple[str, list[list[str]]]], lines: list[str]) -> str:
-    """The Markdown page: provenance, tables and verdicts."""
-    parts = [f"{made}\n"]
-    for title, rows in tables:
-        parts.append(f"{escaped(title)}:\n\n{markdown_table(rows)}")
+def page(tables: list[tuple[str, list[list[str]]]], lines: list[str]) -> str:
+    """The tables and the verdicts in Markdown."""
+    parts = [f"{escaped(title)}:\n\n{markdown_table(rows)}" for title, rows in tables]
     return "\n".join([*parts, "".join(f"- {escaped(line)}\n" for line in lines)])
 
 

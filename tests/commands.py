@@ -33,7 +33,7 @@ import orbax.checkpoint, scipy.special  # which the commands import when they ne
 # All but the commands and `processes`, whose flags would be those of every command.
 import graphfl_jax.runs.sweep
 import graphfl_jax.commands.common.plots, experiments.paper.cached_runs
-import experiments.paper.table_text, graphfl_jax.commands.sweeping.grid
+import experiments.paper.panacea_text, graphfl_jax.commands.sweeping.grid
 import graphfl_jax.commands.sweeping.leaderboard, graphfl_jax.commands.sweeping.trial_log
 
 gc.freeze()  # so that a child does not copy memory when it collects garbage

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parents[3]
+from experiments.common.provenance import ROOT
+
 CONFIG = "custom:fedavg"
 DATA = "federation.npz"
 SETTINGS = {

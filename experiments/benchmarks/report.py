@@ -1,6 +1,5 @@
 """The report of a benchmark: on the console, and as JSON, a Markdown page and a figure."""
 
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,10 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.common import pages
-from experiments.common.provenance import provenance
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.text_tables import escaped, markdown_table
-from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
 class Report(NamedTuple):
@@ -34,33 +31,29 @@ def show(report: Report, console: Console) -> None:
         table.add_row(*map(Text, row))
     console.print(table)
     for line in report.lines:
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        pages.print_line(console, line)
+
+
+def markdown(report: Report) -> str:
+    """The title, the table and the lines of a report."""
+    title, lines = escaped(report.title), escaped("\n".join(report.lines))
+    return f"{title}\n\n{markdown_table(report.rows)}\n{lines}\n"
 
 
 def write(
-    report: Report, out: Path, name: str, results: dict[str, Any], figure: Figure | None = None
-) -> list[str]:
-    """Writes NAME.json and NAME.md, and NAME.png and NAME.svg of a figure, into a folder.
-
-    Args:
-      report: of the page.
-      out: the folder, which is made if it does not exist.
-      name: of the files.
-      results: all numbers, for the JSON file.
-      figure: of the results.
-
-    Returns:
-      The names of the files.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    write_json(out / f"{name}.json", results)
-    made, title = provenance(sys.argv), escaped(report.title)
-    table, lines = markdown_table(report.rows), escaped("\n".join(report.lines))
-    page = f"{made}\n\n{title}:\n\n{table}\n{lines}\n"
-    write_text(out / f"{name}.md", page)
-    pages.publish(page)
+    report: Report,
+    console: Console,
+    out: Path,
+    name: str,
+    results: dict[str, Any],
+    figure: Figure | None = None,
+) -> None:
+    """Writes as `pages.write_results`, draws a figure, and prints the names of the files."""
+    titled = report._replace(title=f"{report.title}:")
+    pages.write_results(out, name, results, markdown(titled))
     suffixes = ["json", "md"]
     if figure is not None:
         suffixes += ["png", "svg"]
         save_figure(figure, out / name)
-    return [f"{out}/{name}.{suffix}" for suffix in suffixes]
+    for suffix in suffixes:
+        pages.print_line(console, f"{out}/{name}.{suffix}")

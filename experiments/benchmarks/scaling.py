@@ -121,8 +121,7 @@ def scale(
     matplotlib.use("Agg")  # needs no screen
     title = f"{variant_of(config)}, {results['device']}"
     figure = draw_power(sizes, times, fit, (over, "seconds per round"), title)
-    for path in write(report, out, f"scaling_{over}", results, figure):
-        console.print(path, highlight=False, markup=False, soft_wrap=True)
+    write(report, console, out, f"scaling_{over}", results, figure)
     return 0
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from experiments.benchmarks import suite_tables
-from experiments.benchmarks.report import Report, show
+from experiments.benchmarks.report import Report, markdown, show
 from experiments.benchmarks.suite_commands import (
     Failure,
     bench,
@@ -33,7 +33,6 @@ from experiments.common import pages
 from experiments.common.flag_values import check_names
 from experiments.common.provenance import provenance
 from graphfl_jax.commands.common.interrupts import temporary_folder, unfinished
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MANY_CORES = 8  # on which long measurements are made
@@ -106,7 +105,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
             spent[one.name] = time.perf_counter() - began
         state = skipped.get(one.name) or failed.get(one.name) or f"{spent[one.name]:.0f} s"
         line = f"[{number}/{len(chosen)}] {one.name}: {state}"
-        progress.print(line, highlight=False, markup=False, soft_wrap=True)
+        pages.print_line(progress, line)
         results = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "cores": where.cores,
@@ -127,15 +126,8 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
         show(report, console)
         if page and len(report.rows) > 1:
             pages.update(page, block, f"{made}\n\n{markdown(report)}")
-    files = f"{out}/suite.json\n{out}/suite.md"
-    console.print(files, highlight=False, markup=False, soft_wrap=True)
+    pages.print_line(console, f"{out}/suite.json\n{out}/suite.md")
     return 1 if failed else 0
-
-
-def markdown(report: Report) -> str:
-    """The title, the table and the lines of a report."""
-    title, lines = escaped(report.title), escaped("\n".join(report.lines))
-    return f"{title}\n\n{markdown_table(report.rows)}\n{lines}\n"
 
 
 def selected(only: list[str]) -> list[Measurement]:

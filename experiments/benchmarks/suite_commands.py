@@ -52,7 +52,7 @@ def run_command(words: list[str], seconds: float) -> str:
 
 def bench(words, folder, seconds, *, file="bench.json"):
     """The numbers that `python -m experiments.bench` writes."""
-    command = ["-m", "graphfl_jax", "bench", *words, f"--out={folder}"]
+    command = ["-m", "experiments.bench", *words, f"--out={folder}"]
     run_command(command, seconds)
     return json.loads((folder / file).read_text())
 
@@ -87,8 +87,8 @@ def resume(words, folder, seconds):
     command = ["-m", "graphfl_jax", "run", *words, f"--compilation_cache={folder / 'compiled'}"]
     parts = (("whole", 40, ()), ("resumed", 20, ()), ("resumed", 40, ("--resume",)))
     for name, rounds, more in parts:
-        own = (f"--config.rounds={rounds}", f"--out={folder / name}", *more)
-        run_command([*command, *own], seconds)
+        part = (f"--config.rounds={rounds}", f"--out={folder / name}", *more)
+        run_command([*command, *part], seconds)
     whole, resumed = ((folder / n / "metrics.jsonl").read_bytes() for n in ("whole", "resumed"))
     if whole != resumed:
         raise Failure("metrics.jsonl of the resumed run differs from that of the whole run")

@@ -175,8 +175,7 @@ def against_torch(
     show(report, console)
     matplotlib.use("Agg")  # needs no screen
     figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
-    for path in write(report, out, "bench", results, figure):
-        console.print(path, highlight=False, markup=False, soft_wrap=True)
+    write(report, console, out, "bench", results, figure)
     return 0
 
 

@@ -1,8 +1,29 @@
-"""Checks of flags whose values are lists."""
+"""Checks of flags: of lists, and of those that nothing reads."""
 
 from collections.abc import Iterable, Sequence
 
+from absl.flags import FLAGS
+
 from graphfl_jax.settings import Choice
+
+
+def flag_text(name: str) -> str:
+    """A flag with its value, as an error states it."""
+    return FLAGS[name].serialize().removeprefix("--")
+
+
+def refuse_flag(name: str, why: str) -> None:
+    """Refuses a flag that is not read.
+
+    Args:
+      name: of the flag.
+      why: it is not read, behind "is not read".
+
+    Raises:
+      ValueError: it is set.
+    """
+    if FLAGS[name].present:
+        raise ValueError(f"{flag_text(name)} is not read{why}")
 
 
 def check_list(flag: str, words: list[str]) -> None:

@@ -1,27 +1,52 @@
-"""Pages of results: a command replaces one block of a Markdown page and leaves the rest.
+"""Files of results. A command can also replace one block of a Markdown page by them.
 
 A block is the text between the lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 """
 
+import sys
+import time
 from pathlib import Path
+from typing import Any
 
 from absl import flags
+from rich.console import Console
 
-from graphfl_jax.runs.checkpoint import write_text
+from experiments.common.provenance import provenance
+from graphfl_jax.runs.checkpoint import write_json, write_text
 
 flags.DEFINE_string(
     "page", None, "FILE.md#BLOCK: the block of a Markdown page that the result replaces."
 )
 
 
-def publish(text: str) -> None:
-    """Writes a result into the block that --page names, if it does.
+def write_results(
+    out: Path, name: str, results: Any, text: str, *, since: float | None = None, note: str = ""
+) -> None:
+    """Writes NAME.json and NAME.md into a folder, and the block that --page names, if it does.
+
+    Args:
+      out: the folder, which is made if it does not exist.
+      name: of the files.
+      results: all numbers, for the JSON file.
+      text: in Markdown, below the provenance.
+      since: `time.perf_counter` at the start of the command; None states no duration.
+      note: behind the provenance.
 
     Raises:
       ValueError: as `update`.
     """
+    out.mkdir(parents=True, exist_ok=True)
+    write_json(out / f"{name}.json", results)
+    seconds = None if since is None else time.perf_counter() - since
+    page = f"{provenance(sys.argv, seconds=seconds)}{note}\n\n{text}"
+    write_text(out / f"{name}.md", page)
     if flags.FLAGS.page:
-        update(*_place(), text)
+        update(*_place(), page)
+
+
+def print_line(console: Console, text: str) -> None:
+    """Prints a text as it is, without markup, colours or line breaks."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def check_page() -> None:
@@ -69,7 +94,7 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
         raise ValueError(f"page={path} is not a file; choose a page that has the line {begin}")
     lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     places = [[i for i, line in enumerate(lines) if line == mark] for mark in (begin, end)]
-    if [len(found) for found in places] != [1, 1] or places[0] > places[1]:
+    if list(map(len, places)) != [1, 1] or places[0] > places[1]:
         raise ValueError(
             f"page={path} has no block {name}; add the lines {begin} and {end} to it, once and "
             f"in this order"

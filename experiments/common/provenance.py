@@ -10,8 +10,12 @@ from graphfl_jax.version import __version__
 ROOT = Path(__file__).resolve().parents[2]
 # Flags that name folders or files of one machine.
 PATH_FLAGS = {
-    *("out", "page", "data_root", "compilation_cache"),
-    *("config.data.root", "config.data.path"),
+    "out",
+    "page",
+    "data_root",
+    "compilation_cache",
+    "config.data.root",
+    "config.data.path",
 }
 
 
@@ -38,10 +42,7 @@ def provenance(
 
 def command(argv: list[str]) -> str:
     """What was typed to start a command, without folders of this machine."""
-    program, _, name = argv[0].partition(" ")  # "graphfl run", or the path of a command
-    if program != "graphfl":
-        program, name = "", argv[0]
-    module = Path(name).name.removesuffix(".py").rpartition(".")[2]
+    module = Path(argv[0]).name.removesuffix(".py").rpartition(".")[2]
     words, flag = [], ""
     for word in argv[1:]:
         if word.startswith("-"):
@@ -53,8 +54,7 @@ def command(argv: list[str]) -> str:
         if flag not in PATH_FLAGS:
             words.append(word)
         flag = "" if has_value else flag
-    start = [program, module] if program else ["python", "-m", f"experiments.{module}"]
-    return shlex.join([*start, *words])
+    return shlex.join(["python", "-m", f"experiments.{module}", *words])
 
 
 def _portable(value):

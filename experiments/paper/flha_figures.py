@@ -4,15 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell
+from experiments.paper.figure_lines import ConfigOf, name_with
 from experiments.paper.flha import LAYERED, with_divisor, with_examples, with_steps
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.units import UNITS
-
-ConfigOf = Callable[[Cell, str], ConfigDict]  # (cell, method) -> configuration
 
 
 class Series(NamedTuple):
@@ -79,9 +77,9 @@ def series_lines(
             if not broken:
                 line["x"].append(number)
                 scores = [run["scores"][split]["P"]["per_client"] for run in runs]
-                line["seeds"].append([np.mean(own[figure.clients]) for own in scores])
-    for line, number in zip(lines, lost.values(), strict=True):
-        line["name"] += f" ({number} diverged)" if number else ""
+                line["seeds"].append([np.mean(clients[figure.clients]) for clients in scores])
+    for line in lines:
+        line["name"] = name_with(line["name"], lost[line["name"]])
         line["seeds"] = np.array(line["seeds"]).T.tolist()
     return lines
 
@@ -94,12 +92,14 @@ def series_rows(lines: list[dict], label: str) -> list[list[str]]:
     """
     scale, unit = UNITS[lines[0]["metric"]]
     references = lines[:2]
-    gaps = [f"{own['name'].partition(' (')[0]} minus it" for own in references]
+    gaps = [f"{line['name'].partition(' (')[0]} minus it" for line in references]
     rows = [["method", label, f"P, {unit}", *gaps]]
     for place, line in enumerate(lines):
         for number, scores in _by_number(line).items():
-            higher = [_by_number(own).get(number) for own in references[:place]]
-            gaps = ["" if own is None else interval(scale * (own - scores)) for own in higher]
+            higher = [_by_number(before).get(number) for before in references[:place]]
+            gaps = [
+                "" if high is None else interval(scale * (high - scores)) for high in higher
+            ]
             gaps += [""] * (len(references) - len(gaps))
             rows.append([line["name"], str(number), interval(scale * scores), *gaps])
     return rows
@@ -112,6 +112,6 @@ def _by_number(line):
 
 def interval(values: np.ndarray) -> str:
     """The mean of one number per seed with the half width of its 95 % interval, as text."""
-    found = over_seeds(values.tolist())
-    half_width = "" if found["half_width"] is None else f"±{found['half_width']:.2f}"
-    return f"{found['mean']:.2f}{half_width}"
+    summary = over_seeds(values.tolist())
+    half_width = "" if summary["half_width"] is None else f"±{summary['half_width']:.2f}"
+    return f"{summary['mean']:.2f}{half_width}"

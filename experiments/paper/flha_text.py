@@ -4,14 +4,23 @@ A row is a method in a cell. It has a line for each test set, with the scores of
 point and column; a column is an architecture, or a client.
 """
 
-import numpy as np
-from rich.table import Table
+from operator import itemgetter
 
+import numpy as np
+
+from experiments.paper.columns import Column, Row, TableText, number_text
 from experiments.paper.configurations import Cell
 from experiments.paper.flha import CLIENTS, NONE_REPLACED, SIZES, TABLES
 from experiments.paper.flha_published import PUBLISHED
-from experiments.paper.row_text import common_row, simulated_notes, sizes, spread_text
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
+from experiments.paper.row_text import (
+    DATA,
+    METHOD,
+    SETTING,
+    common_row,
+    simulated_notes,
+    size_list,
+    spread_text,
+)
 from graphfl_jax.commands.common.units import UNITS
 
 DROP = "mean drop"
@@ -44,18 +53,10 @@ all images and larger networks. These are the runs of this table:
 """
 FULL = "These are the runs of this table:\n"
 SHOWN = ("G", "P")  # of the points
-LEFT_OUT = ("data", "setting", "G", "M down")  # columns for which a console is too narrow
 
 
-def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
-    """One row of a table: scores in %, or the number of diverged runs.
-
-    Args:
-      table: a key of `flha.TABLES`.
-      cell: of the table.
-      config: configuration of the runs.
-      runs: one per seed, in the format of results.json.
-    """
+def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
+    """A row of a table of `flha.TABLES`, as `tables.Table.row`."""
     row = common_row(config, runs)
     scale, traffic = UNITS[row["metric"]][0], runs[0]["communication"]
     row |= {
@@ -74,16 +75,15 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> dict:
         points = {
             point: {
                 name: [
-                    scale * np.mean(np.array(own[point]["per_client"])[ids]) for own in scores
+                    scale * np.mean(np.array(points[point]["per_client"])[ids])
+                    for points in scores
                 ]
                 for name, ids in columns.items()
             }
             for point in SHOWN
         }
-        printed = (
-            PUBLISHED[table].get((cell.dataset, cell.setting, test), {}).get(row["method"])
-        )
-        published = None if row["source"] == "simulated" else printed
+        cell_scores = PUBLISHED[table].get((cell.dataset, cell.setting, test), {})
+        published = None if row["source"] == "simulated" else cell_scores.get(row["method"])
         row["lines"].append({"test": test, "points": points, "published": published})
     return row
 
@@ -106,7 +106,7 @@ def size_of(config) -> str:
     )
 
 
-def with_drops(rows: list[dict]) -> list[dict]:
+def with_drops(rows: list[Row]) -> list[Row]:
     """The rows of Table 7, and for every method the drops by a replaced architecture.
 
     The drop of an architecture is its score where none is replaced, minus the mean of its
@@ -115,109 +115,120 @@ def with_drops(rows: list[dict]) -> list[dict]:
     """
     drops, places = [], TABLES["flha_7"].places
     for method in dict.fromkeys(row["method"] for row in rows):
-        own = [row for row in rows if row["method"] == method]
-        if len(own) == len(places) and all(row["lines"] for row in own):
-            drops.append(_drops(own))
+        cells = [row for row in rows if row["method"] == method]
+        if len(cells) == len(places) and all(row["lines"] for row in cells):
+            drops.append(_drop_row(cells))
     return rows + drops
 
 
-def _drops(rows):
+def _drop_row(rows):
     """The row of the drops of a method."""
-    whole, *others = sorted(rows, key=lambda row: row["setting"] != NONE_REPLACED)
-    before, *after = (row["lines"][0] for row in (whole, *others))
-
-    def drops(first, others):
-        return {
-            name: (
-                np.array(own) - np.mean([one[name] for one in others if name in one], axis=0)
-            ).tolist()
-            for name, own in first.items()
-        }
-
-    points = {
-        point: drops(own, [one["points"][point] for one in after])
-        for point, own in before["points"].items()
-    }
-    published = before["published"] and drops(
-        before["published"], [one["published"] for one in after]
+    whole, *replaced = sorted(rows, key=lambda row: row["setting"] != NONE_REPLACED)
+    before, *after = (row["lines"][0] for row in (whole, *replaced))
+    published = before["published"] and _drops(
+        before["published"], [line["published"] for line in after]
     )
+    points = {
+        point: _drops(scores, [line["points"][point] for line in after])
+        for point, scores in before["points"].items()
+    }
     line = {"test": before["test"], "points": points, "published": published}
     return whole | {"setting": DROP, "lines": [line], "size": None}
 
 
-def heads_of(table: str) -> list[str]:
-    """The heads of a table."""
-    tests = ["test set"] * (len(TABLES[table].tests) > 1)
-    columns = TABLES[table].columns
-    after = (*SHOWN, "sd seeds", "M down", "M up")
-    return ["data", "setting", "method", *tests, *columns, *after]
+def _drops(before, after):
+    """By how much each architecture falls from scores to the mean of its other scores."""
+    return {
+        name: (
+            np.array(scores)
+            - np.mean([replaced[name] for replaced in after if name in replaced], axis=0)
+        ).tolist()
+        for name, scores in before.items()
+    }
 
 
-def score_rows(table: str, rows: list[dict]) -> list[list[str]]:
-    """The rows as text, in the order of `heads_of`, each followed by what the paper prints."""
-    heads = heads_of(table)
-    text = []
-    for row in rows:
-        begin = [row["data"], row["setting"], row["method"]]
-        if row["lines"] is None:
-            broken = [*begin, f"{row['diverged']} of {row['seeds']} diverged"]
-            text.append([*broken, *[""] * (len(heads) - len(broken))])
-        for line in row["lines"] or ():
-            tests = [line["test"]] * bool(line["test"])
-            seeds = line["points"]["P"]
-            means = {
-                at: np.mean(list(own.values()), axis=0) for at, own in line["points"].items()
-            }
-            text.append(
-                [
-                    *(*begin, *tests, *_cells(table, seeds)),
-                    *(f"{means[at].mean():.2f}" for at in SHOWN),
-                    spread_text(means["P"]),
-                    *(f"{row['floats'][way]:.3f}" for way in ("down", "up")),
-                ]
-            )
-            if line["published"]:
-                printed = line["published"]
-                mean = f"{np.mean(list(printed.values())):.2f}"
-                cells = [*begin[:2], "published", *tests, *_cells(table, printed)]
-                text.append([*cells, "", mean, "", "", ""])
-    return text
+def lines_of(row: Row) -> list[Row]:
+    """A row for each test set, each followed by what the paper prints.
+
+    It has the ``scores`` of the columns, and the ``means`` [seeds] over them at each point.
+    """
+    if row["lines"] is None:
+        return [row]
+    lines = []
+    for line in row["lines"]:
+        points, printed = line["points"], line["published"]
+        means = {at: np.mean(list(scores.values()), axis=0) for at, scores in points.items()}
+        row_of_test = row | {"test": line["test"]}
+        lines.append(row_of_test | {"scores": points["P"], "means": means})
+        if printed:
+            means = {"P": [np.mean(list(printed.values()))]}
+            remark = {"method": "published", "scores": printed, "means": means, "floats": {}}
+            lines.append(row_of_test | remark)
+    return lines
 
 
-def _cells(table, scores):
-    """The mean over seeds in each column of a table, as text."""
-    return [
-        f"{np.mean(scores[name]):.2f}" if name in scores else ""
-        for name in TABLES[table].columns
-    ]
+def _mean_text(scores):
+    """The mean over seeds as text; empty without scores."""
+    return "" if scores is None else f"{np.mean(scores):.2f}"
 
 
-def console_table(table: str, rows: list[dict]) -> Table:
-    """The rows of one cell for a console of 80 columns."""
-    first, heads = rows[0], heads_of(table)
-    title = (
-        f"{table} on {first['data']}, {first['setting']}, {first['metric']} at P in "
-        f"{first['unit']}, {first['seeds']} seeds"
+def _mean(point, *, console=True):
+    """The column of the mean over the columns at a point."""
+    return Column(point, lambda row: _mean_text(row["means"].get(point)), console=console)
+
+
+# The millions of numbers that a client receives and sends.
+DOWN, UP = (
+    Column(f"M\n{way}", lambda row, way=way: number_text(row["floats"].get(way), 3))
+    for way in ("down", "up")
+)
+
+
+def text_of(table: str) -> TableText:
+    """The text of a table. A console is too narrow for some of the columns."""
+    design = TABLES[table]
+    tests = (Column("test\nset", itemgetter("test"), left=True),)
+    return TableText(
+        columns=(
+            DATA,
+            SETTING,
+            METHOD,
+            *(tests if len(design.tests) > 1 else ()),
+            *map(_column, design.columns),
+            _mean("G", console=False),
+            _mean("P"),
+            Column("sd\nseeds", lambda row: spread_text(row["means"]["P"])),
+            DOWN._replace(console=False),
+            UP,
+        ),
+        title=lambda row: (
+            f"{table} on {row['data']}, {row['setting']}, {row['metric']} at P in "
+            f"{row['unit']}, {row['seeds']} seeds"
+        ),
+        introduction=lambda rows: _introduction(design, rows),
+        lines=lines_of,
+        notes=simulated_notes,
     )
-    shown = [place for place, head in enumerate(heads) if head not in LEFT_OUT]
-    text = [[head.replace(" ", "\n") for head in heads], *score_rows(table, rows)]
-    text = [[cells[place] for place in shown] for cells in text]
-    return narrow(title, text, left=("method", "test\nset"))
 
 
-def markdown(table: str, rows: list[dict]) -> str:
-    """The table in Markdown, with a caption, the sizes of the runs, and notes."""
+def _column(name):
+    """The column of an architecture or a client."""
+    return Column(name.replace(" ", "\n"), lambda row: _mean_text(row["scores"].get(name)))
+
+
+def _introduction(design, rows):
+    """A caption, remarks on test sets and drops, and the sizes of the runs."""
     first = rows[0]
-    columns = "clients" if TABLES[table].columns == CLIENTS else "architectures"
-    caption = CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=columns)
-    splits = TABLES[table].tests.values()
-    parts = [
-        caption,
-        *(text for split, text in TESTS.items() if split in splits),
+    columns = "clients" if design.columns == CLIENTS else "architectures"
+    return [
+        CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=columns),
+        *(text for split, text in TESTS.items() if split in design.tests.values()),
         *([DROPS.format(drop=DROP)] if first["setting"] == NONE_REPLACED else []),
-        SMALL if first["width"] < FULL_WIDTH else FULL,
-        "".join(f"- {line}\n" for line in sizes(rows)),
-        markdown_table([heads_of(table), *score_rows(table, rows)]),
-        *(f"{escaped(note)}\n" for note in simulated_notes(rows)),
+        size_note(first),
+        size_list(rows),
     ]
-    return "\n".join(parts)
+
+
+def size_note(row: Row) -> str:
+    """What the sizes of the runs mean for published scores."""
+    return SMALL if row["width"] < FULL_WIDTH else FULL

@@ -7,30 +7,29 @@ nothing for others. With local training it starts from a random model.
 from typing import NamedTuple
 
 import numpy as np
-from rich.table import Table
 
 from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.columns import Column, Row, TableText, number_text
 from experiments.paper.configurations import Cell
+from experiments.paper.figure_lines import ConfigOf, line_of, new_client_curves
 from experiments.paper.flha import LAYERED, REFINING, unseen_cell
-from experiments.paper.flha_figures import ConfigOf, interval
+from experiments.paper.flha_figures import interval
 from experiments.paper.flha_published import UNSEEN
-from experiments.paper.flha_text import (
-    FLOAT,
-    FULL,
-    FULL_WIDTH,
-    SMALL,
-    size_of,
+from experiments.paper.flha_text import DOWN, FLOAT, UP, size_note, size_of
+from experiments.paper.row_text import (
+    DATA,
+    METHOD,
+    PUBLISHED,
+    SETTING,
+    common_row,
+    simulated_notes,
+    size_list,
+    spread_text,
 )
-from experiments.paper.row_text import common_row, simulated_notes, sizes, spread_text
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
 from graphfl_jax.commands.common.units import UNITS
 
 SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
-HEADS = (
-    *("data", "setting", "method", *(f"after {played}" for played in SHOWN), "sd seeds"),
-    *("P", "M down", "M up", "published"),
-)
 CAPTION = """\
 Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
 accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
@@ -48,11 +47,6 @@ class Unseen(NamedTuple):
 
     names: tuple[str, ...]
     methods: tuple[str, ...] = (*LAYERED, "local")  # the others are compared with the first
-
-
-def curves(runs: list[dict]) -> list[list[dict]]:
-    """The scores of the new clients in each run that did not diverge, by round and point."""
-    return [run["new_clients"]["curve"] for run in runs if not diverged(run)]
 
 
 def unseen(
@@ -73,19 +67,11 @@ def unseen(
         for method in methods:
             config = config_of(unseen_cell(name, size), method)
             runs = cached_runs(config, seeds, cache, at_once=1)
-            found = curves(runs)
-            lost = len(runs) - len(found)
-            lines.append(
-                {
-                    "name": f"{method} ({lost} diverged)" if lost else method,
-                    "metric": runs[0]["metric"],
-                    "x": [row["rounds"] for row in found[0]] if found else [],
-                    "kept": [
-                        seed for seed, run in zip(seeds, runs, strict=True) if not diverged(run)
-                    ],
-                    "seeds": [[row["G"]["mean"] for row in curve] for curve in found],
-                }
-            )
+            curves = new_client_curves(runs)
+            kept = [seed for seed, run in zip(seeds, runs, strict=True) if not diverged(run)]
+            line = line_of(method, runs, curves, "rounds") | {"kept": kept}
+            line["seeds"] = [[row["G"]["mean"] for row in curve] for curve in curves]
+            lines.append(line)
     return panels
 
 
@@ -106,13 +92,12 @@ def unseen_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
             gaps = [reference[seed] - scores[seed] for seed in scores if seed in reference]
             for place, played in enumerate(line["x"]):
                 if played in SHOWN:
-                    own = [scale * score[place] for score in scores.values()]
+                    values = [scale * score[place] for score in scores.values()]
                     gap = ""
                     if line is not lines[0] and gaps:
                         gap = interval(scale * np.array(gaps)[:, place])
-                    mean = f"{np.mean(own):.2f}"
-                    cells = [unseen_name, line["name"], str(played), mean, spread_text(own)]
-                    rows.append([*cells, gap])
+                    cells = [unseen_name, line["name"], str(played), f"{np.mean(values):.2f}"]
+                    rows.append([*cells, spread_text(values), gap])
     return rows
 
 
@@ -121,14 +106,8 @@ def _by_seed(line):
     return dict(zip(line["kept"], np.array(line["seeds"]), strict=True))
 
 
-def table_row(cell: Cell, config, runs: list[dict]) -> dict:
-    """One row of the table: scores in %, or the number of diverged runs.
-
-    Args:
-      cell: of the table.
-      config: configuration of the runs.
-      runs: one per seed, in the format of results.json.
-    """
+def table_row(cell: Cell, config, runs: list[dict]) -> Row:
+    """A row of the table, as `tables.Table.row`."""
     (name,) = config.new_clients.architectures
     row = common_row(config, runs)
     scale, traffic = UNITS[row["metric"]][0], runs[0]["communication"]
@@ -143,49 +122,47 @@ def table_row(cell: Cell, config, runs: list[dict]) -> dict:
     }
     if not row["diverged"]:
         row["scores"] = {
-            point: [[scale * one[point]["mean"] for one in curve] for curve in curves(runs)]
+            point: [
+                [scale * scores[point]["mean"] for scores in curve]
+                for curve in new_client_curves(runs)
+            ]
             for point in ("G", "P")
         }
     return row
 
 
-def score_rows(rows: list[dict]) -> list[list[str]]:
-    """The rows as text, in the order of `HEADS`."""
-    text = []
-    for row in rows:
-        cells = [row["data"], row["setting"], row["method"]]
-        if row["scores"] is None:
-            empty = len(HEADS) - len(cells) - 2
-            cells += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * empty]
-        else:
-            own, refined = (np.array(row["scores"][point]) for point in ("G", "P"))
-            cells += [f"{own[:, played].mean():.2f}" for played in SHOWN]
-            cells += [spread_text(own[:, -1]), f"{refined[:, -1].mean():.2f}"]
-            cells += [f"{row['floats'][way]:.3f}" for way in ("down", "up")]
-        paper = row["published"]
-        text.append([*cells, "" if paper is None else f"{paper:.2f}"])
-    return text
-
-
-def console_table(rows: list[dict]) -> Table:
-    """The rows of one cell for a console."""
-    first = rows[0]
-    title = (
-        f"flha_6 on {first['data']}, {first['setting']}, {first['metric']} in "
-        f"{first['unit']}, {first['seeds']} seeds"
+def _after(rounds):
+    """The column of the score after a number of rounds of the new client."""
+    return Column(
+        f"after\n{rounds}", lambda row: number_text(_scores(row, "G")[:, rounds].mean())
     )
-    heads = [head.replace(" ", "\n") for head in HEADS]
-    return narrow(title, [cells[2:] for cells in [heads, *score_rows(rows)]])
 
 
-def markdown(rows: list[dict]) -> str:
-    """The table in Markdown, with a caption, the sizes of the runs, and notes."""
-    first = rows[0]
-    parts = [
-        CAPTION.format(metric=first["metric"], seeds=first["seeds"]),
-        SMALL if first["width"] < FULL_WIDTH else FULL,
-        "".join(f"- {line}\n" for line in sizes(rows)),
-        markdown_table([list(HEADS), *score_rows(rows)]),
-        *(f"{escaped(note)}\n" for note in simulated_notes(rows)),
-    ]
-    return "\n".join(parts)
+def _scores(row, point):
+    """[seeds, rounds] of a row."""
+    return np.array(row["scores"][point])
+
+
+TEXT = TableText(
+    columns=(
+        DATA,
+        SETTING,
+        METHOD,
+        *map(_after, SHOWN),
+        Column("sd\nseeds", lambda row: spread_text(_scores(row, "G")[:, -1])),
+        Column("P", lambda row: number_text(_scores(row, "P")[:, -1].mean())),
+        DOWN,
+        UP,
+        PUBLISHED,
+    ),
+    title=lambda row: (
+        f"flha_6 on {row['data']}, {row['setting']}, {row['metric']} in {row['unit']}, "
+        f"{row['seeds']} seeds"
+    ),
+    introduction=lambda rows: [
+        CAPTION.format(metric=rows[0]["metric"], seeds=rows[0]["seeds"]),
+        size_note(rows[0]),
+        size_list(rows),
+    ],
+    notes=simulated_notes,
+)

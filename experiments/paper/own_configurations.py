@@ -1,18 +1,17 @@
 """Tables over configuration files of the user: methods by files over several seeds."""
 
-import functools
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from experiments.paper import table_text
+from experiments.paper import panacea_text
+from experiments.paper.columns import Column, Row
 from experiments.paper.configurations import Cell
-from experiments.paper.row_text import SPREAD
-from experiments.paper.tables import TABLES, Row, Table
+from experiments.paper.tables import TABLES, Table
 from graphfl_jax.commands.common.configuration import configuration_in_file
 from graphfl_jax.commands.common.python_files import contents_of
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table
 from graphfl_jax.configs.values import change
 
 NAME = "own"  # in place of a key of `published.PUBLISHED`
@@ -85,26 +84,20 @@ def own_table(files: Sequence[str], methods: Sequence[str]) -> Table:
         seeds=SEEDS,
         row=_row,
         complete=list,
-        console=lambda rows: table_text.console_table(rows[0]["setting"], rows),
-        markdown=functools.partial(_markdown, name_of(files)),
-        notes=table_text.notes,
+        text=_text(name_of(files)),
     )
 
 
 def _row(cell, config, runs) -> Row:
-    return table_text.table_row(NAME, config, runs) | {"setting": cell.setting}
+    return panacea_text.table_row(NAME, config, runs) | {"setting": cell.setting}
 
 
-def _markdown(name, rows):
-    """The table in Markdown: as `table_text.markdown`, without published scores."""
-    metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
-    heads, *lines = [table_text.heads_of(NAME), *table_text.score_rows(NAME, rows)]
-    settings = [row["setting"] for row in rows]
-    text = [["configuration", *heads[:-1]]]
-    text += [[own, *cells[:-1]] for own, cells in zip(settings, lines, strict=True)]
-    parts = [
-        f"{name}: test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {SPREAD}\n",
-        markdown_table(text),
-        *(f"{escaped(note)}\n" for note in table_text.notes(rows)),
-    ]
-    return "\n".join(parts)
+def _text(name):
+    """As the text of Panacea's tables, with the configurations and no published scores."""
+    text = panacea_text.text_of(NAME)
+    setting = Column("configuration", itemgetter("setting"), scored=False, console=False)
+    return text._replace(
+        columns=(setting, *text.columns[:-1]),
+        title=lambda row: text.title(row).replace(NAME, row["setting"], 1),
+        introduction=lambda rows: [f"{name}: t{text.introduction(rows)[0][1:]}"],
+    )

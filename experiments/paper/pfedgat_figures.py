@@ -1,23 +1,18 @@
 """Figures of the pFedGAT paper: who gets whose model, and clients that join."""
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from ml_collections import ConfigDict
 
 from experiments.paper.cached_runs import Cache, cached_runs
-from experiments.paper.configurations import Cell
+from experiments.paper.figure_lines import ConfigOf, line_of, new_client_curves
 from experiments.paper.pfedgat import ALLOCATED_METHODS, NEW_CLIENT_METHODS, cell
 from experiments.paper.row_text import spread_text
 from graphfl_jax.build import load_federation
-from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.configs import change
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
-
-ConfigOf = Callable[[Cell, str], ConfigDict]  # (cell, method) -> configuration
 
 
 class Allocations(NamedTuple):
@@ -123,10 +118,11 @@ def allocation_rows(lines: list[dict]) -> list[list[str]]:
     for line in lines:
         for played, matrix in zip(line["x"], line["allocations"], strict=True):
             shares = 100 * np.array(matrix)
-            own = np.diag(shares).mean()
+            self_share = np.diag(shares).mean()
             twin = shares[np.arange(len(shares)), line["twins"]].mean()
-            others = (shares.sum(axis=1).mean() - own - twin) / max(len(shares) - 2, 1)
-            numbers = [f"{share:.1f}" for share in (own, twin, others)]
+            left = shares.sum(axis=1).mean() - self_share - twin
+            each_other = left / max(len(shares) - 2, 1)
+            numbers = [f"{share:.1f}" for share in (self_share, twin, each_other)]
             rows.append([line["name"], str(played), *numbers])
     return rows
 
@@ -146,21 +142,13 @@ def joining(
         panels[dataset] = []
         for method in methods:
             runs = cached_runs(config_of(part, method), seeds, cache, at_once=1)
-            curves = [run["new_clients"]["curve"] for run in runs if not diverged(run)]
-            lost = len(runs) - len(curves)
+            curves = new_client_curves(runs)
             scores = {
                 point: [[row[point]["mean"] for row in curve] for curve in curves]
                 for point in POINTS
             }
-            panels[dataset].append(
-                {
-                    "name": f"{method} ({lost} diverged)" if lost else method,
-                    "metric": runs[0]["metric"],
-                    "x": [row["rounds"] for row in curves[0]] if curves else [],
-                    "seeds": scores["P"],
-                    **scores,
-                }
-            )
+            line = line_of(method, runs, curves, "rounds")
+            panels[dataset].append(line | {"seeds": scores["P"], **scores})
     return panels
 
 
@@ -185,7 +173,7 @@ def joining_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
     for dataset, lines in panels.items():
         for line in lines:
             for k, played in enumerate(line["x"]):
-                scores = {p: scale * np.array([own[k] for own in line[p]]) for p in POINTS}
+                scores = {p: scale * np.array([curve[k] for curve in line[p]]) for p in POINTS}
                 numbers = [f"{scores[p].mean():.2f}" for p in POINTS]
                 spread = spread_text(scores["P"])
                 rows.append([dataset, line["name"], str(played), *numbers, spread])

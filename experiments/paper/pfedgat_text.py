@@ -3,22 +3,26 @@
 import itertools
 
 import numpy as np
-from rich.table import Table
 
+from experiments.paper.columns import Column, Row, TableText, number_text
 from experiments.paper.configurations import Cell
-from experiments.paper.pfedgat import PUBLISHED
-from experiments.paper.row_text import common_row, simulated_notes, sizes, spread_text
-from experiments.paper.table_text import over_seeds
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
+from experiments.paper.pfedgat import PUBLISHED as ACCURACIES
+from experiments.paper.row_text import (
+    DATA,
+    METHOD,
+    PUBLISHED,
+    SETTING,
+    common_row,
+    seed_statistics,
+    simulated_notes,
+    size_list,
+    spread_text,
+)
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.evaluation import POINTS
 
 BETTER = "max(G, L)"
 AVERAGE = "average"
-HEADS = (
-    *("data", "setting", "method", *POINTS, BETTER, "at", "sd seeds", "sd clients"),
-    "published",
-)
 CAPTION = """\
 Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of G
 and L which has the higher mean accuracy on validation, and *at* says which one. The spreads
@@ -34,16 +38,10 @@ are the runs of this table:
 """
 
 
-def table_row(cell: Cell, config, runs: list[dict]) -> dict:
-    """One row of a table: scores in %, or the number of diverged runs.
-
-    Args:
-      cell: of the table.
-      config: configuration of the runs.
-      runs: one per seed, in the format of results.json, with a validation split.
-    """
+def table_row(cell: Cell, config, runs: list[dict]) -> Row:
+    """A row of a table, as `tables.Table.row`, from runs with a validation split."""
     row = common_row(config, runs)
-    score = PUBLISHED[cell.dataset].get(row["method"], {}).get(cell.setting)
+    score = ACCURACIES[cell.dataset].get(row["method"], {}).get(cell.setting)
     row |= {
         "setting": cell.setting,
         "published": None if row["source"] == "simulated" else score,
@@ -56,9 +54,8 @@ def table_row(cell: Cell, config, runs: list[dict]) -> dict:
     chosen = [better_point(run) for run in runs]
     summaries = {point: [test[point] for test in tests] for point in POINTS}
     summaries[BETTER] = [test[point] for test, point in zip(tests, chosen, strict=True)]
-    scores = {
-        point: over_seeds(own, UNITS[row["metric"]][0]) for point, own in summaries.items()
-    }
+    scale = UNITS[row["metric"]][0]
+    scores = {point: seed_statistics(of_seeds, scale) for point, of_seeds in summaries.items()}
     return row | {"scores": scores, "at": chosen}
 
 
@@ -76,7 +73,7 @@ def _size(config):
     )
 
 
-def with_averages(rows: list[dict]) -> list[dict]:
+def with_averages(rows: list[Row]) -> list[Row]:
     """The rows, and after each data set the averages of its settings for every method.
 
     The spread over seeds is that of the averages. A method with a diverged run has none.
@@ -85,67 +82,63 @@ def with_averages(rows: list[dict]) -> list[dict]:
     for _, of_data in itertools.groupby(rows, key=lambda row: row["data"]):
         of_data = list(of_data)
         result += of_data
-        methods = dict.fromkeys(row["method"] for row in of_data)
-        for method in methods:
-            own = [row for row in of_data if row["method"] == method]
-            if all(row["scores"] for row in own):
-                result.append(_average(own))
+        for method in dict.fromkeys(row["method"] for row in of_data):
+            settings = [row for row in of_data if row["method"] == method]
+            if all(row["scores"] for row in settings):
+                result.append(_average(settings))
     return result
 
 
 def _average(rows):
     scores = {}
     for point in rows[0]["scores"]:
-        own = [row["scores"][point] for row in rows]
-        seeds = np.mean([score["seeds"] for score in own], axis=0)
+        of_settings = [row["scores"][point] for row in rows]
+        seeds = np.mean([score["seeds"] for score in of_settings], axis=0)
         scores[point] = {
             "mean": seeds.mean(),
-            "std_clients": np.mean([score["std_clients"] for score in own]),
+            "std_clients": np.mean([score["std_clients"] for score in of_settings]),
             "std_seeds": seeds.std(),
             "seeds": seeds.tolist(),
         }
     printed = [row["published"] for row in rows]
     published = None if None in printed else round(float(np.mean(printed)), 2)
-    own = {"setting": AVERAGE, "at": [], "published": published, "scores": scores}
-    return rows[0] | own | {"size": None}
+    return rows[0] | {
+        "setting": AVERAGE,
+        "at": [],
+        "published": published,
+        "scores": scores,
+        "size": None,
+    }
 
 
-def score_rows(rows: list[dict]) -> list[list[str]]:
-    """The rows as text, in the order of `HEADS`."""
-    text = []
-    for row in rows:
-        cells = [row["data"], row["setting"], row["method"]]
-        if row["scores"] is None:
-            empty = len(HEADS) - len(cells) - 2
-            cells += [f"{row['diverged']} of {row['seeds']} diverged", *[""] * empty]
-        else:
-            better = row["scores"][BETTER]
-            cells += [f"{row['scores'][point]['mean']:.2f}" for point in (*POINTS, BETTER)]
-            cells.append(", ".join(sorted(set(row["at"]))))
-            cells += [spread_text(better["seeds"]), f"{better['std_clients']:.2f}"]
-        paper = row["published"]
-        text.append([*cells, "" if paper is None else f"{paper:.2f}"])
-    return text
+def _score(point):
+    return Column(point, lambda row: number_text(row["scores"][point]["mean"]))
 
 
-def console_table(table: str, rows: list[dict]) -> Table:
-    """The rows of one cell for a console of 80 columns."""
-    first = rows[0]
-    title = (
-        f"{table} on {first['data']}, {first['setting']}, {first['unit']}, "
-        f"{first['seeds']} seeds"
+COLUMNS = (
+    DATA,
+    SETTING,
+    METHOD,
+    *map(_score, POINTS),
+    _score(BETTER),
+    Column("at", lambda row: ", ".join(sorted(set(row["at"])))),
+    Column("sd\nseeds", lambda row: spread_text(row["scores"][BETTER]["seeds"])),
+    Column("sd\nclients", lambda row: number_text(row["scores"][BETTER]["std_clients"])),
+    PUBLISHED,
+)
+
+
+def text_of(table: str) -> TableText:
+    """The text of a table."""
+    return TableText(
+        COLUMNS,
+        title=lambda row: (
+            f"{table} on {row['data']}, {row['setting']}, {row['unit']}, {row['seeds']} seeds"
+        ),
+        introduction=lambda rows: [
+            CAPTION.format(seeds=rows[0]["seeds"]),
+            PAPER,
+            size_list(rows),
+        ],
+        notes=simulated_notes,
     )
-    heads = [head.replace("sd ", "sd\n") for head in HEADS]
-    return narrow(title, [cells[2:] for cells in [heads, *score_rows(rows)]])
-
-
-def markdown(rows: list[dict]) -> str:
-    """The table in Markdown, with a caption, the sizes of the runs, and notes."""
-    parts = [
-        CAPTION.format(seeds=rows[0]["seeds"]),
-        PAPER,
-        "".join(f"- {line}\n" for line in sizes(rows)),
-        markdown_table([list(HEADS), *score_rows(rows)]),
-        *(f"{escaped(note)}\n" for note in simulated_notes(rows)),
-    ]
-    return "\n".join(parts)

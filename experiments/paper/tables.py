@@ -2,24 +2,14 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from rich.table import Table as ConsoleTable
-
-from experiments.paper import (
-    flha,
-    flha_text,
-    flha_unseen,
-    pfedgat,
-    pfedgat_text,
-    table_text,
-)
+from experiments.paper import flha, flha_text, flha_unseen, panacea_text, pfedgat, pfedgat_text
+from experiments.paper.columns import Row, TableText
 from experiments.paper.configurations import CONFIGS, Cell
-from experiments.paper.row_text import simulated_notes
 from graphfl_jax.configs.published import PUBLISHED
 from graphfl_jax.declarations import NOTHING
 
-Row = dict[str, Any]  # of a table: a method in a cell
 NEW_CLIENTS = {"new_clients.fraction": 0.2, "new_clients.rounds": 5}  # of panacea_3
 
 
@@ -30,11 +20,11 @@ class Table(NamedTuple):
     cells: dict[str, tuple[Cell, ...]]  # by size, the first by default; "" is the only one
     datasets: tuple[str, ...]  # of the first size, by default; empty is all
     seeds: int  # by default
-    row: Callable[..., Row]  # (cell, configuration, runs)
+    # (cell, configuration, the results.json of each seed) -> a row: scores in the printed unit,
+    # or the number of diverged runs
+    row: Callable[..., Row]
     complete: Callable[[list[Row]], list[Row]]  # adds rows that follow from the others
-    console: Callable[[list[Row]], ConsoleTable]  # of the rows of one cell
-    markdown: Callable[[list[Row]], str]
-    notes: Callable[[list[Row]], list[str]]
+    text: TableText
     clients: tuple[str, ...] = ()  # numbers of clients of the first size, as `datasets`
 
 
@@ -44,11 +34,9 @@ def _panacea(name, changes=NOTHING):
         cells={"": tuple(Cell(dataset, changes=changes) for dataset in PANACEA_DATASETS)},
         datasets=("fl60", "tpt48"),
         seeds=5,
-        row=lambda cell, config, runs: table_text.table_row(name, config, runs),
+        row=lambda cell, config, runs: panacea_text.table_row(name, config, runs),
         complete=list,
-        console=functools.partial(table_text.console_table, name),
-        markdown=functools.partial(table_text.markdown, name),
-        notes=table_text.notes,
+        text=panacea_text.text_of(name),
     )
 
 
@@ -61,9 +49,7 @@ def _pfedgat(name):
         seeds=3,
         row=pfedgat_text.table_row,
         complete=pfedgat_text.with_averages if name in pfedgat.AVERAGED else list,
-        console=functools.partial(pfedgat_text.console_table, name),
-        markdown=pfedgat_text.markdown,
-        notes=simulated_notes,
+        text=pfedgat_text.text_of(name),
     )
 
 
@@ -77,9 +63,7 @@ def _flha(name):
         seeds=3,
         row=functools.partial(flha_text.table_row, name),
         complete=flha_text.with_drops if name == "flha_7" else list,
-        console=functools.partial(flha_text.console_table, name),
-        markdown=functools.partial(flha_text.markdown, name),
-        notes=simulated_notes,
+        text=flha_text.text_of(name),
     )
 
 
@@ -101,7 +85,5 @@ TABLES["flha_6"] = Table(
     seeds=3,
     row=flha_unseen.table_row,
     complete=list,
-    console=flha_unseen.console_table,
-    markdown=flha_unseen.markdown,
-    notes=simulated_notes,
+    text=flha_unseen.TEXT,
 )

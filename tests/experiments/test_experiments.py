@@ -14,17 +14,9 @@ from experiments.common import pages
 from experiments.common.provenance import command, provenance
 from experiments.paper import cached_runs
 from experiments.paper.configurations import Cell, paper_config
+from experiments.paper.panacea_text import error_text, forecast_row, notes, table_row, text_of
 from experiments.paper.pfedgat_text import CAPTION
 from experiments.paper.row_text import SPREAD
-from experiments.paper.table_text import (
-    error_rows,
-    forecast_row,
-    heads_of,
-    markdown,
-    notes,
-    score_rows,
-    table_row,
-)
 from experiments.paper.tables import TABLES
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import build_experiment, load_federation
@@ -504,9 +496,9 @@ def test_a_diverged_method_has_no_score_in_a_table():
     ]
     config = paper_config(Cell("tpt48"), "fedavg")
     row = table_row("panacea_2", config, runs)
-    (cells,) = score_rows("panacea_2", [row])
+    heads, cells = text_of("panacea_2").cells([row])
     assert cells[:3] == ["tpt48", "fedavg", "2 of 3 diverged"]
-    assert len(cells) == len(heads_of("panacea_2")) and cells[-1] == "2.6\u00b10.9"
+    assert len(cells) == len(heads) and cells[-1] == "2.6\u00b10.9"
 
 
 def run_with(**results):
@@ -526,14 +518,15 @@ def run_with(**results):
 def test_one_seed_has_no_spread_over_seeds():
     config = paper_config(Cell("tpt48"), "fedavg")
     for runs, spread in ((1, ""), (2, "0.00")):
-        (cells,) = score_rows("own", [table_row("own", config, [run_with()] * runs)])
-        assert dict(zip(heads_of("own"), cells, strict=True))["sd seeds"] == spread
+        row = table_row("panacea_2", config, [run_with()] * runs)
+        cells = dict(zip(*text_of("panacea_2").cells([row]), strict=True))
+        assert cells["sd\nseeds"] == spread
 
 
 def test_tables_state_the_divisor_of_the_spread_over_seeds():
     row = table_row("own", paper_config(Cell("tpt48"), "fedavg"), [run_with()] * 2)
     assert SPREAD.endswith("; its divisor is the number of seeds.")
-    assert f"tpt48: mse, 1e-3. {SPREAD}\n" in markdown("panacea_2", [row])
+    assert f"tpt48: mse, 1e-3. {SPREAD}\n" in text_of("panacea_2").markdown([row])
     assert "whose divisor is the number of seeds" in CAPTION.replace("\n", " ")
 
 
@@ -578,7 +571,7 @@ def test_errors_of_two_own_files_on_the_same_data_are_told_apart():
     for settings, column in ((("one", "two"), [["one"], ["two"]]), (("", ""), [[], []])):
         rows = [forecast_row(Cell("metr_la", setting), forecast, "mph") for setting in settings]
         rows.append(table_row("own", config, [run]) | {"setting": settings[0]})
-        heads, *lines = error_rows(rows)
+        heads, *lines = error_text(rows).cells(rows)
         assert heads[1:-3] == ["configuration"] * len(column[0]) + ["method"]
         cells = ["persistence", "P", "500.0", "1.00/2.00/3.0"]
         assert lines[:2] == [["metr_la", *own, *cells] for own in column]

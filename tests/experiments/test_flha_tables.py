@@ -26,16 +26,7 @@ from experiments.paper.flha import (
 )
 from experiments.paper.flha_figures import SERIES, series_lines, series_rows
 from experiments.paper.flha_published import PUBLISHED, UNSEEN
-from experiments.paper.flha_text import (
-    DROP,
-    columns_of,
-    console_table,
-    heads_of,
-    markdown,
-    score_rows,
-    table_row,
-    with_drops,
-)
+from experiments.paper.flha_text import DROP, columns_of, table_row, text_of, with_drops
 from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment
 from graphfl_jax.commands.common.plots import draw_panels
@@ -227,6 +218,11 @@ def run_of(scores, *, split="final", source="real"):
     }
 
 
+def cells_of_rows(table, rows):
+    """The text of rows, without the heads."""
+    return text_of(table).cells(rows)[1:]
+
+
 def row_of(table, place, method, *runs):
     one = cells_of(table, "small")[place]
     return table_row(table, one, paper_config(one, method), list(runs))
@@ -237,17 +233,16 @@ def test_a_row_has_the_means_of_each_architecture_and_their_spread():
     first = [0.1, 0.3, 0.5, 0.7] * 2
     second = [0.3, 0.3, 0.5, 0.7, 0.5, 0.3, 0.5, 0.9]
     row = row_of("flha_1", 1, "flha-ghn", run_of(first), run_of(second))
-    text, printed = score_rows("flha_1", [row])
+    text, printed = cells_of_rows("flha_1", [row])
     expected = "cifar10|8 clients|flha-ghn|25.00|30.00|50.00|75.00|35.00|45.00|5.00"
     assert text == [*expected.split("|"), "1.250", "1.000"]
     paper = "cifar10|8 clients|published|89.50|88.10|86.50|88.50||88.15|||"
     assert printed == paper.split("|")
-    assert {len(text), len(printed)} == {len(heads_of("flha_1"))}
 
 
 def test_the_upper_bound_has_a_score_of_one_architecture():
     row = row_of("flha_1", 0, "fedavg", run_of([0.2, 0.4, 0.6, 0.8]))
-    text, printed = score_rows("flha_1", [row])
+    text, printed = cells_of_rows("flha_1", [row])
     assert text[3:9] == ["50.00", "", "", "", "40.00", "50.00"]
     assert printed[3:9] == ["93.60", "", "", "", "", "93.60"]
 
@@ -257,31 +252,30 @@ def test_both_test_sets_have_lines_of_the_clients():
     run["scores"]["balanced"] = {
         at: {"per_client": [0.5, 0.4, 0.3, 0.2]} for at in ("G", "L", "P")
     }
-    lines = score_rows("flha_5", [row_of("flha_5", 2, "local", run)])
+    lines = cells_of_rows("flha_5", [row_of("flha_5", 2, "local", run)])
     assert [line[2:6] for line in lines] == [
         ["local", "own", "90.00", "80.00"],
         ["published", "own", "93.60", "96.60"],
         ["local", "balanced", "50.00", "40.00"],
         ["published", "balanced", "51.10", "27.80"],
     ]
-    assert {len(line) for line in lines} == {len(heads_of("flha_5"))}
 
 
 def test_radiographs_are_scored_on_the_images_of_all_clients():
     run = run_of([0.6] * 4, split="pooled")
     run["scores"]["final"] = None  # of the clients' own images, which are few
     row = row_of("flha_3", 0, "local", run | {"metric": "auc"})
-    assert score_rows("flha_3", [row])[0][3] == "60.00"
+    assert cells_of_rows("flha_3", [row])[0][3] == "60.00"
 
 
 def test_a_diverged_run_and_simulated_images_have_no_published_line():
     broken = run_of([0.5] * 4) | {"diverged": True}
     row = row_of("flha_1", 0, "local", run_of([0.5] * 4), broken)
-    (text,) = score_rows("flha_1", [row])
-    assert text[3] == "1 of 2 diverged" and len(text) == len(heads_of("flha_1"))
+    (text,) = cells_of_rows("flha_1", [row])
+    assert text[3] == "1 of 2 diverged"
     row = row_of("flha_1", 0, "local", run_of([0.5] * 4, source="simulated"))
-    assert len(score_rows("flha_1", [row])) == 1
-    assert "cifar10: simulated; not comparable" in markdown("flha_1", [row])
+    assert len(cells_of_rows("flha_1", [row])) == 1
+    assert "cifar10: simulated; not comparable" in text_of("flha_1").markdown([row])
 
 
 def test_drops_are_those_of_the_architectures_that_are_not_replaced():
@@ -295,19 +289,19 @@ def test_drops_are_those_of_the_architectures_that_are_not_replaced():
         rows.append(row_of("flha_7", place, "flha-ghn-table", *seeds))
     complete = with_drops(rows)
     assert complete[:-2] == rows and {row["setting"] for row in complete[-2:]} == {DROP}
-    mine, printed, table = score_rows("flha_7", complete[-2:])
+    mine, printed, table = cells_of_rows("flha_7", complete[-2:])
     # arch0: 90.4 - (88.6 + 88.8 + 88.2) / 3; arch3: 88.5 - (83.6 + 86.2 + 88.2) / 3
     assert printed[3:8] == ["1.87", "3.07", "1.57", "2.50", ""] and printed[9] == "2.25"
     assert mine[3:11] == ["1.92", "3.12", "1.62", "2.55", "", "2.30", "2.30", "0.05"]
     assert table[2:4] == ["flha-ghn-table", "1.92"]
     assert with_drops(rows[2:]) == rows[2:]  # without the cell where none is replaced
-    page = markdown("flha_7", complete)
+    page = text_of("flha_7").markdown(complete)
     assert page.count(f"| {DROP} |") == 3 and f"*{DROP}*" in page
 
 
 def test_the_page_states_sizes_and_test_sets():
     rows = [row_of("flha_1", k, "local", run_of([0.5] * 4 * 2**k)) for k in (0, 2)]
-    page = markdown("flha_1", rows)
+    page = text_of("flha_1").markdown(rows)
     assert "Test accuracy in %, means over 1 seeds" in page
     size = (
         "40 rounds of all 4 clients, 25 steps of 64 images with 8 channels in the first layer"
@@ -318,7 +312,7 @@ def test_the_page_states_sizes_and_test_sets():
     one = cells_of("flha_5", "full")[0]
     run = run_of([0.5] * 4, split="balanced")
     row = table_row("flha_5", one, paper_config(one, "local"), [run])
-    page = markdown("flha_5", [row])
+    page = text_of("flha_5").markdown([row])
     assert "*balanced* is one test set" in page and "cannot be compared" not in page
 
 
@@ -327,7 +321,7 @@ def test_a_console_of_80_columns_shows_a_whole_table(table):
     (split,) = set(TABLES[table].tests.values()) - {"test"} or {"final"}
     longest = "flha-ghn-no-gnn"
     row = row_of(table, 0, longest, run_of([0.5] * 4, split=split))
-    drawn = console_table(table, [row])
+    drawn = text_of(table).console([row])
     title = str(drawn.title)
     assert title.startswith(f"{table} on ") and "at P in %, 1 seeds" in title
     console = Console(width=80, file=io.StringIO())
@@ -494,13 +488,13 @@ def test_a_row_has_the_scores_after_rounds_of_the_new_client():
     config = paper_config(one, "flha-ghn")
     runs = [joined_run(CLIMBING), joined_run(CLIMBING + 0.1)]
     row = flha_unseen.table_row(one, config, runs)
-    (text,) = flha_unseen.score_rows([row])
+    _, text = flha_unseen.TEXT.cells([row])
     expected = "cifar10|arch1 unseen|flha-ghn|25.00|27.00|35.00|65.00|5.00|75.00|1.250|1.000"
     assert text == [*expected.split("|"), "84.20"]
     broken = flha_unseen.table_row(one, config, [runs[0], joined_run([0.1], diverged_at=1)])
-    (text,) = flha_unseen.score_rows([broken])
-    assert text[3] == "1 of 2 diverged" and len(text) == len(flha_unseen.HEADS)
-    page = flha_unseen.markdown([row])
+    _, text = flha_unseen.TEXT.cells([broken])
+    assert text[3] == "1 of 2 diverged"
+    page = flha_unseen.TEXT.markdown([row])
     assert "40 rounds of all 3 clients, 25 steps" in page
     assert "then 20 rounds of the new client" in page
 
@@ -617,7 +611,7 @@ def test_rows_of_unseen_architectures_are_made_of_real_runs(tiny_run):
     config, runs = tiny_run(one, "flha-ghn-table")
     row = flha_unseen.table_row(one, config, runs)
     assert np.shape(row["scores"]["G"]) == np.shape(row["scores"]["P"]) == (1, 21)
-    assert len(flha_unseen.score_rows([row])[0]) == len(flha_unseen.HEADS)
+    assert len(flha_unseen.TEXT.cells([row])) == 2
 
 
 # --------------------------------------------------------------------------------- commands

@@ -27,15 +27,12 @@ from experiments.paper.pfedgat_figures import (
 )
 from experiments.paper.pfedgat_text import (
     BETTER,
-    HEADS,
     better_point,
-    console_table,
-    markdown,
-    score_rows,
     table_row,
+    text_of,
     with_averages,
 )
-from experiments.paper.row_text import sizes
+from experiments.paper.row_text import size_list
 from graphfl_jax.commands.common.plots import draw_panels, draw_shares
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.base import variant_of
@@ -148,6 +145,7 @@ def run_of(test, val, *, seed=0, better=True):
 WORSE_ON_TEST = run_of({"G": [0.7, 0.9], "L": [0.2, 0.4]}, {"G": [0.1, 0.1], "L": [0.3, 0.1]})
 AT_G = run_of({"G": [0.6, 0.6], "L": [0.9, 0.9]}, {"G": [0.5, 0.5], "L": [0.4, 0.5]})
 CELL = cell("cifar10", "IID")
+TEXT = text_of("pfedgat_1")
 
 
 def test_validation_chooses_the_point_whose_test_score_counts():
@@ -168,10 +166,10 @@ def test_a_row_has_the_chosen_scores_and_their_spreads():
     assert scores[BETTER]["seeds"] == pytest.approx([30, 60])
     assert scores[BETTER]["std_seeds"] == pytest.approx(15)
     assert scores[BETTER]["std_clients"] == pytest.approx((10 + 0) / 2)
-    (cells,) = score_rows([row])
+    _, cells = TEXT.cells([row])
     expected = "cifar10|IID|fedavg|70.00|60.00|50.00|45.00|G, L|15.00|5.00|67.09"
-    assert cells == expected.split("|") and len(cells) == len(HEADS)
-    (cells,) = score_rows([table_row(CELL, config, [AT_G])])
+    assert cells == expected.split("|")
+    _, cells = TEXT.cells([table_row(CELL, config, [AT_G])])
     assert cells[-3:-1] == ["", "0.00"]  # one seed has no spread over seeds
 
 
@@ -179,7 +177,7 @@ def test_a_row_of_simulated_images_has_no_published_score():
     run = WORSE_ON_TEST | {"dataset": {"source": "simulated", "extent": ""}}
     row = table_row(CELL, paper_config(CELL, "fedavg"), [run])
     assert row["published"] is None
-    assert "cifar10: simulated; not comparable with published scores" in markdown([row])
+    assert "cifar10: simulated; not comparable with published scores" in TEXT.markdown([row])
 
 
 def rows_of(method, *runs):
@@ -203,22 +201,21 @@ def test_averages_are_over_the_settings_of_a_data_set():
     assert average["scores"][BETTER]["std_seeds"] == pytest.approx(0, abs=1e-9)
     assert average["scores"][BETTER]["std_clients"] == pytest.approx((5 + 5 + 0) / 3)
     assert average["published"] == 65.97
-    text = score_rows(complete)
+    text = TEXT.cells(complete)[1:]
     assert text[4][3] == "1 of 2 diverged" and text[4][-1] == "91.05"
-    assert {len(cells) for cells in text} == {len(HEADS)}
     assert text[-1][7] == ""  # no point: the settings may differ in it
 
 
 def test_the_page_states_the_sizes_and_the_control():
     rows = rows_of("fedavg", [AT_G], [AT_G], [AT_G])
-    assert sizes(with_averages(rows)) == [
-        "cifar10, IID; pathological; Dirichlet 0.5: 30 rounds of all 10 clients, 8 steps of 64 "
-        "images with lenet, at most 600 images"
-    ]
-    page = markdown(rows)
+    assert size_list(with_averages(rows)) == (
+        "- cifar10, IID; pathological; Dirichlet 0.5: 30 rounds of all 10 clients, 8 steps of "
+        "64 images with lenet, at most 600 images\n"
+    )
+    page = TEXT.markdown(rows)
     assert "over clients and 1 seeds" in page and "FedAvg at max(G, L) is the control" in page
     assert page.count("\n| cifar10 |") == 3
-    table = console_table("pfedgat_1", rows[:1])
+    table = TEXT.console(rows[:1])
     assert str(table.title) == "pfedgat_1 on cifar10, IID, %, 1 seeds"
 
 

@@ -1,0 +1,180 @@
+"""Rows of Panacea's tables from runs, and their text."""
+
+from operator import itemgetter
+
+import jax
+import numpy as np
+
+from experiments.paper.columns import Column, Row, TableText, number_text
+from experiments.paper.configurations import Cell
+from experiments.paper.row_text import (
+    DATA,
+    METHOD,
+    SPREAD,
+    common_row,
+    seed_statistics,
+    spread_text,
+)
+from graphfl_jax.commands.common.result_tables import error_cell
+from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.configs.published import OUT_OF_REACH, published_score
+from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import OWN
+
+NEW_CLIENTS = "panacea_3"  # the table of new clients
+
+
+def table_row(table: str, config, runs: list[dict]) -> Row:
+    """A row of a table of `published.PUBLISHED`, as `tables.Table.row`."""
+    row = common_row(config, runs)
+    variant, scale = row["method"], UNITS[row["metric"]][0]
+    score = published_score(config, variant, runs[0]["dataset"], table)
+    row |= {
+        "published": score and score._asdict(),
+        "out_of_reach": OUT_OF_REACH.get((table, variant, config.data.name)),
+        "scores": None,
+        "errors": None,
+    }
+    if row["diverged"]:
+        return row
+    if table == NEW_CLIENTS:
+        curves = [run["new_clients"]["curve"] for run in runs]
+        adapted = [_scores(summaries, scale) for summaries in zip(*curves, strict=True)]
+        return row | {"scores": adapted[0], "adapted": adapted}
+    errors = runs[0]["errors"]  # without new clients
+    if errors and errors["units"] != OWN:
+        row["units"] = errors["units"]
+        row["errors"] = {
+            point: jax.tree.map(
+                lambda *seeds: None if None in seeds else float(np.mean(seeds)),
+                *(run["errors"][point] for run in runs),
+                is_leaf=lambda value: value is None,
+            )
+            for point in POINTS
+        }
+    return row | {"scores": _scores([run["scores"]["final"] for run in runs], scale)}
+
+
+def _scores(summaries, scale):
+    """`seed_statistics` at G, L and P, from the summaries of all points of each seed."""
+    return {
+        point: seed_statistics([points[point] for points in summaries], scale)
+        for point in POINTS
+    }
+
+
+def _score(head, name="mean", *, point="P", digits=2):
+    """The column of a statistic of the scores."""
+    return Column(head, lambda row: number_text(row["scores"][point][name], digits))
+
+
+def _published(row):
+    star = "*" if row["out_of_reach"] else ""
+    score = row["published"]
+    return f"{score['mean']}±{score['spread']}{star}" if score else ""
+
+
+def text_of(table: str) -> TableText:
+    """The text of a table. New clients have a second score after their rounds."""
+    adapted = Column("P\nadapted", lambda row: number_text(row["adapted"][-1]["P"]["mean"]))
+    return TableText(
+        columns=(
+            DATA,
+            METHOD,
+            _score("P"),
+            _score("sd\nclients", "std_clients"),
+            Column("sd\nseeds", lambda row: spread_text(row["scores"]["P"]["seeds"])),
+            _score("worst\ndecile", "worst_decile"),
+            _score("Jain", "jain", digits=3),
+            _score("G", point="G"),
+            adapted if table == NEW_CLIENTS else _score("L", point="L"),
+            Column("published", _published, scored=False, optional=True),
+        ),
+        title=lambda row: f"{table} on {row['data']}, {row['unit']}, {row['seeds']} seeds",
+        introduction=lambda rows: [f"{_scored(rows)}\n"],
+        notes=notes,
+    )
+
+
+def _scored(rows):
+    """Metrics, seeds and their spread, in a sentence."""
+    metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
+    return f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {SPREAD}"
+
+
+def notes(rows: list[Row]) -> list[str]:
+    """Notes on simulated and partial data, and on published scores marked by a star."""
+    parts = {}
+    for row in rows:
+        simulated = "simulated" if row["source"] == "simulated" else ""
+        data = " on ".join(filter(None, [_setting(row), row["data"]]))
+        parts[data] = ", ".join(filter(None, [simulated, row["extent"]]))
+    data_notes = [
+        f"{data}: {part}; not comparable with published scores"
+        for data, part in parts.items()
+        if part
+    ]
+    return data_notes + [
+        f"* {row['method']} on {row['data']}: {row['out_of_reach']}"
+        for row in rows
+        if row["out_of_reach"] and row["published"]
+    ]
+
+
+def _setting(row):
+    """The name of the configuration file of a row; empty in tables of papers."""
+    return row.get("setting", "")
+
+
+# ------------------------------------------------------------------------ errors of forecasts
+
+
+def forecast_row(cell: Cell, forecast: dict, units: str) -> Row:
+    """A row of a forecast baseline, from an element of `forecast_baselines.forecast_rows`."""
+    return {
+        "data": cell.dataset,
+        "setting": cell.setting,
+        "method": forecast["method"],
+        "units": units,
+        "mse": forecast["scores"]["mean"],
+        "errors": {"P": forecast["errors"]},
+    }
+
+
+def error_text(rows: list[Row]) -> TableText:
+    """The text of the errors of methods on one data set, at G and P at every horizon.
+
+    Rows of several configuration files have a column with the file's name.
+
+    Args:
+      rows: with ``errors``, of this module's functions.
+    """
+    title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
+    setting = Column("configuration", itemgetter("setting"), left=True)
+    return TableText(
+        columns=(
+            DATA,
+            *((setting,) if any(map(_setting, rows)) else ()),
+            METHOD,
+            Column("at", itemgetter("at")),
+            Column("1e-3 MSE", lambda row: f"{row['mse']:.1f}"),
+            *(
+                Column(horizon, lambda row, at=horizon: error_cell(row["horizons"][at]))
+                for horizon in rows[0]["errors"]["P"]
+            ),
+        ),
+        title=lambda row: title,
+        introduction=lambda rows: [f"{title}, without missing targets:\n"],
+        lines=_errors_at_points,
+        caption="without missing targets",
+    )
+
+
+def _errors_at_points(row):
+    """A row for P, and one for G if its errors are others."""
+    for point in ("G", "P"):
+        horizons = row["errors"].get(point)
+        if horizons is None or (point == "G" and horizons == row["errors"]["P"]):
+            continue
+        mse = 1e3 * row["mse"] if "mse" in row else row["scores"][point]["mean"]
+        yield row | {"diverged": 0, "at": point, "mse": mse, "horizons": horizons}
