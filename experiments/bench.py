@@ -35,14 +35,14 @@ import sys
 import time
 from pathlib import Path
 
+import matplotlib
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from experiments.benchmarks import images, scaling, suite, torch_comparison
 from experiments.benchmarks.products import matmul_chain, round_flops
 from experiments.benchmarks.report import Report, show, write
-from experiments.benchmarks.timing import interleaved, peak_memory, player, spread
+from experiments.benchmarks.timing import peak_memory, player, spread, time_interleaved
 from experiments.common import pages
 from experiments.common.flag_values import check_names, flag_text, refuse_flag
 from graphfl_jax.build import build_experiment, load_federation
@@ -92,7 +92,7 @@ flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md
 flags.DEFINE_list(
     "only",
     [],
-    f"Measurements of the suite, of {', '.join(one.name for one in suite.MEASUREMENTS)}.",
+    f"Measurements of the suite, of {', '.join(suite.names())}.",
 )
 flags.DEFINE_string(
     "out",
@@ -124,6 +124,7 @@ DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that
 
 
 def main() -> int:
+    matplotlib.use("Agg")  # needs no screen
     check_flags()
     out = Path(FLAGS.out or ("runs/suite" if FLAGS.suite else "runs/bench"))
     check_folder(out)
@@ -144,10 +145,9 @@ def main() -> int:
     with joined():
         report, results = compare(config, configs) if configs else measure(config)
         if is_first():
-            console = Console()
-            show(report, console)
+            show(report)
             if FLAGS.out or FLAGS.page:
-                write(report, console, out, "bench", results)
+                write(report, out, "bench", results)
     return 0
 
 
@@ -172,7 +172,7 @@ def check_flags() -> None:
 def compared_configurations(config: ConfigDict) -> dict[str, ConfigDict]:
     """The configurations that the flags compare, by name; none without such a flag."""
     if FLAGS.vary:
-        return varied(config, FLAGS.vary)
+        return configurations_of(config, FLAGS.vary)
     if FLAGS.methods:
         return {name: with_method(config, name) for name in names_of(FLAGS.methods)}
     return each_architecture(config) if FLAGS.against else {}
@@ -234,7 +234,7 @@ def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:
     return {variant_of(config): config, **alone}
 
 
-def varied(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
+def configurations_of(config: ConfigDict, vary: str) -> dict[str, ConfigDict]:
     """The configurations of "FIELD=VALUE,VALUE", by "FIELD=VALUE".
 
     The value none of a choice that can be empty leaves it empty.
@@ -270,7 +270,7 @@ def measure(config: ConfigDict) -> tuple[Report, dict]:
         "evaluation": functools.partial(session.evaluate, session.state),
         "multiply": multiply,
     }
-    times = interleaved(functions, FLAGS.repeats)
+    times = time_interleaved(functions, FLAGS.repeats)
     rounds = [took / FLAGS.rounds_each for took in times["round"]]
     results = {
         **description(config, experiment.federation),
@@ -328,7 +328,7 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
         session = compiled(experiment, compared)
         players[name] = player(session, FLAGS.rounds_each)
         flops[name] = round_flops(experiment, session.state)
-    times = interleaved(players, FLAGS.repeats)
+    times = time_interleaved(players, FLAGS.repeats)
     first = next(iter(configs))
     results = description(config, federation) | {
         "rows": [

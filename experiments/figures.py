@@ -46,13 +46,13 @@ from experiments.paper.configurations import Cell, paper_config, remedy_of_sourc
 from experiments.paper.figure_lines import line_of
 from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
 from experiments.paper.flha_figures import SERIES, Series, series_lines, series_rows
-from experiments.paper.flha_unseen import Unseen, unseen, unseen_rows
+from experiments.paper.flha_unseen import Unseen, unseen_panels, unseen_rows
 from experiments.paper.pfedgat_figures import (
     Allocations,
     Joining,
+    allocation_lines,
     allocation_rows,
-    allocations,
-    joining,
+    joining_panels,
     joining_rows,
 )
 from experiments.paper.row_text import SPREAD, spread_text
@@ -220,13 +220,13 @@ def plot_ablation(figure, cache):
 
 
 def plot_allocations(figure, cache):
-    lines = allocations(figure, FLAGS.methods or list(figure.methods), config_of, cache)
+    lines = allocation_lines(figure, FLAGS.methods or list(figure.methods), config_of, cache)
     return lines, draw_shares(lines), allocation_rows(lines)
 
 
 def plot_joining(figure, cache):
     methods = FLAGS.methods or list(figure.methods)
-    panels = joining(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
+    panels = joining_panels(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
     return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
 
 
@@ -239,7 +239,7 @@ def plot_series(figure, cache):
 
 def plot_unseen(figure, cache):
     methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
-    panels = unseen(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    panels = unseen_panels(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
     return (
         panels,
         draw_panels(panels, "rounds of the new client", title="cifar10"),

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from experiments.benchmarks import interrupted_runs
 from experiments.benchmarks.interrupted_runs import IDENTICAL, REFUSED, WRONG
-from experiments.benchmarks.repeated_calls import growing, memory_of_calls
+from experiments.benchmarks.repeated_calls import growing_numbers, memory_of_calls
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     launch,
@@ -51,27 +51,31 @@ def main() -> int:
     console = Console()
     with temporary_folder("work-", out.absolute()) as work:
         with progress_bar("runs") as bar:
-            outcomes = soaked(work, bar.track(range(FLAGS.runs))) if FLAGS.runs else []
+            outcomes = (
+                play_interrupted(work, bar.track(range(FLAGS.runs))) if FLAGS.runs else []
+            )
         memory = memory_of_calls(FLAGS.calls, work) if FLAGS.calls else []
     title = f"{len(outcomes)} interrupted runs, seed {FLAGS.seed}"
     console.print(narrow(title, rows(outcomes), left=("runs with",)))
-    for own in memory:
+    for size in memory:
         console.print(
-            f"after {own['calls']} calls: {own['bytes'] / 1e6:.0f} MB, {own['maps']} maps"
+            f"after {size['calls']} calls: {size['bytes'] / 1e6:.0f} MB, {size['maps']} maps"
         )
-    wrong = [own for own in outcomes if own.verdict == WRONG]
-    for own in wrong:
-        console.print(f"{', '.join(own.faults)}: {own.why}", markup=False, soft_wrap=True)
-    found = {"seed": FLAGS.seed, "runs": [own._asdict() for own in outcomes], "memory": memory}
-    write_json(out / "soak.json", found)
+    wrong = [outcome for outcome in outcomes if outcome.verdict == WRONG]
+    for outcome in wrong:
+        console.print(
+            f"{', '.join(outcome.faults)}: {outcome.why}", markup=False, soft_wrap=True
+        )
+    runs = [outcome._asdict() for outcome in outcomes]
+    write_json(out / "soak.json", {"seed": FLAGS.seed, "runs": runs, "memory": memory})
     console.print(f"{out}/soak.json", highlight=False, markup=False)
-    grown = growing(memory)
+    grown = growing_numbers(memory)
     if grown:
         console.print(f"{' and '.join(grown)} grew by more than a tenth")
     return int(bool(wrong or grown))
 
 
-def soaked(work: Path, numbers) -> list[interrupted_runs.Outcome]:
+def play_interrupted(work: Path, numbers) -> list[interrupted_runs.Outcome]:
     """The outcomes of interrupted runs.
 
     Args:
@@ -85,15 +89,15 @@ def soaked(work: Path, numbers) -> list[interrupted_runs.Outcome]:
     cache, first = work / "cache", work / "whole"
     for folder in (work / "unmeasured", first):  # the second finds the compiled programs
         began = time.perf_counter()
-        end = interrupted_runs.ended(interrupted_runs.started(folder, cache))
+        end = interrupted_runs.wait_for(interrupted_runs.start_run(folder, cache))
         if end.status or end.lines:
             raise ValueError(f"out={folder}: {' '.join(end.lines)}; correct this first")
-    seconds, whole = time.perf_counter() - began, interrupted_runs.written(first)
+    seconds, whole = time.perf_counter() - began, interrupted_runs.outputs_of(first)
     outcomes = []
     for number in numbers:
         rng = np.random.default_rng([FLAGS.seed, number])
         folder = work / f"run-{number}"
-        outcomes.append(interrupted_runs.interrupted(rng, folder, cache, whole, seconds))
+        outcomes.append(interrupted_runs.play_with_faults(rng, folder, cache, whole, seconds))
         shutil.rmtree(folder, ignore_errors=True)
     return outcomes
 
@@ -101,13 +105,13 @@ def soaked(work: Path, numbers) -> list[interrupted_runs.Outcome]:
 def rows(outcomes: list[interrupted_runs.Outcome]) -> list[list[str]]:
     """For each fault, the number of runs that had it, by what became of them."""
     counts = collections.Counter(
-        (fault, own.verdict) for own in outcomes for fault in set(own.faults)
+        (fault, outcome.verdict) for outcome in outcomes for fault in set(outcome.faults)
     )
     verdicts = (IDENTICAL, REFUSED, WRONG)
     table = [["runs with", *verdicts]]
     for fault in interrupted_runs.FAULTS:
         table.append([fault, *(str(counts[fault, verdict]) for verdict in verdicts)])
-    total = collections.Counter(own.verdict for own in outcomes)
+    total = collections.Counter(outcome.verdict for outcome in outcomes)
     return [*table, ["all runs", *(str(total[verdict]) for verdict in verdicts)]]
 
 

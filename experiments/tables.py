@@ -114,7 +114,7 @@ class Plan(NamedTuple):
 def main() -> int:
     started = time.perf_counter()
     pages.check_page()
-    table, cells, methods = planned()
+    table, cells, methods = table_of_flags()
     seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
     cache = Cache(
@@ -186,7 +186,7 @@ def played_rows(table: Table, plans: list[Plan], seeds: list[int], cache: Cache)
     return rows
 
 
-def planned() -> tuple[Table, list[Cell], list[str]]:
+def table_of_flags() -> tuple[Table, list[Cell], list[str]]:
     """The table, its cells and its methods that the flags choose.
 
     Raises:

@@ -215,7 +215,7 @@ def risks_of(case: Case, attacked: int, within: float) -> list[dict]:
         steps=FLAGS.steps,
         seed=zlib.crc32(f"{FLAGS.seed} {case.graph} {case.normalisation} {attacked}".encode()),
     )
-    stated = closed_form.stated(graph, attacked, **sizes)
+    stated = closed_form.stated_risks(graph, attacked, **sizes)
     interval = critical_value(FLAGS.draws, missed=0.05)
     rows = []
     for i, regime in enumerate(closed_form.REGIMES):

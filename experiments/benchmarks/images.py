@@ -19,12 +19,12 @@ def shape_of(text: str) -> tuple[int, int, int]:
     Raises:
       ValueError: the text is not three positive integers.
     """
-    found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
-    if found is None:
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if match is None:
         raise ValueError(
             f"images={text} is not HEIGHTxWIDTHxCHANNELS; set --images=28x28x1 or other sizes"
         )
-    height, width, channels = map(int, found.groups())
+    height, width, channels = map(int, match.groups())
     return height, width, channels
 
 

@@ -58,7 +58,7 @@ def write_data(work: Path) -> None:
     np.savez(work / DATA, x=x, y=(x[:, 0] > 0).astype(int), client=np.arange(200) % 5)
 
 
-def started(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
+def start_run(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
     """Starts the command of a run.
 
     Args:
@@ -79,7 +79,7 @@ def started(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
     )
 
 
-def ended(process: subprocess.Popen) -> Ended:
+def wait_for(process: subprocess.Popen) -> Ended:
     """Waits for the end of a process. One that hangs is killed, and ends with status 1."""
     try:
         _, text = process.communicate(timeout=TIMEOUT)
@@ -91,7 +91,7 @@ def ended(process: subprocess.Popen) -> Ended:
     return Ended(process.returncode, lines)
 
 
-def written(folder: Path) -> tuple[bytes, dict]:
+def outputs_of(folder: Path) -> tuple[bytes, dict]:
     """What a finished run wrote: metrics.jsonl, and results.json.
 
     Times are left out, and the commit of the checkout, since a soak may outlast a commit.
@@ -101,15 +101,15 @@ def written(folder: Path) -> tuple[bytes, dict]:
     return (folder / "metrics.jsonl").read_bytes(), results
 
 
-def differing(own: tuple[bytes, dict], whole: tuple[bytes, dict]) -> list[str]:
-    """What differs between two runs, as `written`: files, and keys of results.json."""
-    (rows, results), (all_rows, all_results) = own, whole
+def differences(resumed: tuple[bytes, dict], whole: tuple[bytes, dict]) -> list[str]:
+    """What differs between two runs, as `outputs_of`: files, and keys of results.json."""
+    (rows, results), (all_rows, all_results) = resumed, whole
     keys = sorted(results.keys() | all_results.keys())
-    found = [key for key in keys if results.get(key) != all_results.get(key)]
-    return ["metrics.jsonl"] * (rows != all_rows) + found
+    files = [] if rows == all_rows else ["metrics.jsonl"]
+    return files + [key for key in keys if results.get(key) != all_results.get(key)]
 
 
-def interrupted(
+def play_with_faults(
     rng: np.random.Generator, folder: Path, cache: Path, whole: tuple, seconds: float
 ) -> Outcome:
     """Plays a run with faults, resumes it, and compares it with an uninterrupted one.
@@ -117,12 +117,12 @@ def interrupted(
     Args:
       rng: that draws the faults and their moments.
       folder: of the run; it does not exist.
-      cache: as in `started`.
-      whole: what the uninterrupted run has `written`.
+      cache: as in `start_run`.
+      whole: the `outputs_of` the uninterrupted run.
       seconds: that it took.
     """
     first = rng.choice([*SIGNALS, FULL])  # so that there are files to damage
-    faults = [str(one) for one in (first, *rng.choice(FAULTS, rng.integers(MOST_FAULTS)))]
+    faults = [str(fault) for fault in (first, *rng.choice(FAULTS, rng.integers(MOST_FAULTS)))]
     for fault in faults:
         if fault in (DAMAGED_RUN, DAMAGED_PROGRAM):
             _damage(rng, folder if fault == DAMAGED_RUN else cache)
@@ -130,14 +130,14 @@ def interrupted(
         verdict, why = _after(fault, *_with_fault(rng, fault, folder, cache, seconds))
         if verdict:
             return Outcome(faults, verdict, why)
-    end = ended(started(folder, cache, *_resume(folder)))
+    end = wait_for(start_run(folder, cache, *_resume(folder)))
     if end.status == 2 and len(end.lines) == 1:
         return Outcome(faults, REFUSED, end.lines[0])
     if end.status or end.lines:
         return Outcome(faults, WRONG, f"status {end.status}: {' '.join(end.lines)}")
-    others = differing(written(folder), whole)
-    if others:
-        return Outcome(faults, WRONG, f"other {', '.join(others)}")
+    different = differences(outputs_of(folder), whole)
+    if different:
+        return Outcome(faults, WRONG, f"other {', '.join(different)}")
     return Outcome(faults, IDENTICAL, "")
 
 
@@ -149,7 +149,7 @@ def _resume(folder):
 def _with_fault(rng, fault, folder, cache, seconds):
     """How a process ends to which a fault happens, and whether there was a run before."""
     words = _resume(folder)
-    process = started(folder, cache, *words)
+    process = start_run(folder, cache, *words)
     if fault == FULL:
         limit = int(np.exp(rng.uniform(*np.log(LIMITS))))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))
@@ -157,7 +157,7 @@ def _with_fault(rng, fault, folder, cache, seconds):
         _wait_for_start(process)
         time.sleep(rng.uniform(0, seconds))
         process.send_signal(SIGNALS[fault])
-    return ended(process), bool(words)
+    return wait_for(process), bool(words)
 
 
 def _after(fault, end, resumed):
@@ -165,8 +165,8 @@ def _after(fault, end, resumed):
     text = " ".join(end.lines)
     if end.status == 2 and len(end.lines) == 1 and resumed and "be written" not in text:
         return REFUSED, text  # a file had been damaged before
-    own = {"SIGKILL": -signal.SIGKILL, FULL: 2}
-    expected = (0, own.get(fault, 128 + SIGNALS.get(fault, 0)))
+    statuses = {"SIGKILL": -signal.SIGKILL, FULL: 2}
+    expected = (0, statuses.get(fault, 128 + SIGNALS.get(fault, 0)))
     if end.status in expected and len(end.lines) == (end.status > 0):
         return "", ""
     return WRONG, f"{fault}, status {end.status}: {text}"

@@ -39,24 +39,24 @@ def play_in_jax(
     """The weights of the server at the start, and the first `count` rounds."""
 
     def weights_of(state):
-        return exported(jax.device_get(state.server), experiment, config)
+        return export_weights(jax.device_get(state.server), experiment, config)
 
     state = jax.tree.map(jnp.copy, rounds.state)
     start, played = weights_of(state), []
-    for draws in recorded(experiment, config, count):
+    for draws in draws_of(experiment, config, count):
         state, log = rounds.advance(state, jnp.int32(1))
         played.append(Round(draws, float(log.metrics["loss"]), weights_of(state)))
     return start, played
 
 
-def recorded(experiment: Experiment, config: ConfigDict, count: int) -> list[Draws]:
+def draws_of(experiment: Experiment, config: ConfigDict, count: int) -> list[Draws]:
     """The random draws of the first `count` rounds.
 
     They come from the program itself, for an algorithm that records them and does not train.
     """
 
     def build(hparams, played):
-        return recording(experiment.build(hparams, played), config)
+        return recorder_of(experiment.build(hparams, played), config)
 
     rounds = compile_rounds(experiment._replace(build=build), config)
     state, draws = rounds.state, []
@@ -66,7 +66,7 @@ def recorded(experiment: Experiment, config: ConfigDict, count: int) -> list[Dra
     return draws
 
 
-def recording(algorithm: Algorithm, config: ConfigDict) -> Algorithm:
+def recorder_of(algorithm: Algorithm, config: ConfigDict) -> Algorithm:
     """The algorithm without training, whose server records the draws of the last round.
 
     The state of the server is a pair: the initial state of the algorithm's own server, and the
@@ -97,10 +97,12 @@ def recording(algorithm: Algorithm, config: ConfigDict) -> Algorithm:
         return initial, Draws(ids, jnp.concatenate(indices), draws.dropped)
 
     recorder = Server(init, lambda state, group, i: (), aggregate, begin_round=begin_round)
-    return Algorithm(recorder, tuple(Client(one.model, local) for one in algorithm.clients))
+    return Algorithm(
+        recorder, tuple(Client(client.model, local) for client in algorithm.clients)
+    )
 
 
-def exported(server, experiment: Experiment, config: ConfigDict) -> dict[str, np.ndarray]:
+def export_weights(server, experiment: Experiment, config: ConfigDict) -> dict[str, np.ndarray]:
     """The weights of a JAX server, by PyTorch's names and in its layout."""
     if config.model.name == LAYERED_MODEL:
         return dict(_generator_of_layers(server))
@@ -117,10 +119,10 @@ def exported(server, experiment: Experiment, config: ConfigDict) -> dict[str, np
     weights, depth = server.weights, config.algorithm.depth
     named = {"embeddings": weights["embeddings"]}
     for i in range(depth):
-        neighbours, own = (weights["encoder"][f"Dense_{2 * i + j}"] for j in (0, 1))
+        neighbours, itself = (weights["encoder"][f"Dense_{2 * i + j}"] for j in (0, 1))
         named[f"encoder.{i}.neighbours.weight"] = neighbours["kernel"].T
         named[f"encoder.{i}.neighbours.bias"] = neighbours["bias"]
-        named[f"encoder.{i}.own.weight"] = own["kernel"].T
+        named[f"encoder.{i}.own.weight"] = itself["kernel"].T
     for i in range(depth - 1):
         layer = weights["trunk"][f"Dense_{i}"]
         named[f"trunk.{2 * i}.weight"] = layer["kernel"].T

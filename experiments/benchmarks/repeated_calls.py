@@ -30,7 +30,7 @@ def memory_of_calls(calls: int, work: Path) -> list[dict]:
     return measured
 
 
-def growing(memory: list[dict]) -> list[str]:
+def growing_numbers(memory: list[dict]) -> list[str]:
     """Which of the numbers of `memory_of_calls` grew by more than a tenth."""
     if not memory:
         return []

@@ -21,8 +21,9 @@ class Report(NamedTuple):
     lines: list[str]
 
 
-def show(report: Report, console: Console) -> None:
+def show(report: Report) -> None:
     """Prints a report."""
+    console = Console()
     heads, *rows = report.rows
     table = Table(title=Text(report.title, style="table.title"))
     for i, head in enumerate(heads):
@@ -41,12 +42,7 @@ def markdown(report: Report) -> str:
 
 
 def write(
-    report: Report,
-    console: Console,
-    out: Path,
-    name: str,
-    results: dict[str, Any],
-    figure: Figure | None = None,
+    report: Report, out: Path, name: str, results: dict[str, Any], figure: Figure | None = None
 ) -> None:
     """Writes as `pages.write_results`, draws a figure, and prints the names of the files."""
     titled = report._replace(title=f"{report.title}:")
@@ -55,5 +51,4 @@ def write(
     if figure is not None:
         suffixes += ["png", "svg"]
         save_figure(figure, out / name)
-    for suffix in suffixes:
-        pages.print_line(console, f"{out}/{name}.{suffix}")
+    pages.print_line(Console(), "\n".join(f"{out}/{name}.{suffix}" for suffix in suffixes))

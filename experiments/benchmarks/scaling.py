@@ -19,22 +19,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 import jax
-import matplotlib
 import numpy as np
 from jax.sharding import AxisType
 from ml_collections import ConfigDict
-from rich.console import Console
 from scipy.spatial import cKDTree
 
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import (
     Rounds,
     compile_rounds,
-    interleaved,
     peak_memory,
     player,
     seconds,
     spread,
+    time_interleaved,
 )
 from experiments.common.time_plots import draw_power
 from graphfl_jax.build import arrange, build_experiment, load_federation
@@ -95,7 +93,7 @@ def scale(
         rounds[size] = max(1, min(rounds_each, int(REPEAT / seconds(once))))
         players[size] = player(compiled, rounds[size])
         steps[size] = compiled.client_steps
-    times = interleaved(players, repeats)
+    times = time_interleaved(players, repeats)
     times = [[took / rounds[size] for took in spread(times[size])] for size in sizes]
     fit = power(sizes, [median for median, *_ in times])
     results = {
@@ -116,12 +114,11 @@ def scale(
         "power": fit and fit._asdict(),
         "peak_memory_bytes": peak_memory(),
     }
-    report, console = _report(results, fit), Console()
-    show(report, console)
-    matplotlib.use("Agg")  # needs no screen
+    report = _report(results, fit)
+    show(report)
     title = f"{variant_of(config)}, {results['device']}"
     figure = draw_power(sizes, times, fit, (over, "seconds per round"), title)
-    write(report, console, out, f"scaling_{over}", results, figure)
+    write(report, out, f"scaling_{over}", results, figure)
     return 0
 
 
@@ -186,13 +183,13 @@ def nearest_pairs(clients: int, pairs: int) -> np.ndarray:
       pairs: at most half of all pairs.
     """
     points = np.random.default_rng(0).random((clients, 2))
-    tree, found, near = cKDTree(points), np.zeros((0, 2), int), 1.0
-    while len(found) < pairs:
+    tree, pairs_within, near = cKDTree(points), np.zeros((0, 2), int), 1.0
+    while len(pairs_within) < pairs:
         near *= 1.2  # a circle of this radius holds about 2 near^2 pairs / clients points
         radius = near * np.sqrt(2 * pairs / np.pi) / clients
-        found = tree.query_pairs(radius, output_type="ndarray")
-    gaps = np.sum((points[found[:, 0]] - points[found[:, 1]]) ** 2, axis=1)
-    return found[np.argsort(gaps, kind="stable")[:pairs]]
+        pairs_within = tree.query_pairs(radius, output_type="ndarray")
+    gaps = np.sum((points[pairs_within[:, 0]] - points[pairs_within[:, 1]]) ** 2, axis=1)
+    return pairs_within[np.argsort(gaps, kind="stable")[:pairs]]
 
 
 def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
@@ -208,8 +205,8 @@ def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Roun
     def compile_for(clients):
         edges = nearest_pairs(clients, RELATIONS * clients)
         federation = generated_federation(clients, edges=edges, examples=FEW_EXAMPLES)
-        own = _checked_model(config)
-        return compile_rounds(build_experiment(own, arrange(own, federation)), own)
+        checked = _checked_model(config)
+        return compile_rounds(build_experiment(checked, arrange(checked, federation)), checked)
 
     return compile_for
 
@@ -309,8 +306,8 @@ def _report(results, fit):
     over = results["over"]
     rows = [[over, "ms per round", "fastest", "slowest", "client-steps/s"]]
     for row in results["rows"]:
-        median, *others = row["s_per_round"]
-        times = (f"{1e3 * took:,.2f}" for took in (median, *others))
+        median, *extremes = row["s_per_round"]
+        times = (f"{1e3 * took:,.2f}" for took in (median, *extremes))
         rows.append([f"{row['size']:,}", *times, f"{row['client_steps'] / median:,.0f}"])
     memory = results["peak_memory_bytes"] / 2**20
     lines = [

@@ -84,60 +84,69 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
     Raises:
       ValueError: a name is unknown, or the page lacks a block.
     """
-    chosen = selected(only)
-    for table in dict.fromkeys(one.table for one in chosen) if page else ():
+    chosen = chosen_measurements(only)
+    for table in dict.fromkeys(measurement.table for measurement in chosen) if page else ():
         pages.around(page, suite_tables.TABLES[table].block)
     out.mkdir(parents=True, exist_ok=True)
     unfinished(out / "suite.json")
     console, progress = Console(), Console(stderr=True)
     where = machine()
-    found, failed, skipped, spent = {}, {}, {}, {}
-    for number, one in enumerate(chosen, start=1):
-        why = reason_to_skip(one, where)
+    numbers, failed, skipped, spent = {}, {}, {}, {}
+    for number, measurement in enumerate(chosen, start=1):
+        why = reason_to_skip(measurement, where)
         if why:
-            skipped[one.name] = why
+            skipped[measurement.name] = why
         else:
             began = time.perf_counter()
             try:
-                found[one.name] = measured(one)
+                numbers[measurement.name] = numbers_of(measurement)
             except Failure as failure:
-                failed[one.name] = str(failure)
-            spent[one.name] = time.perf_counter() - began
-        state = skipped.get(one.name) or failed.get(one.name) or f"{spent[one.name]:.0f} s"
-        line = f"[{number}/{len(chosen)}] {one.name}: {state}"
+                failed[measurement.name] = str(failure)
+            spent[measurement.name] = time.perf_counter() - began
+        state = (
+            skipped.get(measurement.name)
+            or failed.get(measurement.name)
+            or f"{spent[measurement.name]:.0f} s"
+        )
+        line = f"[{number}/{len(chosen)}] {measurement.name}: {state}"
         pages.print_line(progress, line)
         results = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "cores": where.cores,
             **where.environment,
             "seconds": spent,
-            "measurements": found,
+            "measurements": numbers,
             "failed": failed,
             "not_measured": skipped,
         }
         made = provenance(argv, seconds=sum(spent.values()), where=where.environment)
         made += f" Date {results['date'][:10]}, usable CPU cores: {where.cores}."
-        tables = list(reports(chosen[:number], found, failed, skipped))
+        tables = list(reports(chosen[:number], numbers, failed, skipped))
         write_json(out / "suite.json", results)
         texts = [f"## {markdown(report)}" for report, _ in tables]
         write_text(out / "suite.md", "\n".join([f"# Speed\n\n{made}\n", *texts]))
 
     for report, block in tables:
-        show(report, console)
+        show(report)
         if page and len(report.rows) > 1:
             pages.update(page, block, f"{made}\n\n{markdown(report)}")
     pages.print_line(console, f"{out}/suite.json\n{out}/suite.md")
     return 1 if failed else 0
 
 
-def selected(only: list[str]) -> list[Measurement]:
+def names() -> list[str]:
+    """The names of all measurements."""
+    return [measurement.name for measurement in MEASUREMENTS]
+
+
+def chosen_measurements(only: list[str]) -> list[Measurement]:
     """The measurements with these names, in the order of `MEASUREMENTS`; all for none.
 
     Raises:
       ValueError: there is no such measurement.
     """
-    check_names("only", only, [one.name for one in MEASUREMENTS])
-    return [one for one in MEASUREMENTS if one.name in only or not only]
+    check_names("only", only, names())
+    return [measurement for measurement in MEASUREMENTS if measurement.name in only or not only]
 
 
 def machine() -> Machine:
@@ -161,21 +170,21 @@ def machine() -> Machine:
     return Machine(json.loads(printed.splitlines()[-1]), len(allowed(0)), torch)
 
 
-def reason_to_skip(one: Measurement, where: Machine) -> str:
+def reason_to_skip(measurement: Measurement, where: Machine) -> str:
     """Why a measurement is not made on this machine; empty if it is."""
-    if one.needs == "torch" and not where.is_cpu:
+    if measurement.needs == "torch" and not where.is_cpu:
         return "not measured: PyTorch is compared on CPUs"
-    if one.needs == "torch" and not where.torch:
+    if measurement.needs == "torch" and not where.torch:
         return "not measured: PyTorch is not installed; run pip install torch"
-    if one.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
+    if measurement.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
         return f"not measured: it takes minutes on {where.cores} cores"
     single = where.environment["device"].startswith("1 x")
-    if one.needs == "devices" and single and not (where.is_cpu and where.cores > 1):
+    if measurement.needs == "devices" and single and not (where.is_cpu and where.cores > 1):
         return "not measured: there is one device"
     return ""
 
 
-def measured(one: Measurement) -> Any:
+def numbers_of(measurement: Measurement) -> Any:
     """The numbers of a measurement.
 
     Raises:
@@ -183,21 +192,23 @@ def measured(one: Measurement) -> Any:
     """
     try:
         with temporary_folder("graphfl-suite-") as folder:
-            return one.measure(one.words, folder, one.seconds)
+            return measurement.measure(measurement.words, folder, measurement.seconds)
     except (OSError, KeyError, ValueError) as error:
         raise Failure(f"{type(error).__name__}: {' '.join(str(error).split())}") from error
 
 
-def reports(chosen, found, failed, skipped):
+def reports(chosen, results, failed, skipped):
     """For each table of the chosen measurements, its report and the block of the page."""
     for name, table in suite_tables.TABLES.items():
-        members = [one.name for one in chosen if one.table == name]
+        members = [member.name for member in chosen if member.table == name]
         if not members:
             continue
-        rows = table.rows({member: found[member] for member in members if member in found})
+        rows = table.rows({member: results[member] for member in members if member in results})
         lines = [table.note] if table.note else []
-        lines += [f"{one} failed: {failed[one]}" for one in members if one in failed]
-        lines += [f"{one} is {skipped[one]}" for one in members if one in skipped]
+        lines += [
+            f"{member} failed: {failed[member]}" for member in members if member in failed
+        ]
+        lines += [f"{member} is {skipped[member]}" for member in members if member in skipped]
         yield Report(table.title, rows, lines), table.block
 
 
@@ -233,108 +244,69 @@ FEW = ("--repeats=3", "--rounds_each=2")
 ONE = ("--repeats=3", "--rounds_each=1")
 SOME = ("--repeats=5", "--rounds_each=20")
 
-# name, table, function, words, seconds, needs
+
+def _rounds(name, seconds, *words, table="rounds"):
+    return Measurement(name, table, bench, words, seconds)
+
+
+def _over(what, seconds, *words, name="", needs=""):
+    """Times over numbers of clients, relations, runs or devices."""
+    return Measurement(name or what, what, scaling_over(what), words, seconds, needs)
+
+
+def _torch(name, seconds, *words):
+    return Measurement(name, "torch", bench, (*words, "--against=torch"), seconds, "torch")
+
+
+TPT48 = _config("tpt48", SIMULATED)
+FEDAVG = _config("tpt48:fedavg", "--repeats=3")
+LOWERINGS = "--vary=model.lowering=im2col,rows,xla"
 MEASUREMENTS = [
-    Measurement("mlp", "rounds", bench, _config("tpt48", SIMULATED, *SOME), 90),
+    _rounds("mlp", 90, *TPT48, *SOME),
     # Its evaluation, which trains 207 sensors for L, takes as long as 40 rounds.
-    Measurement("gru", "rounds", bench, (*GRU, "--repeats=1", "--rounds_each=3"), 360),
-    Measurement("lenet", "rounds", bench, (*LENET, *FEW), 120),
-    Measurement("cnn", "rounds", bench, (*CNN, *ONE), 360),
-    Measurement("resnet-cars", "rounds", bench, (*CARS, *FEW), 360),
-    Measurement("resnet", "rounds", bench, (*RESNET, *ONE), 360),
-    Measurement("layered", "rounds", bench, (*LAYERED, *ONE), 360),
-    Measurement(
-        *("architectures", "architectures", bench),
-        (*LAYERED, "--against=fedavg", *ONE),
+    _rounds("gru", 360, *GRU, "--repeats=1", "--rounds_each=3"),
+    _rounds("lenet", 120, *LENET, *FEW),
+    _rounds("cnn", 360, *CNN, *ONE),
+    _rounds("resnet-cars", 360, *CARS, *FEW),
+    _rounds("resnet", 360, *RESNET, *ONE),
+    _rounds("layered", 360, *LAYERED, *ONE),
+    _rounds("architectures", 360, *LAYERED, "--against=fedavg", *ONE, table="architectures"),
+    _rounds(
+        "methods",
+        240,
+        *TPT48,
+        f"--methods={METHODS}",
+        "--repeats=5",
+        "--rounds_each=10",
+        table="methods",
+    ),
+    _over("clients", 240, *FEDAVG, "--sizes=5,30,100,300,1000"),
+    _over(
+        "clients",
+        240,
+        *_config("tpt48:fedavg", "--repeats=2"),
+        "--sizes=3000,10000",
+        name="clients-large",
+        needs="power",
+    ),
+    _over("relations", 240, *_config("tpt48", "--sizes=1000,10000,100000"), *FEW),
+    _over("runs", 180, *TPT48, "--sizes=1,8,64", "--repeats=3"),
+    _over("devices", 240, *FEDAVG, needs="devices"),
+    _rounds("lowering-resnet", 240, *CARS, LOWERINGS, *ONE, table="lowerings"),
+    _rounds("lowering-lenet", 240, *LENET, LOWERINGS, *ONE, table="lowerings"),
+    Measurement("start-up", "start", start_up, (*TPT48, "--config.rounds=20"), 120),
+    Measurement("resume", "start", resume, (*TPT48, "--config.eval_every=10"), 120),
+    _torch("torch-mlp", 240, *TPT48, "--repeats=3", "--rounds_each=10"),
+    _torch("torch-gru", 240, *GRU, "--variants=eager,vmap", *ONE),
+    _torch("torch-lenet", 240, *LENET, *ONE),
+    _torch("torch-cnn", 240, *CNN, "--variants=eager", *ONE),
+    _torch("torch-resnet", 240, *CARS, "--variants=eager,vmap", *ONE),
+    _torch(
+        "torch-layered",
         360,
-    ),
-    Measurement(
-        *("methods", "methods", bench),
-        _config("tpt48", SIMULATED, f"--methods={METHODS}", "--repeats=5", "--rounds_each=10"),
-        240,
-    ),
-    Measurement(
-        *("clients", "clients", scaling_over("clients")),
-        _config("tpt48:fedavg", "--sizes=5,30,100,300,1000", "--repeats=3"),
-        240,
-    ),
-    Measurement(
-        *("clients-large", "clients", scaling_over("clients")),
-        _config("tpt48:fedavg", "--sizes=3000,10000", "--repeats=2"),
-        240,
-        "power",
-    ),
-    Measurement(
-        *("relations", "relations", scaling_over("relations")),
-        _config("tpt48", "--sizes=1000,10000,100000", "--repeats=3", "--rounds_each=2"),
-        240,
-    ),
-    Measurement(
-        *("runs", "runs", scaling_over("runs")),
-        _config("tpt48", SIMULATED, "--sizes=1,8,64", "--repeats=3"),
-        180,
-    ),
-    Measurement(
-        *("devices", "devices", scaling_over("devices")),
-        _config("tpt48:fedavg", "--repeats=3"),
-        240,
-        "devices",
-    ),
-    Measurement(
-        *("lowering-resnet", "lowerings", bench),
-        (*CARS, "--vary=model.lowering=im2col,rows,xla", *ONE),
-        240,
-    ),
-    Measurement(
-        *("lowering-lenet", "lowerings", bench),
-        (*LENET, "--vary=model.lowering=im2col,rows,xla", *ONE),
-        240,
-    ),
-    Measurement(
-        *("start-up", "start", start_up),
-        _config("tpt48", SIMULATED, "--config.rounds=20"),
-        120,
-    ),
-    Measurement(
-        *("resume", "start", resume),
-        _config("tpt48", SIMULATED, "--config.eval_every=10"),
-        120,
-    ),
-    Measurement(
-        *("torch-mlp", "torch", bench),
-        _config("tpt48", SIMULATED, "--against=torch", "--repeats=3", "--rounds_each=10"),
-        240,
-        "torch",
-    ),
-    Measurement(
-        *("torch-gru", "torch", bench),
-        (*GRU, "--against=torch", "--variants=eager,vmap", *ONE),
-        240,
-        "torch",
-    ),
-    Measurement(
-        *("torch-lenet", "torch", bench),
-        (*LENET, "--against=torch", *ONE),
-        240,
-        "torch",
-    ),
-    Measurement(
-        *("torch-cnn", "torch", bench),
-        (*CNN, "--against=torch", "--variants=eager", *ONE),
-        240,
-        "torch",
-    ),
-    Measurement(
-        *("torch-resnet", "torch", bench),
-        (*CARS, "--against=torch", "--variants=eager,vmap", *ONE),
-        240,
-        "torch",
-    ),
-    Measurement(
-        *("torch-layered", "torch", bench),
-        (*LAYERED, "--config.client_schedule=constant", "--against=torch")
-        + ("--variants=eager", *ONE),
-        360,
-        "torch",
+        *LAYERED,
+        "--config.client_schedule=constant",
+        "--variants=eager",
+        *ONE,
     ),
 ]

@@ -15,99 +15,100 @@ class Table(NamedTuple):
     note: str = ""
 
 
-def rounds(found):
+def rounds(results):
     """Times of rounds and evaluations, one row for each client model."""
     cells = [
         ["client model", "ms per round", "fastest", "slowest", "client-steps/s"]
         + ["ms per evaluation", "compile s", "peak MiB", "share of product rate"]
     ]
-    for one in found.values():
-        median, *_ = one["s_per_round"]
-        rate = one["products_flop"] / median / one["peak_flop_per_s"]
+    for numbers in results.values():
+        median, *_ = numbers["s_per_round"]
+        rate = numbers["products_flop"] / median / numbers["peak_flop_per_s"]
         cells.append(
             [
-                f"{model_of(one)}, {one['variant']} on {one['data']}",
-                *map(milliseconds, one["s_per_round"]),
-                f"{one['client_steps'] / median:,.0f}",
-                milliseconds(one["s_per_evaluation"][0]),
-                f"{one['compile_s']:.1f}",
-                f"{one['peak_memory_bytes'] / 2**20:,.0f}",
+                f"{model_of(numbers)}, {numbers['variant']} on {numbers['data']}",
+                *map(milliseconds, numbers["s_per_round"]),
+                f"{numbers['client_steps'] / median:,.0f}",
+                milliseconds(numbers["s_per_evaluation"][0]),
+                f"{numbers['compile_s']:.1f}",
+                f"{numbers['peak_memory_bytes'] / 2**20:,.0f}",
                 f"{rate:.1%}",
             ]
         )
     return cells
 
 
-def compared(found):
+def comparisons(results):
     """Times of several configurations, compared with the first."""
     cells = [["method", "ms per round", "fastest", "slowest", "ratio", "ratio of products"]]
-    for one in found.values():
-        for row in one["rows"]:
+    for numbers in results.values():
+        for row in numbers["rows"]:
             ratios = (f"{row[name]:.2f}" for name in ("time_ratio", "products_ratio"))
             cells.append([row["name"], *map(milliseconds, row["s_per_round"]), *ratios])
     return cells
 
 
-def clients(found):
+def clients(results):
     """Times over numbers of clients."""
     cells = [["clients", "ms per round", "fastest", "slowest", "client-steps/s"]]
-    for row in _sizes(found):
+    for row in _sizes(results):
         rate = f"{row['client_steps'] / row['s_per_round'][0]:,.0f}"
         cells.append([f"{row['size']:,}", *map(milliseconds, row["s_per_round"]), rate])
     return cells
 
 
-def runs(found):
+def runs(results):
     """Times over numbers of runs, per run and relative to a single run."""
     cells = [["runs at once", "ms per round of all", "fastest", "slowest", "ms per run"]]
     cells[0].append("relative to one run")
-    for row in (sizes := _sizes(found)):
+    for row in (sizes := _sizes(results)):
         per_run, single = (each["s_per_round"][0] / each["size"] for each in (row, sizes[0]))
         times = (*row["s_per_round"], per_run)
         cells.append([f"{row['size']}", *map(milliseconds, times), f"{per_run / single:.2f}"])
     return cells
 
 
-def devices(found):
+def devices(results):
     """Times over numbers of devices, and how many times as fast as one."""
     cells = [["devices", "ms per round", "fastest", "slowest", "speed-up"]]
-    for row in (sizes := _sizes(found)):
+    for row in (sizes := _sizes(results)):
         gain = sizes[0]["s_per_round"][0] / row["s_per_round"][0]
         cells.append([f"{row['size']}", *map(milliseconds, row["s_per_round"]), f"{gain:.2f}"])
     return cells
 
 
-def lowerings(found):
+def lowerings(results):
     """Times of the ways to compute convolutions."""
     cells = [["client model", "ms per round", "fastest", "slowest", "ratio"]]
-    for one in found.values():
-        for row in one["rows"]:
-            name = f"{model_of(one)}, {row['name'].partition('=')[2]}"
+    for numbers in results.values():
+        for row in numbers["rows"]:
+            name = f"{model_of(numbers)}, {row['name'].partition('=')[2]}"
             times = map(milliseconds, row["s_per_round"])
             cells.append([name, *times, f"{row['time_ratio']:.2f}"])
     return cells
 
 
-def start(found):
+def start(results):
     """Times of the first and second start, and whether a resumed run has the same bytes."""
     cells = [["measured", "result"]]
-    for name, seconds in found.get("start-up", {}).items():
+    for name, seconds in results.get("start-up", {}).items():
         cells.append([f"{name} start, to the end of 20 rounds, s", f"{seconds:.1f}"])
-    if "resume" in found:  # otherwise it failed
+    if "resume" in results:  # otherwise it failed
         cells.append(["stopped at round 20 of 40 and resumed", "same bytes of metrics.jsonl"])
     return cells
 
 
-def torch(found):
+def torch(results):
     """Rounds per second in JAX and PyTorch."""
     cells = [["client model", "library", "rounds/s", "fastest", "slowest", "ratio", "setup s"]]
-    for one in found.values():
-        for row in one["rows"]:
+    for numbers in results.values():
+        for row in numbers["rows"]:
             rates = (f"{1 / took:.3g}" for took in row["s_per_round"])
             last = f"{row['time_ratio']:.1f}", f"{row['setup_s']:.1f}"
-            cells.append([model_of(one), row["name"], *rates, *last])
+            cells.append([model_of(numbers), row["name"], *rates, *last])
         cells += [
-            [model_of(one), name, "not measured", *[""] * 4] for name in one["not_measured"]
+            [model_of(numbers), name, "not measured", *[""] * 4]
+            for name in numbers["not_measured"]
         ]
     return cells
 
@@ -121,8 +122,8 @@ def milliseconds(seconds):
     return f"{1e3 * seconds:,.2f}"
 
 
-def _sizes(found):
-    return [row for one in found.values() for row in one["rows"]]
+def _sizes(results):
+    return [row for numbers in results.values() for row in numbers["rows"]]
 
 
 MEDIANS = "Medians, with the fastest and the slowest repeat."
@@ -133,11 +134,11 @@ TABLES = {
         rounds,
         f"{MEDIANS} Product rate: of 1024 x 1024 float32 matrices.",
     ),
-    "methods": Table("Ten methods on TPT-48", "bench-tpt48-methods", compared, MEDIANS),
+    "methods": Table("Ten methods on TPT-48", "bench-tpt48-methods", comparisons, MEDIANS),
     "architectures": Table(
         "FLHA-GHN with four architectures, and FedAvg's round with each of them alone",
         "bench-architectures",
-        compared,
+        comparisons,
         f"{MEDIANS} Ratio: relative to the first row.",
     ),
     "torch": Table(

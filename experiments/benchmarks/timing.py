@@ -28,7 +28,7 @@ from graphfl_jax.runs.session import (
 )
 
 
-def interleaved(functions: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
+def time_interleaved(functions: dict[str, Callable], repeats: int) -> dict[str, list[float]]:
     """Seconds of every call of every function, by name.
 
     The functions are called in turn, so that a slow period of the machine affects all of them.
@@ -133,12 +133,12 @@ def compile_rounds(
 
 def _inputs_of_runs(experiment, config, mesh, runs):
     """The inputs of a batch of runs that differ in their seeds."""
-    one = inputs_of(experiment, config.seed)
-    hparams = {name: jnp.broadcast_to(value, (runs,)) for name, value in one.hparams.items()}
-    per_run = jax.random.split(one.key, runs), hparams, jnp.zeros(runs, jnp.int32)
+    single = inputs_of(experiment, config.seed)
+    hparams = {name: jnp.broadcast_to(value, (runs,)) for name, value in single.hparams.items()}
+    per_run = jax.random.split(single.key, runs), hparams, jnp.zeros(runs, jnp.int32)
     split, whole = (mesh and NamedSharding(mesh, spec) for spec in (P("runs"), P()))
     key, hparams, which = jax.device_put(per_run, split)
-    return Inputs(key, hparams, RunsData(which, jax.device_put(one.data, whole)))
+    return Inputs(key, hparams, RunsData(which, jax.device_put(single.data, whole)))
 
 
 def player(rounds: Rounds | Session, count: int) -> Callable[[], State]:

@@ -17,13 +17,11 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-import matplotlib
 import numpy as np
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from experiments.benchmarks.recorded_rounds import (
     LAYERED_MODEL,
@@ -32,11 +30,12 @@ from experiments.benchmarks.recorded_rounds import (
 )
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import (
+    Cost,
     compile_rounds,
     cost,
-    interleaved,
     player,
     spread,
+    time_interleaved,
 )
 from experiments.common.flag_values import check_names
 from experiments.common.time_plots import draw_rates
@@ -96,6 +95,14 @@ LOSS_TOLERANCE = 1e-4
 SERVER_TOLERANCE = 5e-3
 
 
+class Timed(NamedTuple):
+    """What is timed."""
+
+    play: Callable  # several rounds
+    cost: Cost  # to build, to compile and to play the first round
+    differences: dict[str, float] | None  # from JAX, of `verify`
+
+
 def against_torch(
     config: ConfigDict,
     variants: list[str],
@@ -128,37 +135,19 @@ def against_torch(
     with cost() as spent:
         rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
-    costs, players = {JAX: spent()}, {JAX: player(rounds, rounds_each)}
-    start, played = _verification(experiment, config, rounds)
-    differences, failed = {}, {}
+    timed = {JAX: Timed(player(rounds, rounds_each), spent(), None)}
+    verification, failed = _verification(experiment, config, rounds), {}
     with _empty_compile_cache():
         for variant in variants:
             try:
-                with cost() as spent:
-                    torch_rounds = torch_player.player_of(experiment, config, variant)
-                    torch_rounds.start(start)
-                    torch_rounds.play(torch_rounds.draw())
+                timed[variant] = _verified(
+                    torch_player, experiment, config, variant, verification, rounds_each
+                )
             except torch_player.CompileError as error:
                 failed[variant] = str(error).splitlines()[0]
-                continue
-            costs[variant] = spent()
-            differences[variant] = verify(
-                torch_player, torch_rounds, start, played, variant, images=images_of(config)
-            )
-            players[variant] = _play_several(torch_rounds, rounds_each)
-        times = interleaved(players, repeats)
+        times = time_interleaved({name: each.play for name, each in timed.items()}, repeats)
 
-    rows = [
-        {
-            "name": name,
-            "s_per_round": [took / rounds_each for took in spread(times[name])],
-            "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
-            "setup_s": costs[name].seconds,
-            "memory_bytes": costs[name].memory,
-            "differences": differences.get(name),
-        }
-        for name in players
-    ]
+    rows = [_row(name, timed[name], times, rounds_each) for name in timed]
     results = {
         "config": config.to_dict(),
         "repeats": repeats,
@@ -171,12 +160,39 @@ def against_torch(
     }
     title = f"{variant_of(config)}, {config.model.name} on {experiment.federation.name}"
     report = _report(results, title)
-    console = Console()
-    show(report, console)
-    matplotlib.use("Agg")  # needs no screen
+    show(report)
     figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
-    write(report, console, out, "bench", results, figure)
+    write(report, out, "bench", results, figure)
     return 0
+
+
+def _verified(torch_player, experiment, config, variant, verification, rounds_each):
+    """A variant after its verification.
+
+    Raises:
+      CompileError: torch.compile fails.
+      ValueError: as `verify`.
+    """
+    start, played = verification
+    with cost() as spent:
+        torch_rounds = torch_player.player_of(experiment, config, variant)
+        torch_rounds.start(start)
+        torch_rounds.play(torch_rounds.draw())
+    images = images_of(config)
+    differences = verify(torch_player, torch_rounds, start, played, variant, images=images)
+    return Timed(_play_several(torch_rounds, rounds_each), spent(), differences)
+
+
+def _row(name, timed, times, rounds_each):
+    """The results of a library or a variant."""
+    return {
+        "name": name,
+        "s_per_round": [took / rounds_each for took in spread(times[name])],
+        "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
+        "setup_s": timed.cost.seconds,
+        "memory_bytes": timed.cost.memory,
+        "differences": timed.differences,
+    }
 
 
 def check(config: ConfigDict, variants: list[str]) -> None:
@@ -299,23 +315,23 @@ def verify(
     for number, expected in enumerate(played, start=1):
         loss = float(torch_rounds.play(torch_player.as_tensors(expected.draws)))
         change = _distance(start, expected.weights)
-        found = {
+        differences = {
             "loss": abs(loss - expected.loss) / abs(expected.loss),
             "server": _distance(torch_rounds.weights(), expected.weights) / change,
         }
-        smallest = min(smallest, found["server"])
+        smallest = min(smallest, differences["server"])
         if number == len(played) and smallest > SERVER_TOLERANCE:  # no round agrees closely
             tolerance = SERVER_TOLERANCE
         # With NaN, every comparison is false, so that it is refused too.
-        if not (found["loss"] <= LOSS_TOLERANCE and found["server"] <= tolerance):
+        if not (differences["loss"] <= LOSS_TOLERANCE and differences["server"] <= tolerance):
             raise ValueError(
                 f"variants={variant} differs from JAX in round {number}, so nothing is timed: "
                 f"its loss is {loss:.7g} and not {expected.loss:.7g}, and its server differs "
-                f"by {found['server']:.1e} of the change since the start, where rounding "
+                f"by {differences['server']:.1e} of the change since the start, where rounding "
                 f"explains {LOSS_TOLERANCE:.0e} of the loss and {tolerance:.0e} of the "
                 f"change; lower the learning rates, or correct experiments/benchmarks"
             )
-        largest = {name: max(largest[name], found[name]) for name in largest}
+        largest = {name: max(largest[name], differences[name]) for name in largest}
         if images:
             start = expected.weights
             torch_rounds.start(start)
@@ -382,12 +398,12 @@ def _report(results, title):
         "Setup: time to build, to compile and to play the first round; MiB: largest growth of "
         "the process during it.",
     ]
-    found = [row["differences"] for row in results["rows"] if row["differences"]]
-    one_step = results["config"]["model"]["name"] in IMAGE_MODELS
-    if found:
-        loss, server = (max(one[name] for one in found) for name in ("loss", "server"))
+    verified = [row["differences"] for row in results["rows"] if row["differences"]]
+    steps = " of one step" if results["config"]["model"]["name"] in IMAGE_MODELS else ""
+    if verified:
+        loss, server = (max(row[name] for row in verified) for name in ("loss", "server"))
         lines.append(
-            f"Verified over {ROUNDS} rounds{' of one step' * one_step} with the same draws: "
+            f"Verified over {ROUNDS} rounds{steps} with the same draws: "
             f"losses differ by at most {loss:.0e}, relative to them, and servers by "
             f"{server:.0e} of their change."
         )

@@ -4,7 +4,7 @@ It is imported only if PyTorch is installed. Client by client, the hypernetwork 
 network of the client's architecture in every local step, and torch.optim trains the
 hypernetwork's weights. These are named as in JAX, joined by "/". Kernels of layers have
 PyTorch's layout, so the outputs of a type's network are in that order, see
-`recorded_rounds.exported`.
+`recorded_rounds.export_weights`.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ class Generator:
 
     def __init__(self, architectures: list[Architecture], config: ConfigDict):
         self.config = config
-        self.types = sorted({node.type for own in architectures for node in own.nodes})
+        self.types = sorted({node.type for graph in architectures for node in graph.nodes})
         self.layers = [kind for kind in self.types if layer_of(kind)]
         self.graphs = [self.graph_of(architecture) for architecture in architectures]
 
@@ -44,13 +44,13 @@ class Generator:
         nodes, edges = self.graphs[k]
         for number in range(self.config.ghn_depth):
             prefix = "gnn/others/" if number else "gnn/first/"
-            own = {
+            layer = {
                 name.removeprefix(prefix): leaf[number - 1] if number else leaf
                 for name, leaf in weights.items()
                 if name.startswith(prefix)
             }
-            mixed = (edges @ nodes) @ own["Dense_0/kernel"] + own["Dense_0/bias"]
-            nodes = F.relu(mixed + nodes @ own["Dense_1/kernel"])
+            mixed = (edges @ nodes) @ layer["Dense_0/kernel"] + layer["Dense_0/bias"]
+            nodes = F.relu(mixed + nodes @ layer["Dense_1/kernel"])
         made = {}
         for place, node in enumerate(architecture.nodes):
             if node.type not in self.layers:
@@ -69,7 +69,7 @@ class Generator:
         for number, node in list(enumerate(architecture.nodes))[1:-1]:
             *shortcuts, main = [values[sender] for sender in architecture.senders(number)]
             if node.type == "concat":
-                x = torch.cat([*(subsampled(one, main) for one in shortcuts), main], dim=1)
+                x = torch.cat([*(subsample(value, main) for value in shortcuts), main], dim=1)
             else:
                 x = main
                 if node.type != "add":
@@ -77,14 +77,14 @@ class Generator:
                     layer = layer_of(node.type)
                     x = F.conv2d(x, kernel, stride=layer.stride, padding=layer.size // 2)
                     x = F.batch_norm(
-                        *(x, None, None, scale, bias), training=True, eps=BATCH_NORM_EPSILON
+                        x, None, None, scale, bias, training=True, eps=BATCH_NORM_EPSILON
                     )
-                for one in shortcuts:
-                    one = subsampled(one, x)
-                    added = x.shape[1] - one.shape[1]
-                    x = x + (F.pad(one, (0, 0, 0, 0, 0, added)) if added else one)
+                for shortcut in shortcuts:
+                    value = subsample(shortcut, x)
+                    added = x.shape[1] - value.shape[1]
+                    x = x + (F.pad(value, (0, 0, 0, 0, 0, added)) if added else value)
             receivers = architecture.receivers(number)
-            if any(architecture.nodes[one].type not in JOINS for one in receivers):
+            if any(architecture.nodes[node].type not in JOINS for node in receivers):
                 x = F.relu(x)
             values.append(x)
         head = len(architecture.nodes) - 1
@@ -93,7 +93,7 @@ class Generator:
         return F.linear(values[last].mean(dim=(2, 3)), kernel, bias)
 
 
-def subsampled(x: Tensor, like: Tensor) -> Tensor:
+def subsample(x: Tensor, like: Tensor) -> Tensor:
     """Every n-th row and column of x [B, C, H, W], for the height and width of `like`."""
     down, across = (-(-x.shape[axis] // like.shape[axis]) for axis in (2, 3))
     return x[:, :, ::down, ::across]
@@ -115,7 +115,7 @@ class LayeredPlayer:
 
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
         algorithm = experiment.build(experiment.hparams, 0)
-        self.architectures = [one.model.architecture for one in algorithm.clients]
+        self.architectures = [client.model.architecture for client in algorithm.clients]
         self.groups = [tensor(group.ids).long() for group in experiment.groups]
         self.cohort_sizes = [group.cohort_size for group in experiment.groups]
         self.generator = Generator(self.architectures, config.algorithm)
@@ -136,7 +136,8 @@ class LayeredPlayer:
             trained.append(weights)
             losses.append(loss)
         self.current = {
-            name: torch.stack([own[name] for own in trained]).mean(0) for name in self.current
+            name: torch.stack([client[name] for client in trained]).mean(0)
+            for name in self.current
         }
         return torch.stack(losses).mean()
 
@@ -171,8 +172,8 @@ class LayeredPlayer:
         """The draws of a round, by PyTorch's generator."""
         ids = torch.cat(
             [
-                own[torch.randperm(len(own))[:size].sort().values]
-                for own, size in zip(self.groups, self.cohort_sizes, strict=True)
+                group[torch.randperm(len(group))[:size].sort().values]
+                for group, size in zip(self.groups, self.cohort_sizes, strict=True)
             ]
         )
         shape = (self.config.local_steps, self.config.batch_size)

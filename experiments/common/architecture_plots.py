@@ -14,10 +14,10 @@ def depths(count: int, edges: list[list[int]]) -> list[int]:
       count: number of nodes.
       edges: (sender, receiver), with sender < receiver.
     """
-    found = [0] * count
+    longest = [0] * count
     for sender, receiver in sorted(edges):
-        found[receiver] = max(found[receiver], found[sender] + 1)
-    return found
+        longest[receiver] = max(longest[receiver], longest[sender] + 1)
+    return longest
 
 
 def draw_architectures(lines: list[dict], title: str) -> Figure:
@@ -63,15 +63,15 @@ def draw_architectures(lines: list[dict], title: str) -> Figure:
             box = {"boxstyle": "round,pad=0.2", "fc": colour, "ec": "black", "lw": 0.5}
             axes.text(*place, type, ha="center", va="center", fontsize=6, bbox=box)
         axes.set(xlim=(-1, 1), ylim=(-max(map(max, layers)) - 0.5, 0.5))
-        clients = f"{line['clients']} client{'s' * (line['clients'] != 1)}"
-        axes.set_title(f"{line['name']}, {clients}", fontsize="small")
+        unit = "client" if line["clients"] == 1 else "clients"
+        axes.set_title(f"{line['name']}, {line['clients']} {unit}", fontsize="small")
     figure.suptitle(title, fontsize="medium")
     return figure
 
 
 def _places(layer):
     """Coordinates of nodes: those of equal depth beside each other, in the middle."""
-    beside = {depth: [n for n, own in enumerate(layer) if own == depth] for depth in layer}
+    beside = {depth: [n for n, at in enumerate(layer) if at == depth] for depth in layer}
     return [
         (beside[depth].index(number) - (len(beside[depth]) - 1) / 2, -depth)
         for number, depth in enumerate(layer)

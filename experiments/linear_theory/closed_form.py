@@ -130,7 +130,7 @@ def risk(graph, target, attacked: int, *, params: int, embedding: int) -> float:
     return float(params * embedding / len(graph) * (r + np.sum(bias**2)))
 
 
-def stated(graph, attacked: int, *, params: int, embedding: int) -> dict[str, float]:
+def stated_risks(graph, attacked: int, *, params: int, embedding: int) -> dict[str, float]:
     """The risks that theorems III.2 and III.3 state."""
     r = np.sum(residual(graph, attacked) ** 2)
     scale = 2 * params * embedding / len(graph)

@@ -33,11 +33,15 @@ def graph_rows(graphs: list[dict]) -> list[list[str]]:
     heads += ["r", "r/m"]
     rows = [
         [
-            *(graph["graph"], graph["normalisation"]),
-            *(f"{graph['clients']}", f"{graph['attacked']}"),
-            *(f"{graph['rank']}", f"{graph['gap']:.3f}"),
+            graph["graph"],
+            graph["normalisation"],
+            f"{graph['clients']}",
+            f"{graph['attacked']}",
+            f"{graph['rank']}",
+            f"{graph['gap']:.3f}",
             " to ".join(dict.fromkeys(f"{end:.2f}" for end in graph["column_sums"])),
-            *(f"{graph['largest_column']:.2f}", f"{graph['r']:.3f}"),
+            f"{graph['largest_column']:.2f}",
+            f"{graph['r']:.3f}",
             f"{graph['r'] / graph['attacked']:.3f}" if graph["attacked"] else "",
         ]
         for graph in graphs
@@ -50,11 +54,14 @@ def risk_rows(risks: list[dict]) -> list[list[str]]:
     heads = ["graph", "G~", "method", "closed form", "trained", "holds", "stated", "holds"]
     rows = [
         [
-            *(risk["graph"], risk["normalisation"], risk["method"]),
+            risk["graph"],
+            risk["normalisation"],
+            risk["method"],
             _number(risk["closed_form"]),
             f"{_number(risk['mean'])}±{_number(risk['half_width'])}",
             _answer(risk["closed_form_holds"]),
-            *(_number(risk["stated"]), _answer(risk["stated_holds"])),
+            _number(risk["stated"]),
+            _answer(risk["stated_holds"]),
         ]
         for risk in risks
     ]
@@ -78,7 +85,7 @@ def verdicts(
         f"mean by at most {within:.1f} standard errors; {len(risks)} true formulas all pass "
         "this test with a probability of at least 0.999.",
         _about_closed_forms(risks, steps),
-        *(_about_stated(risks, *which) for which in itertools.product(METHODS, REGIMES)),
+        *(_about_theorem(risks, *which) for which in itertools.product(METHODS, REGIMES)),
         *(line for regime in REGIMES for line in _about_advantage(risks, regime)),
         *_about_graphs(graphs),
         *(_about_extremes(case) for case in worst),
@@ -88,21 +95,21 @@ def verdicts(
 
 def _about_closed_forms(risks, steps):
     wrong = [risk for risk in risks if not risk["closed_form_holds"]]
-    where = f"for all graphs except {_listed(wrong)}" if wrong else "in all cases"
+    where = f"for all graphs except {_names_of(wrong)}" if wrong else "in all cases"
     line = f"The closed forms agree with the simulation {where}."
     if steps:
         line += f" They describe the limit of training; here it stops after {steps} steps."
     return line
 
 
-def _about_stated(risks, method, regime):
+def _about_theorem(risks, method, regime):
     chosen = [risk for risk in risks if (risk["method"], risk["regime"]) == (method, regime)]
     right = [risk for risk in chosen if risk["stated_holds"]]
     wrong = [risk for risk in chosen if not risk["stated_holds"]]
-    parts = [f"holds for {_listed(right)}"] if right else []
+    parts = [f"holds for {_names_of(right)}"] if right else []
     if wrong:
         derived = "holds" if all(risk["closed_form_holds"] for risk in wrong) else "fails too"
-        parts.append(f"fails for {_listed(wrong)}, where {DERIVED[regime, method]} {derived}")
+        parts.append(f"fails for {_names_of(wrong)}, where {DERIVED[regime, method]} {derived}")
     return f"{STATED[method]} ({NAMES[method]}), {regime} targets: {'; '.join(parts)}."
 
 
@@ -115,7 +122,7 @@ def _about_advantage(risks, regime):
     ]
     if not worse:
         return []
-    return [f"Panacea's risk exceeds pFedHN's, {regime} targets: {_listed(worse)}."]
+    return [f"Panacea's risk exceeds pFedHN's, {regime} targets: {_names_of(worse)}."]
 
 
 def _about_graphs(graphs):
@@ -128,20 +135,22 @@ def _about_graphs(graphs):
     result = f"fails for {listed}, where other embeddings give the same models"
     yield f"Theorem III.1 assumes rank G~ = n: {result if singular else everywhere}."
     split = [graph for graph in graphs if graph["gap"] < ROUNDING]
-    where = f"all graphs except {_listed(split)}" if split else "all of these graphs"
+    where = f"all graphs except {_names_of(split)}" if split else "all of these graphs"
     yield (
         "If the spectral gap is positive, V = V G~ makes all embeddings multiples of one "
         f"vector. It is positive for {where}."
     )
     long = [graph for graph in graphs if graph["largest_column"] > 1 + ROUNDING]
     if long:
-        sizes = ", ".join(f"{_listed([one])}: {one['largest_column']:.2f}" for one in long)
+        sizes = ", ".join(
+            f"{_names_of([graph])}: {graph['largest_column']:.2f}" for graph in long
+        )
         yield (
             f"Property III.3, |g_i|^2 <= 1: fails for {sizes}. It always holds if columns sum "
             "to one."
         )
     broken = [graph for graph in graphs if graph["r"] > graph["attacked"] + ROUNDING]
-    result = f"fails for {_listed(broken)}" if broken else everywhere
+    result = f"fails for {_names_of(broken)}" if broken else everywhere
     yield f"Lemma III.4, r <= m: {result}. It always holds if columns sum to one."
 
 
@@ -153,20 +162,18 @@ def _about_extremes(case):
     if row > 1 + ROUNDING:
         edges = ", ".join(f"{i} from {j}" for i, j in case["edges"])
         line += f" (m = {case['attacked']}; receivers and senders: {edges})"
-    line += (
-        ". If all clients have the same target model and columns sum to one, Panacea's risk "
-    )
-    return f"{line}is at most {case['panacea_per_pfedhn']:.3f} times pFedHN's."
+    line += ". If all clients have the same target model and columns sum to one, Panacea's risk"
+    return f"{line} is at most {case['panacea_per_pfedhn']:.3f} times pFedHN's."
 
 
-def _listed(rows):
+def _names_of(rows):
     """The graphs of rows, each with its normalisation if the other one is not among them."""
-    found = {}
+    normalisations = {}
     for row in rows:
-        found.setdefault(row["graph"], []).append(row["normalisation"])
+        normalisations.setdefault(row["graph"], []).append(row["normalisation"])
     return ", ".join(
         f"{graph} ({norms[0]})" if set(norms) in ({"row"}, {"column"}) else graph
-        for graph, norms in found.items()
+        for graph, norms in normalisations.items()
     )
 
 

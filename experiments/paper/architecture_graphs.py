@@ -46,8 +46,10 @@ def graph_rows(lines: list[dict]) -> list[list[str]]:
     """The size of each architecture, as text."""
     rows = [
         [
-            *(line["name"], str(line["clients"])),
-            *(str(len(line["types"])), str(len(set(line["types"])))),
+            line["name"],
+            str(line["clients"]),
+            str(len(line["types"])),
+            str(len(set(line["types"]))),
             f"{line['parameters']:,}",
         ]
         for line in lines

@@ -87,8 +87,8 @@ def _dirichlet(beta):
     return Place("cifar10", f"Dirichlet {beta:g}", 4, RESIDUAL, changes, balanced=True)
 
 
-def _replaced(name):
-    architectures = tuple(SMALL_CNN if one == name else one for one in RESIDUAL)
+def _without(name):
+    architectures = tuple(SMALL_CNN if place == name else place for place in RESIDUAL)
     return Place("cifar10", f"{name} replaced", 4, architectures)
 
 
@@ -114,7 +114,7 @@ TABLES = {
     "flha_7": Design(
         LAYERED,
         (*RESIDUAL, SMALL_CNN),
-        (Place("cifar10", NONE_REPLACED, 4, RESIDUAL), *map(_replaced, RESIDUAL)),
+        (Place("cifar10", NONE_REPLACED, 4, RESIDUAL), *map(_without, RESIDUAL)),
     ),
     "flha_b": Design(LAYERED, HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
 }
@@ -173,15 +173,15 @@ def unseen_cell(name: str, profile: str = "small") -> Cell:
     generated one is, with the same optimiser and no schedule, but with a learning rate of its
     own. It does not depend on the three, so these train for one round.
     """
-    (kind,) = (own for own in (RESIDUAL, PLAIN) if name in own)
+    (kind,) = (names for names in (RESIDUAL, PLAIN) if name in names)
     changes = {
         "cohort_size": 3,
         "new_clients.fraction": 0.25,
         "new_clients.rounds": REFINING,
         "new_clients.architectures": (name,),
     }
-    others = tuple(other for other in kind if other != name)
-    made = cell(Place("cifar10", f"{name} unseen", 4, others, changes), profile)
+    trained = tuple(other for other in kind if other != name)
+    made = cell(Place("cifar10", f"{name} unseen", 4, trained, changes), profile)
     scratch = {
         "client_optimizer": "momentum",
         "client_schedule": "constant",

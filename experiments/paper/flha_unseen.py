@@ -49,7 +49,7 @@ class Unseen(NamedTuple):
     methods: tuple[str, ...] = (*LAYERED, "local")  # the others are compared with the first
 
 
-def unseen(
+def unseen_panels(
     figure: Unseen,
     methods: list[str],
     seeds: list[int],

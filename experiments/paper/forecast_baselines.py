@@ -74,5 +74,7 @@ def _inputs(windows):
     """Past values, sine and cosine of the time features, and one: [S, past + 2 (F - 1) + 1]."""
     x = _rows(windows).x
     angle = 2 * np.pi * x[:, windows.past - 1, 1:]
-    one = np.ones((len(x), 1), np.float32)
-    return np.concatenate([x[:, : windows.past, 0], np.sin(angle), np.cos(angle), one], axis=1)
+    constant = np.ones((len(x), 1), np.float32)
+    return np.concatenate(
+        [x[:, : windows.past, 0], np.sin(angle), np.cos(angle), constant], axis=1
+    )

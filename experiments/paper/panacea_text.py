@@ -68,7 +68,7 @@ def _score(head, name="mean", *, point="P", digits=2):
     return Column(head, lambda row: number_text(row["scores"][point][name], digits))
 
 
-def _published(row):
+def _published_text(row):
     star = "*" if row["out_of_reach"] else ""
     score = row["published"]
     return f"{score['mean']}±{score['spread']}{star}" if score else ""
@@ -88,15 +88,15 @@ def text_of(table: str) -> TableText:
             _score("Jain", "jain", digits=3),
             _score("G", point="G"),
             adapted if table == NEW_CLIENTS else _score("L", point="L"),
-            Column("published", _published, scored=False, optional=True),
+            Column("published", _published_text, scored=False, optional=True),
         ),
         title=lambda row: f"{table} on {row['data']}, {row['unit']}, {row['seeds']} seeds",
-        introduction=lambda rows: [f"{_scored(rows)}\n"],
+        introduction=lambda rows: [f"{_metrics_of(rows)}\n"],
         notes=notes,
     )
 
 
-def _scored(rows):
+def _metrics_of(rows):
     """Metrics, seeds and their spread, in a sentence."""
     metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
     return f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {SPREAD}"

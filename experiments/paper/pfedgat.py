@@ -16,25 +16,30 @@ from graphfl_jax.data.image_sets import CIFAR10, CIFAR100, FASHION_MNIST
 
 # Those of the paper, the other attentions, and FedAvg with fine-tuning.
 METHODS = (
-    *(
-        "local",
-        "fedavg",
-        "fedavg-finetune",
-        "fedprox",
-        "sfl-star",
-        "cfl",
-        "perfedavg",
-        "pfedme",
-    ),
-    *("fedamp", "pfedhn", "fedrod", "knnper", "fedah"),
-    *("pfedgat", "pfedgat-v2", "pfedgat-direct", "pfedgat-dot"),
+    "local",
+    "fedavg",
+    "fedavg-finetune",
+    "fedprox",
+    "sfl-star",
+    "cfl",
+    "perfedavg",
+    "pfedme",
+    "fedamp",
+    "pfedhn",
+    "fedrod",
+    "knnper",
+    "fedah",
+    "pfedgat",
+    "pfedgat-v2",
+    "pfedgat-direct",
+    "pfedgat-dot",
 )
 ATTENTIONS = ("fedavg", "pfedgat", "pfedgat-direct", "pfedgat-v2", "pfedgat-dot")
 NEW_CLIENT_METHODS = ("pfedgat", "pfedgat-dot", "local", "pfedme", "fedamp", "perfedavg")
 ALLOCATED_METHODS = ("fedamp", "cfl", "pfedgat", "pfedgat-dot")
 
 CLIENTS = 10  # where a setting does not say otherwise
-IMAGES = {one.name: one for one in (FASHION_MNIST, CIFAR10, CIFAR100)}
+IMAGES = {images.name: images for images in (FASHION_MNIST, CIFAR10, CIFAR100)}
 BATCH_SIZE = 64
 VALIDATION = 0.1  # share of a client's training examples
 

@@ -34,7 +34,7 @@ class Joining(NamedTuple):
     methods: tuple[str, ...] = NEW_CLIENT_METHODS
 
 
-def allocations(
+def allocation_lines(
     figure: Allocations, methods: list[str], config_of: ConfigOf, cache: Cache
 ) -> list[dict]:
     """A line for each method, of seed 0.
@@ -127,7 +127,7 @@ def allocation_rows(lines: list[dict]) -> list[list[str]]:
     return rows
 
 
-def joining(
+def joining_panels(
     figure: Joining, methods: list[str], seeds: list[int], config_of: ConfigOf, cache: Cache
 ) -> dict[str, list[dict]]:
     """A line for each method on each data set, without diverged runs.

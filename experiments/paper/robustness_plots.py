@@ -37,10 +37,10 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
             axes.fill_between(shares, *band, color=style["color"], alpha=0.1, lw=0)
             broken = [100 * row["ratio"] for row in chosen if row["diverged"]]
             crosses += bool(broken)
-            height = 0.03 * crosses
+            height = 0.03 * crosses if chosen[0]["higher_is_better"] else 1 - 0.03 * crosses
             axes.plot(
                 broken,
-                [height if chosen[0]["higher_is_better"] else 1 - height] * len(broken),
+                [height] * len(broken),
                 "x",
                 color=style["color"],
                 ms=5,
@@ -73,15 +73,15 @@ def draw_neighbours(rows: list[dict], title: str) -> Figure:
     figure, panels = _panels([row for row in rows if row["ratio"] == largest], title)
     for axes, lines in panels:
         for i, (method, style, (row,)) in enumerate(lines):
-            found = [row["neighbours"].get(share, {}).get("P", {}) for share in NEIGHBOURS]
+            losses = [row["neighbours"].get(share, {}).get("P", {}) for share in NEIGHBOURS]
             places = np.arange(len(NEIGHBOURS)) + 0.06 * (i - (len(lines) - 1) / 2)
-            axes.errorbar(places, *_intervals(found), label=method, capsize=2, **style)
+            axes.errorbar(places, *_intervals(losses), label=method, capsize=2, **style)
         axes.set_xticks(range(len(NEIGHBOURS)), [LABELS[share] for share in NEIGHBOURS])
     figure.supxlabel("share of malicious clients among the neighbours", fontsize="medium")
     label = f"loss of benign clients, {rows[0]['metric']} [{rows[0]['unit']}]"
     figure.supylabel(label, fontsize="medium")
     first, _ = panels[0]
-    parts = [own["P"]["mean"] for row in rows for own in row["neighbours"].values()]
+    parts = [loss["P"]["mean"] for row in rows for loss in row["neighbours"].values()]
     if np.isinf(limits(rows[0]["metric"])[1]) and max(map(abs, parts), default=0) > WIDE:
         first.set_yscale("symlog", linthresh=1)
     return _with_legend(figure, first)
@@ -89,8 +89,9 @@ def draw_neighbours(rows: list[dict], title: str) -> Figure:
 
 def _intervals(statistics):
     """Means and half widths of statistics of `over_seeds`; NaN and 0 where there is none."""
-    mean = [own.get("mean", np.nan) for own in statistics]
-    return np.array(mean), np.array([own.get("half_width") or 0.0 for own in statistics])
+    mean = [statistic.get("mean", np.nan) for statistic in statistics]
+    half_width = [statistic.get("half_width") or 0.0 for statistic in statistics]
+    return np.array(mean), np.array(half_width)
 
 
 def _panels(rows, title):
@@ -118,8 +119,10 @@ def _panels(rows, title):
     for attack, axes in zip(attacks, grid.flat, strict=False):
         axes.set_title(attack)
         axes.grid(alpha=0.3)
-        own = [row for row in rows if row["attack"] == attack]
-        of_methods = [[row for row in own if row["method"] == method] for method in methods]
+        of_attack = [row for row in rows if row["attack"] == attack]
+        of_methods = [
+            [row for row in of_attack if row["method"] == method] for method in methods
+        ]
         panels.append((axes, list(zip(methods, _styles(methods), of_methods, strict=True))))
     return figure, panels
 

@@ -49,23 +49,10 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         return row
     with_loss = not any(map(diverged, clean))
     sign = scale if runs[0]["higher_is_better"] else -scale
-    row["points"] = {}
-    for point in POINTS:
-        values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
-        for run, clean_run in zip(runs, clean, strict=True):
-            attack = run["attack"]
-            benign = attack["benign"][point]["mean"]
-            values["benign"].append(scale * benign)
-            values["all"].append(scale * run["scores"]["final"][point]["mean"])
-            if with_loss:
-                before = clean_run["scores"]["final"][point]["per_client"]
-                clean_benign = np.delete(before, attack["ids"]).mean()
-                values["loss"].append(sign * (clean_benign - benign))
-                if sign < 0:
-                    values["increase"].append(100 * (benign / clean_benign - 1))
-            if attack["success"]:
-                values["success"].append(100 * attack["success"][point])
-        row["points"][point] = {name: over_seeds(own) for name, own in values.items() if own}
+    row["points"] = {
+        point: _scores_at(point, runs, clean if with_loss else [None] * len(runs), sign)
+        for point in POINTS
+    }
     if with_loss:
         row["neighbours"] = _by_neighbours(runs, clean, sign)
     for kind in ("honest", "malicious"):
@@ -75,15 +62,34 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
     return row
 
 
+def _scores_at(point, runs, clean, sign):
+    """The statistics of `robustness_row` at a point; without losses if `clean` has no runs."""
+    values = {name: [] for name in ("benign", "all", "loss", "increase", "success")}
+    for run, clean_run in zip(runs, clean, strict=True):
+        attack = run["attack"]
+        benign = attack["benign"][point]["mean"]
+        values["benign"].append(abs(sign) * benign)
+        values["all"].append(abs(sign) * run["scores"]["final"][point]["mean"])
+        if clean_run is not None:
+            before = clean_run["scores"]["final"][point]["per_client"]
+            clean_benign = np.delete(before, attack["ids"]).mean()
+            values["loss"].append(sign * (clean_benign - benign))
+            if sign < 0:
+                values["increase"].append(100 * (benign / clean_benign - 1))
+        if attack["success"]:
+            values["success"].append(100 * attack["success"][point])
+    return {name: over_seeds(seeds) for name, seeds in values.items() if seeds}
+
+
 def _by_neighbours(runs, clean, sign):
     """The losses of benign clients by the share of malicious ones among their neighbours."""
     losses = {}
     for run, clean_run in zip(runs, clean, strict=True):
-        for own in run["attack"]["benign_by_malicious_neighbours"] or ():
-            of_share = losses.setdefault(own["share"], {point: [] for point in POINTS})
-            for point, score in own["scores"].items():
+        for part in run["attack"]["benign_by_malicious_neighbours"] or ():
+            of_share = losses.setdefault(part["share"], {point: [] for point in POINTS})
+            for point, score in part["scores"].items():
                 before = np.array(clean_run["scores"]["final"][point]["per_client"])
-                of_share[point].append(sign * (before[own["ids"]].mean() - score))
+                of_share[point].append(sign * (before[part["ids"]].mean() - score))
     return {
         share: {point: over_seeds(values) for point, values in losses[share].items()}
         for share in NEIGHBOURS
@@ -98,7 +104,7 @@ def _validation(runs):
     scores = [run["scores"].get("validation") for run in runs]
     if not all(scores):
         return None
-    return float(np.mean([own["P"]["mean"] for own in scores]))
+    return float(np.mean([points["P"]["mean"] for points in scores]))
 
 
 NO_VALIDATION = (
@@ -132,14 +138,16 @@ def defence_choices(rows: list[dict]) -> list[dict]:
     by_method = {}
     for row in rows:
         cell = (row["attack"] if row["ratio"] else "", row["ratio"])
-        own = by_method.setdefault(row["undefended"], {}).setdefault(row["method"], {})
-        own[cell] = row
-    return [one for of_methods in by_method.values() for one in _compared(of_methods)]
+        defences = by_method.setdefault(row["undefended"], {})
+        defences.setdefault(row["method"], {})[cell] = row
+    return [choice for defences in by_method.values() for choice in _choices(defences)]
 
 
-def _compared(rows):
+def _choices(rows):
     """The `defence_choices` of one method, from {defence: {(attack, share): row}}."""
-    broken = {name: sum(row["diverged"] for row in own.values()) for name, own in rows.items()}
+    broken = {
+        name: sum(row["diverged"] for row in cells.values()) for name, cells in rows.items()
+    }
     stable = [name for name in rows if broken[name] == min(broken.values())]
     lost = {cell for name in stable for cell, row in rows[name].items() if row["diverged"]}
     scores = {}
@@ -168,11 +176,12 @@ def choice_table(choices: list[dict], metric: str) -> tuple[str, list[list[str]]
     heads = ["method", "diverged runs", "validation", "chosen"]
     text = [
         [
-            *(one["method"], str(one["diverged"])),
-            "" if one["validation"] is None else f"{scale * one['validation']:.2f}",
-            "yes" if one["chosen"] else "",
+            choice["method"],
+            str(choice["diverged"]),
+            "" if choice["validation"] is None else f"{scale * choice['validation']:.2f}",
+            "yes" if choice["chosen"] else "",
         ]
-        for one in choices
+        for choice in choices
     ]
     return f"choice of defences: validation {metric} at P, {unit}", [heads, *text]
 
@@ -189,14 +198,14 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
     }
     tables = [(title, rows, name) for name, title in of_statistics.items()]
     tables += [
-        (f"{loss} by their malicious neighbours, {unit}", by_neighbours(rows), "part"),
-        ("rejected uploads, %", by_rejected(rows), "part"),
+        (f"{loss} by their malicious neighbours, {unit}", rows_of_neighbours(rows), "part"),
+        ("rejected uploads, %", rows_of_rejections(rows), "part"),
         (f"{loss} minus that with {first}, {unit}", excess_losses(rows, first), "excess_loss"),
     ]
     return [
-        (title, text_rows(own, name))
-        for title, own, name in tables
-        if name == "benign" or any(_has(row, name) for row in own)
+        (title, text_rows(table, name))
+        for title, table, name in tables
+        if name == "benign" or any(_has(row, name) for row in table)
     ]
 
 
@@ -204,7 +213,7 @@ def _has(row, name):
     return bool(row["points"]) and name in row["points"]["P"]
 
 
-def by_neighbours(rows: list[dict]) -> list[dict]:
+def rows_of_neighbours(rows: list[dict]) -> list[dict]:
     """A row for each share of malicious neighbours, with the losses at P as ``part``."""
     return [
         _of_part(row, share, row["neighbours"].get(share, {}).get("P"))
@@ -213,7 +222,7 @@ def by_neighbours(rows: list[dict]) -> list[dict]:
     ]
 
 
-def by_rejected(rows: list[dict]) -> list[dict]:
+def rows_of_rejections(rows: list[dict]) -> list[dict]:
     """Rows for honest and malicious clients, with the rejected uploads as ``part``."""
     rejecting = {row["method"] for row in rows if row["rejected"]}
     return [
@@ -256,14 +265,14 @@ def text_rows(rows: list[dict], name: str) -> list[list[str]]:
     ratios = list(dict.fromkeys(row["ratio"] for row in rows))
     cells = {}
     for row in rows:
-        own = cells.setdefault(row["attack"], {}).setdefault(row["method"], {})
-        own[row["ratio"]] = _cell(row, name)
+        of_ratios = cells.setdefault(row["attack"], {}).setdefault(row["method"], {})
+        of_ratios[row["ratio"]] = _cell(row, name)
     return [
         ["attack", "method", *(f"{ratio:g}" for ratio in ratios)],
         *(
-            [attack, method, *(own.get(ratio, "") for ratio in ratios)]
+            [attack, method, *(of_ratios.get(ratio, "") for ratio in ratios)]
             for attack, methods in cells.items()
-            for method, own in methods.items()
+            for method, of_ratios in methods.items()
         ),
     ]
 

@@ -520,7 +520,9 @@ def test_the_figure_has_a_panel_for_each_unseen_architecture(monkeypatch, tmp_pa
     figure = flha_unseen.Unseen(("arch0", "plain7"))
     assert figure.methods == ("flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table", "local")
     methods = ["flha-ghn", "flha-ghn-table", "local"]
-    panels = flha_unseen.unseen(figure, methods, [0, 1, 2], "small", paper_config, tmp_path)
+    panels = flha_unseen.unseen_panels(
+        figure, methods, [0, 1, 2], "small", paper_config, tmp_path
+    )
     names = ["flha-ghn (1 diverged)", "flha-ghn-table (1 diverged)", "local"]
     for lines in panels.values():
         assert [line["name"] for line in lines] == names
@@ -551,7 +553,7 @@ def test_a_method_that_always_diverges_has_no_rows_and_no_differences(monkeypatc
     monkeypatch.setattr(flha_unseen, "cached_runs", fake)
     figure = flha_unseen.Unseen(("arch0",))
     methods = ["flha-ghn", "local"]
-    panels = flha_unseen.unseen(figure, methods, [0, 1], "small", paper_config, tmp_path)
+    panels = flha_unseen.unseen_panels(figure, methods, [0, 1], "small", paper_config, tmp_path)
     rows = flha_unseen.unseen_rows(panels)[1:]
     assert [row[1] for row in rows] == ["local"] * 4
     assert [row[-1] for row in rows] == [""] * 4

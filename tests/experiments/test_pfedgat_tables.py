@@ -21,7 +21,7 @@ from experiments.paper.pfedgat_figures import (
     Joining,
     allocation_rows,
     by_labels,
-    joining,
+    joining_panels,
     joining_rows,
     label_shares,
 )
@@ -344,7 +344,7 @@ def test_scores_of_new_clients_are_means_over_finished_runs(monkeypatch, tmp_pat
 
     monkeypatch.setattr(pfedgat_figures, "cached_runs", fake)
     figure = Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=1)
-    panels = joining(figure, ["local", "fedamp"], [0, 1], paper_config, tmp_path)
+    panels = joining_panels(figure, ["local", "fedamp"], [0, 1], paper_config, tmp_path)
     assert [config.data.name for config in seen] == ["cifar10"] * 2 + ["cifar100"] * 2
     for config in seen:
         assert (config.rounds, config.eval_every, config.cohort_size) == (40, 40, 8)

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments.bench import varied, with_method
+from experiments.bench import configurations_of, with_method
 from experiments.benchmarks import scaling
-from experiments.benchmarks.timing import compile_rounds, cost, interleaved, player
+from experiments.benchmarks.timing import compile_rounds, cost, player, time_interleaved
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import methods
 from graphfl_jax.configs.base import variant_of
@@ -28,10 +28,10 @@ def test_a_compared_method_keeps_no_choice_of_the_method_before(before):
 
 
 def test_varied_values_are_checked():
-    configs = varied(small_config(), "algorithm.depth=2,3")
+    configs = configurations_of(small_config(), "algorithm.depth=2,3")
     assert [config.algorithm.depth for config in configs.values()] == [2, 3]
     assert list(configs) == ["algorithm.depth=2", "algorithm.depth=3"]
-    defences = varied(small_config(), "defence.name=none,clip")
+    defences = configurations_of(small_config(), "defence.name=none,clip")
     assert [config.defence.name for config in defences.values()] == ["", "clip"]
     for vary, problem in (
         ("algorithm.depth", "has no values"),
@@ -41,7 +41,7 @@ def test_varied_values_are_checked():
         ("hparams.mu=1", "is not read by this configuration"),
     ):
         with pytest.raises(ValueError, match=f"^vary={vary}.* ?{problem}"):
-            varied(small_config(), vary)
+            configurations_of(small_config(), vary)
 
 
 def test_the_power_law_is_fitted_to_the_upper_sizes():
@@ -156,7 +156,7 @@ def test_generated_clients_have_perceptrons():
 def test_functions_are_timed_in_turn_after_a_first_call():
     called = []
     functions = {name: lambda name=name: called.append(name) for name in "ab"}
-    times = interleaved(functions, 2)
+    times = time_interleaved(functions, 2)
     assert called == ["a", "b"] * 3
     assert [len(times[name]) for name in "ab"] == [2, 2]
 

@@ -60,11 +60,11 @@ def test_invalid_images_are_refused():
 
 
 def test_the_words_of_all_measurements_are_flags_and_fields():
-    assert len({one.name for one in suite.MEASUREMENTS}) == len(suite.MEASUREMENTS)
-    assert {one.table for one in suite.MEASUREMENTS} == set(suite_tables.TABLES)
-    for one in suite.MEASUREMENTS:
+    assert len(set(suite.names())) == len(suite.MEASUREMENTS)
+    assert {measurement.table for measurement in suite.MEASUREMENTS} == set(suite_tables.TABLES)
+    for measurement in suite.MEASUREMENTS:
         overrides = {}
-        for word in one.words:
+        for word in measurement.words:
             name, value = re.fullmatch(r"--([\w.]+)=(.*)", word).groups()
             if name == "config":
                 path, _, method = value.partition(":")
@@ -73,14 +73,18 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
             else:
                 FLAGS[name].parser.parse(value)
         config = parse(PRESETS[path](*[method] * bool(method)), overrides)
-        assert config.cohort_size > 1, one.name
+        assert config.cohort_size > 1, measurement.name
 
 
 def test_measurements_that_a_machine_does_not_allow_are_skipped():
     def skipped(machine):
-        return {one.name for one in suite.MEASUREMENTS if suite.reason_to_skip(one, machine)}
+        return {
+            measurement.name
+            for measurement in suite.MEASUREMENTS
+            if suite.reason_to_skip(measurement, machine)
+        }
 
-    torch = {one.name for one in suite.MEASUREMENTS if one.name.startswith("torch-")}
+    torch = {name for name in suite.names() if name.startswith("torch-")}
     assert len(torch) == 6 and skipped(CPU) == {"clients-large"}
     assert skipped(CPU._replace(cores=16, torch=False)) == torch
     assert skipped(GPU) == torch | {"devices"}
@@ -125,23 +129,6 @@ def test_a_failed_measurement_is_listed_and_the_others_run(suite_of, tmp_path, c
     assert suite_of(measurements, only=["second"]) == 0
 
 
-def test_an_interrupted_suite_leaves_what_it_has_measured(suite_of, tmp_path):
-    def interrupted(*arguments):
-        raise KeyboardInterrupt
-
-    mine = tmp_path / "out" / "first" / "mine"
-    mine.mkdir(parents=True)  # a folder of the user with the name of a measurement
-    measurements = [
-        fake("first", "devices", lambda *arguments: SIZES),
-        fake("second", "runs", interrupted),
-    ]
-    with pytest.raises(KeyboardInterrupt):
-        suite_of(measurements)
-    results = json.loads((tmp_path / "out" / "suite.json").read_text())
-    assert results["measurements"] == {"first": SIZES} and mine.exists()
-    assert "| 4 | 400.00 |" in (tmp_path / "out" / "suite.md").read_text()
-
-
 def test_a_page_gets_the_tables_that_were_measured(suite_of, tmp_path):
     page = tmp_path / "page.md"
     names = [suite_tables.TABLES[name].block for name in ("devices", "runs")]
@@ -161,21 +148,17 @@ def test_a_page_gets_the_tables_that_were_measured(suite_of, tmp_path):
 
 def test_an_unknown_measurement_is_refused():
     with pytest.raises(ValueError, match="^only='speed' is unknown; choose from mlp, gru, "):
-        suite.selected(["speed"])
-    assert [one.name for one in suite.selected(["gru", "mlp"])] == ["mlp", "gru"]
+        suite.chosen_measurements(["speed"])
+    assert [chosen.name for chosen in suite.chosen_measurements(["gru", "mlp"])] == [
+        "mlp",
+        "gru",
+    ]
 
 
 def test_the_page_has_a_block_for_each_table():
     text = (ROOT / "docs/results/speed.md").read_text()
     for table in suite_tables.TABLES.values():
         assert f"<!-- begin {table.block} -->" in text
-
-
-def test_runs_are_compared_with_a_single_run():
-    """Four runs at once in 0.4 s take as long for each as one run in 0.1 s."""
-    heads, one, four = suite_tables.runs({"runs": SIZES})
-    assert four == ["4", "400.00", "400.00", "400.00", "100.00", "1.00"]
-    assert len(heads) == len(one) == len(four)
 
 
 # ---------------------------------------------------------------------------------- commands
@@ -199,21 +182,6 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
         suite_commands.run_command(["-c", script], 1)
     time.sleep(2.5)
     assert not list(tmp_path.iterdir())
-
-
-def test_other_metrics_after_resuming_fail(monkeypatch, tmp_path):
-    def run(words, seconds):
-        out = tmp_path / words[-1].rpartition("/")[2]
-        if "--resume" in words:
-            out = tmp_path / "resumed"
-        out.mkdir(exist_ok=True)
-        (out / "metrics.jsonl").write_text(" ".join(words))
-
-    monkeypatch.setattr(suite_commands, "run_command", run)
-    with pytest.raises(
-        suite_commands.Failure, match="^metrics.jsonl of the resumed run differs"
-    ):
-        suite_commands.resume((), tmp_path, 1)
 
 
 @pytest.mark.parametrize(

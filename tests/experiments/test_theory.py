@@ -205,7 +205,7 @@ def test_a_random_graph_of_twenty_has_known_risks():
     np.testing.assert_allclose(risks, [4.85, 2.91, 668.3], rtol=2e-3)
     risks = [closed_form.risk(np.eye(20), target, 4, **sizes) for target in targets]
     np.testing.assert_allclose(risks, [50.8, 80.0, 80.0], rtol=1e-3)
-    assert closed_form.stated(step, 4, **sizes) == {
+    assert closed_form.stated_risks(step, 4, **sizes) == {
         "pfedhn": 80.0,
         "panacea": pytest.approx(4.854, abs=5e-4),
     }
@@ -241,7 +241,7 @@ def test_trained_embeddings_have_the_risk_of_the_closed_forms(measured, normalis
 @pytest.mark.parametrize("normalisation", closed_form.NORMALISATIONS)
 def test_trained_embeddings_refute_the_stated_risks(measured, normalisation):
     targets, mean, margin = measured[normalisation]
-    stated = closed_form.stated(targets[0], 3, **SIZES)
+    stated = closed_form.stated_risks(targets[0], 3, **SIZES)
     differs = np.abs(mean - [stated["pfedhn"], stated["panacea"]]) > margin
     averaged, consistent, unrelated = differs  # each for III.2 (pFedHN) and III.3 (Panacea)
     assert not averaged[1] and not unrelated[0]
