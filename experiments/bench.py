@@ -207,7 +207,8 @@ def names_of(words: list[str]) -> list[str]:
 def with_method(config: ConfigDict, method: str) -> ConfigDict:
     """The configuration with another method of `configs.methods`."""
     fields = fields_of(*values_of(config))
-    changes = methods().get(variant_of(config), {})
+    variant, _, _ = variant_of(config).partition("+")  # without its departures
+    changes = methods().get(variant, {})
     defaults = {name: fields[name].default for name in changes if name != "algorithm.name"}
     return change(change(config, defaults), methods()[method])
 

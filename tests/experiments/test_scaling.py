@@ -22,7 +22,8 @@ def test_a_compared_method_keeps_no_choice_of_the_method_before(before):
     config = small_config(before, batch_size=3)
     for method in methods():
         compared, expected = with_method(config, method), small_config(method)
-        assert variant_of(compared) == method and compared.batch_size == 3
+        name, _, _ = variant_of(compared).partition("+")  # small_config has fewer GHN layers
+        assert name == method and compared.batch_size == 3
         for field in ("client_optimizer", "server_optimizer"):
             assert compared.get(field) == expected.get(field)
 
