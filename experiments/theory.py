@@ -59,7 +59,6 @@ flags.DEFINE_float(
 )
 flags.DEFINE_integer("params", 40, "Parameters d of a client's model.")
 flags.DEFINE_integer("embedding", 5, "Size k of a client's embedding.")
-flags.DEFINE_alias("code", "embedding")  # the former name
 flags.DEFINE_integer("draws", 4000, "Random draws of generators, targets and embeddings.")
 flags.DEFINE_integer("steps", 0, "Steps of gradient descent; 0 computes the limit.")
 flags.DEFINE_integer("seed", 0, "Seed of the random graph and of the draws.")

@@ -398,11 +398,11 @@ def test_cached_runs_of_a_federation_of_any_name_are_found_again(tmp_path, monke
     named = two_clusters()._replace(name="a/b [c]*")
     monkeypatch.setattr(cached_runs, "load_federation", lambda config: named)
     config = small_config("local", rounds=1)
-    for found in (0, 1):
+    for reused in (0, 1):
         cached_runs.LOADED.clear()
         cache = cached_runs.Cache(tmp_path)
         (run,) = cached_runs.cached_runs(config, [0], cache)
-        assert (run["dataset"]["name"], cache.reused) == ("a/b [c]*", found)
+        assert (run["dataset"]["name"], cache.reused) == ("a/b [c]*", reused)
     cached_runs.LOADED.clear()
     (path,) = (tmp_path / "cached_runs").iterdir()
     assert path.name.startswith("a-b [c]*-local-seed0-")
@@ -519,8 +519,8 @@ def test_tables_state_the_divisor_of_the_spread_over_seeds():
 
 def test_a_table_of_own_files_has_errors_only_in_physical_units():
     config = custom.get_config("fedavg")
-    own = {"target 0": {"mae": 1.0, "rmse": 2.0}}
-    run = run_with(errors={"units": OWN, **dict.fromkeys("GLP", own)})
+    errors = {"target 0": {"mae": 1.0, "rmse": 2.0}}
+    run = run_with(errors={"units": OWN, **dict.fromkeys("GLP", errors)})
     row = table_row("own", config, [run])
     assert row["errors"] is None and row["scores"]["P"]["mean"] == 500
     speeds = dict.fromkeys("GLP", {"15 min": {"mae_seen": 1.0}})
@@ -561,7 +561,7 @@ def test_errors_of_two_own_files_on_the_same_data_are_told_apart():
         heads, *lines = error_text(rows).cells(rows)
         assert heads[1:-3] == ["configuration"] * len(column[0]) + ["method"]
         cells = ["persistence", "P", "500.0", "1.00/2.00/3.0"]
-        assert lines[:2] == [["metr_la", *own, *cells] for own in column]
+        assert lines[:2] == [["metr_la", *setting_cells, *cells] for setting_cells in column]
         assert lines[2] == ["metr_la", *column[0], "fedavg", *cells[1:]]
 
 

@@ -53,8 +53,8 @@ def test_the_published_drop_is_that_of_the_architectures_that_are_not_replaced()
         if name in whole
     ]
     assert len(drops) == 12
-    found = [np.mean(drops), np.std(drops, ddof=1)]
-    np.testing.assert_allclose(found, [2.25, 1.43], atol=0.005)
+    statistics = [np.mean(drops), np.std(drops, ddof=1)]
+    np.testing.assert_allclose(statistics, [2.25, 1.43], atol=0.005)
 
 
 def test_published_scores_of_one_federation_agree_between_tables():
@@ -86,11 +86,13 @@ COUNTS = {"flha_1": 102, "flha_2": 32, "flha_3": 39, "flha_5": 72, "flha_7": 20,
 def test_every_published_score_is_of_a_row_and_a_column_of_its_table(table):
     design, count = TABLES[table], 0
     for (dataset, setting, test), scores in PUBLISHED[table].items():
-        assert (dataset, setting) in [(own.dataset, own.setting) for own in design.places]
+        assert (dataset, setting) in [
+            (of_columns.dataset, of_columns.setting) for of_columns in design.places
+        ]
         assert test in design.tests and set(scores) <= set(design.methods)
-        for own in scores.values():
-            assert set(own) <= set(design.columns)
-            count += len(own)
+        for of_columns in scores.values():
+            assert set(of_columns) <= set(design.columns)
+            count += len(of_columns)
     assert len(PUBLISHED[table]) == len(design.places) * len(design.tests)
     assert count == COUNTS[table]
 
@@ -115,13 +117,13 @@ def test_the_optimiser_is_that_of_the_paper_in_all_configurations(name, method):
 @pytest.mark.parametrize("table", TABLES)
 def test_every_cell_is_a_configuration_of_all_methods(table, profile):
     """The configuration checks every field and its value."""
-    for one in cells_of(table, profile):
+    for of_table in cells_of(table, profile):
         for method in TABLES[table].methods:
-            config = paper_config(one, method, source="simulated")
+            config = paper_config(of_table, method, source="simulated")
             assert variant_of(config) == method
             assert config.cohort_size == config.data.clients
             assert config.eval_every == config.rounds == SIZES[profile].rounds
-            assert config.data.name == one.dataset
+            assert config.data.name == of_table.dataset
             assert config.client_schedule == "cosine"
             assert config.hparams.client_horizon == config.rounds
             if method in LAYERED:
@@ -157,8 +159,8 @@ def images(clients, channels=3):
 def test_the_experiment_of_a_cell_is_built(method):
     config = paper_config(cells_of("flha_2", "small")[0], method)
     experiment = build_experiment(config, images(4))
-    found = {group.name: group.ids.tolist() for group in experiment.groups}
-    assert found == columns_of("flha_2", config)
+    groups = {group.name: group.ids.tolist() for group in experiment.groups}
+    assert groups == columns_of("flha_2", config)
 
 
 def test_the_upper_bound_has_the_first_architecture_alone():
@@ -170,9 +172,9 @@ def test_the_upper_bound_has_the_first_architecture_alone():
 
 
 def test_a_replaced_architecture_leaves_its_place_to_the_small_network():
-    names = [own.architectures for own in TABLES["flha_7"].places]
+    names = [place.architectures for place in TABLES["flha_7"].places]
     assert names[0] == RESIDUAL and names[2] == ("arch0", "plain4", "arch2", "arch3")
-    assert len({own.setting for own in TABLES["flha_7"].places}) == 5
+    assert len({place.setting for place in TABLES["flha_7"].places}) == 5
 
 
 def test_the_learning_rate_falls_until_the_last_round_of_a_quick_look():
@@ -184,7 +186,7 @@ def test_the_learning_rate_falls_until_the_last_round_of_a_quick_look():
 
 def test_all_points_of_a_figure_have_as_many_steps_in_all():
     points = [with_steps(steps, "small") for steps in (5, 25, 200)]
-    configs = [paper_config(one, "flha-ghn") for one in points]
+    configs = [paper_config(point, "flha-ghn") for point in points]
     assert [config.rounds for config in configs] == [200, 40, 5]
     assert {config.rounds * config.local_steps for config in configs} == {1000}
     assert [config.hparams.client_horizon for config in configs] == [200.0, 40.0, 5.0]
@@ -206,7 +208,7 @@ def test_the_number_of_examples_changes_nothing_else():
 def run_of(scores, *, split="final", source="real"):
     """A run whose clients have the given scores at P, 0.1 more at L, and 0.1 less at G."""
     moved = {"G": -0.1, "L": 0.1, "P": 0.0}
-    points = {at: {"per_client": [one + by for one in scores]} for at, by in moved.items()}
+    points = {at: {"per_client": [score + by for score in scores]} for at, by in moved.items()}
     return {
         "metric": "accuracy",
         "hparams": {},
@@ -224,8 +226,8 @@ def cells_of_rows(table, rows):
 
 
 def row_of(table, place, method, *runs):
-    one = cells_of(table, "small")[place]
-    return table_row(table, one, paper_config(one, method), list(runs))
+    of_table = cells_of(table, "small")[place]
+    return table_row(table, of_table, paper_config(of_table, method), list(runs))
 
 
 def test_a_row_has_the_means_of_each_architecture_and_their_spread():
@@ -281,9 +283,9 @@ def test_a_diverged_run_and_simulated_images_have_no_published_line():
 def test_drops_are_those_of_the_architectures_that_are_not_replaced():
     """The published ones, as if they were measured, with a second seed 0.1 points higher."""
     rows = []
-    for place, own in enumerate(TABLES["flha_7"].places):
-        printed = PUBLISHED["flha_7"]["cifar10", own.setting, ""]["flha-ghn"]
-        scores = np.array([printed[name] for name in own.architectures]) / 100
+    for place, federation in enumerate(TABLES["flha_7"].places):
+        printed = PUBLISHED["flha_7"]["cifar10", federation.setting, ""]["flha-ghn"]
+        scores = np.array([printed[name] for name in federation.architectures]) / 100
         seeds = [run_of(scores), run_of(scores + 0.001 * (place == 0))]
         rows.append(row_of("flha_7", place, "flha-ghn", *seeds))
         rows.append(row_of("flha_7", place, "flha-ghn-table", *seeds))
@@ -309,9 +311,9 @@ def test_the_page_states_sizes_and_test_sets():
     assert f"- cifar10, 4 clients: {size}, at most 2000 images\n" in page
     assert "its divisor is the number of seeds" in page
     assert "cannot be compared with the published ones" in page and "*balanced*" not in page
-    one = cells_of("flha_5", "full")[0]
+    full = cells_of("flha_5", "full")[0]
     run = run_of([0.5] * 4, split="balanced")
-    row = table_row("flha_5", one, paper_config(one, "local"), [run])
+    row = table_row("flha_5", full, paper_config(full, "local"), [run])
     page = text_of("flha_5").markdown([row])
     assert "*balanced* is one test set" in page and "cannot be compared" not in page
 
@@ -358,17 +360,19 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
     figure = SERIES["flha_examples"]._replace(numbers={"small": (125, 250)})
     methods = ["flha-ghn", "flha-ghn-no-gnn", "local"]
     lines = series_lines(figure, methods, [0, 1], "small", paper_config, tmp_path)
-    assert [line["name"] for line in lines] == [
-        *("flha-ghn", "flha-ghn-no-gnn (1 diverged)", "local")
-    ]
+    names = ["flha-ghn", "flha-ghn-no-gnn (1 diverged)", "local"]
+    assert [line["name"] for line in lines] == names
     assert [line["x"] for line in lines] == [[125, 250], [125], [125, 250]]
     np.testing.assert_allclose(lines[2]["seeds"], [[0.1125, 0.125], [0.3125, 0.325]])
     # All methods with the same data, which are then loaded once
     assert [config.data.cap for config in seen] == [125] * 3 + [250] * 3
     heads, *rows = series_rows(lines, figure.label)
     assert [row[:2] for row in rows] == [
-        *(["flha-ghn", "125"], ["flha-ghn", "250"], ["flha-ghn-no-gnn (1 diverged)", "125"]),
-        *(["local", "125"], ["local", "250"]),
+        ["flha-ghn", "125"],
+        ["flha-ghn", "250"],
+        ["flha-ghn-no-gnn (1 diverged)", "125"],
+        ["local", "125"],
+        ["local", "250"],
     ]
     assert heads[3:] == ["flha-ghn minus it", "flha-ghn-no-gnn minus it"]
     # Differences 20 and 0: mean and standard error 10, quantile of Student's t 12.706.
@@ -395,27 +399,27 @@ def test_types_of_layers_that_occur_once_are_scored_apart(monkeypatch, tmp_path)
     """The first client has 0.1 per divisor of its width, the others always 0.9."""
 
     def fake(config, seeds, out, *, at_once):
-        first, *others = config.model.architectures
-        assert tuple(others) == RESIDUAL[1:]
+        first, *more = config.model.architectures
+        assert tuple(more) == RESIDUAL[1:]
         score = 0.1 * int(first.removeprefix("arch0").removeprefix("/") or 1)
         run = run_of([score, 0.8, 0.9, 1.0])
         return [run for _ in seeds]
 
     monkeypatch.setattr(flha_figures, "cached_runs", fake)
-    found = {}
+    seeds = {}
     for name in ("flha_once", "flha_once_others"):
         (line,) = series_lines(SERIES[name], ["local"], [0], "full", paper_config, tmp_path)
         assert line["x"] == [1, 2, 4]
-        found[name] = line["seeds"]
-    np.testing.assert_allclose(found["flha_once"], [[0.1, 0.2, 0.4]])
-    np.testing.assert_allclose(found["flha_once_others"], [[0.9, 0.9, 0.9]])
+        seeds[name] = line["seeds"]
+    np.testing.assert_allclose(seeds["flha_once"], [[0.1, 0.2, 0.4]])
+    np.testing.assert_allclose(seeds["flha_once_others"], [[0.9, 0.9, 0.9]])
 
 
 @pytest.mark.parametrize("divisor, once", [(1, 0), (2, 4), (4, 6)])
 def test_a_divisor_makes_types_of_layers_that_occur_once(divisor, once):
     for profile in SIZES:
         config = paper_config(with_divisor(divisor, profile), "flha-ghn")
-        first, *others = architectures(
+        first, *more = architectures(
             inputs=(16, 16, 3),
             outputs=10,
             task="classification",
@@ -423,10 +427,10 @@ def test_a_divisor_makes_types_of_layers_that_occur_once(divisor, once):
             width=config.model.width,
             lowering="xla",
         )
-        types, *known = (
-            {node.type for node in model.architecture.nodes} for model in (first, *others)
+        types, *types_of_more = (
+            {node.type for node in model.architecture.nodes} for model in (first, *more)
         )
-        assert len(types - {"input"}) == 9 and len(types - set().union(*known)) == once
+        assert len(types - {"input"}) == 9 and len(types - set().union(*types_of_more)) == once
     shared = paper_config(cells_of("flha_1", "small")[0], "flha-ghn")
     assert (paper_config(with_divisor(divisor, "small"), "flha-ghn") == shared) == (not once)
 
@@ -437,8 +441,8 @@ def test_a_divisor_makes_types_of_layers_that_occur_once(divisor, once):
 def joined_run(scores, diverged_at=-1):
     """A run whose new client has these scores at G, and 0.1 more at P."""
     curve = [
-        {"rounds": k, "G": {"mean": one}, "L": {"mean": 0.0}, "P": {"mean": one + 0.1}}
-        for k, one in enumerate(scores)
+        {"rounds": k, "G": {"mean": score}, "L": {"mean": 0.0}, "P": {"mean": score + 0.1}}
+        for k, score in enumerate(scores)
     ]
     joined = {"curve": curve, "diverged_at": diverged_at}
     return run_of([0.5] * 3) | {"new_clients": joined}
@@ -460,8 +464,8 @@ def test_a_new_client_has_the_architecture_that_the_others_lack(name):
 @pytest.mark.parametrize("profile", SIZES)
 def test_random_and_generated_starts_are_trained_by_the_same_optimiser(profile):
     """FLHA-GHN refines the models of new clients without a schedule."""
-    one = unseen_cell("arch1", profile)
-    random, generated = (paper_config(one, method) for method in ("local", "flha-ghn"))
+    unseen = unseen_cell("arch1", profile)
+    random, generated = (paper_config(unseen, method) for method in ("local", "flha-ghn"))
     assert random.client_optimizer == generated.client_optimizer == "momentum"
     assert random.client_schedule == "constant"
     for name in ("momentum", "weight_decay", "clip"):
@@ -479,19 +483,19 @@ def test_the_experiment_with_an_unseen_architecture_is_built(method):
     experiment = build_experiment(config, arrange(config, images(4)))
     groups = {group.name: group.ids.tolist() for group in experiment.groups}
     assert groups == {"plain4": [0], "plain10": [1], "plain13": [2]}
-    models = [own.model for own in experiment.build(experiment.hparams, 0).clients]
+    models = [client.model for client in experiment.build(experiment.hparams, 0).clients]
     assert models[-1].architecture.name == "plain7" and len(models) == 4
 
 
 def test_a_row_has_the_scores_after_rounds_of_the_new_client():
-    one = unseen_cell("arch1")
-    config = paper_config(one, "flha-ghn")
+    unseen = unseen_cell("arch1")
+    config = paper_config(unseen, "flha-ghn")
     runs = [joined_run(CLIMBING), joined_run(CLIMBING + 0.1)]
-    row = flha_unseen.table_row(one, config, runs)
+    row = flha_unseen.table_row(unseen, config, runs)
     _, text = flha_unseen.TEXT.cells([row])
     expected = "cifar10|arch1 unseen|flha-ghn|25.00|27.00|35.00|65.00|5.00|75.00|1.250|1.000"
     assert text == [*expected.split("|"), "84.20"]
-    broken = flha_unseen.table_row(one, config, [runs[0], joined_run([0.1], diverged_at=1)])
+    broken = flha_unseen.table_row(unseen, config, [runs[0], joined_run([0.1], diverged_at=1)])
     _, text = flha_unseen.TEXT.cells([broken])
     assert text[3] == "1 of 2 diverged"
     page = flha_unseen.TEXT.markdown([row])
@@ -566,7 +570,7 @@ def test_a_method_that_always_diverges_has_no_rows_and_no_differences(monkeypatc
 def tiny_run(monkeypatch, tmp_path):
     """Runs a cell with networks of one channel on a few images, for one round of one step."""
 
-    def run(one, method, **changes):
+    def run(of_table, method, **changes):
         small = {
             "data.cap": 0,
             "model.width": 1,
@@ -577,12 +581,12 @@ def tiny_run(monkeypatch, tmp_path):
             "rounds": 1,
             "eval_every": 1,
         }
-        config = change(paper_config(one, method, source="simulated"), small | changes)
+        config = change(paper_config(of_table, method, source="simulated"), small | changes)
         federation = images(4)
         x, y = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in federation.data.train[:2])
         federation = with_shared_split(federation, "balanced", x, y)
-        found = arrange(config, federation)
-        monkeypatch.setattr(cache, "load_federation", lambda config: found)
+        arranged = arrange(config, federation)
+        monkeypatch.setattr(cache, "load_federation", lambda config: arranged)
         monkeypatch.setattr(cache, "LOADED", {})
         return config, cache.cached_runs(config, [0], cache.Cache(tmp_path), at_once=1)
 
@@ -591,17 +595,17 @@ def tiny_run(monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_rows_are_made_of_real_runs(tiny_run):
-    one = cells_of("flha_5", "small")[0]
-    config, (run,) = tiny_run(one, "fedavg")
+    dirichlet = cells_of("flha_5", "small")[0]
+    config, (run,) = tiny_run(dirichlet, "fedavg")
     row = table_row(
-        "flha_5", one, config, [run | {"dataset": {"source": "real", "extent": ""}}]
+        "flha_5", dirichlet, config, [run | {"dataset": {"source": "real", "extent": ""}}]
     )
-    own, balanced = row["lines"]
+    of_clients, balanced = row["lines"]
     for i, name in enumerate(CLIENTS):
         expected = 100 * run["scores"]["final"]["P"]["per_client"][i]
-        np.testing.assert_allclose(own["points"]["P"][name], [expected])
-        assert own["published"][name] == [92.9, 93.2, 94.1, 94.5][i]
-    assert own["points"] != balanced["points"]
+        np.testing.assert_allclose(of_clients["points"]["P"][name], [expected])
+        assert of_clients["published"][name] == [92.9, 93.2, 94.1, 94.5][i]
+    assert of_clients["points"] != balanced["points"]
     # FedAvg sends the model: three convolutions with their normalisations, and the head.
     size = 27 + 2 * 9 + 3 * 2 + 10 + 10
     assert row["floats"] == {"down": size / 1e6, "up": size / 1e6}
@@ -609,9 +613,9 @@ def test_rows_are_made_of_real_runs(tiny_run):
 
 @pytest.mark.release
 def test_rows_of_unseen_architectures_are_made_of_real_runs(tiny_run):
-    one = unseen_cell("plain7")
-    config, runs = tiny_run(one, "flha-ghn-table")
-    row = flha_unseen.table_row(one, config, runs)
+    unseen = unseen_cell("plain7")
+    config, runs = tiny_run(unseen, "flha-ghn-table")
+    row = flha_unseen.table_row(unseen, config, runs)
     assert np.shape(row["scores"]["G"]) == np.shape(row["scores"]["P"]) == (1, 21)
     assert len(flha_unseen.TEXT.cells([row])) == 2
 

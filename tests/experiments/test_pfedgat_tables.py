@@ -59,16 +59,20 @@ def test_published_accuracies_have_the_averages_that_the_paper_prints(method, av
     """Of Tables 1 and 2. That of local in Table 2 is printed as 48.46."""
     rows = [(dataset, TABLES["pfedgat_1"][dataset]) for dataset in PUBLISHED]
     rows.append(("cifar100", TABLES["pfedgat_2"]["cifar100"]))
-    found = [
+    computed = [
         np.mean([PUBLISHED[dataset][method][setting] for setting in settings])
         for dataset, settings in rows
     ]
-    np.testing.assert_allclose(found, averages, atol=0.0101)
+    np.testing.assert_allclose(computed, averages, atol=0.0101)
 
 
 def test_every_published_accuracy_is_in_a_table():
     """The paper prints 13 methods in Tables 1 to 3, and two in Table 4."""
-    cells = {(one.dataset, one.setting) for table in TABLES for one in cells_of(table, "full")}
+    cells = {
+        (of_table.dataset, of_table.setting)
+        for table in TABLES
+        for of_table in cells_of(table, "full")
+    }
     printed = {
         (dataset, setting)
         for dataset, methods in PUBLISHED.items()
@@ -78,7 +82,11 @@ def test_every_published_accuracy_is_in_a_table():
     assert cells == printed
     for table in ("pfedgat_1", "pfedgat_2", "pfedgat_3"):
         for dataset, settings in TABLES[table].items():
-            full = [m for m, own in PUBLISHED[dataset].items() if set(settings) <= set(own)]
+            full = [
+                m
+                for m, accuracies in PUBLISHED[dataset].items()
+                if set(settings) <= set(accuracies)
+            ]
             assert len(set(full) - {"pfedgat-direct"}) == 13
     assert set(TABLES["pfedgat_4"]["cifar100"]) == {s for s in SETTINGS if "N=" not in s}
 
@@ -101,8 +109,8 @@ def test_a_cell_trains_as_many_steps_as_epochs_take(dataset, setting, profile, e
 
 
 def test_a_small_table_leaves_out_the_largest_data_set():
-    found = [one.dataset for one in cells_of("pfedgat_1", "small")]
-    assert found == ["fashion_mnist"] * 3 + ["cifar10"] * 3
+    datasets = [of_table.dataset for of_table in cells_of("pfedgat_1", "small")]
+    assert datasets == ["fashion_mnist"] * 3 + ["cifar10"] * 3
     assert len(cells_of("pfedgat_4", "small")) == 5
 
 
@@ -128,7 +136,10 @@ def run_of(test, val, *, seed=0, better=True):
         }
 
     def points(scores):
-        return {point: summary(own) for point, own in {**scores, "P": [0.5, 0.5]}.items()}
+        return {
+            point: summary(of_clients)
+            for point, of_clients in {**scores, "P": [0.5, 0.5]}.items()
+        }
 
     return {
         "metric": "accuracy",
@@ -184,7 +195,10 @@ def rows_of(method, *runs):
     """Rows of a method in the settings of the table; a run for each."""
     cells = cells_of("pfedgat_1", "small")[3:]
     config = paper_config(CELL, method)
-    return [table_row(one, config, own) for one, own in zip(cells, runs, strict=True)]
+    return [
+        table_row(of_table, config, of_cell)
+        for of_table, of_cell in zip(cells, runs, strict=True)
+    ]
 
 
 def test_averages_are_over_the_settings_of_a_data_set():
@@ -250,10 +264,10 @@ def test_finished_seeds_of_an_interrupted_cell_are_kept(tmp_path, planned):
     config = tiny(fl60.get_config("fedavg"))
     with pytest.raises(KeyboardInterrupt):
         cached_runs(config, [0, 1, 2], Cache(tmp_path), at_once=1)
-    found = Cache(tmp_path)
-    runs = cached_runs(config, [0, 1, 2], found, at_once=1)
+    cache_again = Cache(tmp_path)
+    runs = cached_runs(config, [0, 1, 2], cache_again, at_once=1)
     assert planned == [[0, 1, 2], [1, 2]]
-    assert found.counts() == "2 new runs, 1 from the cache"
+    assert cache_again.counts() == "2 new runs, 1 from the cache"
     assert [run["seed"] for run in runs] == [0, 1, 2]
     curve = [{"round": 3, "G": 0.5, "allocation": [[0.5, 0.5], [0.5, 0.5]]}, {"round": 6}]
     assert [run["curve"] for run in runs] == [curve] * 3
@@ -389,7 +403,9 @@ def test_a_table_of_images_goes_on_where_it_stopped(tmp_path):
         words = ["--table=pfedgat_1", "--datasets=fashion_mnist", "--source=simulated"]
         words += ["--seeds=1", "--at_once=1", "--out=here", "--rounds=1"]
         ended = shrunk(
-            *("tables", *words, f"--methods={methods}"),
+            "tables",
+            *words,
+            f"--methods={methods}",
             cwd=tmp_path,
             file="fashion_mnist",
             model__name="mlp",
@@ -418,7 +434,9 @@ def test_the_figure_of_shares_is_drawn_from_the_runs(tmp_path):
     def made(method):
         words = ["--figure=pfedgat_3", "--data_root=data", "--out=here", "--rounds=2"]
         return shrunk(
-            *("figures", *words, f"--methods={method}"),
+            "figures",
+            *words,
+            f"--methods={method}",
             cwd=tmp_path,
             file="cifar10",
             model__name="mlp",

@@ -30,9 +30,13 @@ def run(scores, ids=(), success=None, higher=True, neighbours=None, rejected=Non
     summary = {"mean": float(np.mean(scores)), "per_client": list(scores)}
     attack = {"ids": list(ids), "benign": None, "success": None}
     attack["benign_by_malicious_neighbours"] = neighbours and [
-        {"share": share, "ids": own, "scores": dict.fromkeys("GLP", np.mean(scores, where=at))}
-        for share, own in neighbours.items()
-        for at in [np.isin(range(len(scores)), own)]
+        {
+            "share": share,
+            "ids": numbers,
+            "scores": dict.fromkeys("GLP", np.mean(scores, where=at)),
+        }
+        for share, numbers in neighbours.items()
+        for at in [np.isin(range(len(scores)), numbers)]
     ]
     if benign is not None:
         attack["benign"] = {point: {"mean": benign} for point in "GLP"}
@@ -78,7 +82,7 @@ def test_losses_are_split_by_the_share_of_malicious_neighbours():
     """Seed 0: client 2 loses nothing, and client 1 falls from 80 to 60 %. Seed 1: as above."""
     row = robustness_row(RELATED, CLEAN)
     assert list(row["neighbours"]) == ["none", "up to half"]
-    losses = {share: own["P"] for share, own in row["neighbours"].items()}
+    losses = {share: points["P"] for share, points in row["neighbours"].items()}
     np.testing.assert_allclose(losses["none"]["seeds"], [0.0], atol=1e-12)
     np.testing.assert_allclose(losses["up to half"]["seeds"], [20.0, 10.0])
     np.testing.assert_allclose(row["rejected"]["honest"]["seeds"], [10.0, 30.0])
@@ -115,8 +119,8 @@ def test_scores_are_shown_without_losses_if_only_a_clean_run_diverged():
     broken = [CLEAN[0] | {"diverged": True, "scores": None}, CLEAN[1]]
     row = robustness_row(RELATED, broken)
     expected = robustness_row(RELATED, CLEAN)
-    for point, own in expected["points"].items():
-        assert row["points"][point] == {name: own[name] for name in ("benign", "all")}
+    for point, statistics in expected["points"].items():
+        assert row["points"][point] == {name: statistics[name] for name in ("benign", "all")}
     assert row["neighbours"] == {} and row["rejected"] == expected["rejected"]
     names = {"attack": "alie", "ratio": 0.3}
     rows = [{"method": "first", **names, **row}, {"method": "other", **names, **expected}]
@@ -165,7 +169,7 @@ def test_tables_have_a_row_for_each_attack_and_method():
 
 def chosen(rows):
     """The best defences of all methods."""
-    return [one["method"] for one in defence_choices(rows) if one["chosen"]]
+    return [choice["method"] for choice in defence_choices(rows) if choice["chosen"]]
 
 
 def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validation():
@@ -210,7 +214,7 @@ def test_a_defence_that_diverges_often_leaves_no_attack_out_for_the_others():
             ("m+clip", (0.99, 0.58)),
             ("m+monotone", (0.98, 0.97)),
         ):
-            rows += [own | {"attack": attack} for own in rows_of_defence(method, *scores)]
+            rows += [row | {"attack": attack} for row in rows_of_defence(method, *scores)]
     assert chosen(rows) == ["m+monotone"]
 
 
@@ -219,9 +223,9 @@ def test_runs_without_attackers_count_once():
     rows = []
     for attack in ("alie", "ipm"):
         rows += [
-            own | {"attack": attack}
+            row | {"attack": attack}
             for method, scores in (("m", (0.8, 0.5)), ("m+clip", (0.6, 0.65)))
-            for own in rows_of_defence(method, *scores)
+            for row in rows_of_defence(method, *scores)
         ]
     # m: (0.8 + 0.5 + 0.5) / 3 = 0.6, and 0.65 with 0.8 twice; m+clip: 0.633, and 0.625
     assert chosen(rows) == ["m+clip"]
@@ -243,9 +247,9 @@ def rows_of_defence(method, *validation, higher=True):
 
 
 def test_validation_scores_are_means_over_runs_at_p():
-    runs = [one | {"scores": dict(one["scores"])} for one in CLEAN]
-    for one, mean in zip(runs, (0.2, 0.6), strict=True):
-        one["scores"]["validation"] = {"P": {"mean": mean}}
+    runs = [clean_run | {"scores": dict(clean_run["scores"])} for clean_run in CLEAN]
+    for clean_run, mean in zip(runs, (0.2, 0.6), strict=True):
+        clean_run["scores"]["validation"] = {"P": {"mean": mean}}
     assert robustness_row(runs, CLEAN)["validation"] == pytest.approx(0.4)
     assert robustness_row(CLEAN, CLEAN)["validation"] is None
     broken = [runs[0] | {"diverged": True}, runs[1]]
@@ -308,14 +312,14 @@ def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     before = [row for row in before["rows"] if row["attack"] == "sign_flip"]
     status, printed, errors = launched("robustness", *words, "--out=out", cwd=tmp_path)
     assert status == 0, errors
-    found = json.loads((tmp_path / "out/robustness.json").read_text())
-    best = {one["method"] for one in found["choices"] if one["chosen"]}
+    results = json.loads((tmp_path / "out/robustness.json").read_text())
+    best = {choice["method"] for choice in results["choices"] if choice["chosen"]}
     assert best in ({"fedavg", "local"}, {"fedavg+monotone", "local"})
-    methods = {row["method"] for row in found["rows"]}
+    methods = {row["method"] for row in results["rows"]}
     assert methods == best | {"fedavg"}
     for row in before:
-        assert (row in found["rows"]) == (row["method"] in methods)
+        assert (row in results["rows"]) == (row["method"] in methods)
     # Two seeds for each method.
     assert f"{2 * len(methods)} new runs, 12 from the cache" in printed
-    shares = [row["ratio"] for row in found["rows"]]
+    shares = [row["ratio"] for row in results["rows"]]
     assert shares == [share for share in (0, 0.5, 1) for _ in methods]

@@ -39,8 +39,10 @@ def test_generated_images_have_all_classes_and_a_ring_of_clients():
     assert np.bincount(labels).tolist() == [9] * 4
     # Images of a class are alike: half of an image's variance is that of its class's pattern.
     rows = data.train.x[data.train.y == 0].reshape(-1, 60).astype(float)
-    others = data.train.x[data.train.y == 1].reshape(-1, 60).astype(float)
-    assert np.corrcoef(rows[0], rows[1])[0, 1] > 0.25 > np.corrcoef(rows[0], others[0])[0, 1]
+    of_another = data.train.x[data.train.y == 1].reshape(-1, 60).astype(float)
+    assert (
+        np.corrcoef(rows[0], rows[1])[0, 1] > 0.25 > np.corrcoef(rows[0], of_another[0])[0, 1]
+    )
 
 
 def test_invalid_images_are_refused():
@@ -72,7 +74,7 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
                 overrides[name.removeprefix("config.")] = value
             else:
                 FLAGS[name].parser.parse(value)
-        config = parse(PRESETS[path](*[method] * bool(method)), overrides)
+        config = parse(PRESETS[path](*filter(None, [method])), overrides)
         assert config.cohort_size > 1, measurement.name
 
 

@@ -104,8 +104,8 @@ def test_with_a_singular_graph_other_embeddings_give_the_same_models():
         assert closed_form.conditions(step, 1, 1)["rank"] == rank
         embeddings = np.random.default_rng(0).normal(size=(2, len(step)))
         null = np.linalg.svd(step)[0][:, -1]  # null' G~ = 0
-        others = embeddings + 10 * null
-        np.testing.assert_allclose(others @ step, embeddings @ step, atol=1e-12)
+        moved = embeddings + 10 * null
+        np.testing.assert_allclose(moved @ step, embeddings @ step, atol=1e-12)
     assert closed_form.conditions(graph_of("clique", 2), 1, 1)["rank"] == 1
     assert closed_form.conditions(graph_of("star", 7), 1, 1)["rank"] == 7
 
@@ -308,7 +308,7 @@ def test_random_labels_have_zero_mean_gradient_only_for_uniform_predictions():
 
 @pytest.mark.release
 def test_the_command_writes_numbers_verdicts_and_a_plot(tmp_path):
-    words = ["--clients=5", "--params=6", "--code=2", "--draws=60", "--graphs=clique,star"]
+    words = ["--clients=5", "--params=6", "--embedding=2", "--draws=60", "--graphs=clique,star"]
     words += [
         f"--config={ROOT}/configs/pems_bay.py",
         "--config.data.source=simulated",
