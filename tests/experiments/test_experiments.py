@@ -349,6 +349,7 @@ def test_the_table_of_a_figure_gets_into_a_page(tmp_path):
     status, _, errors = launched("figures", *words, cwd=tmp_path)
     assert status == 0, errors
     table = (tmp_path / "here/partition.md").read_text()
+    assert table.startswith("Made by `python -m experiments.figures --figure=partition ")
     assert "| client |" in table
     assert page.read_text() == f"a\n<!-- begin one -->\n{table}<!-- end one -->\nb\n"
 
