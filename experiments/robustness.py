@@ -139,7 +139,7 @@ def main() -> int:
 
 def write_results(results: dict, out: Path, counts: str, started: float) -> None:
     """Prints the tables, and writes them, the numbers and the figures."""
-    dataset, choices, rows = results.values()
+    dataset, choices, rows = results["dataset"], results["choices"], results["rows"]
     console = Console()
     tables = robustness_tables(rows)
     if choices:
