@@ -108,8 +108,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
             or failed.get(measurement.name)
             or f"{spent[measurement.name]:.0f} s"
         )
-        line = f"[{number}/{len(chosen)}] {measurement.name}: {state}"
-        pages.print_line(progress, line)
+        pages.print_line(progress, f"[{number}/{len(chosen)}] {measurement.name}: {state}")
         results = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "cores": where.cores,

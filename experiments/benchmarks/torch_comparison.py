@@ -120,9 +120,8 @@ def against_torch(
         "not_measured": failed,
     }
     title = f"{variant_of(config)}, {config.model.name} on {experiment.federation.name}"
-    report = _report(results, title)
-    show(report)
     figure = draw_rates({row["name"]: row["s_per_round"] for row in rows}, title)
+    show(report := _report(results, title))
     write(report, out, "bench", results, figure)
     return 0
 
