@@ -22,10 +22,6 @@ test scores of each architecture and the floats that a client receives and sends
 them, with 16; flha_3 has chest radiographs with 4 clients. --datasets and --clients name
 others.
 
-    python -m experiments.tables --configs=my.py --methods=myprox,panacea
-
-compares methods on configurations of your own. Its files have the name of the configuration.
-
 Writes TABLE.md and TABLE.json into the folder of --out. Runs that are cached there are not
 repeated; those of other code are made again, unless --accept_changes is set.
 """
@@ -41,17 +37,11 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 from experiments.common import pages
-from experiments.common.flag_values import check_list, check_names, refuse_flag
+from experiments.common.flag_values import check_names, refuse_flag
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.columns import Row
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
 from experiments.paper.forecast_baselines import forecast_rows
-from experiments.paper.own_configurations import (
-    execute,
-    name_of,
-    own_config,
-    own_table,
-)
 from experiments.paper.panacea_text import error_text, forecast_row
 from experiments.paper.pfedgat import SIZES
 from experiments.paper.tables import TABLES, Table
@@ -64,11 +54,6 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import Units
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
-flags.DEFINE_list(
-    "configs",
-    [],
-    "Configuration files of your own, such as my.py, in place of --table; needs --methods.",
-)
 flags.DEFINE_list(
     "datasets", [], "Data sets, such as cifar10; empty is those of the table and its size."
 )
@@ -117,9 +102,7 @@ def main() -> int:
     table, cells, methods = table_of_flags()
     seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
-    cache = Cache(
-        out, accept_changes=changes_accepted(), config_files=list(map(Path, FLAGS.configs))
-    )
+    cache = Cache(out, accept_changes=changes_accepted())
     plans = [
         Plan(cell, method, table_config(cell, method))
         for cell, method in itertools.product(cells, methods)
@@ -142,7 +125,7 @@ def main() -> int:
             errors = error_text(forecasts)
             console.print(errors.console(forecasts))
             parts.append(errors.markdown(forecasts))
-    name = name_of(FLAGS.configs) or FLAGS.table
+    name = FLAGS.table
     note = f" {cache.counts()}."
     pages.write_results(out, name, rows + baselines, "\n".join(parts), since=started, note=note)
     pages.print_line(console, f"{cache.counts()}; {out}/{name}.md and .json")
@@ -156,9 +139,9 @@ def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:
       ValueError: something does not fit.
       FileNotFoundError: data files are missing.
     """
-    baselines, source = [], "data.source in the file of --configs"
+    baselines = []
     for cell, method, config in plans:
-        with remedy_of_source(source if FLAGS.configs else "--source=simulated"):
+        with remedy_of_source("--source=simulated"):
             federation = load_federations(config, [seed])[seed]
         task = build_experiment(config, federation).model.task
         if method == plans[0].method:
@@ -193,8 +176,6 @@ def table_of_flags() -> tuple[Table, list[Cell], list[str]]:
       ValueError: the table has no sizes, or not this data set or number of clients, or a method
         is unknown.
     """
-    if FLAGS.configs:
-        return of_own_files()
     table = TABLES[FLAGS.table]
     if FLAGS.profile not in table.cells:
         refuse_flag("profile", f", since {FLAGS.table} has one size; leave --profile out")
@@ -231,27 +212,6 @@ def list_of(flag: str, choices: list[str], default: Sequence[str]) -> Sequence[s
     return FLAGS[flag].value or default or choices
 
 
-def of_own_files() -> tuple[Table, list[Cell], list[str]]:
-    """The table, its cells and its methods, with --configs.
-
-    Raises:
-      ValueError: a flag of the papers' tables is set, a file does not fit, or a method is
-        missing or unknown.
-    """
-    check_list("configs", FLAGS.configs)
-    for flag in ("table", "datasets", "clients", "profile", "source"):
-        if FLAGS[flag].present:
-            raise ValueError(
-                f"{flag}={FLAGS[flag].value} is not read with --configs; leave --{flag} out"
-            )
-    execute(FLAGS.configs)
-    if not FLAGS.methods:
-        raise ValueError("methods is empty; add --methods=fedavg,panacea or others")
-    check_names("methods", FLAGS.methods, configs.methods())
-    table = own_table(FLAGS.configs, FLAGS.methods)
-    return table, list(table.cells[""]), list(table.methods)
-
-
 def number_of_clients(cell: Cell) -> str:
     """The number of clients that a cell sets, as text; empty if it is the data set's."""
     return str(cell.changes.get("data.clients", ""))
@@ -267,8 +227,6 @@ def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
 
 def table_config(cell: Cell, method: str):
     """The configuration of a row of the table."""
-    if FLAGS.configs:
-        return own_config(cell.base, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
     return paper_config(
         cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
     )

@@ -107,8 +107,7 @@ def notes(rows: list[Row]) -> list[str]:
     parts = {}
     for row in rows:
         simulated = "simulated" if row["source"] == "simulated" else ""
-        data = " on ".join(filter(None, [_setting(row), row["data"]]))
-        parts[data] = ", ".join(filter(None, [simulated, row["extent"]]))
+        parts[row["data"]] = ", ".join(filter(None, [simulated, row["extent"]]))
     data_notes = [
         f"{data}: {part}; not comparable with published scores"
         for data, part in parts.items()
@@ -119,11 +118,6 @@ def notes(rows: list[Row]) -> list[str]:
         for row in rows
         if row["out_of_reach"] and row["published"]
     ]
-
-
-def _setting(row):
-    """The name of the configuration file of a row; empty in tables of papers."""
-    return row.get("setting", "")
 
 
 # ------------------------------------------------------------------------ errors of forecasts
@@ -144,17 +138,13 @@ def forecast_row(cell: Cell, forecast: dict, units: str) -> Row:
 def error_text(rows: list[Row]) -> TableText:
     """The text of the errors of methods on one data set, at G and P at every horizon.
 
-    Rows of several configuration files have a column with the file's name.
-
     Args:
       rows: with ``errors``, of this module's functions.
     """
     title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
-    setting = Column("configuration", itemgetter("setting"), left=True)
     return TableText(
         columns=(
             DATA,
-            *((setting,) if any(map(_setting, rows)) else ()),
             METHOD,
             Column("at", itemgetter("at")),
             Column("1e-3 MSE", lambda row: f"{row['mse']:.1f}"),

@@ -567,26 +567,6 @@ def test_errors_of_two_own_files_on_the_same_data_are_told_apart():
 
 
 @pytest.mark.slow
-def test_scaled_targets_of_own_files_have_a_table_without_baselines(tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {"x": rng.normal(size=(40, 3)), "y": rng.normal(size=(40, 1))}
-    np.savez(tmp_path / "own.npz", client=np.repeat(np.arange(4), 10), **arrays)
-    short = {"rounds": 1, "local_steps": 1, "cohort_size": 2}
-    for name, changes in (("all", {}), ("joining", {"new_clients.fraction": 0.25})):
-        fields = {"data.path": "own.npz", "data.scale": "standard"} | changes
-        (tmp_path / f"{name}.py").write_text(
-            "import graphfl_jax as g\n"
-            "def get_config(method):\n"
-            "    config = g.configs.custom.get_config(method)\n"
-            f"    return g.configs.change(config, {fields | short})\n"
-        )
-    words = ["--configs=all.py,joining.py", "--methods=local", "--seeds=1", "--out=here"]
-    status, printed, errors = launched("tables", *words, cwd=tmp_path)
-    assert status == 0, errors
-    rows = json.loads((tmp_path / "here/all-joining.json").read_text())
-    assert [row["method"] for row in rows] == ["local", "local"] and "MAE" not in printed
-
-
 @pytest.mark.parametrize("wide", [True, False])
 def test_brackets_in_a_console_table_are_printed(wide):
     rows = [["[bold]head", "[x]"], ["[/old]/x.npz", "[old]"]]
