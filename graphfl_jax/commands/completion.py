@@ -119,8 +119,8 @@ def script(shell: str) -> str:
         cases[shell](name, " ".join([*flags, "--help"])) for name, flags in flagged.items()
     ]
     text = text.replace("@CASES@", "\n".join(lines))
-    for name, own in words.items():
-        text = text.replace(f"@{name}@", " ".join(own))
+    for name, choices in words.items():
+        text = text.replace(f"@{name}@", " ".join(choices))
     return text
 
 
@@ -130,12 +130,12 @@ def flags_of(command: str) -> list[str]:
     They are read in the source of the command and of the modules that it imports, since a
     process can import only one command.
     """
-    found, pending = {}, [f"graphfl_jax.commands.{command}"]
+    flags_by_module, pending = {}, [f"graphfl_jax.commands.{command}"]
     while pending:
-        if (module := pending.pop()) not in found:
-            found[module], imported = _defined_and_imported(module)
+        if (module := pending.pop()) not in flags_by_module:
+            flags_by_module[module], imported = _defined_and_imported(module)
             pending += imported
-    return sorted(flag for flags in found.values() for flag in flags)
+    return sorted(flag for flags in flags_by_module.values() for flag in flags)
 
 
 def reads_configuration(command: str) -> bool:

@@ -28,13 +28,13 @@ def main() -> int:
     fleet.check_client(FLAGS.client)
     x = inputs(FLAGS.data)
     try:
-        found = fleet.predict(FLAGS.client, x, FLAGS.at)
+        predictions = fleet.predict(FLAGS.client, x, FLAGS.at)
     except ValueError as error:
         raise ValueError(f"data={FLAGS.data}: {error}") from error
     content = io.BytesIO()
-    np.savez(content, **found)
+    np.savez(content, **predictions)
     write_bytes(Path(FLAGS.to), content.getvalue())
-    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in found.items())
+    shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in predictions.items())
     Console().print(
         f"{FLAGS.to}: {shapes}, of {FLAGS.client} at {FLAGS.at}",
         highlight=False,

@@ -62,6 +62,7 @@ from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
+from graphfl_jax.runs.single import Result
 from graphfl_jax.runs.views import REPORT
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
@@ -112,7 +113,8 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     with progress_bar() as bar:
         task = bar.add_task(variant, total=config.rounds * len(folders))
         runs = run_seeds(
-            *(config, folders),
+            config,
+            folders,
             resume=FLAGS.resume,
             accept_changes=changes_accepted(),
             report=lambda played: bar.advance(task, config.rounds * played),
@@ -166,6 +168,11 @@ def run_and_print(config: ConfigDict) -> int:
         )
     for tracker in trackers:
         tracker.close()
+    return finish(config, result, out)
+
+
+def finish(config: ConfigDict, result: Result, out: Path) -> int:
+    """Writes the views of a result and prints it, in the first process; the exit status."""
     if is_first():
         write_views(out, result.rows, result.final, result.results, result.clients)
     console = Console(quiet=not is_first())
@@ -174,18 +181,28 @@ def run_and_print(config: ConfigDict) -> int:
 
         write_report([out], out / REPORT, published_score)
     if result.results["diverged"]:
-        numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
-        low, high = result.inputs
-        saved = any(out.glob("checkpoints/*.json"))
         console.print(
-            f"diverged in round {result.diverged_at} with {numbers}; the inputs range from "
-            f"{low:.3g} to {high:.3g}: {remedy(config)}; "
-            + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint"),
-            style="red",
-            markup=False,
-            soft_wrap=True,
+            divergence(config, result, out), style="red", markup=False, soft_wrap=True
         )
         return 1
+    print_results(console, config, result, out)
+    return 0
+
+
+def divergence(config: ConfigDict, result: Result, out: Path) -> str:
+    """When a run diverged, with which values, and what may help."""
+    numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
+    low, high = result.inputs
+    saved = any(out.glob("checkpoints/*.json"))
+    return (
+        f"diverged in round {result.diverged_at} with {numbers}; the inputs range from "
+        f"{low:.3g} to {high:.3g}: {remedy(config)}; "
+        + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint")
+    )
+
+
+def print_results(console: Console, config: ConfigDict, result: Result, out: Path) -> None:
+    """Prints the tables of a result, and where it is."""
     variant, dataset = result.results["variant"], result.results["dataset"]
     tables = [score_table(result.results, published_score(config, variant, dataset))]
     tables += further_tables(result.results)
@@ -210,7 +227,6 @@ def run_and_print(config: ConfigDict) -> int:
     console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
     if FLAGS.report:
         console.print(f"{out}/{REPORT}", highlight=False, markup=False, soft_wrap=True)
-    return 0
 
 
 def note_of(row: dict[str, Any]) -> str:

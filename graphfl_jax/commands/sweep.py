@@ -59,8 +59,6 @@ from graphfl_jax.commands.common.configuration import (
     refuse_overrides,
 )
 from graphfl_jax.commands.common.interrupts import resumable
-from graphfl_jax.commands.common.new_files import in_file_name
-from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.sweeping import ray_backend
@@ -74,11 +72,10 @@ from graphfl_jax.commands.sweeping.grid import (
     points_of_file,
     take_axes,
 )
-from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, print_boards
-from graphfl_jax.commands.sweeping.tpe import Search
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
+from graphfl_jax.commands.sweeping.tpe import Search, check_seeds, runs_of
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, read_log
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
-from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.executables import private_folder
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import digest_of_json
@@ -119,11 +116,73 @@ READ_WITH = (("batch", "sampler", "tpe"), ("ray_address", "launcher", "ray"))
 
 def main() -> int:
     matplotlib.use("Agg")  # needs no screen
-    if FLAGS.resume and not FLAGS.out:
-        raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
+    check_flags()
     accept_changes = changes_accepted()
     shard = shard_of(FLAGS.shard)
-    if shard is not None and FLAGS.keep_best:
+    execute_configuration_file()  # before its fields are read
+    refuse_overrides(
+        {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
+        | dict.fromkeys(axis_fields(AXES), "an axis replaces it")
+    )
+    search, points = first_points()
+    groups = planned_groups(points)
+    if shard is not None:
+        groups = part_of(groups, *shard)
+        if not groups:
+            raise ValueError(f"shard={FLAGS.shard} has no runs; choose fewer parts")
+    if FLAGS.launcher == "ray":
+        ray_backend.connect(FLAGS.ray_address)
+    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
+    if FLAGS.keep_best:  # refuses a path that no run can have
+        RunFolder(out / BEST / "run", groups[0].config, resume=False)
+    began = time.perf_counter()
+    log = TrialLog(
+        out,
+        groups,
+        resume=FLAGS.resume,
+        accept_changes=accept_changes,
+        config_file=configuration_file(),
+        shard=shard,
+    )
+    resumable("--resume", f"--out={out}", marker=log.path)
+    if search is not None:
+        points = replay(search, log, points)
+    with log:
+        made = make_runs(log, search, points)
+        log.check_all_planned()
+        lines, total = log.lines(), len(log.planned)
+    seconds = time.perf_counter() - began
+
+    console = Console()
+    boards = leaderboards(lines)
+    print_boards(console, boards, FLAGS.top)
+    if shard is None:
+        files = f"{log.path}, {write_boards(boards, out, FLAGS.top)}"
+    else:
+        files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
+    diverged = sum(len(board["diverged"]) for board in boards)
+    for board in boards if FLAGS.keep_best else ():
+        for line in keep_best(board, out):
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(
+        f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
+        f"{diverged} diverged\n{files}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def check_flags() -> None:
+    """Checks which flags are set together, before any file is read.
+
+    Raises:
+      ValueError: flags do not fit together, or there are no points.
+    """
+    if FLAGS.resume and not FLAGS.out:
+        raise ValueError("resume=True needs the folder of the sweep; add --out=DIR")
+    if FLAGS.shard is not None and FLAGS.keep_best:
         raise ValueError(
             f"keep_best={FLAGS.keep_best} cannot be combined with shard={FLAGS.shard}, since a "
             f"part does not know the best points; leave one out"
@@ -142,20 +201,23 @@ def main() -> int:
                 f"{name}={FLAGS[name].value} is not read without --{reader}={needed}; add it, "
                 f"or leave --{name} out"
             )
-    execute_configuration_file()  # before its fields are read
-    refuse_overrides(
-        {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
-        | dict.fromkeys(axis_fields(AXES), "an axis replaces it")
-    )
+
+
+def first_points() -> tuple[Search | None, list[Point]]:
+    """The search by TPE, if there is one, and all points or those of its first batch.
+
+    Raises:
+      ValueError: a flag or a value does not fit, or the method of --config is not read.
+    """
     search = None
     if FLAGS.sampler == "tpe":
         check_tpe()
         search = Search(AXES, FLAGS.samples, FLAGS.batch)
         points = search.ask()
+    elif FLAGS.points:
+        points = points_of_file(FLAGS.points)
     else:
-        points = (
-            points_of_file(FLAGS.points) if FLAGS.points else points_of(AXES, FLAGS.samples)
-        )
+        points = points_of(AXES, FLAGS.samples)
     method = (FLAGS.config or "").partition(":")[2]
     if method and all(METHOD in point for point in points):
         where = f"--points={FLAGS.points}" if FLAGS.points else f"--grid.{METHOD}"
@@ -163,30 +225,20 @@ def main() -> int:
             f"config={FLAGS.config} names the method {method}, and {where} names others; leave "
             f":{method} out"
         )
-    groups = planned_groups(points)
-    if shard is not None:
-        groups = part_of(groups, *shard)
-        if not groups:
-            raise ValueError(f"shard={FLAGS.shard} has no runs; choose fewer parts")
-    if FLAGS.launcher == "ray":
-        ray_backend.connect(FLAGS.ray_address)
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
-    if FLAGS.keep_best:  # refuses a path that no run can have
-        RunFolder(out / BEST / "run", groups[0].config, resume=False)
-    began = time.perf_counter()
-    log = TrialLog(
-        *(out, groups),
-        resume=FLAGS.resume,
-        accept_changes=accept_changes,
-        config_file=configuration_file(),
-        shard=shard,
-    )
-    resumable("--resume", f"--out={out}", marker=log.path)
-    if search is not None:
-        points = replayed(search, log, points)
-    with log, progress_bar("runs") as bar:
-        made = 0
-        total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
+    return search, points
+
+
+def make_runs(log: TrialLog, search: Search | None, points: list[Point]) -> int:
+    """Makes the runs that the log lacks, and shows the progress; their number.
+
+    Args:
+      log: gets a line for each run that ends.
+      search: chooses further points by the scores of earlier ones, if there is one.
+      points: of its current batch.
+    """
+    made = 0
+    total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
+    with progress_bar("runs") as bar:
         task = bar.add_task("sweep", total=total, completed=len(log.records))
         while True:
             for group, i, outcome in outcomes(
@@ -195,42 +247,11 @@ def main() -> int:
                 log.write(group, group.planned[i], outcome)
                 made += 1
             if search is None or not search.left:
-                break
-            search.record(runs_of(points, log.records))
+                return made
+            search.record(runs_of(points, log.records, FLAGS.seeds))
             points = search.ask()
             log.plan(planned_groups(points))
             bar.update(task, completed=len(log.records))
-        log.check_all_planned()
-        lines, total = log.lines(), len(log.planned)
-    seconds = time.perf_counter() - began
-
-    console = Console()
-    boards = leaderboards(lines)
-    print_boards(console, boards, FLAGS.top)
-    if shard is None:
-        write_json(out / "leaderboard.json", boards)
-        write_text(
-            out / "leaderboard.md", "\n".join(markdown(board, FLAGS.top) for board in boards)
-        )
-        files = f"{log.path}, leaderboard.md and .json"
-        searched = [board for board in boards if board["fields"]]
-        for board in searched:
-            save_figure(draw_search(board), out / f"scores-{in_file_name(board['data'])}")
-        files += ", scores-*.png and .svg" * bool(searched)
-    else:
-        files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
-    diverged = sum(len(board["diverged"]) for board in boards)
-    for board in boards if FLAGS.keep_best else ():
-        for line in kept_best(board, out):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(
-        f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
-        f"{diverged} diverged\n{files}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
-    return 0
 
 
 def planned_groups(points: list[Point]) -> list[TrialGroup]:
@@ -264,17 +285,7 @@ def check_tpe() -> None:
         )
 
 
-def runs_of(points: list[Point], found: dict[str, dict]) -> list[list[dict]]:
-    """For each point the lines of its runs that a log has, by their names."""
-    configs = [configured(point)[0] for point in points]
-    names = [
-        [fields_text(with_seed(config, seed)) for seed in range(FLAGS.seeds)]
-        for config in configs
-    ]
-    return [[found[name] for name in own if name in found] for own in names]
-
-
-def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
+def replay(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
     """Gives a search the scores in the log, plans its next batch of points and returns it.
 
     The log may have runs of later batches, if a line of an earlier one is damaged.
@@ -285,63 +296,43 @@ def replayed(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
     if not log.path.exists():
         return points
     lines, damaged = read_log(log.path)
-    found = {line["trial"]: line for line in lines}
-    check_seeds(log, points, found)
+    records = {line["trial"]: line for line in lines}
+    check_seeds(log.path, points, records, FLAGS.seeds)
     while search.left:
-        runs = runs_of(points, found)
-        if any(len(own) < FLAGS.seeds for own in runs):
+        runs = runs_of(points, records, FLAGS.seeds)
+        if any(len(of_point) < FLAGS.seeds for of_point in runs):
             break
         search.record(runs)
         points = search.ask()
         log.plan(planned_groups(points))
     log.growing = bool(search.left)
-    others = [line for name, line in found.items() if name not in log.planned]
-    if others and not any(number <= len(lines) for number in damaged):
+    unplanned = [line for name, line in records.items() if name not in log.planned]
+    if unplanned and not any(number <= len(lines) for number in damaged):
         raise ValueError(
-            f"out={log.out} has a run that this search does not choose, {others[0]['point']} "
-            f"with seed {others[0]['seed']}; set all flags as before, such as --samples, "
-            f"--batch and the axes, or choose another --out"
+            f"out={log.out} has a run that this search does not choose, "
+            f"{unplanned[0]['point']} with seed {unplanned[0]['seed']}; set all flags as "
+            f"before, such as --samples, --batch and the axes, or choose another --out"
         )
     return points
 
 
-def check_seeds(log: TrialLog, points: list[Point], found: dict[str, dict]) -> None:
-    """Checks that a search goes on with the seeds with which it began.
-
-    Args:
-      log: of the sweep.
-      points: of the first batch, which is complete if the log has runs of later ones.
-      found: its lines by the names of their runs.
-
-    Raises:
-      ValueError: it has other seeds, so TPE would choose other points than before.
-    """
-    seeds = {line["seed"] for line in found.values()}
-    configs = [configured(point)[0] for point in points]
-    first = {fields_text(with_seed(config, seed)) for config in configs for seed in seeds}
-    complete = not found.keys() <= first
-    if max(seeds, default=0) >= FLAGS.seeds or (complete and len(seeds) < FLAGS.seeds):
-        raise ValueError(
-            f"seeds={FLAGS.seeds} is not the number of seeds in {log.path}, and TPE chooses "
-            f"points by means over all seeds; set --seeds as before, or choose another --out"
-        )
-
-
-def kept_best(board: dict, out: Path) -> Iterator[str]:
+def keep_best(board: dict, out: Path) -> Iterator[str]:
     """Makes the runs of the best points as single runs, and yields a line for each folder."""
     for rank, row in enumerate(board["rows"][: FLAGS.keep_best], 1):
         for seed in range(FLAGS.seeds):
             config = with_seed(configured(row["point"])[0], seed)
             path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
             folder = RunFolder(
-                *(path, config),
+                path,
+                config,
                 resume=bool(content_of(path)),
                 accept_changes=changes_accepted(),
             )
             keep_in = compiled_folder()
             # A point may have no attackers, which `graphfl_jax.run` refuses.
             run = run_experiment(
-                *(build_experiment(config, load_federation(config)), config),
+                build_experiment(config, load_federation(config)),
+                config,
                 folder=folder,
                 config_file=configuration_file(),
                 executables=None if keep_in is None else private_folder(keep_in),
@@ -359,8 +350,8 @@ def shard_of(text: str | None) -> tuple[int, int] | None:
     """
     if text is None:
         return None
-    found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
-    number, parts = map(int, found.groups()) if found else (0, 0)
+    numbers = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
+    number, parts = map(int, numbers.groups()) if numbers else (0, 0)
     if not 1 <= number <= parts:
         raise ValueError(f"shard={text} is not a part; write --shard=1/8 to --shard=8/8")
     if not FLAGS.out:
@@ -379,7 +370,9 @@ def outcomes(groups, report):
     for group in groups:
         trials = [planned.trial for planned in group.planned]
         for i, outcome in run_trials(
-            *(group.config, group.federations, trials),
+            group.config,
+            group.federations,
+            trials,
             at_once=FLAGS.at_once,
             report=report,
             keep_in=compiled_folder(),

@@ -87,13 +87,9 @@ def launch(
         try:
             if not configured:
                 refuse_configuration(f"{name_of(command)} has no configuration")
-            if keep_compiled() if callable(keep_compiled) else keep_compiled:
-                _keep_compiled(FLAGS.compilation_cache)
-            else:
-                # Commands without a configuration read the folders of runs alone.
-                others = () if configured else ("cores", "data_root")
-                refuse_unread("compilation_cache", *others)
-            _make_cores_devices(FLAGS.cores)
+            _prepare_jax(
+                keep_compiled() if callable(keep_compiled) else keep_compiled, configured
+            )
             sys.exit(main())
         except BrokenPipeError:
             raise
@@ -202,6 +198,17 @@ def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progre
     )
 
 
+def _prepare_jax(keep_compiled, configured):
+    """Sets where compiled programs are kept, and the devices; starts none."""
+    if keep_compiled:
+        _keep_compiled(FLAGS.compilation_cache)
+    elif configured:
+        refuse_unread("compilation_cache")
+    else:  # the folders of runs alone are read
+        refuse_unread("compilation_cache", "cores", "data_root")
+    _make_cores_devices(FLAGS.cores)
+
+
 def _keep_compiled(folder: str | None) -> None:
     """Makes JAX keep compiled programs in a folder, unless JAX's own settings name one.
 
@@ -297,7 +304,7 @@ def parse(command: ModuleType, argv: list[str], *, configured: bool = True) -> l
 
 def _unknown_flag(name, command):
     """The error for a flag that a command does not have."""
-    known = [flag.name for own in flags_of(command).values() for flag in own]
+    known = [flag.name for listed in flags_of(command).values() for flag in listed]
     near = perhaps(f"--{name}", [f"--{flag}" for flag in known])
     if name in {field for field, _ in all_fields()}:
         near = f"; perhaps --config.{name} is meant, a field of the configuration"
@@ -315,12 +322,12 @@ def _take_overrides(argv):
     """
     rest, overrides, words = [], {}, iter(argv)
     for word in words:
-        found = re.fullmatch(r"--?config\.([^=]*)(=?)(.*)", word, re.DOTALL)
-        if found is None:
+        match = re.fullmatch(r"--?config\.([^=]*)(=?)(.*)", word, re.DOTALL)
+        if match is None:
             rest.append(word)
             continue
-        field, given, value = found.groups()
-        if not given:
+        field, equals, value = match.groups()
+        if not equals:
             value = next(words, None)
             if value is None or value.startswith("--"):
                 raise ValueError(f"config.{field} has no value; add --config.{field}=VALUE")

@@ -34,10 +34,10 @@ def show_help(
       configured: whether the command reads a configuration.
     """
     parts = [command.__doc__]
-    for title, own in flags_of(command).items():
-        parts.append("\n".join([f"{title}:", *map(_described, own)]))
+    for title, listed in flags_of(command).items():
+        parts.append("\n".join([f"{title}:", *map(_described, listed)]))
     print("\n\n".join(part.strip("\n") for part in parts))
-    known = {flag.name for own in flags_of(command).values() for flag in own}
+    known = {flag.name for listed in flags_of(command).values() for flag in listed}
     if config is not None:
         Console().print("", field_table(config), sep="\n")
     elif configured and "config" in known and not known & READS_RUNS:

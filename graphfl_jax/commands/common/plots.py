@@ -72,27 +72,33 @@ def draw_panels(
       ticks: of a logarithmic x axis; without any, it is linear.
     """
     figure, axes = pyplot.subplots(
-        *(1, len(panels)), figsize=(7.2, 3.6), sharey=True, squeeze=False, layout="constrained"
+        1,
+        len(panels),
+        figsize=(7.2, 3.6),
+        sharey=True,
+        squeeze=False,
+        layout="constrained",
     )
     figure.suptitle(title, fontsize="medium")
-    for own, (panel, lines) in zip(axes[0], panels.items(), strict=True):
-        for line, style in zip(lines, styles_of([one["name"] for one in lines]), strict=True):
-            _draw_line(own, style, line, marker="o")
-        own.set_title(panel, fontsize="medium")
+    for panel_axes, (panel, lines) in zip(axes[0], panels.items(), strict=True):
+        for line, style in zip(lines, styles_of([line["name"] for line in lines]), strict=True):
+            _draw_line(panel_axes, style, line, marker="o")
+        panel_axes.set_title(panel, fontsize="medium")
         if ticks:
-            own.set_xscale("log")
-            own.set_xticks(ticks, list(map(str, ticks)))
-            own.minorticks_off()
+            panel_axes.set_xscale("log")
+            panel_axes.set_xticks(ticks, list(map(str, ticks)))
+            panel_axes.minorticks_off()
         else:
-            own.xaxis.set_major_locator(
+            panel_axes.xaxis.set_major_locator(
                 MaxNLocator(12 // len(panels), integer=True, steps=(1, 2, 5, 10))
             )
-        own.grid(alpha=0.3)
+        panel_axes.grid(alpha=0.3)
     figure.supxlabel(label, fontsize="medium")
     axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
     handles, _ = axes[0, 0].get_legend_handles_labels()
     figure.legend(
-        *(handles, _legend_of(panels)),
+        handles,
+        _legend_of(panels),
         loc="outside right center",
         frameon=False,
         fontsize="small",

@@ -18,16 +18,16 @@ def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[Tex
       factor: of scores.
       unit: of scores with that factor, stated if it is not empty.
     """
-    found = []
+    tables = []
     if results.get("architectures"):
-        found.append(architecture_table(results, factor, unit))
+        tables.append(architecture_table(results, factor, unit))
     if results.get("metrics"):
-        found.append(metric_table(results["metrics"]))
+        tables.append(metric_table(results["metrics"]))
     if errors := results.get("errors"):
-        found.append((own_error_table if errors["units"] == OWN else error_table)(errors))
+        tables.append((own_error_table if errors["units"] == OWN else error_table)(errors))
     if results.get("labels"):
-        found.append(label_table(results, factor, unit))
-    return found
+        tables.append(label_table(results, factor, unit))
+    return tables
 
 
 def metric_table(metrics: dict) -> TextTable:
@@ -43,10 +43,10 @@ def metric_table(metrics: dict) -> TextTable:
 def architecture_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
     """Test scores of the clients of each architecture, and the traffic of one of them."""
     rows = [["architecture", "clients", *POINTS, "down", "up"]]
-    for name, own in results["architectures"].items():
-        scores = (_cell(own["scores"]["test"][point], factor) for point in POINTS)
-        traffic = (f"{own[way]:,}" for way in ("down_bytes", "up_bytes"))
-        rows.append([name, str(len(own["clients"])), *scores, *traffic])
+    for name, part in results["architectures"].items():
+        scores = (_cell(part["scores"]["test"][point], factor) for point in POINTS)
+        traffic = (f"{part[way]:,}" for way in ("down_bytes", "up_bytes"))
+        rows.append([name, str(len(part["clients"])), *scores, *traffic])
     caption = f"{_means(results, unit)}; bytes per client and round"
     return TextTable("by architecture", caption, rows)
 
@@ -110,11 +110,11 @@ def new_clients_table(results: dict) -> TextTable:
 def new_architectures_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
     """Test scores of the new clients of each architecture, before and after their rounds."""
     rows = [["architecture", "trained", "clients", "rounds", *POINTS]]
-    for name, own in results["new_clients"]["architectures"].items():
-        trained = "yes" if own["trained"] else "no"
-        for row in own["curve"]:
+    for name, part in results["new_clients"]["architectures"].items():
+        trained = "yes" if part["trained"] else "no"
+        for row in part["curve"]:
             scores = (_cell(row[point], factor) for point in POINTS)
-            counts = (str(len(own["clients"])), str(row["rounds"]))
+            counts = (str(len(part["clients"])), str(row["rounds"]))
             rows.append([name, trained, *counts, *scores])
     return TextTable("new clients by architecture", _means(results, unit), rows)
 

@@ -67,14 +67,7 @@ def run_seeds(
         keep_in=keep_in,
         config_file=config_file,
     )
-    of_other_code = sum(runs.opened[seed].of_other_code for seed in runs.results)
-    if of_other_code:
-        warnings.warn(
-            f"{of_other_code} of the {len(runs.results)} seeds with results are of other code, "
-            f"which was accepted",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    runs.warn_of_other_code()
     report(float(len(runs.results)))
     results, where = dict(runs.results), environment()
     try:
@@ -100,6 +93,17 @@ class PreparedSeeds(NamedTuple):
     results: dict[int, dict]  # of the seeds that have ended before, by seed
     left: list[int]  # the seeds that are to be played
     outcomes: Iterator[tuple[int, Outcome]]  # plays them, with their indices in `left`
+
+    def warn_of_other_code(self) -> None:
+        """Warns of results that were accepted although the code differs."""
+        of_other_code = sum(self.opened[seed].of_other_code for seed in self.results)
+        if of_other_code:
+            warnings.warn(
+                f"{of_other_code} of the {len(self.results)} seeds with results are of other "
+                f"code, which was accepted",
+                RuntimeWarning,
+                stacklevel=3,
+            )
 
 
 def prepare_seeds(

@@ -15,7 +15,7 @@ class TensorBoard:
     FOLDER = "tensorboard"
 
     @staticmethod
-    def check(given: str) -> None:
+    def check(text: str) -> None:
         """It needs no account."""
 
     def __init__(self, out: Path, fields: Mapping[str, Any]):
@@ -44,18 +44,18 @@ class WeightsAndBiases:
     FOLDER = "wandb"
 
     @staticmethod
-    def check(given: str) -> None:
+    def check(text: str) -> None:
         """Checks that there is an account to send to, unless it writes into a folder.
 
         Raises:
-          ValueError: there is none. It begins with `given`, the flag.
+          ValueError: there is none. It begins with `text`, the flag.
         """
         import wandb
 
         mode = wandb.setup(settings=wandb.Settings(silent=True)).settings.mode
         if mode == "online" and not wandb.login(prompt=False, verify=False):
             raise ValueError(
-                f"{given} has no account; run wandb login, or set WANDB_MODE=offline in the "
+                f"{text} has no account; run wandb login, or set WANDB_MODE=offline in the "
                 f"environment"
             )
 

@@ -2,13 +2,16 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from graphfl_jax.commands.common.new_files import in_file_name
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
 def leaderboards(lines: list[dict]) -> list[dict]:
@@ -165,3 +168,22 @@ def markdown(board: dict, top: int) -> str:
     """The `top` points in Markdown."""
     title, caption = _title_and_caption(board)
     return f"{title}: {caption}\n\n" + markdown_table(ranked_rows(board, top))
+
+
+def write_boards(boards: list[dict], out: Path, top: int) -> str:
+    """Writes leaderboards and plots of their scores into a folder; the names of the files.
+
+    Args:
+      boards: as `leaderboards` returns them.
+      out: the folder.
+      top: rows of each leaderboard in Markdown.
+    """
+    # Matplotlib takes half a second, for which `graphfl leaderboard` should not wait.
+    from graphfl_jax.commands.common.plots import draw_search, save_figure
+
+    write_json(out / "leaderboard.json", boards)
+    write_text(out / "leaderboard.md", "\n".join(markdown(board, top) for board in boards))
+    searched = [board for board in boards if board["fields"]]
+    for board in searched:
+        save_figure(draw_search(board), out / f"scores-{in_file_name(board['data'])}")
+    return "leaderboard.md and .json" + (", scores-*.png and .svg" if searched else "")

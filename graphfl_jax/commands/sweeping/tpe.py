@@ -5,12 +5,14 @@ have ended. Its draws depend only on its seed and on the scores. So a sweep that
 for the same points again, gives it the scores in its log, and goes on as if it had not ended.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.sweeping.grid import domains_of
+from graphfl_jax.commands.sweeping.grid import configured, domains_of
+from graphfl_jax.runs.batch import fields_text, with_seed
 from graphfl_jax.runs.sweep import Point
 
 
@@ -77,3 +79,41 @@ def _drawn(trial, field, domain) -> Any:
         return domain[trial.suggest_categorical(field, list(range(len(domain))))]
     law, low, high = domain
     return trial.suggest_float(field, low, high, log=law == "log")
+
+
+def runs_of(points: list[Point], records: dict[str, dict], seeds: int) -> list[list[dict]]:
+    """For each point the lines of its runs, with seeds 0, 1, ..., that a log has.
+
+    Args:
+      points: of the search.
+      records: the lines of the log by the names of their runs.
+      seeds: their number.
+    """
+    configs = [configured(point)[0] for point in points]
+    names_of_points = [
+        [fields_text(with_seed(config, seed)) for seed in range(seeds)] for config in configs
+    ]
+    return [[records[name] for name in names if name in records] for names in names_of_points]
+
+
+def check_seeds(path: Path, points: list[Point], records: dict[str, dict], seeds: int) -> None:
+    """Checks that a search goes on with the seeds with which it began.
+
+    Args:
+      path: of the log.
+      points: of the first batch, which is complete if the log has runs of later ones.
+      records: the lines of the log by the names of their runs.
+      seeds: the number of seeds.
+
+    Raises:
+      ValueError: the log has other seeds, so TPE would choose other points than before.
+    """
+    before = {line["seed"] for line in records.values()}
+    configs = [configured(point)[0] for point in points]
+    first = {fields_text(with_seed(config, seed)) for config in configs for seed in before}
+    complete = not records.keys() <= first
+    if max(before, default=0) >= seeds or (complete and len(before) < seeds):
+        raise ValueError(
+            f"seeds={seeds} is not the number of seeds in {path}, and TPE chooses points by "
+            f"means over all seeds; set --seeds as before, or choose another --out"
+        )
