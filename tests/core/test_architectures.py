@@ -576,7 +576,9 @@ def test_heterofl_has_one_architecture_at_several_widths():
     assert [group.ids.tolist() for group in experiment.groups] == [[0, 3], [1, 4], [2]]
     server = experiment.build(experiment.hparams, 0).server
     state = jax.eval_shape(lambda key: server.init(key, None), KEY)
-    messages = [jax.eval_shape(download, state, 0) for download in server.download]
+    messages = [
+        jax.eval_shape(lambda state, g=g: server.download(state, g, 0), state) for g in range(3)
+    ]
     widths = [message["body"]["layer1"]["kernel"].shape[-1] for message in messages]
     assert widths == [2, 4, 1] and messages[1] == state
 

@@ -514,7 +514,8 @@ def aggregation(method, size=9, **changes):
     cohort = Cohort(jnp.arange(size), jnp.ones(size))
 
     def untrained(server, i):
-        return algorithm.client.untrained(algorithm.server.download(server, i), ())
+        message = algorithm.server.download(server, 0, i)
+        return algorithm.client.untrained(message, (), ClientData(None))
 
     @jax.jit
     def aggregate(updates):
@@ -524,7 +525,7 @@ def aggregation(method, size=9, **changes):
         uploads = (back(flat.at[:, : updates.shape[1]].add(updates)),)
         if algorithm.defend is not None:
             server, uploads = algorithm.defend(server, (cohort,), (before,), uploads)
-        return server, algorithm.aggregate(server, (cohort,), uploads, KEY)
+        return server, algorithm.server.aggregate(server, (cohort,), uploads, KEY)
 
     return lambda updates: jax.device_get(aggregate(np.float32(updates)))
 

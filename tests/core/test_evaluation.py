@@ -1,5 +1,7 @@
 """What evaluations compute, and what they leave out."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,10 +19,10 @@ KEY = jax.random.key(3)
 
 
 def scores_of(experiment, scope):
-    program = Program(experiment.build, groups=(Group(4),), scope=scope).compiled()
+    program = Program(experiment.build, groups=(Group(4),)).compiled()
     inputs = (KEY, jax.tree.map(jnp.float32, experiment.hparams), experiment.federation.data)
     state = program.start(*inputs)
-    chosen, *_ = program.evaluate_chosen(state, *inputs)
+    chosen, *_ = program.evaluate(state, *inputs, scope=scope)
     return chosen, program.evaluate(state, *inputs)[0]
 
 
@@ -51,11 +53,12 @@ def test_clients_train_locally_only_for_the_points_that_need_it():
         return experiment.build(hparams, played).replacing(local=refuse)
 
     def evaluate(points):
-        program = Program(build, groups=(Group(4),), scope=Scope(points, ())).compiled()
+        program = Program(build, groups=(Group(4),)).compiled()
         hparams = jax.tree.map(jnp.float32, experiment.hparams)
         inputs = (KEY, hparams, experiment.federation.data)
         state = jax.eval_shape(program.start, *inputs)
-        return jax.eval_shape(program.evaluate_chosen, state, *inputs)
+        evaluate = functools.partial(program.evaluate, scope=Scope(points, ()))
+        return jax.eval_shape(evaluate, state, *inputs)
 
     evaluate(("G", "P"))
     with pytest.raises(AssertionError, match="local training"):

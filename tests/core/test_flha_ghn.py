@@ -177,7 +177,7 @@ def test_a_round_of_two_architectures_is_that_of_numpy():
     deep = algorithm.clients[1]
     own = ClientData(Examples(*map(jnp.asarray, tree.take(DATA.train, 1))))
     for weights, leaves in ((start, first), (after, [np.float64(w) for w in expected])):
-        held = deep.deploy(weights, ()).params
+        held = deep.deploy(weights, (), ClientData(None)).params
         kernels = [held["body"]["Dense_0"], held["body"]["Dense_1"], held["head"]["Dense_0"]]
         for layer, (kernel, bias) in zip(kernels, numpy.layers(leaves, 1), strict=True):
             np.testing.assert_allclose(layer["kernel"], kernel, rtol=1e-4, atol=1e-6)
@@ -188,7 +188,7 @@ def test_a_round_of_two_architectures_is_that_of_numpy():
     refined_head = refined["head"]["Dense_0"]
     for name, value, slope in zip(("kernel", "bias"), head, slopes, strict=True):
         np.testing.assert_allclose(refined_head[name], value - RATE * slope, rtol=1e-4)
-    assert_equal(refined["body"], deep.deploy(start, ()).params["body"])
+    assert_equal(refined["body"], deep.deploy(start, (), ClientData(None)).params["body"])
 
 
 def test_layers_with_batch_normalisation_are_values_scales_and_shifts():
@@ -307,7 +307,7 @@ def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_all_mod
         )
         for model, cohort in zip(MODELS, cohorts, strict=True)
     )
-    after = jax.jit(algorithm.aggregate)(server, cohorts, uploads, KEY).weights
+    after = jax.jit(algorithm.server.aggregate)(server, cohorts, uploads, KEY).weights
     leaves, structure = jax.tree.flatten(jax.tree.map(np.float64, server.weights))
 
     def objective(leaves):
@@ -353,7 +353,9 @@ def test_new_clients_refine_all_layers_of_generated_models():
     states = [program.admit(state, KEY, {}, everyone)]
     for _ in range(2):
         states.append(program.adapt(states[-1], KEY, {}, everyone))
-    scores = [program.evaluate_joined(states[r], KEY, {}, everyone).scores for r in (0, 2)]
+    scores = [
+        program.evaluate(states[r], KEY, {}, everyone, joined=True).scores for r in (0, 2)
+    ]
 
     shapes = {
         5: ("linear2_3", "linear3_2"),
@@ -400,9 +402,9 @@ def test_each_of_several_new_clients_gets_its_own_model_back():
     server = algorithm.server
     weights, ids = drawn(start_of(generator)), jnp.array([5, 6], jnp.int32)
     made = generator.generate(weights, 0)
-    joined = server.admit(weights, ids, two_clusters().data.graph, KEY)
+    joined = server.admit(weights, (ids,), two_clusters().data.graph, KEY)
     uploads = Model(jax.tree.map(lambda leaf: jnp.stack([leaf + 1, leaf + 2]), made))
-    after = server.adapt_new_clients(joined, Cohort(ids, jnp.ones(2)), uploads, KEY)
+    after = server.adapt_new_clients(joined, (Cohort(ids, jnp.ones(2)),), (uploads,), KEY)
     for state, i, step in ((joined, 6, 0), (after, 3, 0), (after, 5, 1), (after, 6, 2)):
         sent = algorithm.server.download(state, 0, jnp.int32(i)).params
         assert_equal(sent, jax.tree.map(lambda leaf: leaf + step, made))  # noqa: B023
@@ -416,7 +418,7 @@ def test_new_clients_of_pfedhn_het_fit_their_embeddings_alone():
     server = server._replace(weights=drawn(server.weights))
     ids = (jnp.array([6], jnp.int32), jnp.array([5], jnp.int32))
     everyone = two_clusters().data.graph
-    admitted = algorithm.admit(server, ids, everyone, KEY)
+    admitted = algorithm.server.admit(server, ids, everyone, KEY)
     known = server.weights["embeddings"]
     start = np.concatenate([known, [known.mean(axis=0)] * 2])
     np.testing.assert_allclose(admitted.weights["embeddings"], start, rtol=1e-5)
@@ -425,7 +427,7 @@ def test_new_clients_of_pfedhn_het_fit_their_embeddings_alone():
     uploads = tuple(jax.tree.map(lambda leaf: leaf[None], own) for own in targets)
 
     def moved(uploads):
-        adapt = jax.jit(algorithm.adapt_new_clients)
+        adapt = jax.jit(algorithm.server.adapt_new_clients)
         return jax.device_get(adapt(admitted, cohorts, uploads, KEY).weights)
 
     after = moved(uploads)
@@ -752,7 +754,7 @@ def test_the_server_has_a_robust_mean_of_each_architecture():
     """The median of every architecture's uploads, weighted by its number of clients."""
     generator = type_table(models=MODELS)
     groups = (Group(3, EVEN), Group(1, ODD))
-    algorithm = with_defence(method(generator), "median", median(), groups)
+    algorithm = with_defence(method(generator), "median", median(), groups, DATA)
     weights = drawn(start_of(generator))
     cohorts = (Cohort(jnp.array([0, 2, 4]), jnp.ones(3)), Cohort(jnp.array([1]), jnp.ones(1)))
 
@@ -765,7 +767,7 @@ def test_the_server_has_a_robust_mean_of_each_architecture():
     @jax.jit
     def learned(uploads):
         server, changed = algorithm.defend(weights, cohorts, sent, uploads)
-        return algorithm.aggregate(server, cohorts, changed, KEY)
+        return algorithm.server.aggregate(server, cohorts, changed, KEY)
 
     after = learned(uploads)
     expected = jax.tree.map(lambda w: w + (3 * 0.2 + 1.0) / 4, weights)
@@ -785,7 +787,7 @@ def test_the_mean_over_clients_is_uniform():
         jax.tree.map(lambda w: jnp.stack([w + step for step in own]), weights)  # noqa: B023
         for own in steps
     )
-    after = jax.jit(algorithm.aggregate)(weights, cohorts, uploads, KEY)
+    after = jax.jit(algorithm.server.aggregate)(weights, cohorts, uploads, KEY)
     assert_equal(after, jax.tree.map(lambda w: w + 12 / 4, weights), rtol=1e-5, atol=1e-6)
 
 

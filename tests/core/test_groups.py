@@ -69,7 +69,7 @@ def fedavg_per_group(train):
 
     server = Server(
         init=lambda key, graph: tuple(model.init(key) for model in MODELS),
-        download=(lambda server, i: server[0], lambda server, i: server[1]),
+        download=lambda server, group, i: server[group],
         aggregate=aggregate,
     )
     clients = tuple(fedavg(model, train).client for model in MODELS)
@@ -145,7 +145,9 @@ def test_cohorts_of_architectures_are_independent_draws():
     """Two of four clients each, so they are at equal places in a sixth of the rounds."""
     groups = (Group(2, np.arange(4, dtype=np.int32)), Group(2, np.arange(4, 8, dtype=np.int32)))
     data = jax.tree.map(jnp.asarray, two_clusters(8).data)
-    draw = jax.jit(jax.vmap(lambda key: sample_cohorts(data, key, groups)[0]))
+    draw = jax.jit(
+        jax.vmap(lambda key: sample_cohorts(fedavg(MODELS[0], None), (), data, key, groups)[0])
+    )
     even, odd = map(np.asarray, draw(jax.random.split(KEY, 300)))
     assert 0 < (even == odd).all(axis=1).mean() < 0.35
 
@@ -278,7 +280,7 @@ def test_one_group_of_all_clients_is_no_group_bit_for_bit():
             hparams={},
         )
         for groups in (
-            {"cohort_size": 3},
+            {"groups": (Group(3),)},
             {"groups": (Group(3, np.arange(7, dtype=np.int32)),)},
         )
     )
@@ -296,7 +298,7 @@ def test_fedavg_per_group_is_a_federation_of_its_own_for_each_group():
             *tree.take((DATA.train, DATA.evals), ids), relations.subgraph(DATA.graph, ids)
         )
         program = Program(
-            lambda hparams, played: fedavg(MODELS[g], trainer(hparams, batch_size=None)),
+            lambda hparams, played, g=g: fedavg(MODELS[g], trainer(hparams, batch_size=None)),
             groups=(Group(len(ids)),),
         ).compiled()
         alone, own_scores = play(program, State(first.server[g], ((),), first.round), 3, part)
@@ -317,7 +319,7 @@ def test_a_server_optimizer_steps_in_the_model_of_every_group():
             jax.tree.map(lambda leaf, up=up: jnp.stack([leaf + up - 1, leaf + up + 1]), model)
             for up, model in zip((1.0, 3.0), sent, strict=True)
         )
-        after = algorithm.aggregate(server, cohorts, uploads, KEY)
+        after = algorithm.server.aggregate(server, cohorts, uploads, KEY)
         return sent, [algorithm.server.download(after, g, 0) for g in range(2)]
 
     sent, after = one_round()
@@ -424,7 +426,7 @@ def attacked_program(defence=None):
         if defence is None:
             return algorithm
         name, make = defence
-        return with_defence(algorithm, name, make(), EVERYONE)
+        return with_defence(algorithm, name, make(), EVERYONE, DATA)
 
     def poison(hparams):
         attack = poisoning(attack_lambda=hparams["attack_lambda"])
@@ -484,7 +486,9 @@ def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_messag
         algorithm = Algorithm(algorithm.server, clients, averages=True)
         nothing = clip(defence_norm=jnp.float32(0.0))
         return (
-            algorithm if by == "attack" else with_defence(algorithm, "clip", nothing, EVERYONE)
+            algorithm
+            if by == "attack"
+            else with_defence(algorithm, "clip", nothing, EVERYONE, DATA)
         )
 
     def poison(hparams):

@@ -411,17 +411,17 @@ def test_a_new_client_of_feddistill_receives_the_mean_of_all_and_changes_none():
         jnp.array([[4, 0], [1, 2]]),
     )
     new = jnp.array([2, 3], jnp.int32)
-    joined = server.admit(known, new, relations.from_edges(4, []), KEY)
+    joined = server.admit(known, (new,), relations.from_edges(4, []), KEY)
     for i in (2, 3):
-        received = server.download(joined, i)
+        received = server.download(joined, 0, i)
         np.testing.assert_allclose(received.mean, [[0.8, 0.2], [0.2, 0.8]], rtol=1e-6)
         np.testing.assert_array_equal(received.count, [2, 1])
     for i in (0, 1):
-        before, after = server.download(known, i), server.download(joined, i)
+        before, after = server.download(known, 0, i), server.download(joined, 0, i)
         jax.tree.map(np.testing.assert_array_equal, before, after)
-    others = server.download(known, 0)
+    others = server.download(known, 0, 0)
     np.testing.assert_allclose(others.mean, [[0.7, 0.3], [0.2, 0.8]], rtol=1e-6)
-    np.testing.assert_array_equal(server.download(known, 1).count, [1, 0])
+    np.testing.assert_array_equal(server.download(known, 0, 1).count, [1, 0])
 
 
 def test_the_head_server_of_fedgh_keeps_its_optimisers_state_from_round_to_round():
@@ -436,7 +436,7 @@ def test_the_head_server_of_fedgh_keeps_its_optimisers_state_from_round_to_round
     cohort = Cohort(jnp.array([0], jnp.int32), jnp.ones(1))
     means = ClassMeans(jnp.ones((1, CLASSES, 2)), jnp.ones((1, CLASSES), jnp.int32))
     for _ in range(2):
-        server = algorithm.server.aggregate(server, cohort, means, KEY)
+        server = algorithm.server.aggregate(server, (cohort,), (means,), KEY)
     assert server.opt_state.count == 6
 
 
@@ -594,7 +594,7 @@ def test_an_element_of_heterofl_that_no_client_with_examples_holds_stays():
         Cohort(jnp.array([i], jnp.int32), jnp.array([weight]))
         for i, weight in enumerate((0.0, 2.0))
     )
-    after = algorithm.aggregate(w, cohorts, uploads, KEY)
+    after = algorithm.server.aggregate(w, cohorts, uploads, KEY)
     np.testing.assert_allclose(after["head"][:2], w["head"][:2] + 1, rtol=1e-6)
     np.testing.assert_array_equal(after["head"][2:], w["head"][2:])
     np.testing.assert_allclose(after["body"][0][:, :2], w["body"][0][:, :2] + 1, rtol=1e-6)

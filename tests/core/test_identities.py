@@ -469,7 +469,7 @@ def test_pfedme_keeps_its_model_if_personal_models_do_not_move():
     def one_round(w, data):
         theta, w_i, _ = resting.client.local(w, w, data, KEY)
         uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), w_i)
-        return theta, w_i, resting.server.aggregate(w, cohort, uploads, KEY)
+        return theta, w_i, resting.server.aggregate(w, (cohort,), (uploads,), KEY)
 
     assert_close(one_round(w, one_client()), (w, w, w), atol=1e-6)
 
@@ -653,7 +653,7 @@ def test_sfl_on_a_complete_graph_with_lambda_0_is_fedavg():
     data = with_relations(same_batches(), ALL_PAIRS)
     ours = play("sfl", data, cohort_size=7, weight=0.0)
     theirs = play("fedavg", data, cohort_size=7)
-    sent, _ = sfl(MODEL, TRAIN, smoothing=smoothing()).server.download(ours.server, 0)
+    sent, _ = sfl(MODEL, TRAIN, smoothing=smoothing()).server.download(ours.server, 0, 0)
     assert_close(sent, theirs.server, rtol=1e-5, atol=1e-6)
     program, inputs = program_of("sfl"), inputs_of("sfl", data, weight=0.0)
     scores = program.evaluate(ours, *inputs)[0]["test"]
@@ -702,7 +702,7 @@ def test_fedavg_fine_tuned_like_a_round_predicts_with_the_locally_trained_model(
 def test_fine_tuning_changes_the_named_part_of_the_parameters_only(part):
     """A predictor's extra stays, and so does the body where the head is tuned."""
     extra = {"scale": jnp.float32(3.0)}
-    base = fedavg(MODEL, TRAIN).replacing(deploy=lambda w, memory: Predictor(w, extra))
+    base = fedavg(MODEL, TRAIN).replacing(deploy=lambda w, memory, data: Predictor(w, extra))
     tuned = finetuned(base, TRAIN, tuning_part=part)
     w = MODEL.init(KEY)
     after = jax.jit(tuned.client.personalize)(w, (), one_client(), KEY)
@@ -720,7 +720,7 @@ SIZES = {"width": 6, "depth": 3}
 
 def models_of(algorithm, server, ids):
     """The messages to clients."""
-    return jax.jit(jax.vmap(algorithm.server.download, (None, 0)))(server, ids)
+    return jax.jit(jax.vmap(algorithm.server.download, (None, None, 0)))(server, 0, ids)
 
 
 def test_a_hypernetwork_that_ignores_the_client_is_fedavg():
@@ -761,10 +761,10 @@ def server_step(key, graph, rate, lambda_d, shift):
     ).server
     cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
     server = algorithm.init(key, graph)
-    sent = jax.vmap(algorithm.download, (None, 0))(server, jnp.arange(7))
+    sent = jax.vmap(algorithm.download, (None, None, 0))(server, 0, jnp.arange(7))
     uploads = jax.tree.map(lambda leaf: leaf[cohort.ids] + shift, sent)
-    after = algorithm.aggregate(server, cohort, uploads, KEY)
-    now = jax.vmap(algorithm.download, (None, 0))(after, jnp.arange(7))
+    after = algorithm.aggregate(server, (cohort,), (uploads,), KEY)
+    now = jax.vmap(algorithm.download, (None, None, 0))(after, 0, jnp.arange(7))
     return (server.weights, sent), (after.weights, now)
 
 
@@ -851,10 +851,10 @@ def test_pfedhn_keeps_the_embeddings_of_clients_that_were_not_sampled():
     @jax.jit
     def embeddings_of_rounds(key):
         servers = [algorithm.init(key, CLUSTERS.graph)]
-        sent = jax.vmap(algorithm.download, (None, 0))(servers[0], cohort.ids)
+        sent = jax.vmap(algorithm.download, (None, None, 0))(servers[0], 0, cohort.ids)
         targets = jax.tree.map(lambda leaf: leaf + 1.0, sent)
         for _ in range(2):  # in the second round there is momentum
-            servers.append(algorithm.aggregate(servers[-1], cohort, targets, key))
+            servers.append(algorithm.aggregate(servers[-1], (cohort,), (targets,), key))
         traces = [optax.tree_utils.tree_get(one.opt_state, "trace") for one in servers]
         return [one.weights["embeddings"] for one in servers], [
             one["embeddings"] for one in traces
@@ -930,7 +930,7 @@ def test_a_schedule_of_the_server_changes_its_steps():
     def learned(played):
         first = constant.build(constant.hparams, 0).server
         server = first.init(KEY, CLUSTERS.graph)
-        sent = jax.vmap(lambda i: first.server.download(server, 0, i))(cohort.ids)
+        sent = jax.vmap(lambda i: first.download(server, 0, i))(cohort.ids)
         uploads = jax.tree.map(lambda leaf: leaf + 1.0, sent)
         rate = constant.hparams["server_lr"]
         algorithms = (
@@ -939,7 +939,7 @@ def test_a_schedule_of_the_server_changes_its_steps():
             constant.build(constant.hparams, played),
         )
         return [
-            algorithm.server.aggregate(server, cohort, uploads, KEY).weights
+            algorithm.server.aggregate(server, (cohort,), (uploads,), KEY).weights
             for algorithm in algorithms
         ]
 
@@ -1060,7 +1060,7 @@ def storing(**needs):
         seen.append(data.val)
         return Predictor(message)
 
-    server = Server(
+    server = Server.of_one(
         init=lambda key, graph: jnp.zeros(7),
         download=lambda sums, i: sums[i],
         aggregate=lambda sums, cohort, uploads, key: uploads,
@@ -1096,7 +1096,7 @@ def test_the_extra_of_a_predictor_reaches_predict_at_every_point():
     """Outputs times an extra of -1 are wrong where the outputs themselves are right."""
     factors = {"G": 1.0, "L": 1.0, "P": -1.0}
 
-    def deploy(w, memory):
+    def deploy(w, memory, data):
         return Predictor(w, jnp.float32(factors["G"]))
 
     def personalize(w, memory, data, key):

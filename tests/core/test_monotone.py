@@ -43,16 +43,14 @@ def keeping(start, *, averages=False, architectures=1):
 
     def aggregate(server, cohorts, uploads, key):
         if averages:
-            return jnp.mean(uploads, axis=0)
-        if architectures == 1:
-            cohorts, uploads = (cohorts,), (uploads,)
-        for cohort, own in zip(cohorts, uploads, strict=True):
-            server = server.at[cohort.ids].set(own)
+            return jnp.mean(uploads[0], axis=0)
+        for cohort, upload in zip(cohorts, uploads, strict=True):
+            server = server.at[cohort.ids].set(upload)
         return server
 
     server = Server(
         init=lambda key, graph: jnp.asarray(start[0] if averages else start),
-        download=lambda server, i: server if averages else server[i],
+        download=lambda server, group, i: server if averages else server[i],
         aggregate=aggregate,
         substitute=None if averages else lambda server, mean: mean(server),
     )
@@ -64,7 +62,7 @@ EVERYONE = (Group(SIZE),)
 
 def playing(start, defence=DEFENCE, *, averages=False):
     """The first state, and (state, ids, updates [M, d]) -> the next, of a defended server."""
-    algorithm = guarded(keeping(start, averages=averages), defence, EVERYONE)
+    algorithm = guarded(keeping(start, averages=averages), defence, EVERYONE, (WIDTH,))
     graph = relations.from_edges(SIZE, EDGES)
 
     @jax.jit
@@ -72,7 +70,7 @@ def playing(start, defence=DEFENCE, *, averages=False):
         cohorts = (Cohort(ids, jnp.float32(1 + ids)),)  # the last has the most examples
         sent = jax.vmap(lambda i: algorithm.server.download(state, 0, i))(ids)
         state, uploads = algorithm.defend(state, cohorts, (sent,), (sent + updates,))
-        return algorithm.aggregate(state, cohorts, uploads, KEY)
+        return algorithm.server.aggregate(state, cohorts, uploads, KEY)
 
     return algorithm, jax.jit(algorithm.server.init)(KEY, graph), play
 
@@ -230,8 +228,8 @@ def test_neither_architectures_nor_sparse_relations_change_it(groups, sparse):
     rng = np.random.default_rng(2)
     start = rng.normal(size=(SIZE, WIDTH)).astype(np.float32)
     algorithms = [
-        guarded(keeping(start, architectures=len(own)), endless, own)
-        for own in (EVERYONE, groups)
+        guarded(keeping(start, architectures=len(some)), endless, some, (WIDTH,) * len(some))
+        for some in (EVERYONE, groups)
     ]
     states = [jax.jit(own.server.init)(KEY, graph) for own in algorithms]
     if sparse:
@@ -246,7 +244,7 @@ def test_neither_architectures_nor_sparse_relations_change_it(groups, sparse):
         sent = tuple(state.server[rows] for rows in ids)
         uploads = tuple(x + updates[rows] for x, rows in zip(sent, ids, strict=True))
         state, uploads = algorithm.defend(state, cohorts, sent, uploads)
-        return algorithm.aggregate(state, cohorts, uploads, KEY)
+        return algorithm.server.aggregate(state, cohorts, uploads, KEY)
 
     seen = set()
     for _ in range(15):

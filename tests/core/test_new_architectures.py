@@ -70,7 +70,7 @@ def join(program, key=KEY, hparams=HPARAMS, rounds=1):
     states = [program.admit(program.start(*given, DATA), *given, EVERYONE)]
     for _ in range(rounds):
         states.append(program.adapt(states[-1], *given, EVERYONE))
-    return states, program.evaluate_joined(states[-1], *given, EVERYONE).scores
+    return states, program.evaluate(states[-1], *given, EVERYONE, joined=True).scores
 
 
 @functools.cache
@@ -163,7 +163,9 @@ def test_new_clients_join_with_every_method_of_several_architectures(method):
     assert jax.eval_shape(program.adapt, admitted, KEY, {}, EVERYONE) == admitted
     for own, group in zip(admitted.clients, everyone, strict=True):
         assert all(len(leaf) == len(group.ids) for leaf in jax.tree.leaves(own))
-    scores = jax.eval_shape(program.evaluate_joined, admitted, KEY, {}, EVERYONE).scores
+    scores = jax.eval_shape(
+        functools.partial(program.evaluate, joined=True), admitted, KEY, {}, EVERYONE
+    ).scores
     assert {own.shape for own in scores["test"].values()} == {(2,)}
 
 

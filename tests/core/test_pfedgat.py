@@ -249,11 +249,11 @@ def test_the_mean_of_spsa_over_all_signs_is_the_gradient():
     def after(algorithm, server):
         def one(i):
             own = tree.take((federated.train, federated.evals["val"]), i)
-            message = algorithm.server.download(server, i)
+            message = algorithm.server.download(server, 0, i)
             return algorithm.client.local(message, (), ClientData(*own), KEY)[1]
 
         sent = jax.vmap(one)(jnp.arange(3))
-        return algorithm.server.aggregate(server, cohort, sent, KEY).weights
+        return algorithm.server.aggregate(server, (cohort,), (sent,), KEY).weights
 
     changes = [
         change(jnp.broadcast_to(jnp.float32(signs), (3, 3)))
@@ -282,7 +282,7 @@ def test_with_equal_shares_that_stay_it_is_fedavg():
     start = start._replace(server=tree.take(first.server.uploads, 0))
     theirs, _ = fedavg_program.advance(start, KEY, {}, federated, jnp.int32(3))
     np.testing.assert_allclose(ours.server.mixing, np.full((3, 3), 1 / 3), rtol=1e-6)
-    mixture, _ = method().server.download(ours.server, 1)
+    mixture, _ = method().server.download(ours.server, 0, 1)
     np.testing.assert_allclose(mixture["head"], theirs.server["head"], rtol=1e-5, atol=1e-6)
     scores = program.evaluate(ours, KEY, {}, federated)[0]["test"]
     expected = fedavg_program.evaluate(theirs, KEY, {}, federated)[0]["test"]
@@ -319,9 +319,10 @@ def test_a_model_with_batch_normalisation_sends_a_gradient_of_its_parameters(fee
     def local(key):
         server = algorithm.server.init(key, relations.from_edges(2, []))
         server = algorithm.server.begin_round(server, key)
-        message, client = algorithm.server.download(server, 0), algorithm.client
-        _, sent, _ = client.local(message, (), ClientData(images, images), key)
-        return sent, client.untrained(message, ())
+        message, client = algorithm.server.download(server, 0, 0), algorithm.client
+        data = ClientData(images, images)
+        _, sent, _ = client.local(message, (), data, key)
+        return sent, client.untrained(message, (), data)
 
     sent, untrained = jax.eval_shape(local, KEY)
     assert sent == untrained
@@ -407,7 +408,7 @@ def test_clients_of_a_part_of_the_federation_change_their_own_logits(feedback):
     server = server_of(algorithm.server.init(KEY, None).opt_state, signs)
     cohort = Cohort(jnp.array(ids, jnp.int32), jnp.ones(2))
     uploads = ({"body": (), "head": jnp.asarray(models)}, sent)
-    after = algorithm.server.aggregate(server, cohort, uploads, KEY)
+    after = algorithm.server.aggregate(server, (cohort,), (uploads,), KEY)
     expected = np.log(SHARES)
     expected[ids] -= rate * shares * (slopes - np.sum(shares * slopes, axis=1, keepdims=True))
     assert np.abs(expected - np.log(SHARES))[ids].max(axis=1).min() > 0.01
@@ -422,7 +423,7 @@ def test_the_servers_optimiser_keeps_its_state_from_round_to_round():
     server = algorithm.server.init(KEY, None)
     cohort = Cohort(jnp.arange(3, dtype=jnp.int32), jnp.ones(3))
     for _ in range(2):
-        server = algorithm.server.aggregate(server, cohort, (server.uploads, ()), KEY)
+        server = algorithm.server.aggregate(server, (cohort,), ((server.uploads, ()),), KEY)
     assert server.opt_state.count == 2
 
 
@@ -447,7 +448,7 @@ def test_a_new_client_starts_from_the_mean_and_changes_no_known_mixture():
     """Its logits in direct are 0, so that it gets equal shares of all."""
     algorithm, new = method(), jnp.array([3], jnp.int32)
     graph = relations.from_edges(4, [])
-    server = algorithm.server.admit(server_of(), new, graph, KEY)
+    server = algorithm.server.admit(server_of(), (new,), graph, KEY)
     shares = [[*row, 0.0] for row in SHARES] + [[0.25] * 4]
     np.testing.assert_allclose(server.mixing, shares, rtol=1e-6)
     np.testing.assert_allclose(server.uploads["head"], [*MODELS, MODELS.mean(0)], rtol=1e-5)

@@ -50,7 +50,7 @@ def test_every_round_draws_a_new_cohort_and_all_are_equally_probable():
     rounds, subsets = 2000, 35
     model = mlp(inputs=(2,), outputs=2, task=CLASSIFICATION, hidden=(2,))
     recorder = Algorithm(
-        Server(
+        Server.of_one(
             init=lambda key, graph: (jnp.int32(0), jnp.zeros((rounds, 3), jnp.int32)),
             download=lambda server, i: (),
             aggregate=lambda server, cohort, uploads, key: (
@@ -273,7 +273,7 @@ def counting(hparams, played):
         trained = now + jnp.mean(data.train.y)
         return trained, trained, {"loss": now}
 
-    server = Server(
+    server = Server.of_one(
         init=lambda key, graph: now,
         download=lambda total, i: now,
         aggregate=lambda total, cohort, uploads, key: total + uploads.sum(),
@@ -331,7 +331,7 @@ def test_a_run_from_the_server_of_its_own_start_begins_with_the_same_state():
 
     program = Program(drawing, groups=(Group(2),)).compiled()
     begun = program.start(KEY, {}, zeros(3))
-    again = program.start_from(begun.server, KEY, {}, zeros(3))
+    again = program.start(KEY, {}, zeros(3), begun.server)
     jax.tree.map(np.testing.assert_array_equal, again, begun)
     assert len({float(begun.server), *begun.clients[0].tolist()}) == 4
 

@@ -545,10 +545,10 @@ def learner(build, rate):
         algorithm = build(fit_of(rate), **floats).server
         cohort = Cohort(jnp.array([0, 2], jnp.int32), jnp.ones(2))
         server = algorithm.init(KEY, graph)
-        sent = jax.vmap(algorithm.download, (None, 0))(server, jnp.arange(3))["head"]
+        sent = jax.vmap(algorithm.download, (None, None, 0))(server, 0, jnp.arange(3))["head"]
         uploads = {"body": {}, "head": jnp.asarray(TARGETS, jnp.float32)}
         begun = algorithm.begin_round(server, KEY)
-        learned = algorithm.aggregate(begun, cohort, uploads, KEY)
+        learned = algorithm.aggregate(begun, (cohort,), (uploads,), KEY)
         return server.weights, sent, learned.weights
 
     return learn
@@ -600,9 +600,9 @@ def test_new_clients_start_from_their_neighbours_and_change_only_their_embedding
     @jax.jit
     def join(graph, all_relations):
         trained = algorithm.init(KEY, graph)
-        server = algorithm.admit(trained, cohort.ids, all_relations, KEY)
+        server = algorithm.admit(trained, (cohort.ids,), all_relations, KEY)
         uploads = {"body": {}, "head": jnp.asarray(target, jnp.float32)}
-        adapted = algorithm.adapt_new_clients(server, cohort, uploads, KEY)
+        adapted = algorithm.adapt_new_clients(server, (cohort,), (uploads,), KEY)
         return trained.weights, server.weights, adapted.weights
 
     known = relations.from_edges(2, [(0, 1)])
@@ -656,7 +656,7 @@ def test_new_clients_start_with_the_embedding_of_each_scheme(scheme, expected):
         server = algorithm.init(KEY, graph)
         server = server._replace(weights=server.weights | {"embeddings": jnp.asarray(known)})
         new_clients = jnp.array([3, 4], jnp.int32)
-        return algorithm.admit(server, new_clients, all_relations, KEY).weights["embeddings"]
+        return algorithm.admit(server, (new_clients,), all_relations, KEY).weights["embeddings"]
 
     graph = relations.from_edges(5, [(0, 1), (0, 3), (3, 4)])
     found = np.asarray(join(relations.from_edges(3, [(0, 1)]), graph))
@@ -701,8 +701,8 @@ def test_sfl_sends_a_new_client_its_row_over_the_known_clients():
     def join(graph, all_relations):
         server = algorithm.init(KEY, graph)
         server = server._replace(uploads={"body": {}, "head": jnp.array([[7.0], [14.0]])})
-        admitted = algorithm.admit(server, jnp.array([2], jnp.int32), all_relations, KEY)
-        return algorithm.server.download(admitted, 2)[0]["head"]
+        admitted = algorithm.admit(server, (jnp.array([2], jnp.int32),), all_relations, KEY)
+        return algorithm.download(admitted, 0, 2)[0]["head"]
 
     sent = join(relations.from_edges(2, [(0, 1)]), data(PATH).graph)
     np.testing.assert_allclose(sent, [12.0], rtol=1e-6)
@@ -847,8 +847,8 @@ def after_uploads(algorithm, *rounds, ids=None):
     aggregate = jax.jit(algorithm.server.aggregate)
     for models in rounds:
         models = {"body": {}, "head": jnp.asarray(models, jnp.float32)}
-        server = aggregate(server, cohort, models, KEY)
-    sent = jax.vmap(algorithm.server.download, (None, 0))(server, jnp.arange(total))
+        server = aggregate(server, (cohort,), (models,), KEY)
+    sent = jax.vmap(algorithm.server.download, (None, None, 0))(server, 0, jnp.arange(total))
     return jax.device_get(server), np.asarray(sent["head"])
 
 
@@ -981,8 +981,8 @@ def test_a_new_client_of_cfl_joins_the_cluster_that_moved_as_it_does():
     server = jax.tree.map(jnp.asarray, server)
     np.testing.assert_allclose(sent, moved, atol=1e-5)
     ids = jnp.array([12, 13], jnp.int32)
-    server = algorithm.server.admit(server, ids, relations.from_edges(14, []), KEY)
-    download = jax.vmap(algorithm.server.download, (None, 0))
+    server = algorithm.server.admit(server, (ids,), relations.from_edges(14, []), KEY)
+    download = jax.vmap(lambda server, i: algorithm.server.download(server, 0, i), (None, 0))
     np.testing.assert_allclose(download(server, ids)["head"], [root] * 2, atol=1e-5)
     uploads = {
         "body": {},
@@ -990,11 +990,11 @@ def test_a_new_client_of_cfl_joins_the_cluster_that_moved_as_it_does():
     }
     uploads = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), uploads)
     cohort = Cohort(ids, jnp.ones(2))
-    adapted = algorithm.server.adapt_new_clients(server, cohort, uploads, KEY)
+    adapted = algorithm.server.adapt_new_clients(server, (cohort,), (uploads,), KEY)
     expected = [moved[KINDS >= 2][0], moved[KINDS < 2][0]]
     np.testing.assert_allclose(download(adapted, ids)["head"], expected, atol=1e-5)
     again = algorithm.server.adapt_new_clients(
-        adapted, cohort, download(adapted, ids[::-1]), KEY
+        adapted, (cohort,), (download(adapted, ids[::-1]),), KEY
     )
     np.testing.assert_array_equal(again.clusters, adapted.clusters)
     np.testing.assert_array_equal(again.clusters[:12], server.clusters[:12])

@@ -57,13 +57,13 @@ UNEQUAL = Cohort(jnp.array([0, 1], jnp.int32), jnp.array([1.0, 3.0]))
 
 def test_the_server_of_perfedavg_weights_all_clients_equally():
     server = perfedavg(MODEL, **SIZES).server
-    w = server.aggregate(models([9, 9]), UNEQUAL, models([[0, 8], [4, 0]]), KEY)
+    w = server.aggregate(models([9, 9]), (UNEQUAL,), (models([[0, 8], [4, 0]]),), KEY)
     np.testing.assert_allclose(w["head"], [2, 4])  # (0 + 4) / 2, (8 + 0) / 2
 
 
 def test_the_server_of_pfedme_weights_clients_by_their_examples():
     server = pfedme(MODEL, **SIZES, pfedme_beta=0.25).server
-    w = server.aggregate(models([2, 2]), UNEQUAL, models([[0, 8], [4, 0]]), KEY)
+    w = server.aggregate(models([2, 2]), (UNEQUAL,), (models([[0, 8], [4, 0]]),), KEY)
     # The means are (1 * 0 + 3 * 4) / 4 = 3 and (1 * 8 + 3 * 0) / 4 = 2.
     np.testing.assert_allclose(w["head"], [0.75 * 2 + 0.25 * 3, 0.75 * 2 + 0.25 * 2])
 
@@ -105,7 +105,7 @@ def after_updates(server, updates):
     """The state after a first round with all clients, whose model is 0."""
     state = server.init(KEY, relations.from_edges(len(updates), []))
     cohort = cohort_of(*range(len(updates)))
-    return jax.jit(server.aggregate)(state, cohort, models(updates), KEY)
+    return jax.jit(server.aggregate)(state, (cohort,), (models(updates),), KEY)
 
 
 @pytest.mark.parametrize(
@@ -130,8 +130,8 @@ def test_a_new_client_of_cfl_joins_no_cluster_that_does_not_exist():
     server = cfl_of(cfl_mean_norm=0.0)
     state = after_updates(server, [[2.0, 0.0]] * 3)
     np.testing.assert_array_equal(state.root["head"], [2, 0])
-    state = server.admit(state, jnp.array([3], jnp.int32), None, KEY)
-    state = server.adapt_new_clients(state, cohort_of(3), models([[1, 0]]), KEY)
+    state = server.admit(state, (jnp.array([3], jnp.int32),), None, KEY)
+    state = server.adapt_new_clients(state, (cohort_of(3),), (models([[1, 0]]),), KEY)
     np.testing.assert_array_equal(state.clusters, [0, 0, 0, 0])
 
 
@@ -166,7 +166,7 @@ def test_the_allocation_holds_each_clients_shares_in_what_is_sent(method):
     expected = np.array(ASYMMETRIC) @ [[1, 0], [4, 1], [2, 5]]
     np.testing.assert_allclose(expected[0], [1.9, 0.3])
     for i in range(3):
-        sent = algorithm.server.download(state, i)
+        sent = algorithm.server.download(state, 0, i)
         sent = sent[0] if isinstance(sent, tuple) else sent  # with other messages
         np.testing.assert_allclose(sent["head"], expected[i], rtol=1e-6)
     shares = algorithm.server.allocation(state)
@@ -179,10 +179,10 @@ def test_the_allocation_of_cfl_is_equal_shares_within_a_cluster():
     shares = server.allocation(state)
     expected = [[1 / 2, 0, 1 / 2], [0, 1, 0], [1 / 2, 0, 1 / 2]]
     np.testing.assert_array_equal(shares, expected)
-    state = jax.jit(server.aggregate)(state, cohort_of(0, 1, 2), models(rows), KEY)
+    state = jax.jit(server.aggregate)(state, (cohort_of(0, 1, 2),), (models(rows),), KEY)
     for i in range(3):
         np.testing.assert_allclose(
-            server.download(state, i)["head"], expected[i] @ np.array(rows)
+            server.download(state, 0, i)["head"], expected[i] @ np.array(rows)
         )
 
 
@@ -193,11 +193,11 @@ def test_a_new_client_changes_no_mixture_but_its_own():
     ).server
     known = [[0.7, 0.3], [0.2, 0.8]]
     state = MixingServer(models([[1, 2], [3, 8]]), jnp.array(known))
-    state = server.admit(state, jnp.array([2], jnp.int32), None, KEY)
+    state = server.admit(state, (jnp.array([2], jnp.int32),), None, KEY)
     np.testing.assert_allclose(state.uploads["head"], [[1, 2], [3, 8], [2, 5]])
     expected = [[0.7, 0.3, 0.0], [0.2, 0.8, 0.0], [0.0, 0.0, 1.0]]
     np.testing.assert_allclose(state.mixing, expected)
-    state = server.adapt_new_clients(state, cohort_of(2), models([[6, 7]]), KEY)
+    state = server.adapt_new_clients(state, (cohort_of(2),), (models([[6, 7]]),), KEY)
     np.testing.assert_allclose(state.uploads["head"], [[1, 2], [3, 8], [6, 7]])
     expected[2] = [0.35, 0.35, 0.3]  # (1 - 0.3) / 2 for each of the others
     np.testing.assert_allclose(state.mixing, expected, rtol=1e-6)
@@ -210,7 +210,7 @@ def test_sfl_star_smooths_over_given_and_learned_relations(monkeypatch):
     smoothing = Smoothing(1, "intended", 0.3, 1.0)
     server = sfl_star(MODEL, no_training, smoothing=smoothing, sfl_graph_share=0.4).server
     state = server.init(KEY, PATH)
-    state = server.aggregate(state, cohort_of(0, 1, 2), (models(THREE),), KEY)
+    state = server.aggregate(state, (cohort_of(0, 1, 2),), ((models(THREE),),), KEY)
     # A^ has the rows (1/2, 1/2, 0), (1/3, 1/3, 1/3) and (0, 1/2, 1/2). The first row is
     # (0.6 / 2, 0.6 / 2 + 0.4, 0); the others sum to 0.6 and are divided by it.
     expected = [[0.3, 0.7, 0.0], [1 / 3, 1 / 3, 1 / 3], [0.0, 1 / 2, 1 / 2]]
@@ -274,8 +274,8 @@ def test_each_new_client_of_a_hypernetwork_moves_as_if_it_joined_alone():
     fit = ServerFit(optax.sgd(0.1), 1, optax.sgd(0.1), "mean")
     server = hyper_federation(MODEL, no_training, hyper, fit).server
     graph = relations.from_edges(4, [])
-    state = server.admit(server.init(KEY, PATH), jnp.array([2, 3], jnp.int32), graph, KEY)
-    state = server.adapt_new_clients(state, cohort_of(2, 3), models([[9.0], [-1.0]]), KEY)
+    state = server.admit(server.init(KEY, PATH), (jnp.array([2, 3], jnp.int32),), graph, KEY)
+    state = server.adapt_new_clients(state, (cohort_of(2, 3),), (models([[9.0], [-1.0]]),), KEY)
     # Both start from 2 and got 4. The gradient of (9 - 2 e)^2 / 2 is -2 (9 - 4) = -10, and that
     # of (-1 - 2 e)^2 / 2 is -2 (-1 - 4) = 10.
     expected = [[1.0], [3.0], [2.0 + 0.1 * 10], [2.0 - 0.1 * 10]]

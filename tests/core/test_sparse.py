@@ -234,10 +234,10 @@ def test_neighbourhoods_change_nothing(sparse, monkeypatch):
 
         @jax.jit
         def learned(begun, algorithm=algorithm):
-            sent = jax.vmap(algorithm.server.download, (None, 0))(begun, ids)
+            sent = jax.vmap(algorithm.server.download, (None, None, 0))(begun, 0, ids)
             uploads = jax.tree.map(lambda leaf: 1.5 * leaf, sent)
             cohort = Cohort(ids, jnp.ones(4))
-            return sent, algorithm.server.aggregate(begun, cohort, uploads, KEY).weights
+            return sent, algorithm.server.aggregate(begun, (cohort,), (uploads,), KEY).weights
 
         results[size] = learned(begun)
         branches[size] = str(jax.make_jaxpr(learned)(begun)).count(" cond[")
@@ -392,7 +392,7 @@ def test_new_clients_of_sfl_are_the_same_on_a_sparse_graph(graph, request):
             server = algorithm.init(KEY, known)
             rows = jax.tree.map(lambda leaf: jax.random.normal(KEY, leaf.shape), server.uploads)
             server = server._replace(uploads=rows)
-            return algorithm.admit(server, jnp.arange(8, 12), everyone, KEY).uploads
+            return algorithm.admit(server, (jnp.arange(8, 12),), everyone, KEY).uploads
 
         return uploads(known, directed())
 
