@@ -112,7 +112,7 @@ def check(module, words):
         if set.intersection(*unread):
             raise ValueError(f"not read: {set.intersection(*unread)}")
     elif command == "tables":
-        _, cells, _ = module.planned()
+        _, cells, _ = module.table_of_flags()
         for cell in cells:
             for method in FLAGS.methods:
                 module.table_config(cell, method)
@@ -124,7 +124,7 @@ def check(module, words):
         config = command_line.configuration()
         if command == "bench":
             module.names_of(FLAGS.methods)
-            FLAGS.vary and module.varied(config, FLAGS.vary)
+            FLAGS.vary and module.configurations_of(config, FLAGS.vary)
 
 
 def one_by_one(points_of, axes):
