@@ -328,7 +328,9 @@ def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_all_mod
     expected = [w - RATE * g for w, g in zip(leaves, slopes, strict=True)]
     assert_equal(jax.tree.leaves(after), expected, rtol=1e-4, atol=1e-6)
     # Each client gets the model of its own architecture, and client 2 keeps its embedding.
-    sent = [jax.jit(algorithm.download, static_argnums=1)(server, k, k) for k in range(2)]
+    sent = [
+        jax.jit(algorithm.server.download, static_argnums=1)(server, k, k) for k in range(2)
+    ]
     shapes = [jax.eval_shape(model.init, KEY) for model in MODELS]
     assert jax.tree.map(jnp.shape, sent) == jax.tree.map(jnp.shape, shapes)
     np.testing.assert_array_equal(after["embeddings"][2], server.weights["embeddings"][2])

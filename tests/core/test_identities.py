@@ -1038,7 +1038,7 @@ def test_every_objective_gets_another_key_in_every_step_for_every_client_and_rou
     algorithm = fedavg(model, trainers[0]).replacing(
         local=local,
         init=lambda key, graph: jnp.zeros((7, 2, steps)),
-        aggregate=lambda drawn, cohort, uploads, key: uploads,
+        aggregate=lambda drawn, cohorts, uploads, key: uploads[0],
     )
     draws = np.stack([play(algorithm, CLUSTERS, rounds, 7).server for rounds in (1, 2)])
     assert draws.shape == (2, 7, 2, steps)  # rounds, clients, trainers, steps
