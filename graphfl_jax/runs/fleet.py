@@ -272,18 +272,15 @@ class Fleet:
 
 def _structures(experiment) -> list[tuple[str, dict[str, Any]]]:
     """The names of the architectures, and the shapes of their predictors by point."""
-    program = Program(
-        experiment.build, groups=experiment.groups, joined=experiment.joined
-    ).compiled()
+    program = Program(experiment.build, experiment.groups, experiment.joined)
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
-    given = (jax.eval_shape(jax.random.key, 0), hparams)
-    federation = experiment.federation
-    predictors, data, groups = program.predictors, federation.data, experiment.groups
-    state = jax.eval_shape(program.start, *given, data)
-    if experiment.joined:
-        predictors, data = program.predictors_joined, federation.everyone
-        groups = experiment.joined
-        state = jax.eval_shape(program.admit, state, *given, data)
-    assert predictors is not None  # only batches of runs have none
-    shapes = jax.eval_shape(predictors, state, *given, data)
-    return [(group.name, own) for group, own in zip(groups, shapes, strict=True)]
+    inputs = (jax.eval_shape(jax.random.key, 0), hparams)
+    federation, joined = experiment.federation, bool(experiment.joined)
+    state = jax.eval_shape(program.start, *inputs, federation.data)
+    if joined:
+        state = jax.eval_shape(program.admit, state, *inputs, federation.everyone)
+    data = federation.everyone if joined else federation.data
+    predictors = functools.partial(program.predictors, joined=joined)
+    shapes = jax.eval_shape(predictors, state, *inputs, data)
+    groups = experiment.joined or experiment.groups
+    return [(group.name, tree) for group, tree in zip(groups, shapes, strict=True)]

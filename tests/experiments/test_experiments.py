@@ -14,7 +14,7 @@ from experiments.common import pages
 from experiments.common.provenance import command, provenance
 from experiments.paper import cached_runs
 from experiments.paper.configurations import Cell, paper_config
-from experiments.paper.panacea_text import error_text, forecast_row, notes, table_row, text_of
+from experiments.paper.panacea_text import table_row, text_of
 from experiments.paper.pfedgat_text import CAPTION
 from experiments.paper.row_text import SPREAD
 from experiments.paper.tables import TABLES
@@ -527,43 +527,6 @@ def test_a_table_of_own_files_has_errors_only_in_physical_units():
     speeds = dict.fromkeys("GLP", {"15 min": {"mae_seen": 1.0}})
     row = table_row("own", config, [run_with(errors={"units": "mph", **speeds})])
     assert (row["units"], row["errors"]) == ("mph", speeds)
-
-
-def test_notes_of_own_files_state_the_form_of_the_data_of_each():
-    config = fl60.get_config("fedavg")
-    rows = [
-        table_row("own", config, [run_with(dataset={"source": source, "extent": extent})])
-        | {"setting": setting}
-        for setting, source, extent in (
-            ("small", "simulated", "20 per class"),
-            ("part", "real", "a half"),
-            ("whole", "real", ""),
-            ("large", "simulated", ""),
-        )
-    ]
-    assert notes(rows) == [
-        f"{form}; not comparable with published scores"
-        for form in (
-            "small on fl60: simulated, 20 per class",
-            "part on fl60: a half",
-            "large on fl60: simulated",
-        )
-    ]
-
-
-def test_errors_of_two_own_files_on_the_same_data_are_told_apart():
-    errors = {"15 min": {"mae_seen": 1.0, "rmse_seen": 2.0, "mape_seen": 3.0}}
-    forecast = {"method": "persistence", "scores": {"mean": 0.5}, "errors": errors}
-    config = metr_la.get_config("fedavg")
-    run = run_with(errors={"units": "mph", **dict.fromkeys("GLP", errors)})
-    for settings, column in ((("one", "two"), [["one"], ["two"]]), (("", ""), [[], []])):
-        rows = [forecast_row(Cell("metr_la", setting), forecast, "mph") for setting in settings]
-        rows.append(table_row("own", config, [run]) | {"setting": settings[0]})
-        heads, *lines = error_text(rows).cells(rows)
-        assert heads[1:-3] == ["configuration"] * len(column[0]) + ["method"]
-        cells = ["persistence", "P", "500.0", "1.00/2.00/3.0"]
-        assert lines[:2] == [["metr_la", *setting_cells, *cells] for setting_cells in column]
-        assert lines[2] == ["metr_la", *column[0], "fedavg", *cells[1:]]
 
 
 @pytest.mark.slow

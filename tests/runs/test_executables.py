@@ -18,7 +18,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import change, compcars, fl60
 from graphfl_jax.core import State
 from graphfl_jax.models import MODELS
-from graphfl_jax.program import Program
+from graphfl_jax.program import Compiled
 from graphfl_jax.runs import batch as runs_batch
 from graphfl_jax.runs import executables, session, single
 from graphfl_jax.runs.batch import Trial, run_trials
@@ -66,18 +66,16 @@ def small_program(server=Server):
         total = state.server.total + rounds.astype(jnp.float32) * hparams["step"]
         return State(server(total), ((),), state.round + rounds), total.sum()
 
-    def evaluate(state, key, hparams, data):
+    def evaluate(state, key, hparams, data, scope):
         return {"mean": state.server.total.mean()}, {}
 
-    evaluate = jax.jit(evaluate, keep_unused=True)
-    return Program(
+    return Compiled(
         start=jax.jit(start, keep_unused=True),
         advance=jax.jit(advance, donate_argnums=0, keep_unused=True),
-        evaluate=evaluate,
-        evaluate_chosen=evaluate,
+        evaluate=jax.jit(evaluate, static_argnames="scope", keep_unused=True),
+        predictors=None,
         admit=None,
         adapt=None,
-        evaluate_joined=None,
     )
 
 
@@ -85,7 +83,7 @@ def small_inputs():
     return Inputs(jax.random.key(0), {"step": jnp.float32(0.5)}, {"x": jnp.ones((2, 5))})
 
 
-UNTRACEABLE = Program(*[None] * 7)  # lowering one of its functions raises an error
+UNTRACEABLE = Compiled(*[None] * 6)  # lowering one of its functions raises an error
 
 
 def played(kept, program=None):
