@@ -26,8 +26,10 @@ def client_mesh(*cohort_sizes: int, devices: list[jax.Device] | None = None) -> 
     """
     processes = jax.process_count()
     if devices is None:
-        own = [jax.local_devices(process_index=i) for i in range(processes)]
-        devices = [device for turn in itertools.zip_longest(*own) for device in turn if device]
+        of_process = [jax.local_devices(process_index=i) for i in range(processes)]
+        devices = [
+            device for turn in itertools.zip_longest(*of_process) for device in turn if device
+        ]
     sizes = range(processes, len(devices) + 1)
     size = min(sizes, key=lambda n: sum(-(-count // n) for count in cohort_sizes))
     if size == 1:
@@ -94,18 +96,18 @@ def together(many: Callable) -> Callable:
     that is the same for all clients computes one branch.
     """
 
-    def one(shared, i):
+    def one_client(shared, i):
         return jax.tree.map(lambda leaf: leaf[0], many(shared, i[None]))
 
-    function = jax.custom_batching.custom_vmap(one)
+    function = jax.custom_batching.custom_vmap(one_client)
 
     @function.def_vmap
     def mapped(size, is_mapped, shared, ids):
-        axes = jax.tree.map(lambda own: 0 if own else None, is_mapped)
+        axes = jax.tree.map(lambda mapped: 0 if mapped else None, is_mapped)
         if jax.tree.leaves(axes) == [0] and axes[1] == 0:
             rows = many(shared, ids)
         else:
-            rows = jax.vmap(one, axes)(shared, ids)
+            rows = jax.vmap(one_client, axes)(shared, ids)
         return rows, jax.tree.map(lambda leaf: True, rows)
 
     return function
@@ -133,10 +135,10 @@ def all_gather_rows(rows, mesh: Mesh | None):
     leaves, structure = jax.tree.flatten(rows)
     gathered = list(leaves)
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # the same order on all hosts
-        own = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        flat = [jax.vmap(jnp.ravel)(leaves[i]) for i in own]
+        places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
+        flat = [jax.vmap(jnp.ravel)(leaves[i]) for i in places]
         ends = np.cumsum([leaf.shape[1] for leaf in flat])
         parts = jnp.split(replicate(jnp.concatenate(flat, axis=1), mesh), ends[:-1], axis=1)
-        for i, part in zip(own, parts, strict=True):
+        for i, part in zip(places, parts, strict=True):
             gathered[i] = replicate(part.reshape(leaves[i].shape), mesh)
     return jax.tree.unflatten(structure, gathered)

@@ -27,13 +27,13 @@ def named(values) -> dict:
     Raises:
       ValueError: two leaves have the same name.
     """
-    found = {}
+    by_name = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(values):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
-        if name in found:
+        if name in by_name:
             raise ValueError(f"two leaves are named {name!r}; leave slashes out of their keys")
-        found[name] = leaf
-    return found
+        by_name[name] = leaf
+    return by_name
 
 
 def sq_dist(a, b):

@@ -283,7 +283,8 @@ def _checked_model(config):
 def _numbers_of_clients(config):
     experiment, _ = _generated_experiment(config, 5)
     relational = experiment.build(experiment.hparams, 0).needs.relations
-    return [5, 10, 30, 100, 300, 1000] + [3000, 10000] * (not relational)
+    numbers = [5, 10, 30, 100, 300, 1000]
+    return numbers if relational else [*numbers, 3000, 10000]
 
 
 def _numbers_of_related(config):

@@ -89,7 +89,7 @@ def direct() -> Attention:
     return Attention(init, lambda weights, models: weights[None], grown)
 
 
-def given() -> Attention:
+def fixed() -> Attention:
     """The client graph: equal shares for a client and its senders, and nothing is learned.
 
     With a graph of the clients that should share a model, it is the mixture to compare with.
@@ -138,11 +138,11 @@ def dot(
         least = rounding * jnp.sum(jnp.square(models), axis=1, keepdims=True)
         differs = squares > least
         x = jnp.where(differs, x * jax.lax.rsqrt(jnp.where(differs, squares, 1.0)), 0.0)
-        products, own = x @ x.T, jnp.eye(len(x), dtype=bool)
-        others = jnp.where(own, -jnp.inf, products)
+        products, itself = x @ x.T, jnp.eye(len(x), dtype=bool)
+        others = jnp.where(itself, -jnp.inf, products)
         nearest = jnp.max(others, axis=1, initial=-1.0)  # a single client has no other
-        products = jnp.where(own, nearest[:, None], products)
-        bias = jnp.where(own, weights["b"], 0.0)
+        products = jnp.where(itself, nearest[:, None], products)
+        bias = jnp.where(itself, weights["b"], 0.0)
         return (jnp.exp(weights["log t"]) * products + bias)[None]
 
     return Attention(init, logits)
@@ -155,7 +155,7 @@ def normalised(models: Array) -> Array:
     return centred * jax.lax.rsqrt(jnp.maximum(variance, jnp.finfo(models.dtype).tiny))
 
 
-ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot, "given": given}
+ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot, "given": fixed}
 
 
 def log_shares(logits: Array) -> Array:

@@ -97,9 +97,11 @@ def cfl(
 
     def download(server, i):
         cluster = server.clusters[i]
-        own = tree.take(server.models, jnp.maximum(cluster, 0))
+        of_cluster = tree.take(server.models, jnp.maximum(cluster, 0))
         return jax.tree.map(
-            lambda leaf, root: jnp.where(cluster == UNKNOWN, root, leaf), own, server.root
+            lambda leaf, root: jnp.where(cluster == UNKNOWN, root, leaf),
+            of_cluster,
+            server.root,
         )
 
     def local(w, memory, data, key):
@@ -114,8 +116,8 @@ def cfl(
         trained = server.trained.at[cohort.ids].set(True)
         server = server._replace(updates=updates, trained=trained)
         server = split(server, ready_clusters(server))
-        own = server.clusters[cohort.ids]  # [M]
-        members = (jnp.arange(cfl_clusters)[:, None] == own[None]).astype(jnp.float32)
+        clusters = server.clusters[cohort.ids]  # [M]
+        members = (jnp.arange(cfl_clusters)[:, None] == clusters[None]).astype(jnp.float32)
         sizes = jnp.sum(members, axis=1)  # [C], of the clusters in the cohort
         shares = members / jnp.maximum(sizes, 1.0)[:, None]
 

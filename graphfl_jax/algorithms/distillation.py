@@ -78,9 +78,9 @@ def distillation(
                 return model.forward(params, batch, key), teacher.forward(w, batch, key)
 
             def distilled(outputs, y):
-                own, taught = outputs
-                apart = divergence(taught / temperature, own / temperature)
-                labels = (1.0 - distillation_alpha) * model.task.loss(own, y)
+                student, taught = outputs
+                apart = divergence(taught / temperature, student / temperature)
+                labels = (1.0 - distillation_alpha) * model.task.loss(student, y)
                 return labels + distillation_alpha * 2.0 * temperature**2 * apart
 
             task = model.task._replace(loss=distilled)

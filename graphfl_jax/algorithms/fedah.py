@@ -138,6 +138,8 @@ def fedah(
     return Algorithm(averaging_server(model), (client,), needs=NEEDS, averages=True)
 
 
-def mixed(head: Params, own: OwnHead) -> Params:
+def mixed(head: Params, memory: OwnHead) -> Params:
     """The mixed head m_i of the server's head h and a client's own."""
-    return jax.tree.map(lambda h, h_i, w_i: h_i + (h - h_i) * w_i, head, own.head, own.shares)
+    return jax.tree.map(
+        lambda h, h_i, w_i: h_i + (h - h_i) * w_i, head, memory.head, memory.shares
+    )

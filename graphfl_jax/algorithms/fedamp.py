@@ -70,8 +70,8 @@ def fedamp(
 
     def mixing(models):
         others = attention(models, fedamp_share, fedamp_sigma)
-        own = 1.0 - jnp.sum(others, axis=1)
-        return others + jnp.diag(own)
+        itself = 1.0 - jnp.sum(others, axis=1)
+        return others + jnp.diag(itself)
 
     return _mixed_by("fedamp", num_clients, mixing, model, train, fedamp_lambda)
 
@@ -97,10 +97,10 @@ def heurfedamp(
             return jnp.ones((1, 1))
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         rows = rows / jnp.maximum(norms, jnp.finfo(rows.dtype).tiny)
-        own = jnp.eye(len(rows))
-        cosines = jnp.where(own > 0, -jnp.inf, heurfedamp_sigma * (rows @ rows.T))
+        identity = jnp.eye(len(rows))
+        cosines = jnp.where(identity > 0, -jnp.inf, heurfedamp_sigma * (rows @ rows.T))
         others = jax.nn.softmax(cosines, axis=1)
-        return heurfedamp_own * own + (1.0 - heurfedamp_own) * others
+        return heurfedamp_own * identity + (1.0 - heurfedamp_own) * others
 
     return _mixed_by("heurfedamp", num_clients, mixing, model, train, fedamp_lambda)
 
@@ -150,7 +150,8 @@ def _mixed_by(
         mean = tree.mean(server.uploads, jnp.ones(known))
         models = jax.tree.map(
             lambda old, new: jnp.concatenate([old, jnp.stack([new] * added)]),
-            *(server.uploads, mean),
+            server.uploads,
+            mean,
         )
         mixed = jnp.eye(known + added).at[:known, :known].set(server.mixing)
         return MixingServer(models, mixed)
@@ -161,7 +162,9 @@ def _mixed_by(
         return MixingServer(models, server.mixing.at[cohort.ids].set(rows))
 
     server = Server.of_one(
-        *(init, download, aggregate),
+        init,
+        download,
+        aggregate,
         admit=admit,
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,

@@ -100,13 +100,13 @@ def fedproto(
 
     def client(model):
         def with_features(params, batch, key):
-            own = model.body(params["body"], batch.x)
-            return model.head(params["head"], own), own
+            features = model.body(params["body"], batch.x)
+            return model.head(params["head"], features), features
 
         def local(prototypes, theta, data, key):
             def near_prototypes(outputs, y):
-                outputs, own = outputs
-                apart = jnp.mean(jnp.square(own - prototypes.mean[y]), axis=1)
+                outputs, features = outputs
+                apart = jnp.mean(jnp.square(features - prototypes.mean[y]), axis=1)
                 pull = jnp.where(prototypes.count[y] > 0, apart, 0.0)
                 return model.task.loss(outputs, y) + fedproto_lambda * pull
 
@@ -119,8 +119,8 @@ def fedproto(
             params, prototypes = predictor
             if not isinstance(prototypes, ClassMeans):
                 return model.apply(params, x)
-            own = model.body(params["body"], x)
-            square = jnp.sum(jnp.square(own[:, None] - prototypes.mean[None]), axis=2)
+            features = model.body(params["body"], x)
+            square = jnp.sum(jnp.square(features[:, None] - prototypes.mean[None]), axis=2)
             known = prototypes.count[None] > 0
             return jnp.where(known, -square, jnp.finfo(square.dtype).min)  # [B, C]
 

@@ -124,12 +124,12 @@ def train_parts(
             if not steps[part]:
                 continue
 
-            def of_part(own, batch, key, params=params, part=part):
-                return model.objective(params | {part: own}, batch, key)
+            def of_part(trained, batch, key, params=params, part=part):
+                return model.objective(params | {part: trained}, batch, key)
 
             train_part = sgd_trainer(optimizer, steps=steps[part], batch_size=batch_size)
-            own, metrics = train_part(of_part, params[part], examples, key_part)
-            params = params | {part: own}
+            trained, metrics = train_part(of_part, params[part], examples, key_part)
+            params = params | {part: trained}
             losses.append(metrics["loss"] * steps[part])
         return params, {"loss": jnp.sum(jnp.stack(losses)) / sum(steps.values())}
 

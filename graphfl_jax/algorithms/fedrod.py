@@ -99,12 +99,12 @@ def fedrod(
             features = model.body(params["body"], batch.x)
             generic = model.head(params["head"], features)
             constant, features = jax.lax.stop_gradient((generic, features))
-            own = personal_head(params["personal"], counts)
-            return generic, constant + model.head(own, features)
+            personal = personal_head(params["personal"], counts)
+            return generic, constant + model.head(personal, features)
 
         def both(logits, y):
-            generic, own = logits
-            return cross_entropy(generic + prior[None], y) + cross_entropy(own, y)
+            generic, personal = logits
+            return cross_entropy(generic + prior[None], y) + cross_entropy(personal, y)
 
         task = model.task._replace(loss=both)
         with_both = dataclasses.replace(model, task=task, train_forward=logits_of_both)

@@ -193,7 +193,8 @@ def flha_ghn(
     def aggregate(weights, cohorts, uploads, key):
         counts = [len(cohort.ids) for cohort in cohorts]
         means = [
-            tree.mean(own, jnp.ones(count)) for own, count in zip(uploads, counts, strict=True)
+            tree.mean(upload, jnp.ones(count))
+            for upload, count in zip(uploads, counts, strict=True)
         ]
         shares = [count / sum(counts) for count in counts]
         return jax.tree.map(
@@ -213,8 +214,8 @@ def flha_ghn(
 
     def adapt_new_clients(server, cohorts, uploads, key):
         models = tuple(
-            old if own is None else own.params
-            for old, own in zip(server.models, uploads, strict=True)
+            old if upload is None else upload.params
+            for old, upload in zip(server.models, uploads, strict=True)
         )
         return server._replace(models=models)
 

@@ -77,16 +77,16 @@ def fml(
     def client(model):
         def outputs_of_both(params, batch, key):
             return tuple(
-                one.forward(params[name], batch, key)
-                for one, name in ((model, "private"), (shared, "shared"))
+                network.forward(params[name], batch, key)
+                for network, name in ((model, "private"), (shared, "shared"))
             )
 
         def mutual(outputs, y):
-            own, common = outputs
-            private = fml_alpha * model.task.loss(own, y)
-            private = private + (1.0 - fml_alpha) * divergence(common, own)
+            of_private, common = outputs
+            private = fml_alpha * model.task.loss(of_private, y)
+            private = private + (1.0 - fml_alpha) * divergence(common, of_private)
             meme = fml_beta * model.task.loss(common, y)
-            return private + meme + (1.0 - fml_beta) * divergence(own, common)
+            return private + meme + (1.0 - fml_beta) * divergence(of_private, common)
 
         both = dataclasses.replace(
             model, task=model.task._replace(loss=mutual), train_forward=outputs_of_both

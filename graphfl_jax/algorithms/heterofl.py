@@ -91,7 +91,7 @@ def _widest(shapes: list[Params], trained: int) -> int:
       ValueError: there is none.
     """
     for number, widest in enumerate(shapes[:trained]):
-        if all(_is_slice(own, widest) for own in shapes):
+        if all(_is_slice(shape, widest) for shape in shapes):
             return number
     raise ValueError(
         "algorithm.name='heterofl' needs one architecture at several widths, and no "
@@ -100,11 +100,11 @@ def _widest(shapes: list[Params], trained: int) -> int:
     )
 
 
-def _is_slice(own, widest):
-    if jax.tree.structure(own) != jax.tree.structure(widest):
+def _is_slice(narrow, widest):
+    if jax.tree.structure(narrow) != jax.tree.structure(widest):
         return False
     return all(
         len(a.shape) == len(b.shape)
         and all(m <= n for m, n in zip(a.shape, b.shape, strict=True))
-        for a, b in zip(jax.tree.leaves(own), jax.tree.leaves(widest), strict=True)
+        for a, b in zip(jax.tree.leaves(narrow), jax.tree.leaves(widest), strict=True)
     )

@@ -104,9 +104,13 @@ def with_neighbours(algorithm: Algorithm, neighbours: Neighbours) -> Algorithm:
         outputs = own_predict(Predictor(params, store.extra), x)
         stored = features(model, params, store.examples)
         nearest = vote(
-            *(model.body(params["body"], x), stored),
-            *(store.examples.y, store.examples.count, outputs.shape[-1]),
-            *(neighbours.number, neighbours.scale),
+            model.body(params["body"], x),
+            stored,
+            store.examples.y,
+            store.examples.count,
+            outputs.shape[-1],
+            neighbours.number,
+            neighbours.scale,
         )
         mixed = store.weight * nearest + (1.0 - store.weight) * jax.nn.softmax(outputs)
         return jnp.log(jnp.maximum(mixed, jnp.finfo(mixed.dtype).tiny))

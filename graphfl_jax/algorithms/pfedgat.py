@@ -151,7 +151,7 @@ def pfedgat(
         Feedback,
         Variant(
             "What the server of pFedGAT gets to train its attention.",
-            *(tuple(FEEDBACK),),
+            tuple(FEEDBACK),
             factories=FEEDBACK,
         ),
     ] = "gradient",
@@ -265,7 +265,8 @@ def pfedgat(
         mean = tree.mean(server.uploads, jnp.ones(known))
         models = jax.tree.map(
             lambda old, new: jnp.concatenate([old, jnp.stack([new] * added)]),
-            *(server.uploads, mean),
+            server.uploads,
+            mean,
         )
         weights = attention.grown(server.weights, graph)
         mixing = mixing_of(weights, models).at[:known].set(0.0)

@@ -93,9 +93,9 @@ def pfedhn_het(
         """Half the sum of the squared distances of sent and trained models."""
         sent = tuple(
             jax.vmap(decode, (None, 0))(weights, weights["embeddings"][cohort.ids])
-            if own is not None
+            if upload is not None
             else None
-            for decode, cohort, own in zip(decoders, cohorts, uploads, strict=True)
+            for decode, cohort, upload in zip(decoders, cohorts, uploads, strict=True)
         )
         return 0.5 * tree.sq_dist(uploads, sent)
 
@@ -126,4 +126,4 @@ def pfedhn_het(
         admit=admit,
         adapt_new_clients=adapt_new_clients,
     )
-    return Algorithm(server, tuple(one.client for one in of_each))
+    return Algorithm(server, tuple(federation.client for federation in of_each))

@@ -111,18 +111,18 @@ def sfl(
 def _with_relations(model, train, smoothing, propagation):
     """SFL, whose A^ is propagation(graph, "mean")."""
 
-    def server_of(uploads, given):
-        if isinstance(given, SparseMatrix):
-            return SmoothingServer(uploads, given, ())
+    def server_of(uploads, related):
+        if isinstance(related, SparseMatrix):
+            return SmoothingServer(uploads, related, ())
         return SmoothingServer(
-            uploads, given, _powers(given, smoothing.layers, smoothing.share)
+            uploads, related, _powers(related, smoothing.layers, smoothing.share)
         )
 
     def init(key, graph):
         model_0 = model.init(key)
-        given = propagation(graph, "mean")
-        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(given)), model_0)
-        return server_of(uploads, given)
+        related = propagation(graph, "mean")
+        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(related)), model_0)
+        return server_of(uploads, related)
 
     def smoothed(server, models):
         """All models [N, ...], smoothed."""
@@ -142,12 +142,12 @@ def _with_relations(model, train, smoothing, propagation):
     @together
     def smoothed_models(shared, ids):
         server, share = shared
-        given, own = server.relations, smoothing._replace(share=share)
+        related, at_server = server.relations, smoothing._replace(share=share)
         numbers = sum(leaf[0].size for leaf in jax.tree.leaves(server.uploads))
         if len(ids) > numbers:  # then smoothing all models costs less than M rows of shares
-            return tree.take(_smoothed(given, server.uploads, own), ids)
-        chosen = jnp.zeros((len(given), len(ids))).at[ids, jnp.arange(len(ids))].set(1.0)
-        shares = _smoothed(given, chosen, own, transposed=True)  # [N, M]
+            return tree.take(_smoothed(related, server.uploads, at_server), ids)
+        chosen = jnp.zeros((len(related), len(ids))).at[ids, jnp.arange(len(ids))].set(1.0)
+        shares = _smoothed(related, chosen, at_server, transposed=True)  # [N, M]
         return jax.vmap(tree.mean, (None, 1))(server.uploads, shares)
 
     def local(message, memory, data, key):
@@ -169,22 +169,22 @@ def _with_relations(model, train, smoothing, propagation):
 
     def admit(server, new_clients, graph, key):
         known = len(server.relations)
-        given = propagation(graph, "mean")
-        added = len(given) - known
+        related = propagation(graph, "mean")
+        added = len(related) - known
         uploads = jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, added)] + [(0, 0)] * (leaf.ndim - 1)),
             server.uploads,
         )
-        admitted = server_of(uploads, given)
-        if isinstance(given, SparseMatrix):
-            is_known = jnp.ones(len(given)).at[new_clients].set(0.0)
+        admitted = server_of(uploads, related)
+        if isinstance(related, SparseMatrix):
+            is_known = jnp.ones(len(related)).at[new_clients].set(0.0)
             totals = smoothed(admitted, is_known)[new_clients]
             known = jax.tree.map(lambda leaf: jax.vmap(jnp.multiply)(leaf, is_known), uploads)
             sums = tree.take(smoothed(admitted, known), new_clients)
             mean = tree.mean(uploads, is_known / jnp.sum(is_known))
             first = jax.tree.map(_quotients(totals), sums, mean)
         else:
-            is_known = jnp.ones((1, len(given))).at[:, new_clients].set(0.0)
+            is_known = jnp.ones((1, len(related))).at[:, new_clients].set(0.0)
             shares = admitted.mixing[new_clients] * is_known  # [new clients, N]
             total = jnp.sum(shares, axis=1, keepdims=True)
             # A new client without a path to a known one gets the mean of all.
@@ -256,13 +256,13 @@ def _small_propagation(graph, layer):
     return relations.propagation_array(graph, layer)
 
 
-def _smoothed(given, rows, smoothing, transposed=False):
+def _smoothed(related, rows, smoothing, transposed=False):
     """a A^L rows + (1 - a) rows for rows [N, ...] and a sparse A, or its transpose."""
 
     def of_leaf(leaf):
         result = leaf
         for _ in range(smoothing.layers):
-            result = given.transposed_times(result) if transposed else given @ result
+            result = related.transposed_times(result) if transposed else related @ result
         return smoothing.share * result + (1.0 - smoothing.share) * leaf
 
     return jax.tree.map(of_leaf, rows)
@@ -273,16 +273,16 @@ def _quotients(totals):
 
     def divided(sums, mean):
         per_client = totals.reshape([-1] + [1] * mean.ndim)
-        own = sums / jnp.where(per_client > 0, per_client, 1.0)
-        return jnp.where(per_client > 0, own, mean[None])
+        quotients = sums / jnp.where(per_client > 0, per_client, 1.0)
+        return jnp.where(per_client > 0, quotients, mean[None])
 
     return divided
 
 
-def _powers(given, layers, share):
+def _powers(matrix, layers, share):
     """a A^L + (1 - a) I for a matrix A of rows that sum to one."""
-    smoothed = jnp.linalg.matrix_power(given, layers)
-    return share * smoothed + (1.0 - share) * jnp.eye(len(given))
+    smoothed = jnp.linalg.matrix_power(matrix, layers)
+    return share * smoothed + (1.0 - share) * jnp.eye(len(matrix))
 
 
 def _mixed(shares, models):
@@ -292,7 +292,7 @@ def _mixed(shares, models):
 
 def _learn_relations(models, key, *, steps, rate, apart):
     """A_learned [N, N] of the docstring; from distances with `apart`, as released."""
-    rows = jax.vmap(lambda one: ravel_pytree(one)[0])(models)  # [N, d]
+    rows = jax.vmap(lambda model: ravel_pytree(model)[0])(models)  # [N, d]
     rows = rows - jnp.mean(rows, axis=0, keepdims=True)
     norms = jnp.sum(jnp.square(rows), axis=1, keepdims=True)
     squares = jnp.maximum(norms + norms.T - 2 * rows @ rows.T, 0.0)  # ||v_i - v_j||^2
@@ -303,8 +303,8 @@ def _learn_relations(models, key, *, steps, rate, apart):
     degree = min(DEGREE, len(rows))
 
     def graph_of(weights):
-        one, other = (jnp.tanh(features @ part) for part in weights)
-        scores = jax.nn.relu(jnp.tanh(one @ other.T - other @ one.T))
+        left, right = (jnp.tanh(features @ part) for part in weights)
+        scores = jax.nn.relu(jnp.tanh(left @ right.T - right @ left.T))
         least = jax.lax.top_k(scores, degree)[0][:, -1:]
         return _normalised(jnp.where(scores >= least, scores, 0.0))
 

@@ -158,7 +158,8 @@ def _defined_and_imported(module):
         elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("flags.DEFINE_"):
             kind = ast.unparse(node.func).removeprefix("flags.DEFINE_")
             if kind != "alias":
-                flags.append(f"--{node.args[0].value}" + "=" * (kind != "bool"))
+                value = "" if kind == "bool" else "="
+                flags.append(f"--{node.args[0].value}{value}")
     return flags, imported
 
 

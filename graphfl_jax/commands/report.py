@@ -27,9 +27,9 @@ def main() -> int:
     to = Path(FLAGS.to)
     check_new_file("to", to)
     write_report([Path(run) for run in FLAGS.folders], to, published_score)
+    runs = f"{len(FLAGS.folders)} runs" if len(FLAGS.folders) > 1 else "1 run"
     Console().print(
-        f"{to}: a report of {len(FLAGS.folders)} run{'s' * (len(FLAGS.folders) > 1)}, "
-        f"{to.stat().st_size / 1000:.0f} kB; open it in a browser",
+        f"{to}: a report of {runs}, {to.stat().st_size / 1000:.0f} kB; open it in a browser",
         highlight=False,
         markup=False,
         soft_wrap=True,

@@ -97,7 +97,9 @@ def architecture_ghn(
         kinds = tuple(shapes)
         layer = RelationGNN((ghn_width,), "sage")
         heads = {
-            kind: Head(ghn_hidden, generated_shapes(own)) for kind, own in shapes.items() if own
+            kind: Head(ghn_hidden, generated_shapes(parameters))
+            for kind, parameters in shapes.items()
+            if parameters
         }
         number = {kind: i for i, kind in enumerate(heads)}  # of the first layers of all
 
@@ -108,8 +110,8 @@ def architecture_ghn(
             edges = relations.weight_matrix(graph)
             nodes = jnp.asarray(graph.nodes)
 
-            def step(nodes, own):
-                return nn.relu(layer.apply({"params": own}, nodes, edges)), None
+            def step(nodes, weights_of_step):
+                return nn.relu(layer.apply({"params": weights_of_step}, nodes, edges)), None
 
             if ghn_depth:
                 nodes, _ = step(nodes, weights["gnn"]["first"])
@@ -122,24 +124,24 @@ def architecture_ghn(
             """Of the network of each type that occurs: {type: [nodes of the type, outputs]}."""
             nodes, types = embedded(weights, several)
             made = [place for place, kind in enumerate(types) if kind in heads]
-            own = tree.take(weights["hidden"], np.array([number[types[one]] for one in made]))
-            hidden = jnp.einsum("ne,neh->nh", nodes[np.array(made)], own["kernel"])
-            hidden = nn.leaky_relu(hidden + own["bias"])
-            found = np.array([types[one] for one in made])
+            layers = tree.take(weights["hidden"], np.array([number[types[n]] for n in made]))
+            hidden = jnp.einsum("ne,neh->nh", nodes[np.array(made)], layers["kernel"])
+            hidden = nn.leaky_relu(hidden + layers["bias"])
+            type_of_row = np.array([types[n] for n in made])
             return {
                 kind: hidden[places] @ head["kernel"] + head["bias"][None]
                 for kind, head in weights["heads"].items()
-                if len(places := np.flatnonzero(found == kind))
+                if len(places := np.flatnonzero(type_of_row == kind))
             }
 
         def generate(weights, several):
             of_type = {}
             for kind, rows in outputs(weights, several).items():
                 values, single = heads[kind].parameters(rows), [1] * len(rows)
-                parts = {name: jax.lax.split(own, single) for name, own in values.items()}
+                parts = {name: jax.lax.split(value, single) for name, value in values.items()}
                 of_type[kind] = iter(
                     [
-                        {name: own[row][0] for name, own in parts.items()}
+                        {name: by_row[row][0] for name, by_row in parts.items()}
                         for row in range(len(rows))
                     ]
                 )
@@ -181,11 +183,11 @@ def architecture_ghn(
                 return layer.init(key, jnp.zeros((1, fan_in)), jnp.zeros((1, 1)))["params"]
 
             first, *others = jax.random.split(key, ghn_depth)
-            found = {"first": of_layer(first, len(kinds))}
+            initial = {"first": of_layer(first, len(kinds))}
             if others:
-                one = functools.partial(of_layer, fan_in=ghn_width)
-                found["others"] = jax.vmap(one)(jnp.stack(others))
-            return found
+                of_hidden = functools.partial(of_layer, fan_in=ghn_width)
+                initial["others"] = jax.vmap(of_hidden)(jnp.stack(others))
+            return initial
 
         return init, generate
 

@@ -117,15 +117,15 @@ def shapes_by_type(several: tuple[Layers, ...]) -> dict[str, Shapes]:
     Raises:
       ValueError: layers of one type have different shapes.
     """
-    found = {}
+    by_type = {}
     for layers in several:
         for kind, shapes in zip(layers.types, layers.shapes, strict=True):
-            if found.setdefault(kind, shapes) != shapes:
+            if by_type.setdefault(kind, shapes) != shapes:
                 raise ValueError(
-                    f"type={kind!r} has parameters {found[kind]}, and {shapes} in architecture "
-                    f"{layers.name!r}; give different layers different types"
+                    f"type={kind!r} has parameters {by_type[kind]}, and {shapes} in "
+                    f"architecture {layers.name!r}; give different layers different types"
                 )
-    return {kind: found[kind] for kind in sorted(found)}
+    return {kind: by_type[kind] for kind in sorted(by_type)}
 
 
 def assembled(layers: Layers, by_node: list[dict]) -> Params:
@@ -161,9 +161,9 @@ def type_table(*, models: tuple[ClientModel, ...], model_name: str = "(own)") ->
             table = {}
             for layers, model in zip(every, models, strict=True):
                 by_node = taken_apart(layers, model.init(key))
-                for kind, own in zip(layers.types, by_node, strict=True):
-                    if own:
-                        table.setdefault(kind, own)
+                for kind, parameters in zip(layers.types, by_node, strict=True):
+                    if parameters:
+                        table.setdefault(kind, parameters)
             return table
 
         def generate(table, several):

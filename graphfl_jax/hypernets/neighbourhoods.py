@@ -37,15 +37,15 @@ def around(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods
     """
     padding = len(matrix)
 
-    def extend(step, found):
-        nodes, fit = found
+    def extend(step, reached):
+        nodes, fit = reached
         followed = (step < steps) | farther[nodes]
         _, senders, _, complete = _received(matrix, nodes, followed)
         nodes = jnp.unique(jnp.concatenate([nodes, senders]), size=SIZE + 1, fill_value=padding)
         # Padding is the largest number, so it is last unless there are too many nodes.
         return nodes[:-1], fit & complete & (nodes[-1] == padding)
 
-    def one(client):
+    def extend_one(client):
         nodes = jnp.full(SIZE, padding, jnp.int32).at[0].set(client)
         # True, and of the client's type where clients are split over devices.
         fit = client >= 0
@@ -53,7 +53,7 @@ def around(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods
         fit &= _received(matrix, nodes, True)[-1]  # as `blocks` needs
         return nodes, jnp.searchsorted(nodes, client), fit
 
-    nodes, places, fit = jax.vmap(one)(clients)
+    nodes, places, fit = jax.vmap(extend_one)(clients)
     return Neighbourhoods(nodes, places, jnp.all(fit))
 
 
@@ -65,9 +65,9 @@ def blocks(matrix: SparseMatrix, near: Neighbourhoods) -> Array:
         places = jnp.searchsorted(nodes, senders)
         places = jnp.where(nodes[places] == senders, places, SIZE)  # out of range: ignored
         empty = jnp.zeros((SIZE, SIZE), jnp.float32)
-        own = jnp.arange(SIZE)
-        filled = empty.at[receivers, places].add(weights)
-        return filled.at[own, own].add(matrix.diagonal[nodes])
+        between = empty.at[receivers, places].add(weights)
+        diagonal = jnp.arange(SIZE)
+        return between.at[diagonal, diagonal].add(matrix.diagonal[nodes])
 
     return jax.vmap(block)(near.nodes)
 

@@ -227,8 +227,8 @@ def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, played
 
     def change(updates, sent, group):
         # The method's own draws must be those of an honest run.
-        own = jax.random.fold_in(key, 1 + group)
-        known = Known(~malicious[group], sent, cohorts[group].ids, played, own)
+        key_of_group = jax.random.fold_in(key, 1 + group)
+        known = Known(~malicious[group], sent, cohorts[group].ids, played, key_of_group)
         return attack(updates, known)
 
     def choose(malicious, poisoned, honest):
@@ -338,15 +338,15 @@ def _in_reach(graph, order):
     for sender, receiver in zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True):
         joined[sender].add(receiver)
         joined[receiver].add(sender)
-    ranks, found = np.full(len(order), -1), []
+    ranks, order_of_ranks = np.full(len(order), -1), []
     for start in np.argsort(order).tolist():
         waiting = [start]
         while waiting:
             client = waiting.pop(0)
             if ranks[client] < 0:
-                ranks[client] = len(found)
-                found.append(client)
-                waiting += sorted(joined[client], key=lambda one: order[one])
+                ranks[client] = len(order_of_ranks)
+                order_of_ranks.append(client)
+                waiting += sorted(joined[client], key=lambda neighbour: order[neighbour])
     return ranks
 
 

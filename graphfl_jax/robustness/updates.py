@@ -36,7 +36,7 @@ def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
         -> updates [M, d].
     """
 
-    def changed(group: int, before, after):
+    def change_group(group: int, before, after):
         if not jax.tree.leaves(after):  # of clients that send nothing
             return after
         before, (after, structure) = jax.tree.leaves(before), jax.tree.flatten(after)
@@ -48,10 +48,9 @@ def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
         rejected = jnp.any(updates, axis=1) & ~jnp.any(new, axis=1)
         floats = iter(back(jnp.where(new == updates, sent, start + new)))
         leaves = [
-            next(floats) if own else jax.vmap(jnp.where)(rejected, old, leaf)
-            for own, old, leaf in zip(is_float, before, after, strict=True)
+            next(floats) if floating else jax.vmap(jnp.where)(rejected, old, leaf)
+            for floating, old, leaf in zip(is_float, before, after, strict=True)
         ]
         return jax.tree.unflatten(structure, leaves)
 
-    groups = range(len(uploads))
-    return tuple(changed(*own) for own in zip(groups, untrained, uploads, strict=True))
+    return tuple(map(change_group, range(len(uploads)), untrained, uploads))

@@ -116,7 +116,7 @@ def run_trials(
         return iter(())
     config = complete(config)
     check_begins_anew(config)
-    federations = {seed: federations[seed] for seed in sorted({one.seed for one in trials})}
+    federations = {seed: federations[seed] for seed in sorted({trial.seed for trial in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
     unread = sorted(
         {name for trial in trials for name in trial.hparams} - set(experiment.hparams)
@@ -127,7 +127,9 @@ def run_trials(
             f"its floats are {', '.join(experiment.hparams)}"
         )
     player = _Player(
-        *(config, experiment, federations),
+        config,
+        experiment,
+        federations,
         devices=jax.local_devices()[: len(trials)],
         alone=at_once == 1,
         executables=None if keep_in is None else private_folder(keep_in),
@@ -185,7 +187,7 @@ def free_memory() -> int:
     devices = jax.local_devices()
     stats = [device.memory_stats() for device in devices]
     if all(stats):
-        return min(one["bytes_limit"] - one["bytes_in_use"] for one in stats)
+        return min(device["bytes_limit"] - device["bytes_in_use"] for device in stats)
     import psutil
 
     # The devices share the host's memory, of which a container can have a part.
@@ -215,13 +217,15 @@ class _Player:
         self.mesh = clients if alone else runs
         program = program_of(experiment, config, clients)
         self.program = batch_program(program, mesh=runs, federations=len(self.seeds))
-        self.data = self._put(_stacked([one.data for one in federations.values()]), P())
+        self.data = self._put(
+            _stacked([federation.data for federation in federations.values()]), P()
+        )
         self.executables, self.kept = {}, {}  # by number of runs
         self.where = environment()
         code = digests_of_code()
         self.identities = {
-            seed: identity_of(config, one, digest_of_arrays(one), code)
-            for seed, one in federations.items()
+            seed: identity_of(config, federation, digest_of_arrays(federation), code)
+            for seed, federation in federations.items()
         }
 
     def _put(self, leaves, spec):
@@ -234,7 +238,7 @@ class _Player:
     def inputs(self, trials) -> Inputs:
         """The inputs of a batch."""
         hparams = {
-            name: jnp.array([one.hparams.get(name, value) for one in trials], jnp.float32)
+            name: jnp.array([trial.hparams.get(name, value) for trial in trials], jnp.float32)
             for name, value in self.experiment.hparams.items()
         }
         keys = jnp.stack([jax.random.key(trial.seed) for trial in trials])
@@ -273,8 +277,10 @@ class _Player:
         outcomes = []
         for i, trial in enumerate(batch):
             results = (evaluations, final, joined)
-            own = jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else leaf[i], results)  # noqa: B023
-            outcomes.append(self._outcome(trial, *own, share, traffic))
+            of_run = jax.tree.map(
+                lambda leaf: leaf if isinstance(leaf, int) else leaf[i], results
+            )  # noqa: B023
+            outcomes.append(self._outcome(trial, *of_run, share, traffic))
         compiling = seconds.pop("compile")
         programs = [*session.executables[1:], *filter(None, [session.complete])]
         held = max(map(_held, programs)) * self.devices // size
@@ -285,7 +291,7 @@ class _Player:
         if not self.experiment.federation.new_clients:
             return []
         with clock(seconds, "new_clients"):
-            everyone = [one.everyone for one in self.federations.values()]
+            everyone = [federation.everyone for federation in self.federations.values()]
             everyone = RunsData(session.inputs.data.which, self._put(_stacked(everyone), P()))
             rounds = self.config.new_clients.rounds
             return [scores for _, scores in session.join(state, everyone, rounds)]
@@ -321,19 +327,24 @@ class _Player:
 def _held(compiled) -> int:
     """Bytes of a device that a compiled program holds while it runs."""
     sizes = compiled.memory_analysis()
-    given = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
-    return given + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
+    arguments = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
+    return arguments + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
 
 
 def _stacked(data):
     """The data of several federations on a leading axis; of one, without it."""
     if len(data) == 1:
         return data[0]
-    edges = max(len(one.graph.senders) for one in data)
-    data = [one._replace(graph=relations.pad_edges(one.graph, edges)) for one in data]
-    own = [one._replace(shared={}) for one in data]
-    shared = jax.tree.map(functools.partial(_padded, 0), *(one.shared for one in data))
-    return jax.tree.map(functools.partial(_padded, 1), *own)._replace(shared=shared)
+    edges = max(len(federated.graph.senders) for federated in data)
+    data = [
+        federated._replace(graph=relations.pad_edges(federated.graph, edges))
+        for federated in data
+    ]
+    of_clients = [federated._replace(shared={}) for federated in data]
+    shared = jax.tree.map(
+        functools.partial(_padded, 0), *(federated.shared for federated in data)
+    )
+    return jax.tree.map(functools.partial(_padded, 1), *of_clients)._replace(shared=shared)
 
 
 def _padded(axis, *leaves):
@@ -350,7 +361,7 @@ def _padded(axis, *leaves):
         added = [[(0, 0)] * leaf.ndim for leaf in leaves]
         for widths, leaf in zip(added, leaves, strict=True):
             widths[axis] = (0, size - leaf.shape[axis])
-        leaves = [np.pad(*own) for own in zip(leaves, added, strict=True)]
+        leaves = [np.pad(*padded) for padded in zip(leaves, added, strict=True)]
     return np.stack(leaves)
 
 

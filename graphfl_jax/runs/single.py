@@ -149,32 +149,21 @@ def run(
       ValueError: a field, the data or the folder does not fit. One line; nothing is written.
       OSError: a file is missing, or cannot be written.
     """
-    if resume and out is None:
-        raise ValueError("resume=True needs the folder of the run; set --out")
-    if save_models and out is None:
-        raise ValueError("save_models=True needs a folder; set --out")
-    if accept_changes and not resume:
-        raise ValueError("accept_changes=True is not read without resume=True; leave it out")
+    _check_arguments(out, resume, accept_changes, save_models)
     config = choose_parts(complete(config), model=model, algorithm=algorithm)
-    scale = values_of(config)[0].get("data.scale", "none")
-    if federation is not None and scale != "none":
-        raise ValueError(
-            f"data.scale={scale} is not read, since a federation is given; leave it out, and "
-            f"scale the federation, as from_arrays does"
-        )
 
     def prepare():
         folder = None
         if out is not None and is_first():
             folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
-        found = load_federation(config) if federation is None else arrange(config, federation)
-        experiment = build_experiment(config, found)
+        experiment = build_experiment(config, _federation_of(config, federation))
         check_attacked((config, experiment))
         return folder, experiment
 
     folder, experiment = run_synchronized(prepare)
     return run_experiment(
-        *(experiment, config),
+        experiment,
+        config,
         folder=folder,
         config_file=config_file,
         debug=debug,
@@ -182,6 +171,33 @@ def run(
         executables=None if keep_in is None else private_folder(keep_in),
         save_models=save_models,
     )
+
+
+def _check_arguments(out, resume, accept_changes, save_models):
+    """Refuses arguments of `run` that exclude each other."""
+    if resume and out is None:
+        raise ValueError("resume=True needs the folder of the run; set --out")
+    if save_models and out is None:
+        raise ValueError("save_models=True needs a folder; set --out")
+    if accept_changes and not resume:
+        raise ValueError("accept_changes=True is not read without resume=True; leave it out")
+
+
+def _federation_of(config, federation):
+    """The federation that a configuration names, or a given one as the configuration sets it.
+
+    Raises:
+      ValueError: the configuration scales the data of a given federation.
+    """
+    if federation is None:
+        return load_federation(config)
+    scale = values_of(config)[0].get("data.scale", "none")
+    if scale != "none":
+        raise ValueError(
+            f"data.scale={scale} is not read, since a federation is given; leave it out, and "
+            f"scale the federation, as from_arrays does"
+        )
+    return arrange(config, federation)
 
 
 def run_experiment(
@@ -211,8 +227,8 @@ def run_experiment(
       ValueError: the folder holds another run, or has another state in its checkpoint.
     """
     federation, where = experiment.federation, environment()
-    own = (experiment.build, experiment.poison)
-    code = run_synchronized(lambda: digests_of_code(config_file, callables=own))
+    callables = (experiment.build, experiment.poison)
+    code = run_synchronized(lambda: digests_of_code(config_file, callables=callables))
     identity = identity_of(config, federation, digest_of_arrays(federation), code)
     recorded = from_first({"init": run_synchronized(lambda: folder.init if folder else "")})
     beginning = Beginning(config, experiment, recorded["init"])
@@ -230,8 +246,14 @@ def run_experiment(
     run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
     make = DebugSession if debug else functools.partial(compiled, executables=executables)
     try:
-        return _played(
-            *(experiment, config, folder, identity, where, make, report),
+        return _play(
+            experiment,
+            config,
+            folder,
+            identity,
+            where,
+            make,
+            report,
             beginning=beginning,
             save_models=save_models,
         )
@@ -240,9 +262,7 @@ def run_experiment(
             folder.close()
 
 
-def _played(
-    experiment, config, folder, identity, where, make, report, *, beginning, save_models
-):
+def _play(experiment, config, folder, identity, where, make, report, *, beginning, save_models):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
     task = experiment.model.task
     seconds, rows, final, diverged, predictors = new_seconds(), [], None, -1, ()
@@ -250,16 +270,16 @@ def _played(
         session = make(experiment, config)
     state = session.state
     traffic = session.kept.remember("traffic", lambda: traffic_of(experiment, session.state))
-    found = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
+    newest = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
     run_synchronized(lambda: folder and folder.describe(description_of(experiment)))
-    found = checkpoint.from_first(found, state)
-    if found is None:
+    newest = checkpoint.from_first(newest, state)
+    if newest is None:
         state = beginning.state(session)
     else:
-        rows = RunFolder.rows(found)
-        for what, spent in found.notes["seconds"].items():
+        rows = RunFolder.rows(newest)
+        for what, spent in newest.notes["seconds"].items():
             seconds[what] += spent
-        state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), found.state, state)
+        state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), newest.state, state)
     saved = int(state.round)
     for evaluation in play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
@@ -281,7 +301,13 @@ def _played(
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
             unsaved = _save_models(
-                *(folder, session, experiment, config, state, last, predictors),
+                folder,
+                session,
+                experiment,
+                config,
+                state,
+                last,
+                predictors,
                 unasked=shared["unasked"],
             )
     final = final if diverged < 0 else None
@@ -334,8 +360,8 @@ def _join(session, experiment, config, state, seconds):
 
     with clock(seconds, "new_clients"):
         task = experiment.model.task
-        found = new_client_scores(federation, scores(), task, experiment.joined)
-    return last if found["diverged_at"] < 0 else None, found
+        scored = new_client_scores(federation, scores(), task, experiment.joined)
+    return last if scored["diverged_at"] < 0 else None, scored
 
 
 def _everyone(session, federation):

@@ -75,9 +75,9 @@ def check_algorithm(
     with tempfile.TemporaryDirectory() as folder:
         checks: list[tuple[Callable, tuple[Path, ...]]] = [(check, ()) for check in CHECKS]
         for check in WITH_FOLDER:
-            own = Path(folder, check.__name__)
-            own.mkdir()
-            checks.append((check, (own,)))
+            subfolder = Path(folder, check.__name__)
+            subfolder.mkdir()
+            checks.append((check, (subfolder,)))
         for check, rest in checks:
             if not _passes(check, subject, *rest, report=report):
                 failed.append(check.__name__)

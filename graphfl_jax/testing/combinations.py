@@ -36,14 +36,14 @@ def a_checkpoint_restores_the_state(subject: Subject, folder: Path) -> None:
 def scores_of_models(folder: Path) -> dict[str, list[float]]:
     """Accuracies by point and client of saved models on saved test examples, without a run."""
     loaded, test = fleet.load(folder / models.FILE), np.load(folder / "test.npz")
-    found = {"G": [], "P": []}
-    for at, scores in found.items():
+    accuracies = {"G": [], "P": []}
+    for at, scores in accuracies.items():
         for i, client in enumerate(loaded.clients):
             count = test["count"][i]
             label = loaded.predict(client, test["x"][i, :count], at=at)["label"]
             hits = np.float32(np.sum(label == test["y"][i, :count]))
             scores.append(float(hits / np.float32(count)))
-    return found
+    return accuracies
 
 
 def saved_models_have_the_scores_of_the_run(
@@ -73,10 +73,10 @@ def saved_models_have_the_scores_of_the_run(
 def a_resumed_run_ends_like_an_uncut_one(subject: Subject, folder: Path) -> None:
     """Two rounds in one run, and a round in each of two, leave the same bits."""
 
-    def run(rounds, **own):
+    def run(rounds, **options):
         every = {"eval_every": 1, "checkpoint_every": 1}
         config = subject.config(rounds=rounds, local_steps=STEPS, **every)
-        return single.run(config, federation(), **own)
+        return single.run(config, federation(), **options)
 
     whole = run(2)
     assert int(run(1, out=folder).state.round) == 1
@@ -99,20 +99,24 @@ def new_clients_join_and_train(
     experiment, program = subject.joining(graph)
     held_out = experiment.federation
     taken = parameters(ALGORITHMS[subject.config().algorithm.name].factory)
-    own = (one.declaration.rate for one in taken if one.name == "new_client_optimizer")
-    rates = {name: subject.fast for name in ("client_lr", *own)}
-    given = (fixed_key(), floats(experiment.hparams, **rates))
-    state = program.start(*given, held_out.data)
+    own_rates = (
+        parameter.declaration.rate
+        for parameter in taken
+        if parameter.name == "new_client_optimizer"
+    )
+    rates = {name: subject.fast for name in ("client_lr", *own_rates)}
+    inputs = (fixed_key(), floats(experiment.hparams, **rates))
+    state = program.start(*inputs, held_out.data)
     if rounds:
-        state, _ = program.advance(state, *given, held_out.data, np.int32(rounds))
+        state, _ = program.advance(state, *inputs, held_out.data, np.int32(rounds))
     known = jax.device_get(state.clients)
-    joined = program.admit(state, *given, held_out.everyone)
-    after = program.adapt(joined, *given, held_out.everyone)
+    joined = program.admit(state, *inputs, held_out.everyone)
+    after = program.adapt(joined, *inputs, held_out.everyone)
     assert jax.eval_shape(lambda: after) == jax.eval_shape(lambda: joined)
     for now in map(jax.device_get, (joined, after)):
         assert_equal(jax.tree.map(lambda leaf: leaf[:5], now.clients), known)
         assert all(len(leaf) == 7 for leaf in jax.tree.leaves(now.clients))
-    scores = subject.program.evaluate(after, *given, held_out.everyone)[0]["test"]
+    scores = subject.program.evaluate(after, *inputs, held_out.everyone)[0]["test"]
     trained, new = np.asarray(scores["L"][:5]), np.asarray(scores["L"][5:])
     # Some small networks cannot fit all clients, whatever the method is: half of the units of a
     # frozen layer may be of no use. So the bound is what the same network learns elsewhere.
@@ -162,8 +166,8 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
         return change((cohort,), (before,), (uploads,), rank, 0, fixed_key())[0]
 
     honest, recovered, poisoned = (
-        poison(floats(experiment.hparams, **own), before, uploads)
-        for own in ({}, {"attack_ratio": 0.5, "attack_lambda": -1.0}, {"attack_ratio": 0.5})
+        poison(floats(experiment.hparams, **changes), before, uploads)
+        for changes in ({}, {"attack_ratio": 0.5, "attack_lambda": -1.0}, {"attack_ratio": 0.5})
     )
     assert_equal(honest, uploads)
     assert_equal(recovered, uploads)

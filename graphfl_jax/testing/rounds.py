@@ -27,9 +27,9 @@ from graphfl_jax.testing.subject import (
 
 
 def a_round_keeps_the_shape_of_the_state(subject: Subject) -> None:
-    program, given = subject.program, (fixed_key(), subject.hparams, subject.data)
-    before = jax.eval_shape(program.start, *given)
-    after, _ = jax.eval_shape(program.advance, before, *given, jnp.int32(1))
+    program, inputs = subject.program, (fixed_key(), subject.hparams, subject.data)
+    before = jax.eval_shape(program.start, *inputs)
+    after, _ = jax.eval_shape(program.advance, before, *inputs, jnp.int32(1))
     assert before == after
 
 
@@ -45,21 +45,21 @@ def _read_by(experiment, program):
     """The names of the floats that computations of a program have as inputs."""
     names = {name: name for name in experiment.hparams}
     data, everyone = experiment.federation.data, experiment.federation.everyone
-    given = (fixed_key(), floats(experiment.hparams))
-    state, rounds = jax.eval_shape(program.start, *given, data), (np.int32(1),)
+    inputs = (fixed_key(), floats(experiment.hparams))
+    state, rounds = jax.eval_shape(program.start, *inputs, data), (np.int32(1),)
     steps = [(program.start, (), data, ()), (program.advance, (state,), data, rounds)]
     steps.append((program.evaluate, (state,), data, ()))
     if everyone:
-        joined = jax.eval_shape(program.admit, state, *given, everyone)
+        joined = jax.eval_shape(program.admit, state, *inputs, everyone)
         steps.append((program.admit, (state,), everyone, ()))
         steps.append((program.adapt, (joined,), everyone, ()))
     read = set()
-    for function, first, own, last in steps:
-        traced = function.trace(*first, *given, own, *last).jaxpr.jaxpr
+    for function, first, middle, last in steps:
+        traced = function.trace(*first, *inputs, middle, *last).jaxpr.jaxpr
         used = {id(variable) for line in traced.eqns for variable in line.invars}
-        before, after = jax.tree.map(lambda _: "", ((*first, given[0]), (own, *last)))
-        found = zip(jax.tree.leaves((before, names, after)), traced.invars, strict=True)
-        read |= {name for name, variable in found if name and id(variable) in used}
+        before, after = jax.tree.map(lambda _: "", ((*first, inputs[0]), (middle, *last)))
+        pairs = zip(jax.tree.leaves((before, names, after)), traced.invars, strict=True)
+        read |= {name for name, variable in pairs if name and id(variable) in used}
     return read
 
 
@@ -70,13 +70,13 @@ def a_client_computes_the_same_compiled_and_not(subject: Subject) -> None:
     message = algorithm.server.download(algorithm.server.init(fixed_key(), data.graph), 0, 1)
     memory = client.enroll(message, fixed_key())
     examples = (data.train, data.evals["val"])
-    own = ClientData(*(Examples(*map(jnp.asarray, tree.take(one, 1))) for one in examples))
+    data = ClientData(*(Examples(*map(jnp.asarray, tree.take(split, 1))) for split in examples))
 
     def one_client(message, memory):
-        memory, upload, metrics = client.local(message, memory, own, fixed_key())
+        memory, upload, metrics = client.local(message, memory, data, fixed_key())
         if client.personalize is None:
             return memory, upload, metrics
-        return memory, upload, metrics, client.personalize(message, memory, own, fixed_key())
+        return memory, upload, metrics, client.personalize(message, memory, data, fixed_key())
 
     compiled = jax.jit(one_client)(message, memory)
     with jax.disable_jit():
@@ -91,14 +91,14 @@ def neither_rounds_nor_floats_recompile(subject: Subject) -> None:
 
 
 def a_run_in_pieces_is_the_whole_run_bit_for_bit(subject: Subject) -> None:
-    program, given = subject.program, (fixed_key(), subject.hparams, subject.data)
+    program, inputs = subject.program, (fixed_key(), subject.hparams, subject.data)
     whole, _, scores = subject.play(5)
-    state = program.start(*given)
+    state = program.start(*inputs)
     for rounds in (2, 1, 2):
-        state, _ = program.advance(state, *given, np.int32(rounds))
-        program.evaluate(state, *given)
+        state, _ = program.advance(state, *inputs, np.int32(rounds))
+        program.evaluate(state, *inputs)
     assert_equal(state, whole)
-    assert_equal(program.evaluate(state, *given)[0], scores)
+    assert_equal(program.evaluate(state, *inputs)[0], scores)
 
 
 def a_cohort_of_one_client_plays_rounds(subject: Subject) -> None:
@@ -107,13 +107,13 @@ def a_cohort_of_one_client_plays_rounds(subject: Subject) -> None:
         raise LeftOut("it needs all clients in every round")
     config = subject.config(cohort_size=1, local_steps=2)
     experiment = build_experiment(config, federation())
-    program, given = (
+    program, inputs = (
         program_of(experiment, config),
         (fixed_key(), subject.hparams, subject.data),
     )
-    before = program.start(*given)
+    before = program.start(*inputs)
     shapes = jax.eval_shape(lambda: before)
-    after, log = program.advance(before, *given, np.int32(2))
+    after, log = program.advance(before, *inputs, np.int32(2))
     assert jax.eval_shape(lambda: after) == shapes
     assert int(log.diverged_at) == -1 and int(after.round) == 2
 
@@ -131,8 +131,8 @@ def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
     """Seven clients, evaluated as many at once as there are devices."""
     rates = floats(subject.hparams, client_lr=0.01)
     state, _, alone = subject.play(1, client_lr=0.01)
-    given = (jax.device_get(state), fixed_key(), rates, subject.data)
-    scores, *_ = subject.sharded.evaluate(*given)
+    arguments = (jax.device_get(state), fixed_key(), rates, subject.data)
+    scores, *_ = subject.sharded.evaluate(*arguments)
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
@@ -141,8 +141,8 @@ def vmapped_rounds_are_the_looped_ones(subject: Subject) -> None:
     program, data = subject.program, subject.data
     keys, rates = _two_runs(subject)
     starts = [
-        jax.device_get(program.start(key, own, data))
-        for key, own in zip(keys, rates, strict=True)
+        jax.device_get(program.start(key, rate, data))
+        for key, rate in zip(keys, rates, strict=True)
     ]
     stacked = stack(starts), keys, stack(rates)
     rounds = jax.jit(jax.vmap(lambda *run: program.advance(*run, data, np.int32(2))))
@@ -209,13 +209,13 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
     def permute(values):
         """Every axis of size seven is an axis of clients."""
 
-        def one(leaf):
+        def permute_leaf(leaf):
             leaf = np.asarray(leaf)
             for axis, size in enumerate(leaf.shape):
                 leaf = np.take(leaf, order, axis) if size == 7 else leaf
             return leaf
 
-        return jax.tree.map(one, values)
+        return jax.tree.map(permute_leaf, values)
 
     other_data = renamed(data, order)
     state, _ = program.advance(start, fixed_key(), rates, data, np.int32(1))

@@ -147,7 +147,7 @@ def mixing_servers():
     attentive = pfedgat(
         *(MODEL, no_training),
         num_clients=3,
-        attention=given(),
+        attention=fixed(),
         server_optimizer=optax.sgd(0.1),
     )
     return {

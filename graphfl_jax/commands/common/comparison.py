@@ -40,18 +40,20 @@ def comparison(runs: list[FinishedRun]) -> dict:
     """
     by_setting = {}
     for run in runs:
-        own = by_setting.setdefault(run.setting, {})
-        if (other := own.get(run.results["seed"])) is not None:
-            digests = {one.results["dataset"]["sha256"] for one in (run, other)}
+        by_seed = by_setting.setdefault(run.setting, {})
+        if (other := by_seed.get(run.results["seed"])) is not None:
+            digests = {same.results["dataset"]["sha256"] for same in (run, other)}
+            data = ", and other data" if len(digests) > 1 else ""
             raise ValueError(
-                f"folders={run.path} has the configuration and the seed of {other.path}"
-                f"{', and other data' * (len(digests) > 1)}; leave one of them out"
+                f"folders={run.path} has the configuration and the seed of {other.path}{data}; "
+                f"leave one of them out"
             )
-        own[run.results["seed"]] = run
-    groups = [dict(sorted(own.items())) for own in by_setting.values()]
-    fields = differing([next(iter(own.values())).settings for own in groups])
+        by_seed[run.results["seed"]] = run
+    groups = [dict(sorted(by_seed.items())) for by_seed in by_setting.values()]
+    fields = differing([next(iter(by_seed.values())).settings for by_seed in groups])
     settings = [
-        _setting(name, own, fields) for name, own in zip(_names(groups), groups, strict=True)
+        _setting(name, by_seed, fields)
+        for name, by_seed in zip(_names(groups), groups, strict=True)
     ]
     pairs, unpaired = [], []
     for (a, first), (b, second) in itertools.combinations(
@@ -72,7 +74,7 @@ def comparison(runs: list[FinishedRun]) -> dict:
 
 def data_text(setting: dict) -> str:
     """The data set of a setting, and whether it is simulated or a part."""
-    simulated = "simulated" * (setting["source"] == "simulated")
+    simulated = "simulated" if setting["source"] == "simulated" else ""
     form = ", ".join(filter(None, [simulated, setting["extent"]]))
     return f"{setting['data']} ({form})" if form else setting["data"]
 
@@ -83,13 +85,17 @@ def data_texts(settings: list[dict]) -> list[str]:
     The seed may decide the data, so only those of a common seed are compared.
     """
     texts = list(map(data_text, settings))
-    digests = [dict(zip(one["seeds"], one["data_sha256"], strict=True)) for one in settings]
-    found = []
-    for text, own in zip(texts, digests, strict=True):
-        others = [one for other, one in zip(texts, digests, strict=True) if other == text]
-        differ = any(own[seed] != one[seed] for one in others for seed in own.keys() & one)
-        found.append(f"{text}, data {own[min(own)][:8]}" if differ else text)
-    return found
+    digests = [
+        dict(zip(setting["seeds"], setting["data_sha256"], strict=True)) for setting in settings
+    ]
+    distinct = []
+    for text, digest_of in zip(texts, digests, strict=True):
+        others = [same for other, same in zip(texts, digests, strict=True) if other == text]
+        differ = any(
+            digest_of[seed] != same[seed] for same in others for seed in digest_of.keys() & same
+        )
+        distinct.append(f"{text}, data {digest_of[min(digest_of)][:8]}" if differ else text)
+    return distinct
 
 
 def differing(configurations: list[dict]) -> list[str]:
@@ -98,7 +104,7 @@ def differing(configurations: list[dict]) -> list[str]:
     return [
         name
         for name in names
-        if any(one.get(name) != configurations[0].get(name) for one in configurations[1:])
+        if any(fields.get(name) != configurations[0].get(name) for fields in configurations[1:])
     ]
 
 
@@ -114,7 +120,7 @@ def holm(values: list[float]) -> list[float]:
 
 def _names(groups):
     """The method of each setting; with a number where several have the same method."""
-    methods = [next(iter(own.values())).results["variant"] for own in groups]
+    methods = [next(iter(by_seed.values())).results["variant"] for by_seed in groups]
     counts = {}
     for method in methods:
         counts[method] = counts.get(method, 0) + 1
@@ -128,7 +134,9 @@ def _setting(name, runs, fields):
     scores, metrics = None, {}
     if not broken:
         finals = [run.results["scores"]["final"] for run in runs.values()]
-        scores = {point: over_seeds([own[point]["mean"] for own in finals]) for point in POINTS}
+        scores = {
+            point: over_seeds([final[point]["mean"] for final in finals]) for point in POINTS
+        }
         metrics = _metrics([run.results.get("metrics") for run in runs.values()])
     return {
         "name": name,
@@ -150,21 +158,21 @@ def _setting(name, runs, fields):
 
 def _metrics(of_runs):
     """Further metrics by name and point: means over seeds, None if a run has none."""
-    found = {}
+    summaries = {}
     for name in of_runs[0]["P"] if of_runs[0] else ():
         for point in POINTS:
-            means = [own[point][name]["mean"] for own in of_runs]
+            means = [of_run[point][name]["mean"] for of_run in of_runs]
             defined = None not in means
-            found.setdefault(name, {})[point] = over_seeds(means) if defined else None
-    return found
+            summaries.setdefault(name, {})[point] = over_seeds(means) if defined else None
+    return summaries
 
 
 def _why_not(first, second):
     """Why two settings cannot be paired; empty if they can."""
-    one, other = (next(iter(runs.values())).results for runs in (first, second))
-    if one["dataset"]["name"] != other["dataset"]["name"]:
+    results, second_results = (next(iter(runs.values())).results for runs in (first, second))
+    if results["dataset"]["name"] != second_results["dataset"]["name"]:
         return "their data sets differ"
-    if one["metric"] != other["metric"]:
+    if results["metric"] != second_results["metric"]:
         return "their metrics differ"
     if any(run.results["diverged"] for run in (*first.values(), *second.values())):
         return "a run diverged"

@@ -40,7 +40,9 @@ def install() -> None:
 
     A job that a shell script starts in the background ignores SIGINT.
     """
-    _watched.extend(one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN)
+    _watched.extend(
+        number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN
+    )
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -51,8 +53,8 @@ def install() -> None:
 
 def watch_again() -> None:
     """Takes back the signals, after a library has installed handlers of its own."""
-    for one in _watched:
-        signal.signal(one, lambda number, frame: _leave(number))
+    for number in _watched:
+        signal.signal(number, lambda number, frame: _leave(number))
 
 
 def ended(status: int) -> None:
@@ -100,12 +102,12 @@ def temporary_folder(prefix: str, within: Path | None = None) -> Iterator[Path]:
 
 def how_to_continue() -> str:
     """The command that goes on after this process has ended, with what it finds."""
-    given = {_flag(word) for word in sys.orig_argv if word.startswith("-")}
+    typed = {_flag(word) for word in sys.orig_argv if word.startswith("-")}
     if _marker is None or not _marker.exists():
         return f"nothing was written; start again with: {_command()}"
     if _words is None:
         return f"{_marker} has the first results; start again with: {_command()}"
-    return f"continue with: {_command(*(w for w in _words if _flag(w) not in given))}"
+    return f"continue with: {_command(*(w for w in _words if _flag(w) not in typed))}"
 
 
 def _flag(word):
@@ -113,9 +115,9 @@ def _flag(word):
 
 
 def _command(*words):
-    own = sys.orig_argv[1:]
-    graphfl = Path(own[0]).name == "graphfl"  # else a module, as in python -m experiments.run
-    return shlex.join([*(("graphfl", *own[1:]) if graphfl else ("python", *own)), *words])
+    typed = sys.orig_argv[1:]
+    graphfl = Path(typed[0]).name == "graphfl"  # else a module, as in python -m experiments.run
+    return shlex.join([*(("graphfl", *typed[1:]) if graphfl else ("python", *typed)), *words])
 
 
 def _watch(reader):

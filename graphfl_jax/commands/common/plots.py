@@ -39,7 +39,7 @@ def draw_lines(lines: list[dict], label: str, title: str) -> Figure:
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     single = len(lines) == 1
     low, high = [], []
-    for line, style in zip(lines, styles_of([one["name"] for one in lines]), strict=True):
+    for line, style in zip(lines, styles_of([line["name"] for line in lines]), strict=True):
         mean, spread = _draw_line(axes, style, line, marker="o" if single else None)
         # The y axis ignores early rounds, in which the worst method would flatten the others.
         shown = slice(0 if single else len(mean) // 4, None)

@@ -63,18 +63,18 @@ def joined() -> Iterator[None]:
 
 
 def _check_flags():
-    given = [name for name in ADDRESS_FLAGS if FLAGS[name].value is not None]
-    missing = [name for name in ADDRESS_FLAGS if name not in given]
-    only = [*given, *["join_timeout"] * FLAGS["join_timeout"].present]
+    typed = [name for name in ADDRESS_FLAGS if FLAGS[name].value is not None]
+    missing = [name for name in ADDRESS_FLAGS if name not in typed]
+    only = [*typed, *["join_timeout"] * FLAGS["join_timeout"].present]
     if only and not FLAGS.distributed:
         raise ValueError(
             f"{only[0]}={FLAGS[only[0]].value} is not read without --distributed; add it"
         )
-    if not given:
+    if not typed:
         return
     if missing:
         raise ValueError(
-            f"{given[0]}={FLAGS[given[0]].value} needs --{missing[0]} too; give all of "
+            f"{typed[0]}={FLAGS[typed[0]].value} needs --{missing[0]} too; give all of "
             f"--coordinator=HOST:PORT --num_processes=N --process_id=I, or none on a cluster"
         )
     if FLAGS.process_id >= FLAGS.num_processes:

@@ -56,8 +56,8 @@ def _errors_of(flag, path):
         yield
     except (Exception, SystemExit) as error:
         frames = traceback.extract_tb(error.__traceback__)
-        own = Path(__file__).parents[2]
-        if isinstance(error, ValueError) and Path(frames[-1].filename).is_relative_to(own):
+        package = Path(__file__).parents[2]
+        if isinstance(error, ValueError) and Path(frames[-1].filename).is_relative_to(package):
             raise
         numbers = [frame.lineno for frame in frames if frame.filename == path]
         if isinstance(error, SyntaxError) and error.filename == path:

@@ -73,7 +73,7 @@ def own_error_table(errors: dict) -> TextTable:
     rows = [["scored at", *targets]]
     for point in POINTS:
         cells = (errors[point][target] for target in targets)
-        rows.append([point, *(f"{own['mae']:.4g}/{own['rmse']:.4g}" for own in cells)])
+        rows.append([point, *(f"{errors['mae']:.4g}/{errors['rmse']:.4g}" for errors in cells)])
     caption = "test, means over clients" + (
         f"; results.json has {others} more targets" if others else ""
     )
@@ -84,9 +84,9 @@ def label_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
     """The AUC of each label at G, L and P, and how many clients have one."""
     labels, rows = results["labels"], [["label", *POINTS, "clients"]]
     for label in labels["P"]:
-        own = [labels[point][label] for point in POINTS]
-        scores = (_cell(one["auc"], factor) for one in own)
-        rows.append([label, *scores, str(own[-1]["clients"])])
+        at_points = [labels[point][label] for point in POINTS]
+        scores = (_cell(summary["auc"], factor) for summary in at_points)
+        rows.append([label, *scores, str(at_points[-1]["clients"])])
     title = f"AUC{_stated(unit)} by label on {results['dataset']['name']}"
     caption = "test; means over the clients with positive and negative examples"
     return TextTable(title, caption, rows)

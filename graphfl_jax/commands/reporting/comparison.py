@@ -29,39 +29,46 @@ def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str,
     Raises:
       ValueError: two runs have the same settings and the same seed.
     """
-    found, by_path = comparison(runs), {one["path"]: one for one in stated}
-    settings, groups, units = found["settings"], [], {}
-    names = {one["name"]: _name(one, settings) for one in settings}
+    compared_runs, by_path = comparison(runs), {run["path"]: run for run in stated}
+    settings, groups, units = compared_runs["settings"], [], {}
+    names = {setting["name"]: _name(setting, settings) for setting in settings}
     marks = sorted(names, key=names.get)
-    styles = styles_of([one["method"] for one in settings])
-    for one, style, text in zip(settings, styles, data_texts(settings), strict=True):
-        own = [by_path[path] for path in one["runs"]]
-        units[one["name"]] = {key: own[0][key] for key in ("factor", "unit")}
+    styles = styles_of([setting["method"] for setting in settings])
+    for setting, style, text in zip(settings, styles, data_texts(settings), strict=True):
+        runs_of_setting = [by_path[path] for path in setting["runs"]]
+        units[setting["name"]] = {key: runs_of_setting[0][key] for key in ("factor", "unit")}
         groups.append(
-            {key: one[key] for key in ("metric", "seeds", "diverged", "scores")}
-            | {"name": names[one["name"]], "data": text, "curve": _mean_curve(own)}
-            | {"higher": one["higher_is_better"], "changes": len({*one["data_sha256"]}) > 1}
-            | {"style": [style["color"], svg_dashes(style), marks.index(one["name"])]}
-            | units[one["name"]]
+            {key: setting[key] for key in ("metric", "seeds", "diverged", "scores")}
+            | {
+                "name": names[setting["name"]],
+                "data": text,
+                "curve": _mean_curve(runs_of_setting),
+            }
+            | {
+                "higher": setting["higher_is_better"],
+                "changes": len({*setting["data_sha256"]}) > 1,
+            }
+            | {"style": [style["color"], svg_dashes(style), marks.index(setting["name"])]}
+            | units[setting["name"]]
         )
     shown = [
         pair | {key: names[pair[key]] for key in ("first", "second")} | units[pair["first"]]
-        for pair in found["pairs"] + found["unpaired"]
+        for pair in compared_runs["pairs"] + compared_runs["unpaired"]
         if len(groups) <= ALL_PAIRS or pair["first"] == settings[0]["name"]
     ]
     return {
         "groups": groups,
         "pairs": [pair for pair in shown if "points" in pair],
         "unpaired": [pair for pair in shown if "why" in pair],
-        "tests": len(found["pairs"]),
+        "tests": len(compared_runs["pairs"]),
     }
 
 
 def _name(setting, settings):
     """The method, and where it has several settings, the fields in which these differ."""
-    fields = [one["fields"] for one in settings if one["method"] == setting["method"]]
-    own = [f"{name}={setting['fields'][name]}" for name in differing(fields)]
-    return f"{setting['method']} ({', '.join(own)})" if own else setting["name"]
+    fields = [other["fields"] for other in settings if other["method"] == setting["method"]]
+    choices = [f"{name}={setting['fields'][name]}" for name in differing(fields)]
+    return f"{setting['method']} ({', '.join(choices)})" if choices else setting["name"]
 
 
 def _mean_curve(runs):
@@ -70,13 +77,13 @@ def _mean_curve(runs):
         return None
     if len({run["curve"]["split"] for run in runs}) > 1:
         return None
-    own = [{row["x"]: row for row in run["curve"]["rows"]} for run in runs]
-    rounds = sorted(set.intersection(*map(set, own)))
+    by_round = [{row["x"]: row for row in run["curve"]["rows"]} for run in runs]
+    rounds = sorted(set.intersection(*map(set, by_round)))
     rows = []
     for x in rounds:
-        points = [point for point in POINTS if all(point in rows[x] for rows in own)]
+        points = [point for point in POINTS if all(point in rows[x] for rows in by_round)]
         means = {
-            point: np.mean([rows[x][point] for rows in own], axis=0).tolist()
+            point: np.mean([rows[x][point] for rows in by_round], axis=0).tolist()
             for point in points
         }
         rows.append({"x": x, **means})

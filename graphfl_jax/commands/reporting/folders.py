@@ -153,8 +153,8 @@ def _points(scores):
 def _curve(rows):
     """The evaluations on the test split, or on validation where the test was not evaluated."""
     split = "test" if any("test" in row for row in rows) else "val"
-    own = [{"x": row["round"], **_points(row[split])} for row in rows if split in row]
-    return {"split": {"test": "test", "val": "validation"}[split], "rows": own}
+    curve = [{"x": row["round"], **_points(row[split])} for row in rows if split in row]
+    return {"split": {"test": "test", "val": "validation"}[split], "rows": curve}
 
 
 def _new_clients(results):
@@ -167,10 +167,13 @@ def _new_clients(results):
 
 def _labels(described):
     """The number of training examples of each client with each label."""
-    if described is None or any(not one["labels"] for one in described["clients"]):
+    if described is None or any(not client["labels"] for client in described["clients"]):
         return None
     names = described["labels"] or [str(label) for label in range(described["outputs"])]
-    return {"names": names, "counts": [one["labels"]["train"] for one in described["clients"]]}
+    return {
+        "names": names,
+        "counts": [client["labels"]["train"] for client in described["clients"]],
+    }
 
 
 def _attack(results, clients):
@@ -194,13 +197,13 @@ def _attack(results, clients):
             and {point: sum(scores[point][i] for i in rows) / len(rows) for point in POINTS},
             "rejected": rejected and rejected[kind],
         }
-    for own in (attack or {}).get("benign_by_malicious_neighbours") or ():
-        ids, share = own["ids"], own["share"]
+    for part in (attack or {}).get("benign_by_malicious_neighbours") or ():
+        ids, share = part["ids"], part["share"]
         parts = [rejected["per_client"][i] for i in ids] if rejected else []
-        parts = [own for own in parts if own is not None]
+        parts = [part for part in parts if part is not None]
         kinds[f"honest, {'no neighbour' if share == 'none' else share} malicious"] = {
             "clients": len(ids),
-            "scores": own["scores"],
+            "scores": part["scores"],
             "rejected": sum(parts) / len(parts) if parts else None,
         }
     success = attack and attack.get("success")

@@ -37,14 +37,14 @@ def map_of(described: dict[str, Any], allocation: list | None) -> dict[str, Any]
             for j, share in enumerate(shares)
             if share > 1 / len(allocation) + 1e-6  # results.json has six digits
         ]
-    relations = [one for one in relations if one[0] != one[1]]
+    relations = [pair for pair in relations if pair[0] != pair[1]]
     weights = {}
     for sender, receiver, weight in relations:
         pair = (min(sender, receiver), max(sender, receiver))
         weights[pair] = max(weight, weights.get(pair, weight))
     edges = [[*pair, weight] for pair, weight in sorted(weights.items())]
     count = len(described["clients"])
-    known = described["axes"] and [one["position"] for one in described["clients"]]
+    known = described["axes"] and [client["position"] for client in described["clients"]]
     return {
         "positions": _projected(known, described["axes"]) if known else _spring(count, edges),
         "edges": edges,
@@ -78,12 +78,12 @@ def _spring(count, edges):
         if left and left + 2 * radius > longest:
             left, top, tall = 0.0, top - tall, 0.0
         centre = (left + radius, top - radius)
-        own = graph.subgraph(sorted(part))
+        component = graph.subgraph(sorted(part))
         rounds = max(10, min(100, STEPS // len(part)))
-        found = nx.spring_layout(
-            own, seed=SEED, scale=radius, center=centre, iterations=rounds, method="force"
+        layout = nx.spring_layout(
+            component, seed=SEED, scale=radius, center=centre, iterations=rounds, method="force"
         )
-        for i, place in found.items():
+        for i, place in layout.items():
             places[i] = place
         left, tall = left + 2 * radius + 1, max(tall, 2 * radius + 1)
     return places.round(5).tolist()

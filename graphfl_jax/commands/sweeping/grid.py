@@ -67,8 +67,8 @@ def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
         `samples` is 0.
     """
     domains = domains_of(axes)
-    grid = {field: own for field, own in domains.items() if isinstance(own, list)}
-    ranges = {field: own for field, own in domains.items() if field not in grid}
+    grid = {field: values for field, values in domains.items() if isinstance(values, list)}
+    ranges = {field: law for field, law in domains.items() if field not in grid}
     if not samples:
         if ranges:
             raise ValueError(
@@ -133,8 +133,12 @@ def extreme_points(axes: dict[str, list[str]]) -> list[Point]:
     """
     domains = domains_of(axes)
     values = [
-        own[2:] if isinstance(own, tuple) else [max(own)] if _numbers(own) else own
-        for own in domains.values()
+        domain[2:]
+        if isinstance(domain, tuple)
+        else [max(domain)]
+        if _numbers(domain)
+        else domain
+        for domain in domains.values()
     ]
     return [dict(zip(domains, point, strict=True)) for point in itertools.product(*values)]
 
@@ -166,7 +170,9 @@ def points_of_file(path: str) -> list[Point]:
         a field that --config sets.
     """
     points = call_in_file("points", path, "get_points")
-    valid = isinstance(points, list) and points and all(isinstance(one, dict) for one in points)
+    valid = (
+        isinstance(points, list) and points and all(isinstance(point, dict) for point in points)
+    )
     if not valid:
         raise ValueError(
             f"points={path}: get_points() returns no dictionaries; return a list of "
@@ -214,12 +220,12 @@ def _checked_scope(group):
                 "data.val_fraction=0.0 leaves no examples for validation; set "
                 "--config.data.val_fraction=0.1"
             )
-    given, values = group.config.eval, {}
+    scope, values = group.config.eval, {}
     for field, needed in (("points", "P"), ("splits", "val")):
-        values[f"eval.{field}"] = given[field] or (needed,)
+        values[f"eval.{field}"] = scope[field] or (needed,)
         if needed not in values[f"eval.{field}"]:
             raise ValueError(
-                f"eval.{field}={','.join(given[field])} leaves out {needed}, by which a sweep "
+                f"eval.{field}={','.join(scope[field])} leaves out {needed}, by which a sweep "
                 f"ranks points; add {needed}, or leave the field empty"
             )
     return values

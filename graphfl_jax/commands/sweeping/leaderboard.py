@@ -81,8 +81,8 @@ def _points(lines):
     for several in same.values():
         different = _different([settings for _, settings, _ in several])
         for point, settings, runs in several:
-            own = {field: settings[field] for field in different if field in settings}
-            points.append((point | own, runs))
+            differing = {field: settings[field] for field in different if field in settings}
+            points.append((point | differing, runs))
     return points
 
 
@@ -91,9 +91,9 @@ def _different(several):
     return sorted(
         {
             field
-            for one, other in itertools.combinations(several, 2)
-            for field in one.keys() & other.keys()
-            if one[field] != other[field]
+            for board, other in itertools.combinations(several, 2)
+            for field in board.keys() & other.keys()
+            if board[field] != other[field]
         }
     )
 
@@ -140,12 +140,12 @@ def _title_and_caption(board):
     counts = sorted({row["runs"] for row in board["rows"]} or {0})
     seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0]
     better = "higher" if board["higher_is_better"] else "lower"
+    other = board["other_code"]
+    code = f"; {other} runs are of other code" if other else ""
     return (
         f"{board['metric']} at P on {board['data']}, data: {board['source']}",
         f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; ranked by "
-        f"validation, {better} is better; test scores do not affect the ranking"
-        + f"; {board['other_code']} runs are of other code"
-        * bool(board["other_code"]),
+        f"validation, {better} is better; test scores do not affect the ranking{code}",
     )
 
 
