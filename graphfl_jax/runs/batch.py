@@ -278,8 +278,8 @@ class _Player:
         for i, trial in enumerate(batch):
             results = (evaluations, final, joined)
             of_run = jax.tree.map(
-                lambda leaf: leaf if isinstance(leaf, int) else leaf[i], results
-            )  # noqa: B023
+                lambda leaf, i=i: leaf if isinstance(leaf, int) else leaf[i], results
+            )
             outcomes.append(self._outcome(trial, *of_run, share, traffic))
         compiling = seconds.pop("compile")
         programs = [*session.executables[1:], *filter(None, [session.complete])]

@@ -48,7 +48,6 @@ PARTS = {
 }
 # Modules of experiments that start commands of the package.
 STARTERS = {"run", "sweep"}
-LONGEST = 400  # lines
 # Packages whose imported name is another one.
 IMPORTED = {"absl-py": "absl", "orbax-checkpoint": "orbax", "pillow": "PIL"}
 
@@ -164,9 +163,3 @@ def test_algorithms_use_each_other_only_by_public_names():
             if module.startswith("graphfl_jax.algorithms."):
                 private = [alias.name for alias in node.names if alias.name.startswith("_")]
                 assert not private, f"{path.name} imports {private}"
-
-
-def test_no_file_is_longer_than_400_lines():
-    files = [*PACKAGE.rglob("*.py"), *EXPERIMENTS.rglob("*.py")]
-    long = {str(path): len(path.read_text().splitlines()) for path in files}
-    assert {path: lines for path, lines in long.items() if lines > LONGEST} == {}

@@ -8,6 +8,7 @@ import pytest
 
 from graphfl_jax.algorithms import perfedavg as perfedavg_module
 from graphfl_jax.algorithms import sfl as sfl_module
+from graphfl_jax.algorithms.attention import fixed
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.fedamp import MixingServer, fedamp, heurfedamp
 from graphfl_jax.algorithms.hyper import ServerFit, hyper_federation, without_relations
