@@ -119,8 +119,7 @@ def run(
     """Runs the federation that a configuration describes.
 
     If `jax.distributed` has connected several processes, all must call this with the same
-    arguments. A cohort is split over the devices of all processes, and only the first process
-    reads and writes `out`.
+    arguments. Their devices share each cohort. Only the first process reads and writes `out`.
 
     Args:
       config: a configuration, see `graphfl_jax.configs`.
@@ -130,16 +129,13 @@ def run(
       algorithm: a method instead of ``config.algorithm.name``: a name or a function.
       out: folder for config.json, identity.json, federation.json, metrics.jsonl, checkpoints,
         models.safetensors and results.json; None writes nothing.
-      resume: continues the run in `out` from its newest valid checkpoint, or from round 0 if
-        there is none. On the same type of device with the same versions, the results are
-        bitwise those of an uninterrupted run.
+      resume: continues the run in `out` from its newest valid checkpoint, or from round 0. With
+        the same versions and type of device, the results are bitwise those of an uncut run.
       accept_changes: resumes although the code has changed. Both identities are recorded.
       config_file: the file from which `config` comes; it belongs to the run's identity.
-      debug: computes clients one by one without ``jit``, and names the client and the stage
-        that fail. This is slow.
+      debug: computes clients one by one without ``jit``, and names what fails. This is slow.
       report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
-      keep_in: folder in which the compiled programs are kept; None keeps nothing. Only the user
-        may be able to write into it.
+      keep_in: folder of compiled programs, into which only the user may write; None keeps none.
       save_models: writes models.safetensors into `out` also if it has more than 100 MB.
 
     Returns:
@@ -151,16 +147,8 @@ def run(
     """
     _check_arguments(out, resume, accept_changes, save_models)
     config = choose_parts(complete(config), model=model, algorithm=algorithm)
-
-    def prepare():
-        folder = None
-        if out is not None and is_first():
-            folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
-        experiment = build_experiment(config, _federation_of(config, federation))
-        check_attacked((config, experiment))
-        return folder, experiment
-
-    folder, experiment = run_synchronized(prepare)
+    options = {"resume": resume, "accept_changes": accept_changes}
+    folder, experiment = run_synchronized(_prepare, config, federation, out, options)
     return run_experiment(
         experiment,
         config,
@@ -171,6 +159,16 @@ def run(
         executables=None if keep_in is None else private_folder(keep_in),
         save_models=save_models,
     )
+
+
+def _prepare(config, federation, out, options):
+    """The folder of a run, in the first process, and its experiment, both checked."""
+    folder = None
+    if out is not None and is_first():
+        folder = RunFolder(out, config, **options)
+    experiment = build_experiment(config, _federation_of(config, federation))
+    check_attacked((config, experiment))
+    return folder, experiment
 
 
 def _check_arguments(out, resume, accept_changes, save_models):
