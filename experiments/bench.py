@@ -57,7 +57,7 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.initial import check_begins_anew
 from graphfl_jax.runs.multihost import is_first, run_synchronized
-from graphfl_jax.runs.single import compiled
+from graphfl_jax.runs.single import compile_session
 from graphfl_jax.runs.store import check_folder
 
 flags.DEFINE_integer("repeats", 9, "Timed repeats of every measurement.", lower_bound=1)
@@ -262,7 +262,7 @@ def measure(config: ConfigDict) -> tuple[Report, dict]:
     """Measures one configuration: the report and all numbers."""
     experiment = run_synchronized(lambda: build_experiment(config, federation_of(config)))
     began = time.perf_counter()
-    session = compiled(experiment, config)
+    session = compile_session(experiment, config)
     compiling = time.perf_counter() - began
     flops = round_flops(experiment, session.state)
     multiply, peak_flops = matmul_chain()
@@ -326,7 +326,7 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
         if data_varies:
             federation = run_synchronized(federation_of, compared)
         experiment = run_synchronized(build_experiment, compared, federation)
-        session = compiled(experiment, compared)
+        session = compile_session(experiment, compared)
         players[name] = player(session, FLAGS.rounds_each)
         flops[name] = round_flops(experiment, session.state)
     times = time_interleaved(players, FLAGS.repeats)

@@ -12,7 +12,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.algorithms.tuning import finetuned, tuning_trainer
+from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel, FederatedData
@@ -33,7 +33,7 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.robustness import attacks, defences
-from graphfl_jax.rounds import Group, Poison, grouped
+from graphfl_jax.rounds import Group, Poison, group_clients
 
 # What a factory gets by name, if it has a parameter of this name without a declaration.
 OF_MODELS = ("inputs", "outputs", "task", "played")
@@ -61,7 +61,7 @@ class Experiment(NamedTuple):
     poison: Callable[[dict[str, Any]], Poison]  # hparams -> what malicious clients do
     hparams: dict[str, float]  # the traced floats
     groups: tuple[Group, ...]  # the clients of each architecture that train
-    joined: tuple[Group, ...] = ()  # all after new clients have joined, see `rounds.grouped`
+    joined: tuple[Group, ...] = ()  # after new clients have joined, see `rounds.group_clients`
 
 
 def load_federation(config: ConfigDict) -> Federation:
@@ -194,7 +194,7 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
         check_outputs(model, config.model.name, federation)
     groups, joined = (
         _at_once(config, models, some)
-        for some in grouped(names, num_clients, config.cohort_size)
+        for some in group_clients(names, num_clients, config.cohort_size)
     )
     parts = parts._replace(trained=trained, unseen=unseen, groups=groups)
     return Experiment(federation, models[0], parts.build, parts.poison, hparams, groups, joined)
@@ -253,7 +253,7 @@ class _Parts(NamedTuple):
         algorithm = source.make(ALGORITHMS[config.algorithm.name].factory, "algorithm")
         if config.tuning.part:
             tune = source.make(tuning_trainer, "tuning")
-            algorithm = finetuned(algorithm, tune, tuning_part=config.tuning.part)
+            algorithm = finetune(algorithm, tune, tuning_part=config.tuning.part)
         name = config.defence.name
         if name:
             defence = source.make(defences.DEFENCES[name], "defence")

@@ -269,7 +269,7 @@ def identity(server: Any, key: Array) -> Any:
     return server
 
 
-def unchanged(server: Any, *args: Any) -> Any:
+def keep_server(server: Any, *args: Any) -> Any:
     """An `Admit` or `AdaptNewClients` after which the server is the same."""
     return server
 
@@ -301,8 +301,8 @@ class Server:
     download: Download
     aggregate: Aggregate
     begin_round: BeginRound = identity
-    admit: Admit = unchanged
-    adapt_new_clients: AdaptNewClients = unchanged
+    admit: Admit = keep_server
+    adapt_new_clients: AdaptNewClients = keep_server
     allocation: Allocation | None = None  # for methods that send mixtures of the last models
     substitute: Substitute | None = None  # for methods whose server holds a part of each client
     rejected: Rejected | None = None  # for a defence that rejects uploads
@@ -316,8 +316,8 @@ class Server:
         download: Callable[[Any, Array], Any],
         aggregate: Callable[[Any, Cohort, Any, Array], Any],
         *,
-        admit: Callable[[Any, Array, jraph.GraphsTuple, Array], Any] = unchanged,
-        adapt_new_clients: Callable[[Any, Cohort, Any, Array], Any] = unchanged,
+        admit: Callable[[Any, Array, jraph.GraphsTuple, Array], Any] = keep_server,
+        adapt_new_clients: Callable[[Any, Cohort, Any, Array], Any] = keep_server,
         **functions: Any,
     ) -> "Server":
         """A server of clients that all have one architecture.

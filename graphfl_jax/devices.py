@@ -38,7 +38,7 @@ def client_mesh(*cohort_sizes: int, devices: list[jax.Device] | None = None) -> 
     return jax.make_mesh((size,), ("clients",), (AxisType.Auto,), devices=chosen)
 
 
-def filled(ids: Array | np.ndarray, multiple: int) -> Array | np.ndarray:
+def fill_up(ids: Array | np.ndarray, multiple: int) -> Array | np.ndarray:
     """The ids [M], the last of them repeated until their number is a multiple."""
     count = len(ids)
     full = -(-count // multiple) * multiple
@@ -50,7 +50,7 @@ def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Ca
     """Maps ``one_client(shared, i, rows)`` over ids [M] and rows [M, ...].
 
     It is a vmap, split over the devices of `mesh` if there is one; M must be a multiple of the
-    size of the mesh, see `filled`.
+    size of the mesh, see `fill_up`.
 
     Args:
       at_once: largest number of clients in a vmap on each device; these vmaps are in sequence.
@@ -65,7 +65,7 @@ def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Ca
         size = -(-count // -(-count // at_once))
         # All vmaps have the same size, so that only one is compiled.
         if count % size:
-            ids, rows = tree.take((ids, rows), filled(np.arange(count), size))
+            ids, rows = tree.take((ids, rows), fill_up(np.arange(count), size))
         results = jax.lax.map(
             lambda client: one_client(shared, *client),
             (ids, rows),
@@ -88,7 +88,7 @@ def map_clients(one_client: Callable, mesh: Mesh | None, at_once: int = 0) -> Ca
     )
 
 
-def together(many: Callable) -> Callable:
+def call_for_all(many: Callable) -> Callable:
     """The function (shared, i) that gives one row of ``many(shared, ids [M])``.
 
     Mapped over clients alone, it calls `many` once for all of them, instead of mapping its

@@ -17,7 +17,7 @@ from graphfl_jax.core import (
     Predictor,
     State,
 )
-from graphfl_jax.devices import filled, map_clients
+from graphfl_jax.devices import fill_up, map_clients
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import ids_at, rows_of
 
@@ -168,7 +168,7 @@ def evaluate_clients(
     scored = split_results(results, scope.points)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(predictors))
     kept = predictors if 0 < size <= models else ()
-    return Evaluated(*scored, *known_of(algorithm, state), kept)
+    return Evaluated(*scored, *allocation_and_rejected(algorithm, state), kept)
 
 
 def splits_in(scope: Scope, splits: dict) -> dict:
@@ -177,7 +177,9 @@ def splits_in(scope: Scope, splits: dict) -> dict:
     return {name: examples for name, examples in splits.items() if name in names}
 
 
-def known_of(algorithm: Algorithm, state: State) -> tuple[Array | tuple, Array | tuple]:
+def allocation_and_rejected(
+    algorithm: Algorithm, state: State
+) -> tuple[Array | tuple, Array | tuple]:
     """`Evaluated.allocation` and `Evaluated.rejected` of a state."""
     server, shares, rejected = algorithm.server, (), ()
     if server.allocation is not None:
@@ -370,7 +372,7 @@ def _map_group(one_client, shared, memories, group, everyone, counts, at_once, m
     if mesh is not None:
         size = -(-size // mesh.size) * mesh.size
     # The last client is scored again until the last batch is full; see the cut below.
-    places = filled(jnp.arange(count, dtype=jnp.int32), size)
+    places = fill_up(jnp.arange(count, dtype=jnp.int32), size)
 
     def of_batch(places):
         batch = rows if size == count else tree.take(rows, places)

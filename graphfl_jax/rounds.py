@@ -13,7 +13,7 @@ import numpy as np
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Cohort, State
-from graphfl_jax.devices import all_gather_rows, filled, map_clients, replicate
+from graphfl_jax.devices import all_gather_rows, fill_up, map_clients, replicate
 
 
 class Group(NamedTuple):
@@ -44,7 +44,7 @@ def ids_at(group: Group, places: Array) -> Array:
     return places if group.ids is None else jnp.asarray(group.ids)[places]
 
 
-def divided(cohort_size: int, counts: Sequence[int]) -> list[int]:
+def divide_cohort(cohort_size: int, counts: Sequence[int]) -> list[int]:
     """Divides a cohort over groups of `counts` clients in proportion, at least one for each.
 
     After the first, each place goes to the group with the largest count / (2 places + 1) that
@@ -65,7 +65,7 @@ def divided(cohort_size: int, counts: Sequence[int]) -> list[int]:
     return places
 
 
-def grouped(names: Sequence[str], training: int, cohort_size: int) -> tuple[tuple, tuple]:
+def group_clients(names: Sequence[str], training: int, cohort_size: int) -> tuple[tuple, tuple]:
     """The clients of each architecture: those that train, and all after new ones have joined.
 
     Args:
@@ -78,7 +78,7 @@ def grouped(names: Sequence[str], training: int, cohort_size: int) -> tuple[tupl
       the groups for the argument `joined` of `program.Program`; () without new clients.
 
     Raises:
-      ValueError: as `divided`.
+      ValueError: as `divide_cohort`.
     """
     clients, several = np.array(names), len(set(names)) > 1
     named = [
@@ -86,7 +86,7 @@ def grouped(names: Sequence[str], training: int, cohort_size: int) -> tuple[tupl
         for name in dict.fromkeys(names)
     ]
     trained = [(name, ids[ids < training]) for name, ids in named if ids[0] < training]
-    sizes = divided(cohort_size, [len(ids) for _, ids in trained])
+    sizes = divide_cohort(cohort_size, [len(ids) for _, ids in trained])
     groups = tuple(
         Group(size, ids if len(trained) > 1 else None, name=name)
         for size, (name, ids) in zip(sizes, trained, strict=True)
@@ -218,11 +218,11 @@ def train_cohort(
     memories, count = state.clients[group], len(ids)
     devices = 1 if mesh is None else mesh.size
     rows = (
-        tree.take(memories, filled(places, devices)),
-        tree.take(algorithm.client_data(data), filled(ids, devices)),
+        tree.take(memories, fill_up(places, devices)),
+        tree.take(algorithm.client_data(data), fill_up(ids, devices)),
     )
     mapped = map_clients(one_client, mesh, at_once)
-    results = mapped((state.server, key), filled(ids, devices), rows)
+    results = mapped((state.server, key), fill_up(ids, devices), rows)
     results = jax.tree.map(lambda leaf: leaf[:count], all_gather_rows(results, mesh))
     trained, uploads, metrics = results
     return tree.put(memories, places, trained), uploads, metrics

@@ -21,7 +21,7 @@ def mean(rows, weights):
     return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), rows)
 
 
-def named(values) -> dict:
+def leaves_by_name(values) -> dict:
     """The leaves of a tree by readable names, such as ``params/body/Dense_0/kernel``.
 
     Raises:
@@ -48,7 +48,7 @@ def as_matrix(rows):
     return jax.vmap(lambda row: ravel_pytree(row)[0])(rows), jax.vmap(back)
 
 
-def joined(values, largest: int):
+def join_small(values, largest: int):
     """The tensors of up to `largest` numbers as one vector; all have one type.
 
     Returns:

@@ -22,7 +22,7 @@ class Attention(NamedTuple):
     init: Callable  # (key, client graph, (N, d)) -> weights
     logits: Callable  # (weights, models [N, d]) -> [K, N, N]
     # (weights, client graph with the new clients) -> weights
-    grown: Callable = lambda weights, graph: weights
+    grow: Callable = lambda weights, graph: weights
     learns: bool = True  # whether the weights change
 
 
@@ -45,7 +45,7 @@ def v1(
         return {"W": w, "a": a / attention_size**0.5}
 
     def logits(weights, models):
-        h = normalised(models)
+        h = normalise(models)
         if attention_collapsed:
             s, t = jnp.einsum("kcd,nd->ckn", weights, h)
         else:
@@ -70,7 +70,7 @@ def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
         return {"W": w, "a": a}
 
     def logits(weights, models):
-        z, y = jnp.einsum("ckhd,nd->cknh", weights["W"], normalised(models))
+        z, y = jnp.einsum("ckhd,nd->cknh", weights["W"], normalise(models))
         pairs = jax.nn.leaky_relu(z[:, :, None] + y[:, None, :], SLOPE)  # [K, N, N, d']
         return jnp.einsum("kh,kijh->kij", weights["a"], pairs)
 
@@ -83,10 +83,10 @@ def direct() -> Attention:
     def init(key, graph, shape):
         return jnp.zeros([shape[0]] * 2)
 
-    def grown(weights, graph):
+    def grow(weights, graph):
         return jnp.pad(weights, (0, relations.num_clients(graph) - len(weights)))
 
-    return Attention(init, lambda weights, models: weights[None], grown)
+    return Attention(init, lambda weights, models: weights[None], grow)
 
 
 def fixed() -> Attention:
@@ -107,7 +107,7 @@ def fixed() -> Attention:
     return Attention(
         init=lambda key, graph, shape: shares(graph, shape[0]),
         logits=logits,
-        grown=lambda weights, graph: shares(graph, relations.num_clients(graph)),
+        grow=lambda weights, graph: shares(graph, relations.num_clients(graph)),
         learns=False,
     )
 
@@ -148,7 +148,7 @@ def dot(
     return Attention(init, logits)
 
 
-def normalised(models: Array) -> Array:
+def normalise(models: Array) -> Array:
     """Rows [N, d] with mean 0 and variance 1; a constant row becomes 0."""
     centred = models - jnp.mean(models, axis=1, keepdims=True)
     variance = jnp.mean(jnp.square(centred), axis=1, keepdims=True)

@@ -140,7 +140,7 @@ def fedproto(
     server = Server(
         init=lambda key, graph: empty(classes, size),
         download=lambda prototypes, group, i: prototypes,
-        aggregate=lambda prototypes, cohorts, uploads, key: averaged(
+        aggregate=lambda prototypes, cohorts, uploads, key: average(
             prototypes, of_all_architectures(cohorts, uploads)[1]
         ),
     )
@@ -179,7 +179,7 @@ def mean_features(
     return class_means(features(model, params, examples), examples, classes)
 
 
-def averaged(last: ClassMeans, uploads: ClassMeans) -> ClassMeans:
+def average(last: ClassMeans, uploads: ClassMeans) -> ClassMeans:
     """The means over all examples of M clients; a class without any keeps its last mean.
 
     Args:

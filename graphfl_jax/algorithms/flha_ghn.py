@@ -50,7 +50,7 @@ import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.method import facts, variant
-from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.core import (
     Algorithm,
     Array,
@@ -166,7 +166,7 @@ def flha_ghn(
 
             # The weights have many small tensors. With an optimiser's operations on each of
             # them, a program of four architectures has 1.3 times as many operations to compile.
-            parts, back = tree.joined(message, SMALL)
+            parts, back = tree.join_small(message, SMALL)
 
             def objective(parts, batch, key):
                 return model.objective(generate(back(parts)), batch, key)
@@ -231,7 +231,7 @@ def flha_ghn(
     if not flha_head_epochs:
         return algorithm
     refine = epoch_trainer(flha_head_optimizer, epochs=flha_head_epochs, batch_size=batch_size)
-    return finetuned(algorithm, refine, tuning_part="head")
+    return finetune(algorithm, refine, tuning_part="head")
 
 
 flha_ghn_no_gnn = variant(flha_ghn, {"algorithm.ghn_depth": 0})

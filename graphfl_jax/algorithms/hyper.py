@@ -38,7 +38,7 @@ import optax
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
-from graphfl_jax.devices import together
+from graphfl_jax.devices import call_for_all
 from graphfl_jax.optimizers import Optimizer, polyak_sgd
 from graphfl_jax.settings import Choice, Integer, Real
 from graphfl_jax.trainers import Train
@@ -156,7 +156,7 @@ def hyper_federation(
         embeddings = hyper.encode(server.weights, server.relations, server.dropped)
         return hyper.decode(server.weights, embeddings[i])
 
-    @together
+    @call_for_all
     def embedding(server, ids):
         return _with_embeddings(hyper, server, ids)(server.weights)
 
@@ -174,7 +174,7 @@ def hyper_federation(
                 gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
                 return gap + hyper.penalty(weights, read, server.relations), gap
 
-            return lambda start: minimised(objective, start, optimizer, fit.steps)
+            return lambda start: minimise(objective, start, optimizer, fit.steps)
 
         def encode_all(weights):
             embeddings = hyper.encode(weights, server.relations, server.dropped)
@@ -211,7 +211,7 @@ def hyper_federation(
             sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings)
             return 0.5 * tree.sq_dist(uploads, sent)
 
-        return fitted_embeddings(server, cohort.ids, gap, fit)
+        return fit_embeddings(server, cohort.ids, gap, fit)
 
     def substitute(server, mean):
         embeddings = mean(server.weights["embeddings"])
@@ -229,7 +229,7 @@ def hyper_federation(
     return Algorithm(server, (Client(model, local),))
 
 
-def fitted_embeddings(
+def fit_embeddings(
     server: HyperServer, ids: Array, gap: Callable[[Any], Array], fit: ServerFit
 ) -> HyperServer:
     """The server after it has fitted the embeddings of new clients, and nothing else.
@@ -251,8 +251,8 @@ def fitted_embeddings(
 
     optimizer = optax.with_extra_args_support(fit.new_client_optimizer)
     start = (server.weights["embeddings"][ids], server.opt_state)
-    rows, opt_state = minimised(objective, start, optimizer, fit.steps)
-    return HyperServer(weights_with(rows), opt_state, server.relations)
+    own, opt_state = minimise(objective, start, optimizer, fit.steps)
+    return HyperServer(weights_with(own), opt_state, server.relations)
 
 
 def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
@@ -271,7 +271,7 @@ def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
     return lambda start: jax.lax.cond(possible, use(encode_some), use(encode_all), start)
 
 
-def minimised(objective, start, optimizer, steps):
+def minimise(objective, start, optimizer, steps):
     """Steps from (parameters, opt_state) on ``objective(parameters) -> (value, gap)``.
 
     Args:

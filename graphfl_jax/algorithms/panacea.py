@@ -116,7 +116,7 @@ def panacea(
         dropped = jax.random.bernoulli(key, embedding_dropout, (num_clients, 1))
         if not isinstance(adjacency, SparseMatrix):
             return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
-        clients = drawn_for_loss(adjacency, jax.random.fold_in(key, 1))
+        clients = draw_for_loss(adjacency, jax.random.fold_in(key, 1))
         return Drawn(dropped & (neighbours.degrees > 0)[:, None], clients)
 
     def drawn_clients(drawn):
@@ -136,7 +136,7 @@ def panacea(
         if len(clients) * neighbourhoods.SIZE >= len(neighbours):
             return None
         steps = len(encoder.module.widths)
-        near = neighbourhoods.around(neighbours, clients, steps, drawn.dropped[:, 0])
+        near = neighbourhoods.of_clients(neighbours, clients, steps, drawn.dropped[:, 0])
         parts = (
             neighbourhoods.blocks(propagation, near),
             neighbourhoods.blocks(neighbours, near),
@@ -203,7 +203,7 @@ def graph_loss(hidden: Array, adjacency: Array) -> Array:
     return jnp.sum(losses) / (num_clients * (num_clients - 1))
 
 
-def drawn_for_loss(adjacency: SparseMatrix, key: Array) -> Array:
+def draw_for_loss(adjacency: SparseMatrix, key: Array) -> Array:
     """Draws the clients of `drawn_graph_loss`: [S + 2 R] int32.
 
     S different clients come first, then the first and the second clients of R related pairs.
@@ -229,7 +229,7 @@ def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix) -> Array:
     second one over R related pairs, drawn with replacement.
 
     Args:
-      hidden: [S + 2 R, width], of the clients of `drawn_for_loss`.
+      hidden: [S + 2 R, width], of the clients of `draw_for_loss`.
       adjacency: the undirected relations between all N clients.
     """
     ends = len(hidden) - 2 * DRAWN_RELATIONS

@@ -268,7 +268,7 @@ def pfedgat(
             server.uploads,
             mean,
         )
-        weights = attention.grown(server.weights, graph)
+        weights = attention.grow(server.weights, graph)
         mixing = mixing_of(weights, models).at[:known].set(0.0)
         return AttentionServer(
             models,

@@ -29,9 +29,9 @@ from graphfl_jax import tree
 from graphfl_jax.algorithms.hyper import (
     HyperServer,
     ServerFit,
-    fitted_embeddings,
+    fit_embeddings,
     hyper_federation,
-    minimised,
+    minimise,
     server_fit,
     without_relations,
 )
@@ -107,7 +107,7 @@ def pfedhn_het(
             return gap, gap
 
         start = (server.weights, server.opt_state)
-        end = minimised(objective, start, optimizer, fit.steps)
+        end = minimise(objective, start, optimizer, fit.steps)
         return keep_unsampled(server, HyperServer(*end, server.relations), ids)
 
     def admit(server, new_clients, graph, key):
@@ -115,7 +115,7 @@ def pfedhn_het(
 
     def adapt_new_clients(server, cohorts, uploads, key):
         ids = jnp.concatenate([cohort.ids for cohort in cohorts])
-        return fitted_embeddings(
+        return fit_embeddings(
             server, ids, lambda weights: distance(weights, cohorts, uploads), fit
         )
 

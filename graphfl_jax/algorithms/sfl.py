@@ -55,7 +55,7 @@ from graphfl_jax.core import (
 )
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
-from graphfl_jax.devices import together
+from graphfl_jax.devices import call_for_all
 from graphfl_jax.settings import Choice, Integer, Part, Real
 from graphfl_jax.trainers import Train
 
@@ -139,7 +139,7 @@ def _with_relations(model, train, smoothing, propagation):
         u_i = tree.mean(server.uploads, server.mixing[i])
         return u_i, tree.mean(server.uploads, jnp.mean(server.mixing, axis=0))
 
-    @together
+    @call_for_all
     def smoothed_models(shared, ids):
         server, share = shared
         related, at_server = server.relations, smoothing._replace(share=share)

@@ -47,7 +47,7 @@ def tuning_trainer(
     return sgd_trainer(tuning_optimizer, steps=steps, batch_size=batch_size)
 
 
-def finetuned(algorithm: Algorithm, train: Trainer, *, tuning_part: str) -> Algorithm:
+def finetune(algorithm: Algorithm, train: Trainer, *, tuning_part: str) -> Algorithm:
     """A method whose predictor is fine-tuned before it is scored at P.
 
     Args:

@@ -44,7 +44,7 @@ from graphfl_jax.hypernets.layer_types import (
     Layers,
     ModelGenerator,
     Shapes,
-    assembled,
+    assemble,
     generator_of,
     type_table,
 )
@@ -147,7 +147,7 @@ def architecture_ghn(
                 )
             # Nodes of a type are in the order of the architectures and of their nodes.
             return tuple(
-                assembled(
+                assemble(
                     layers,
                     [next(of_type[kind]) if kind in of_type else {} for kind in layers.types],
                 )

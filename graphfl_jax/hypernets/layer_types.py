@@ -128,13 +128,13 @@ def shapes_by_type(several: tuple[Layers, ...]) -> dict[str, Shapes]:
     return {kind: by_type[kind] for kind in sorted(by_type)}
 
 
-def assembled(layers: Layers, by_node: list[dict]) -> Params:
+def assemble(layers: Layers, by_node: list[dict]) -> Params:
     """The parameters of a model from those of each node, by name."""
     leaves = [by_node[node][name] for node, name in layers.leaves]
     return jax.tree.unflatten(layers.structure, leaves)
 
 
-def taken_apart(layers: Layers, params: Params) -> list[dict]:
+def take_apart(layers: Layers, params: Params) -> list[dict]:
     """The parameters of each node, by name."""
     by_node = [{} for _ in layers.types]
     for (node, name), leaf in zip(layers.leaves, jax.tree.leaves(params), strict=True):
@@ -160,15 +160,15 @@ def type_table(*, models: tuple[ClientModel, ...], model_name: str = "(own)") ->
         def init(key):
             table = {}
             for layers, model in zip(every, models, strict=True):
-                by_node = taken_apart(layers, model.init(key))
-                for kind, parameters in zip(layers.types, by_node, strict=True):
-                    if parameters:
-                        table.setdefault(kind, parameters)
+                by_node = take_apart(layers, model.init(key))
+                for kind, own in zip(layers.types, by_node, strict=True):
+                    if own:
+                        table.setdefault(kind, own)
             return table
 
         def generate(table, several):
             return tuple(
-                assembled(layers, [table.get(kind) for kind in layers.types])
+                assemble(layers, [table.get(kind) for kind in layers.types])
                 for layers in several
             )
 

@@ -26,7 +26,7 @@ class Neighbourhoods(NamedTuple):
     fit: Array  # [] bool: no neighbourhood is larger than `SIZE` and `EDGES`
 
 
-def around(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods:
+def of_clients(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourhoods:
     """The neighbourhoods of clients: all within some steps against the direction of edges.
 
     Args:

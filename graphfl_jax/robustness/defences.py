@@ -39,8 +39,8 @@ from jax.interpreters import partial_eval
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, FederatedData
-from graphfl_jax.robustness.monotone import Monotone, guarded, monotone
-from graphfl_jax.robustness.updates import shortened, with_updates
+from graphfl_jax.robustness.monotone import Monotone, guard, monotone
+from graphfl_jax.robustness.updates import shorten, with_updates
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Integer, Real
 
@@ -61,7 +61,7 @@ def clip(
         norms = jnp.linalg.norm(updates, axis=1)
         finite = jnp.isfinite(norms)
         limit = defence_norm * jnp.nanmedian(jnp.where(finite, norms, jnp.nan))
-        return shortened(jnp.where(finite[:, None], updates, 0.0), limit)
+        return shorten(jnp.where(finite[:, None], updates, 0.0), limit)
 
     return change
 
@@ -143,7 +143,7 @@ def with_defence(
             lambda key: algorithm.first_exchange(key, data, len(groups)), jax.random.key(0)
         )
         sizes = tuple(sum(leaf.size for leaf in jax.tree.leaves(u)) for u in first.uploads)
-        return guarded(algorithm, defence, groups, sizes)
+        return guard(algorithm, defence, groups, sizes)
 
     def change(updates, sent, group):
         result = defence(updates)

@@ -72,7 +72,7 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
-from graphfl_jax.robustness.updates import shortened
+from graphfl_jax.robustness.updates import shorten
 from graphfl_jax.rounds import Group
 from graphfl_jax.settings import Real
 
@@ -144,7 +144,7 @@ def lower_median(norms):
     return jnp.sort(norms)[missing + (len(norms) - missing - 1) // 2]
 
 
-def guarded(
+def guard(
     algorithm: Algorithm,
     defence: Monotone,
     groups: tuple[Group, ...],
@@ -247,7 +247,7 @@ def _judge(defence, seen, related, group, ids, sent, updates):
         seen.visits.at[places].add(1),
         seen.rejections.at[places].add((statistic > defence.threshold).astype(jnp.int32)),
     )
-    return seen, shortened(updates, defence.norm * jnp.maximum(lower_median(every), 0.0))
+    return seen, shorten(updates, defence.norm * jnp.maximum(lower_median(every), 0.0))
 
 
 def _sums(related, group, ids, rows):

@@ -14,7 +14,7 @@ from graphfl_jax import tree
 from graphfl_jax.core import Array
 
 
-def shortened(updates: Array, limit: Array) -> Array:
+def shorten(updates: Array, limit: Array) -> Array:
     """Updates [M, d], of which those with a norm above the limit have the limit as norm."""
     norms = jnp.linalg.norm(updates, axis=1)
     above = norms > limit

@@ -19,7 +19,7 @@ from graphfl_jax.configs.values import as_text, change, complete, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.executables import kept_of, private_folder
+from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.identity import (
     PATHS,
     digest_of_arrays,
@@ -139,7 +139,7 @@ def run_trials(
 
 def _batches(player, trials, at_once, report):
     tried, begin = [], 0
-    size = _even(len(trials), at_once) if at_once else 1
+    size = _even_size(len(trials), at_once) if at_once else 1
     while begin < len(trials):
         size = player.whole(size)
         batch = trials[begin : begin + size]
@@ -174,10 +174,10 @@ def next_size(tried: list[tuple[int, float, float]], left: int, limit: int) -> i
     larger = min(GROWTH * size, limit)
     if larger <= size or left <= size or left * took / 2 < compiling:
         return size
-    return _even(left, larger)
+    return _even_size(left, larger)
 
 
-def _even(left: int, limit: int) -> int:
+def _even_size(left: int, limit: int) -> int:
     """The size of equal batches of at most `limit`, so that the last one is nearly full."""
     return math.ceil(left / math.ceil(left / limit)) if left else limit
 
@@ -187,7 +187,7 @@ def free_memory() -> int:
     devices = jax.local_devices()
     stats = [device.memory_stats() for device in devices]
     if all(stats):
-        return min(device["bytes_limit"] - device["bytes_in_use"] for device in stats)
+        return min(each["bytes_limit"] - each["bytes_in_use"] for each in stats)
     import psutil
 
     # The devices share the host's memory, of which a container can have a part.
@@ -217,9 +217,7 @@ class _Player:
         self.mesh = clients if alone else runs
         program = program_of(experiment, config, clients)
         self.program = batch_program(program, mesh=runs, federations=len(self.seeds))
-        self.data = self._put(
-            _stacked([federation.data for federation in federations.values()]), P()
-        )
+        self.data = self._put(_stack([whole.data for whole in federations.values()]), P())
         self.executables, self.kept = {}, {}  # by number of runs
         self.where = environment()
         code = digests_of_code()
@@ -253,7 +251,7 @@ class _Player:
         inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
             if size not in self.executables:
-                self.kept[size] = kept_of(self.folder, self.experiment, config, inputs)
+                self.kept[size] = open_kept(self.folder, self.experiment, config, inputs)
             kept = self.kept[size]
             session = Session(
                 self.program,
@@ -276,14 +274,11 @@ class _Player:
         share = {what: spent / size for what, spent in seconds.items()}
         outcomes = []
         for i, trial in enumerate(batch):
-            results = (evaluations, final, joined)
-            of_run = jax.tree.map(
-                lambda leaf, i=i: leaf if isinstance(leaf, int) else leaf[i], results
-            )
-            outcomes.append(self._outcome(trial, *of_run, share, traffic))
+            of_trial = _results_at(i, (evaluations, final, joined))
+            outcomes.append(self._outcome(trial, *of_trial, share, traffic))
         compiling = seconds.pop("compile")
         programs = [*session.executables[1:], *filter(None, [session.complete])]
-        held = max(map(_held, programs)) * self.devices // size
+        held = max(map(_bytes_held, programs)) * self.devices // size
         return Played(outcomes, compiling, sum(seconds.values()), held)
 
     def _join(self, session, state, seconds):
@@ -291,8 +286,8 @@ class _Player:
         if not self.experiment.federation.new_clients:
             return []
         with clock(seconds, "new_clients"):
-            everyone = [federation.everyone for federation in self.federations.values()]
-            everyone = RunsData(session.inputs.data.which, self._put(_stacked(everyone), P()))
+            everyone = [whole.everyone for whole in self.federations.values()]
+            everyone = RunsData(session.inputs.data.which, self._put(_stack(everyone), P()))
             rounds = self.config.new_clients.rounds
             return [scores for _, scores in session.join(state, everyone, rounds)]
 
@@ -324,30 +319,33 @@ class _Player:
         return Outcome(results, rows, joined, final and final.scores)
 
 
-def _held(compiled) -> int:
+def _results_at(place, results):
+    """The results of one run of a batch; numbers of rounds are those of all."""
+    return jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else leaf[place], results)
+
+
+def _bytes_held(compiled) -> int:
     """Bytes of a device that a compiled program holds while it runs."""
     sizes = compiled.memory_analysis()
     arguments = sizes.argument_size_in_bytes + sizes.output_size_in_bytes
     return arguments + sizes.temp_size_in_bytes - sizes.alias_size_in_bytes
 
 
-def _stacked(data):
+def _stack(data):
     """The data of several federations on a leading axis; of one, without it."""
     if len(data) == 1:
         return data[0]
-    edges = max(len(federated.graph.senders) for federated in data)
-    data = [
-        federated._replace(graph=relations.pad_edges(federated.graph, edges))
-        for federated in data
-    ]
-    of_clients = [federated._replace(shared={}) for federated in data]
-    shared = jax.tree.map(
-        functools.partial(_padded, 0), *(federated.shared for federated in data)
-    )
-    return jax.tree.map(functools.partial(_padded, 1), *of_clients)._replace(shared=shared)
+    edges = max(len(federation.graph.senders) for federation in data)
+    rows, splits = [], []  # of clients, and those that all clients share
+    for federation in data:
+        graph = relations.pad_edges(federation.graph, edges)
+        rows.append(federation._replace(graph=graph, shared={}))
+        splits.append(federation.shared)
+    shared = jax.tree.map(functools.partial(_pad_and_stack, 0), *splits)
+    return jax.tree.map(functools.partial(_pad_and_stack, 1), *rows)._replace(shared=shared)
 
 
-def _padded(axis, *leaves):
+def _pad_and_stack(axis, *leaves):
     """Arrays of examples, stacked with zeros up to the largest number; others are stacked.
 
     The number of examples differs where the seed decides how many a client, or all, have.
@@ -358,10 +356,12 @@ def _padded(axis, *leaves):
     """
     if len({leaf.shape for leaf in leaves}) > 1:
         size = max(leaf.shape[axis] for leaf in leaves)
-        added = [[(0, 0)] * leaf.ndim for leaf in leaves]
-        for widths, leaf in zip(added, leaves, strict=True):
+        padded = []
+        for leaf in leaves:
+            widths = [(0, 0)] * leaf.ndim
             widths[axis] = (0, size - leaf.shape[axis])
-        leaves = [np.pad(*padded) for padded in zip(leaves, added, strict=True)]
+            padded.append(np.pad(leaf, widths))
+        leaves = padded
     return np.stack(leaves)
 
 

@@ -93,7 +93,7 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
 
 
 def newest(folder: Path) -> dict[str, np.ndarray] | None:
-    """The leaves of the state in the newest valid checkpoint by their names in `tree.named`.
+    """The leaves of the state in the newest valid checkpoint, as `tree.leaves_by_name`.
 
     None without a checkpoint; warns as `latest`.
     """
@@ -169,7 +169,8 @@ def _remove_on_error(path: Path) -> Iterator[None]:
 
 def _by_name(state: State) -> dict[str, np.ndarray]:
     """A state's leaves but those of size zero, which Orbax refuses."""
-    return {name: np.asarray(leaf) for name, leaf in tree.named(state).items() if leaf.size}
+    leaves = tree.leaves_by_name(state)
+    return {name: np.asarray(leaf) for name, leaf in leaves.items() if leaf.size}
 
 
 def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
@@ -181,7 +182,7 @@ def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
     """
     leaves = [
         arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
-        for name, leaf in tree.named(template).items()
+        for name, leaf in tree.leaves_by_name(template).items()
     ]
     return jax.tree.unflatten(jax.tree.structure(template), leaves)
 

@@ -17,7 +17,7 @@ from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import (
     EVERYTHING,
     Evaluated,
-    known_of,
+    allocation_and_rejected,
     score_points,
     split_results,
     splits_in,
@@ -134,7 +134,8 @@ class DebugSession:
                     )
         ordered = [results[i] for i in sorted(results)]
         stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
-        return Evaluated(*split_results(stacked, scope.points), *known_of(algorithm, state))
+        scores = split_results(stacked, scope.points)
+        return Evaluated(*scores, *allocation_and_rejected(algorithm, state))
 
     def _algorithm(self, state) -> Algorithm:
         return self.experiment.build(self.inputs.hparams, state.round)

@@ -38,9 +38,9 @@ from graphfl_jax.configs.values import structure
 from graphfl_jax.core import State
 from graphfl_jax.evaluation import Scope
 from graphfl_jax.program import Compiled
-from graphfl_jax.runs.compiled import DIGEST, check_private, digest
 from graphfl_jax.runs.environment import versions
 from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, functions_in
+from graphfl_jax.runs.program_cache import DIGEST, check_private, digest
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
@@ -172,10 +172,10 @@ class Kept:
         return executable
 
 
-def kept_of(
+def open_kept(
     folder: Path | None, experiment: Experiment, config: ConfigDict, inputs: tuple
 ) -> Kept:
-    """What is kept of an experiment of `build.build_experiment` in a folder.
+    """Opens what a folder keeps of an experiment of `build.build_experiment`.
 
     Nothing is kept without a folder, with several processes, and where the key does not contain
     all code of the experiment: with methods, models or others registered from outside.
@@ -274,7 +274,7 @@ def private_folder(folder: str | os.PathLike) -> Path | None:
     If it cannot be made, the result is None, with a warning.
 
     Raises:
-      ValueError: others may write into one of the two folders, see `compiled.check_private`.
+      ValueError: others may write into one of the folders, see `program_cache.check_private`.
     """
     path = Path(folder) / "executables"
     try:

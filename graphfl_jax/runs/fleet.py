@@ -15,7 +15,7 @@ from graphfl_jax.build import assemble
 from graphfl_jax.configs.values import change, configuration, current_values
 from graphfl_jax.core import Params, Predictor
 from graphfl_jax.data.federation import check_finite
-from graphfl_jax.devices import filled
+from graphfl_jax.devices import fill_up
 from graphfl_jax.program import Program
 from graphfl_jax.runs import models
 from graphfl_jax.runs.models import GroupOfModels
@@ -143,7 +143,7 @@ class Fleet:
         predict, predictor = self.predictions(client), self.predictor(client, at)
         # Powers of two, so that few sizes are compiled. The last row fills the last batch.
         size = min(self.batch_size, 1 << (len(x) - 1).bit_length())
-        rows = filled(np.arange(len(x)), size).reshape(-1, size)
+        rows = fill_up(np.arange(len(x)), size).reshape(-1, size)
         parts = [np.asarray(predict(predictor, x[batch])) for batch in rows]
         return np.concatenate(parts)[: len(x)]
 
@@ -223,7 +223,7 @@ class Fleet:
     def _read_tensors(self, like, start, tensors, count):
         """The tensors whose names begin with `start`, in the structure of `like`."""
         leaves = []
-        for name, leaf in tree.named(like).items():
+        for name, leaf in tree.leaves_by_name(like).items():
             tensor = tensors.get(start + name)
             expected = (count, *leaf.shape[1:])
             if tensor is None or (tensor.shape, tensor.dtype) != (expected, leaf.dtype):

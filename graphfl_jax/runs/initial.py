@@ -88,14 +88,14 @@ def initial_server(config: ConfigDict, experiment: Experiment) -> Any:
         return server
 
     leaves = multihost.from_first(multihost.run_synchronized(read))
-    names = tree.named({"server": template})  # in an order that messages lose
+    names = tree.leaves_by_name({"server": template})  # in an order that messages lose
     return jax.tree.unflatten(jax.tree.structure(template), [leaves[name] for name in names])
 
 
 def digest_of_server(server: Any) -> str:
     """SHA-256 of the state of a server."""
     digest = hashlib.sha256()
-    for name, leaf in tree.named(server).items():
+    for name, leaf in tree.leaves_by_name(server).items():
         leaf = np.ascontiguousarray(leaf)
         digest.update(f"{name}{leaf.dtype}{leaf.shape}".encode())
         digest.update(leaf)
@@ -123,7 +123,7 @@ def _read_server(what, folder, template):
             f"{what} has no valid checkpoint; give the folder of a run that has played rounds"
         )
     server = {name: leaf for name, leaf in state.items() if name.split("/")[0] == "server"}
-    expected = tree.named({"server": template})
+    expected = tree.leaves_by_name({"server": template})
     for name in dict.fromkeys((*expected, *server)):
         there, here = _form(server.get(name)), _form(expected.get(name))
         if there != here:

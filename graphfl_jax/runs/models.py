@@ -129,7 +129,7 @@ def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> Non
         described.append({"name": group.name, "clients": group.clients, "points": points})
         for point, predictor in group.predictors.items():
             start = prefix(group.name, point)
-            for name, leaf in tree.named(predictor).items():
+            for name, leaf in tree.leaves_by_name(predictor).items():
                 tensors[start + name] = np.ascontiguousarray(jax.device_get(leaf))
     body = {**facts, "format": FORMAT, "groups": described}
     body["sha256"] = _digest(tensors, body)

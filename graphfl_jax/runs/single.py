@@ -23,7 +23,7 @@ from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.executables import kept_of, private_folder
+from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import PATHS, digest_of_arrays, digests_of_code, identity_of
 from graphfl_jax.runs.initial import Beginning
@@ -124,18 +124,17 @@ def run(
     Args:
       config: a configuration, see `graphfl_jax.configs`.
       federation: from `from_arrays`, instead of the one that ``config.data`` names.
-      model: a client model instead of ``config.model.name``: a name, or a function, which is
-        registered under its own name, see `register.model`.
-      algorithm: a method instead of ``config.algorithm.name``: a name or a function.
+      model: instead of ``config.model.name``: a name, or a function, see `register.model`.
+      algorithm: instead of ``config.algorithm.name``: a name or a function.
       out: folder for config.json, identity.json, federation.json, metrics.jsonl, checkpoints,
         models.safetensors and results.json; None writes nothing.
       resume: continues the run in `out` from its newest valid checkpoint, or from round 0. With
         the same versions and type of device, the results are bitwise those of an uncut run.
       accept_changes: resumes although the code has changed. Both identities are recorded.
       config_file: the file from which `config` comes; it belongs to the run's identity.
-      debug: computes clients one by one without ``jit``, and names what fails. This is slow.
+      debug: computes clients one by one without ``jit``, and names what fails; it is slow.
       report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
-      keep_in: folder of compiled programs, into which only the user may write; None keeps none.
+      keep_in: folder of the user alone that keeps compiled programs; None keeps nothing.
       save_models: writes models.safetensors into `out` also if it has more than 100 MB.
 
     Returns:
@@ -147,8 +146,9 @@ def run(
     """
     _check_arguments(out, resume, accept_changes, save_models)
     config = choose_parts(complete(config), model=model, algorithm=algorithm)
-    options = {"resume": resume, "accept_changes": accept_changes}
-    folder, experiment = run_synchronized(_prepare, config, federation, out, options)
+    folder, experiment = run_synchronized(
+        lambda: _prepare(config, federation, out, resume, accept_changes)
+    )
     return run_experiment(
         experiment,
         config,
@@ -161,18 +161,8 @@ def run(
     )
 
 
-def _prepare(config, federation, out, options):
-    """The folder of a run, in the first process, and its experiment, both checked."""
-    folder = None
-    if out is not None and is_first():
-        folder = RunFolder(out, config, **options)
-    experiment = build_experiment(config, _federation_of(config, federation))
-    check_attacked((config, experiment))
-    return folder, experiment
-
-
 def _check_arguments(out, resume, accept_changes, save_models):
-    """Refuses arguments of `run` that exclude each other."""
+    """Refuses arguments of `run` that do not go together."""
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
     if save_models and out is None:
@@ -181,21 +171,21 @@ def _check_arguments(out, resume, accept_changes, save_models):
         raise ValueError("accept_changes=True is not read without resume=True; leave it out")
 
 
-def _federation_of(config, federation):
-    """The federation that a configuration names, or a given one as the configuration sets it.
-
-    Raises:
-      ValueError: the configuration scales the data of a given federation.
-    """
-    if federation is None:
-        return load_federation(config)
+def _prepare(config, federation, out, resume, accept_changes):
+    """The folder of a run in the first process, and its experiment."""
     scale = values_of(config)[0].get("data.scale", "none")
-    if scale != "none":
+    if federation is not None and scale != "none":
         raise ValueError(
             f"data.scale={scale} is not read, since a federation is given; leave it out, and "
             f"scale the federation, as from_arrays does"
         )
-    return arrange(config, federation)
+    folder = None
+    if out is not None and is_first():
+        folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
+    whole = load_federation(config) if federation is None else arrange(config, federation)
+    experiment = build_experiment(config, whole)
+    check_attacked((config, experiment))
+    return folder, experiment
 
 
 def run_experiment(
@@ -225,12 +215,35 @@ def run_experiment(
       ValueError: the folder holds another run, or has another state in its checkpoint.
     """
     federation, where = experiment.federation, environment()
-    callables = (experiment.build, experiment.poison)
-    code = run_synchronized(lambda: digests_of_code(config_file, callables=callables))
+    code = run_synchronized(
+        lambda: digests_of_code(config_file, callables=(experiment.build, experiment.poison))
+    )
     identity = identity_of(config, federation, digest_of_arrays(federation), code)
     recorded = from_first({"init": run_synchronized(lambda: folder.init if folder else "")})
     beginning = Beginning(config, experiment, recorded["init"])
     identity |= beginning.identity
+    _assert_same_run_on_all(config, identity, code, where, debug)
+    run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
+    make = functools.partial(compile_session, executables=executables)
+    try:
+        return _play_experiment(
+            experiment,
+            config,
+            folder,
+            identity,
+            where,
+            DebugSession if debug else make,
+            report,
+            beginning=beginning,
+            save_models=save_models,
+        )
+    finally:
+        if folder is not None:
+            folder.close()
+
+
+def _assert_same_run_on_all(config, identity, code, where, debug):
+    """Raises an error in all processes if they do not have the same run."""
     assert_same_on_all(
         {
             "configuration": as_text(values_of(config)[0], without=PATHS),
@@ -241,26 +254,11 @@ def run_experiment(
             "debug": str(debug),
         }
     )
-    run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
-    make = DebugSession if debug else functools.partial(compiled, executables=executables)
-    try:
-        return _play(
-            experiment,
-            config,
-            folder,
-            identity,
-            where,
-            make,
-            report,
-            beginning=beginning,
-            save_models=save_models,
-        )
-    finally:
-        if folder is not None:
-            folder.close()
 
 
-def _play(experiment, config, folder, identity, where, make, report, *, beginning, save_models):
+def _play_experiment(
+    experiment, config, folder, identity, where, make, report, *, beginning, save_models
+):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
     task = experiment.model.task
     seconds, rows, final, diverged, predictors = new_seconds(), [], None, -1, ()
@@ -268,26 +266,23 @@ def _play(experiment, config, folder, identity, where, make, report, *, beginnin
         session = make(experiment, config)
     state = session.state
     traffic = session.kept.remember("traffic", lambda: traffic_of(experiment, session.state))
-    newest = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
+    saved = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
     run_synchronized(lambda: folder and folder.describe(description_of(experiment)))
-    newest = checkpoint.from_first(newest, state)
-    if newest is None:
+    saved = checkpoint.from_first(saved, state)
+    if saved is None:
         state = beginning.state(session)
     else:
-        rows = RunFolder.rows(newest)
-        for what, spent in newest.notes["seconds"].items():
-            seconds[what] += spent
-        state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), newest.state, state)
-    saved = int(state.round)
+        state, rows = _resume(saved, state, seconds)
+    saved_round = int(state.round)
     for evaluation in play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
         diverged = diverged_at(log, (chosen, final), played)
         if diverged >= 0:
             break
         rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
-        due = played == config.rounds or played - saved >= config.checkpoint_every
+        due = played == config.rounds or played - saved_round >= config.checkpoint_every
         run_synchronized(_write, folder, state, rows, seconds, due)
-        saved = played if due else saved
+        saved_round = played if due else saved_round
         report(row_fields(rows[-1], task))
 
     joined, unsaved = None, 0
@@ -322,7 +317,7 @@ def _play(experiment, config, folder, identity, where, make, report, *, beginnin
     return Result(results, rows, state, diverged, scores, inputs, unsaved, names)
 
 
-def compiled(
+def compile_session(
     experiment: Experiment, config: ConfigDict, *, executables: Path | None = None
 ) -> Session:
     """A compiled session on the devices of all processes, which split the cohort.
@@ -334,7 +329,7 @@ def compiled(
     """
     mesh = mesh_of(experiment)
     inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
-    kept = kept_of(executables, experiment, config, inputs)
+    kept = open_kept(executables, experiment, config, inputs)
     program = program_of(experiment, config, mesh, models=models.LARGEST)
     session = Session(program, inputs, scope=scope_of(config), kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect
@@ -352,17 +347,25 @@ def _join(session, experiment, config, state, seconds):
 
     def scores():
         nonlocal last
-        everyone = _everyone(session, federation)
+        everyone = _data_of_everyone(session, federation)
         for last, of_new in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
             yield of_new
 
     with clock(seconds, "new_clients"):
         task = experiment.model.task
-        scored = new_client_scores(federation, scores(), task, experiment.joined)
-    return last if scored["diverged_at"] < 0 else None, scored
+        joined = new_client_scores(federation, scores(), task, experiment.joined)
+    return last if joined["diverged_at"] < 0 else None, joined
 
 
-def _everyone(session, federation):
+def _resume(saved, state, seconds):
+    """The state of a checkpoint, placed as `state` is, and its rows; adds its times."""
+    for what, spent in saved.notes["seconds"].items():
+        seconds[what] += spent
+    state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), saved.state, state)
+    return state, RunFolder.rows(saved)
+
+
+def _data_of_everyone(session, federation):
     """The data of all clients, whole on each device of the session, as its key is."""
     return place(federation.everyone, session.inputs.key.sharding)
 
@@ -378,7 +381,7 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
     program, inputs, size = session.program, session.inputs, models.bytes_of(predictors)
     predictors_of_all = functools.partial(program.predictors, joined=True)
     if last is not None:
-        inputs = inputs._replace(data=_everyone(session, experiment.federation))
+        inputs = inputs._replace(data=_data_of_everyone(session, experiment.federation))
         size = models.bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
     elif not predictors:
         size = session.kept.remember(

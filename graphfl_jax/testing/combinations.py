@@ -129,7 +129,7 @@ def new_clients_join_and_train(
 
 def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
     """The state after the first round of a method with an attack."""
-    experiment, data = subject.attacked(**fields)
+    experiment, data = subject.with_attackers(**fields)
     size = subject.config().cohort_size
     program = Program(
         experiment.build, groups=(Group(size),), mesh=mesh, poison=experiment.poison
@@ -147,7 +147,7 @@ def a_round_without_attackers_is_an_honest_one_bit_for_bit(
 
 def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     """With another lambda it is not, unless nothing is sent."""
-    experiment, data = subject.attacked(attack__name="poisoning")
+    experiment, data = subject.with_attackers(attack__name="poisoning")
     cohort, rank = Cohort(jnp.arange(7), jnp.ones(7)), jnp.asarray(data.attack_rank)
     algorithm = experiment.build(experiment.hparams, 0)
 
@@ -188,7 +188,7 @@ def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "cli
     if defence in COUNTING:
         fields["defence__attackers"] = 0
     try:
-        experiment, data = subject.attacked(**fields)
+        experiment, data = subject.with_attackers(**fields)
     except ValueError as error:
         if not str(error).startswith(f"defence.name={defence!r} "):
             raise

@@ -69,7 +69,7 @@ def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:
     return Federation(data, "classification", 2, "two_clusters", "generated", "0" * 64, names)
 
 
-def renamed(data: FederatedData, order) -> FederatedData:
+def rename_clients(data: FederatedData, order) -> FederatedData:
     """The same federation with client order[i] called i."""
     order = np.asarray(order)
     new_name = np.argsort(order)

@@ -13,7 +13,7 @@ from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import streams_of
 from graphfl_jax.rounds import message_bytes, messages_per_client, sample_cohorts
 from graphfl_jax.runs.session import program_of
-from graphfl_jax.testing.federations import renamed
+from graphfl_jax.testing.federations import rename_clients
 from graphfl_jax.testing.subject import (
     RATES,
     LeftOut,
@@ -120,9 +120,9 @@ def a_cohort_of_one_client_plays_rounds(subject: Subject) -> None:
 
 def a_sharded_round_is_the_unsharded_one(subject: Subject) -> None:
     """With small steps: at larger ones a ReLU that flips turns 1e-7 into 1e-3."""
-    rates = floats(subject.hparams, client_lr=0.01)
-    start = jax.device_get(subject.program.start(fixed_key(), rates, subject.data))
-    state, log = subject.sharded.advance(start, fixed_key(), rates, subject.data, np.int32(1))
+    inputs = (fixed_key(), floats(subject.hparams, client_lr=0.01), subject.data)
+    start = jax.device_get(subject.program.start(*inputs))
+    state, log = subject.sharded_program.advance(start, *inputs, np.int32(1))
     for ours, alone in zip((state, log), subject.play(1, client_lr=0.01), strict=False):
         assert_equal(jax.device_get(ours), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
@@ -131,8 +131,8 @@ def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
     """Seven clients, evaluated as many at once as there are devices."""
     rates = floats(subject.hparams, client_lr=0.01)
     state, _, alone = subject.play(1, client_lr=0.01)
-    arguments = (jax.device_get(state), fixed_key(), rates, subject.data)
-    scores, *_ = subject.sharded.evaluate(*arguments)
+    given = (jax.device_get(state), fixed_key(), rates, subject.data)
+    scores, *_ = subject.sharded_program.evaluate(*given)
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
@@ -217,7 +217,7 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
 
         return jax.tree.map(permute_leaf, values)
 
-    other_data = renamed(data, order)
+    other_data = rename_clients(data, order)
     state, _ = program.advance(start, fixed_key(), rates, data, np.int32(1))
     other, _ = program.advance(permute(start), fixed_key(), rates, other_data, np.int32(1))
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)

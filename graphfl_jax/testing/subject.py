@@ -59,7 +59,7 @@ class Subject:
         return program_of(self.experiment, self.config(local_steps=STEPS))
 
     @functools.cached_property
-    def sharded(self) -> Program:
+    def sharded_program(self) -> Program:
         """The same on several devices. Raises `LeftOut` if there are none."""
         mesh = client_mesh(DEVICES)
         if mesh is None:
@@ -97,7 +97,7 @@ class Subject:
         state, log = self.program.advance(state, key, hparams, data, np.int32(rounds))
         return state, log, self.program.evaluate(state, key, hparams, data)[0]
 
-    def attacked(self, whole: Federation | None = None, **fields: Any):
+    def with_attackers(self, whole: Federation | None = None, **fields: Any):
         """Experiment and data of a federation with its attackers."""
         whole = with_attack_order(whole or federation(), clients=(), seed=0)
         return build_experiment(self.config(**fields), whole), whole.data

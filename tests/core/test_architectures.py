@@ -28,9 +28,9 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES, architectures
 from graphfl_jax.models.graph_network import Graph, GraphNetwork, Layers, graph_model
 from graphfl_jax.robustness.attacks import with_attack_order
-from graphfl_jax.rounds import divided
+from graphfl_jax.rounds import divide_cohort
 from graphfl_jax.runs.batch import Trial, run_trials
-from graphfl_jax.runs.executables import description, kept_of
+from graphfl_jax.runs.executables import description, open_kept
 from graphfl_jax.runs.session import inputs_of, program_of
 from graphfl_jax.runs.sweep import groups_of
 from tests.commands import ROOT, launched
@@ -604,7 +604,7 @@ def test_with_one_architecture_every_method_can_be_chosen(names, method):
     ],
 )
 def test_a_cohort_is_divided_in_proportion_with_one_of_each_at_least(size, counts, expected):
-    assert divided(size, counts) == expected
+    assert divide_cohort(size, counts) == expected
 
 
 NEW = {"new_clients__fraction": 0.4, "cohort_size": 2}  # two of five clients
@@ -938,7 +938,7 @@ def test_the_networks_of_the_page_join_a_federation(of_the_page, tmp_path):
     assert layers[0] == layers[1]["body"]["layer2"]
     # Nothing is kept of a program whose source is not in the key.
     inputs = inputs_of(experiment, 0)
-    assert kept_of(tmp_path, experiment, config_of("plain4", "short"), inputs).folder is None
+    assert open_kept(tmp_path, experiment, config_of("plain4", "short"), inputs).folder is None
 
 
 def test_the_networks_of_the_page_are_the_same(of_the_page):

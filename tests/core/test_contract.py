@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.configs.base import needing
 from graphfl_jax.core import Cohort, use_message, use_model
 from graphfl_jax.devices import client_mesh
@@ -106,7 +106,7 @@ def chosen(names, quick, slow=ROWS):
     return pytest.mark.parametrize("subject", rows(names, quick, slow), indirect=True)
 
 
-@pytest.mark.parametrize("factory", [*FACTORIES, finetuned, poison_with, with_defence])
+@pytest.mark.parametrize("factory", [*FACTORIES, finetune, poison_with, with_defence])
 def test_docstring_has_departures_from_the_paper(factory):
     assert "\nDepartures:" in sys.modules[factory.__module__].__doc__
 
@@ -279,7 +279,7 @@ def with_images():
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
     whole = with_images() if attack == "backdoor" else None
-    experiment, data = subject_of("fedavg").attacked(whole, attack__name=attack)
+    experiment, data = subject_of("fedavg").with_attackers(whole, attack__name=attack)
     assert experiment.hparams["attack_ratio"] == 0.0
     if attack not in DATA_ATTACKS:
         cohort = Cohort(jnp.arange(7), jnp.arange(1.0, 8.0))

@@ -10,7 +10,7 @@ import pytest
 import graphfl_jax
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import State
-from graphfl_jax.evaluation import EVERYTHING, Scope, known_of
+from graphfl_jax.evaluation import EVERYTHING, Scope, allocation_and_rejected
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from tests.federations import small_config, two_clusters
@@ -113,7 +113,7 @@ def test_allocations_are_kept_of_at_most_a_hundred_clients(clients, kept):
     experiment = build_experiment(small_config("fedavg"), two_clusters())
     algorithm = experiment.build(experiment.hparams, 0)
     algorithm = algorithm.replacing(allocation=lambda server: server)
-    shares, _ = known_of(algorithm, State(np.eye(clients), (), 0))
+    shares, _ = allocation_and_rejected(algorithm, State(np.eye(clients), (), 0))
     assert np.shape(shares) == kept
 
 

@@ -29,7 +29,7 @@ from graphfl_jax.models.architectures import architectures
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
 from graphfl_jax.robustness.defences import median, with_defence
-from graphfl_jax.rounds import Group, grouped, message_bytes
+from graphfl_jax.rounds import Group, group_clients, message_bytes
 from graphfl_jax.testing.subject import assert_equal
 from graphfl_jax.trainers import sgd_trainer
 from tests.federations import two_clusters
@@ -346,7 +346,7 @@ def test_new_clients_refine_all_layers_of_generated_models():
     algorithm = method(generator, epochs=0, batch_size=None, unseen=(DEEPER,))
     everyone, weights = two_clusters().data, drawn(start_of(generator))
     train_data = two_clusters(5).data
-    groups, joined = grouped(["0", "1", "0", "1", "0", "0", "2"], 5, 4)
+    groups, joined = group_clients(["0", "1", "0", "1", "0", "0", "2"], 5, 4)
     program = Program(
         lambda hparams, played: algorithm, groups=groups, joined=joined
     ).compiled()
@@ -482,7 +482,7 @@ def test_a_table_with_one_architecture_of_distinct_types_is_fedavg_bit_for_bit()
 @pytest.mark.parametrize("largest", [0, 6, 100])
 def test_joined_tensors_are_those_of_the_tree(largest):
     values = {"a": np.arange(12.0).reshape(3, 4), "b": np.ones((2, 3)), "c": np.zeros(())}
-    (vector, others), back = tree.joined(values, largest)
+    (vector, others), back = tree.join_small(values, largest)
     assert len(vector) == sum(x.size for x in values.values() if x.size <= largest)
     assert all(other.size > largest for other in others)
     assert_equal(back((vector, others)), values)
@@ -499,7 +499,7 @@ def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
         out = shapes[1]
         head["bias"][:out] = 1.0  # biases, r, kernel
         head["bias"][2 * out :] = 1.0
-    free, _ = tree.joined(free, VECTOR)  # as the weights are trained
+    free, _ = tree.join_small(free, VECTOR)  # as the weights are trained
     masked = optax.stateless(lambda slopes, _: jax.tree.map(jnp.multiply, slopes, free))
     sizes = {"steps": 3, "batch_size": 4}
     frozen = sgd_trainer(optax.chain(masked, optax.sgd(RATE)), **sizes)

@@ -15,7 +15,7 @@ from graphfl_jax.algorithms.distillation import distillation
 from graphfl_jax.algorithms.fedavg import fedavg
 from graphfl_jax.algorithms.feddistill import feddistill
 from graphfl_jax.algorithms.fedgh import fedgh
-from graphfl_jax.algorithms.fedproto import ClassMeans, averaged, class_means, fedproto
+from graphfl_jax.algorithms.fedproto import ClassMeans, average, class_means, fedproto
 from graphfl_jax.algorithms.fml import fml
 from graphfl_jax.algorithms.heterofl import heterofl
 from graphfl_jax.algorithms.lgfedavg import lgfedavg
@@ -399,7 +399,7 @@ def test_a_class_that_no_client_of_a_cohort_has_keeps_its_mean():
         jnp.array([[[3.0], [0.0], [0.0]], [[7.0], [0.0], [0.0]]]),
         jnp.array([[1, 0, 0], [3, 0, 0]]),
     )
-    means = averaged(last, uploads)
+    means = average(last, uploads)
     np.testing.assert_allclose(means.mean, [[6.0], [2.0], [0.0]])
     np.testing.assert_array_equal(means.count, [4, 9, 0])
 

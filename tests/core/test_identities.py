@@ -35,7 +35,7 @@ from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedme import pfedme
 from graphfl_jax.algorithms.scaffold import scaffold
 from graphfl_jax.algorithms.sfl import Smoothing, sfl, sfl_star
-from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import (
     Algorithm,
@@ -683,7 +683,7 @@ def one_client():
 def test_fine_tuning_with_learning_rate_0_changes_nothing():
     """The personal models of Ditto are then the predictors, and training is Ditto's."""
     base = ditto(MODEL, TRAIN, ditto_lambda=0.3)
-    tuned = finetuned(base, trainer(0.0), tuning_part="whole")
+    tuned = finetune(base, trainer(0.0), tuning_part="whole")
     assert (tuned.server, tuned.client.local) == (base.server, base.client.local)
     w, v = MODEL.init(KEY), MODEL.init(jax.random.key(1))
     ours = jax.jit(tuned.client.personalize)(w, v, one_client(), KEY)
@@ -693,7 +693,7 @@ def test_fine_tuning_with_learning_rate_0_changes_nothing():
 
 def test_fedavg_fine_tuned_like_a_round_predicts_with_the_locally_trained_model():
     """P of the fine-tuned method is L, where all of a client's batches are equal."""
-    tuned = finetuned(fedavg(MODEL, TRAIN), TRAIN, tuning_part="whole")
+    tuned = finetune(fedavg(MODEL, TRAIN), TRAIN, tuning_part="whole")
     scores = scores_of(tuned, fedavg_on_same_batches(), same_batches())
     assert_close(scores["P"], scores["L"], atol=1e-6)
 
@@ -703,7 +703,7 @@ def test_fine_tuning_changes_the_named_part_of_the_parameters_only(part):
     """A predictor's extra stays, and so does the body where the head is tuned."""
     extra = {"scale": jnp.float32(3.0)}
     base = fedavg(MODEL, TRAIN).replacing(deploy=lambda w, memory, data: Predictor(w, extra))
-    tuned = finetuned(base, TRAIN, tuning_part=part)
+    tuned = finetune(base, TRAIN, tuning_part=part)
     w = MODEL.init(KEY)
     after = jax.jit(tuned.client.personalize)(w, (), one_client(), KEY)
     assert after.extra == {"scale": 3.0}

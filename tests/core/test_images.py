@@ -504,7 +504,7 @@ def test_federations_of_different_sizes_are_stacked():
     for i, count in enumerate((3, 5)):  # of a split that all clients share
         pooled = Examples(np.ones((count, 2)), np.ones(count, np.int32), np.int32(count))
         loaded[i] = loaded[i]._replace(shared={"pooled": pooled})
-    stacked = batch._stacked(loaded)
+    stacked = batch._stack(loaded)
     pooled = stacked.shared["pooled"]
     np.testing.assert_array_equal(pooled.y, [[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]])
     assert pooled.x.shape == (2, 5, 2) and pooled.count.tolist() == [3, 5]

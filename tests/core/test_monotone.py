@@ -22,7 +22,7 @@ from graphfl_jax.robustness.monotone import (
     BROKEN,
     Monotone,
     cosines,
-    guarded,
+    guard,
     lower_median,
 )
 from graphfl_jax.rounds import Group
@@ -62,7 +62,7 @@ EVERYONE = (Group(SIZE),)
 
 def playing(start, defence=DEFENCE, *, averages=False):
     """The first state, and (state, ids, updates [M, d]) -> the next, of a defended server."""
-    algorithm = guarded(keeping(start, averages=averages), defence, EVERYONE, (WIDTH,))
+    algorithm = guard(keeping(start, averages=averages), defence, EVERYONE, (WIDTH,))
     graph = relations.from_edges(SIZE, EDGES)
 
     @jax.jit
@@ -228,7 +228,7 @@ def test_neither_architectures_nor_sparse_relations_change_it(groups, sparse):
     rng = np.random.default_rng(2)
     start = rng.normal(size=(SIZE, WIDTH)).astype(np.float32)
     algorithms = [
-        guarded(keeping(start, architectures=len(some)), endless, some, (WIDTH,) * len(some))
+        guard(keeping(start, architectures=len(some)), endless, some, (WIDTH,) * len(some))
         for some in (EVERYONE, groups)
     ]
     states = [jax.jit(own.server.init)(KEY, graph) for own in algorithms]

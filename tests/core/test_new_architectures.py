@@ -29,7 +29,7 @@ from graphfl_jax.hypernets.layer_types import type_table
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
-from graphfl_jax.rounds import Group, Poison, grouped
+from graphfl_jax.rounds import Group, Poison, group_clients
 from graphfl_jax.runs import debug, single
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.results import new_client_scores
@@ -43,7 +43,7 @@ FEDERATION = hold_out(two_clusters(), fraction=0.3, seed=0)  # five clients, and
 DATA, EVERYONE = FEDERATION.data, FEDERATION.everyone
 # The last client is the only one of its architecture.
 NAMES = ("a", "b", "a", "b", "a", "a", "c")
-GROUPS, JOINED = grouped(NAMES, 5, 4)
+GROUPS, JOINED = group_clients(NAMES, 5, 4)
 A, B, C = MODELS = tuple(
     mlp(inputs=(2,), hidden=hidden, outputs=2, task=CLASSIFICATION)
     for hidden in ((6,), (6, 6), (6, 6, 6))
@@ -94,13 +94,15 @@ def test_groups_have_the_clients_that_train_and_then_all():
 
 
 def test_a_single_group_has_all_clients():
-    assert listed(grouped(["a"] * 5, 3, 2)[0]) == listed(grouped(["a"] * 3, 3, 2)[0])
-    assert [listed(own) for own in grouped(["a"] * 5, 3, 2)] == [
+    assert listed(group_clients(["a"] * 5, 3, 2)[0]) == listed(
+        group_clients(["a"] * 3, 3, 2)[0]
+    )
+    assert [listed(own) for own in group_clients(["a"] * 5, 3, 2)] == [
         [("", 2, None)],
         [("", 2, None)],
     ]
-    assert [listed(own) for own in grouped(["a"] * 3, 3, 2)] == [[("", 2, None)], []]
-    groups, everyone = grouped(["a", "a", "b"], 2, 1)
+    assert [listed(own) for own in group_clients(["a"] * 3, 3, 2)] == [[("", 2, None)], []]
+    groups, everyone = group_clients(["a", "a", "b"], 2, 1)
     assert listed(groups) == [("a", 1, None)]
     assert listed(everyone) == [("a", 0, [0, 1]), ("b", 1, [2])]
 
@@ -152,7 +154,7 @@ def test_new_clients_join_with_every_method_of_several_architectures(method):
     """
     groups, everyone, algorithm = GROUPS, JOINED, METHODS[method]((A, B), (C,))
     if method == "pfedhn_het":
-        groups, everyone = grouped(("a", "b", "c", "b", "a", "a", "c"), 5, 4)
+        groups, everyone = group_clients(("a", "b", "c", "b", "a", "a", "c"), 5, 4)
     program = Program(
         lambda hparams, played: algorithm, groups=groups, joined=everyone
     ).compiled()
@@ -194,7 +196,7 @@ def test_groups_of_one_architecture_are_a_single_group():
     def build(hparams, played):
         return local((A, A), trainer(hparams))
 
-    groups, everyone = grouped(NAMES[:6] + ("b",), 5, 4)
+    groups, everyone = group_clients(NAMES[:6] + ("b",), 5, 4)
     two = Program(build, groups=groups, joined=everyone, eval_batch_size=5).compiled()
     one = Program(
         lambda hparams, played: local((A,), trainer(hparams)),

@@ -461,7 +461,7 @@ def test_given_shares_in_training_leave_out_the_new_clients_of_the_graph():
     shares = own.init(KEY, path, (2, D))
     np.testing.assert_allclose(shares, [[1 / 2, 1 / 2], [1 / 2, 1 / 2]], rtol=1e-6)
     everyone = [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]]
-    np.testing.assert_allclose(own.grown(shares, path), everyone, rtol=1e-6)
+    np.testing.assert_allclose(own.grow(shares, path), everyone, rtol=1e-6)
 
 
 def test_dot_starts_with_its_scale_times_the_products_of_directions():

@@ -23,7 +23,7 @@ from graphfl_jax.algorithms.fedrod import fedrod
 from graphfl_jax.algorithms.hyper import (
     HyperServer,
     ServerFit,
-    fitted_embeddings,
+    fit_embeddings,
     server_fit,
 )
 from graphfl_jax.algorithms.knnper import Neighbours, knnper, vote
@@ -34,7 +34,7 @@ from graphfl_jax.algorithms.pfedhn import pfedhn
 from graphfl_jax.algorithms.pfedme import pfedme
 from graphfl_jax.algorithms.scaffold import scaffold
 from graphfl_jax.algorithms.sfl import Smoothing, _learn_relations, sfl
-from graphfl_jax.algorithms.tuning import finetuned
+from graphfl_jax.algorithms.tuning import finetune
 from graphfl_jax.core import ClientData, ClientModel, Cohort, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.examples import Examples
@@ -631,7 +631,7 @@ def test_new_clients_embeddings_stay_where_nothing_is_to_fit():
     def gap(weights):
         return 0.0 * jnp.sum(weights["embeddings"])
 
-    after = fitted_embeddings(server, ids, gap, fit)
+    after = fit_embeddings(server, ids, gap, fit)
     np.testing.assert_array_equal(after.weights["embeddings"], weights["embeddings"])
 
 
@@ -779,7 +779,7 @@ def test_random_numbers_of_an_epoch_do_not_depend_on_padding():
 
 
 def test_fine_tuned_fedavg_predicts_after_steps_on_the_client_data():
-    _, state, scores = played(finetuned(fedavg(LINE, TRAIN), TRAIN, tuning_part="whole"), 1)
+    _, state, scores = played(finetune(fedavg(LINE, TRAIN), TRAIN, tuning_part="whole"), 1)
     personal = [float(state.server["head"][0])] * 3
     for i in range(3):
         for _ in range(3):

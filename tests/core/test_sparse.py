@@ -15,7 +15,7 @@ from graphfl_jax.algorithms.sfl import Smoothing, sfl, sfl_star
 from graphfl_jax.core import Cohort, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
-from graphfl_jax.devices import client_mesh, together
+from graphfl_jax.devices import call_for_all, client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.hypernets import neighbourhoods
 from graphfl_jax.hypernets.generator import generator
@@ -126,7 +126,7 @@ def test_only_shapes_decide_whether_a_graph_is_sparse():
 def test_a_function_of_many_is_called_once_when_mapped_over_clients():
     called = []
 
-    @together
+    @call_for_all
     def scaled(shared, ids):
         called.append(len(ids))
         return {"row": shared[ids] * 2.0}
@@ -153,7 +153,7 @@ def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, monkeypatch
     monkeypatch.setattr(neighbourhoods, "EDGES", 20)
     matrix = relations.propagation(ring(20), "sage")
     farther = jnp.zeros(20, bool).at[2].set(True)
-    near = neighbourhoods.around(matrix, jnp.array([4, 10], jnp.int32), 2, farther)
+    near = neighbourhoods.of_clients(matrix, jnp.array([4, 10], jnp.int32), 2, farther)
     assert near.fit
     np.testing.assert_array_equal(near.nodes[0], [1, 2, 3, 4, 5, 6, 20, 20])  # 2 sees 1
     np.testing.assert_array_equal(near.nodes[1], [8, 9, 10, 11, 12, 20, 20, 20])
@@ -162,9 +162,9 @@ def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, monkeypatch
     line = np.zeros((8, 8))
     line[np.arange(5), np.arange(1, 6)] = line[np.arange(1, 6), np.arange(5)] = 0.5
     np.testing.assert_array_equal(blocks[0], line)
-    assert not neighbourhoods.around(matrix, jnp.array([4], jnp.int32), 4, farther).fit
+    assert not neighbourhoods.of_clients(matrix, jnp.array([4], jnp.int32), 4, farther).fit
     monkeypatch.setattr(neighbourhoods, "EDGES", 9)  # two for each of five clients
-    assert not neighbourhoods.around(matrix, jnp.array([10], jnp.int32), 2, farther).fit
+    assert not neighbourhoods.of_clients(matrix, jnp.array([10], jnp.int32), 2, farther).fit
 
 
 # ------------------------------------------------------------------------------------ Panacea
@@ -309,7 +309,7 @@ def test_the_drawn_graph_loss_is_unbiased(sparse, monkeypatch):
     @jax.jit
     @jax.vmap
     def estimate(key):
-        clients = panacea.drawn_for_loss(adjacency, key)
+        clients = panacea.draw_for_loss(adjacency, key)
         return clients, panacea.drawn_graph_loss(hidden[clients], adjacency)
 
     clients, losses = jax.device_get(estimate(jax.random.split(KEY, draws)))

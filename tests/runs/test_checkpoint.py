@@ -77,7 +77,7 @@ def test_leaves_have_readable_names_for_other_programs(tmp_path):
     names = {"weights/0", "weights/1/half", "list/0", "list/2", "bytes"}  # list/1 is empty
     assert set(leaves) == {f"server/{name}" for name in names} | {"round"}
     np.testing.assert_array_equal(leaves["server/list/2"], [True, False])
-    newest, expected = checkpoint.newest(tmp_path), tree.named(some_state())
+    newest, expected = checkpoint.newest(tmp_path), tree.leaves_by_name(some_state())
     assert newest.keys() == expected.keys() and bits(newest) == bits(expected)
 
 

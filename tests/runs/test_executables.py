@@ -420,17 +420,17 @@ def test_the_text_of_a_program_has_all_its_inputs(config, federation):
 def test_nothing_is_kept_of_code_outside_the_key(config, federation, tmp_path, monkeypatch):
     experiment = build_experiment(config, federation)
     given = (tmp_path, experiment, config, inputs_of(experiment, 0))
-    assert executables.kept_of(*given).folder == tmp_path
-    assert executables.kept_of(None, *given[1:]).folder is None
+    assert executables.open_kept(*given).folder == tmp_path
+    assert executables.open_kept(None, *given[1:]).folder is None
     with monkeypatch.context() as patched:
         patched.setattr(jax, "process_count", lambda: 2)
-        assert executables.kept_of(*given).folder is None
+        assert executables.open_kept(*given).folder is None
 
     def own_model(**settings):
         return MODELS["mlp"](**settings)
 
     monkeypatch.setitem(MODELS, "own", own_model)
-    assert executables.kept_of(*given).folder is None
+    assert executables.open_kept(*given).folder is None
 
 
 def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeypatch):

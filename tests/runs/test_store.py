@@ -276,14 +276,14 @@ def test_a_second_run_in_a_folder_is_refused_and_does_not_disturb_the_first(cut,
 
 def test_a_run_that_ends_while_another_compiles_keeps_its_folder(tmp_path, monkeypatch):
     """The second has checked the folder before the first began."""
-    make, out = graphfl_jax.runs.single.compiled, tmp_path / "out"
+    make, out = graphfl_jax.runs.single.compile_session, tmp_path / "out"
 
-    def compiled(*args, **options):
-        monkeypatch.setattr(graphfl_jax.runs.single, "compiled", make)
+    def start_another(*args, **options):
+        monkeypatch.setattr(graphfl_jax.runs.single, "compile_session", make)
         start(out)
         return make(*args, **options)
 
-    monkeypatch.setattr(graphfl_jax.runs.single, "compiled", compiled)
+    monkeypatch.setattr(graphfl_jax.runs.single, "compile_session", start_another)
     with pytest.raises(ValueError, match="already holds a run; add --resume"):
         start(out)
     assert (out / "metrics.jsonl").read_text().count("\n") == 2

@@ -27,7 +27,7 @@ from graphfl_jax.commands.common.interrupts import ended, how_to_continue
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
-from graphfl_jax.runs import compiled
+from graphfl_jax.runs import program_cache
 from graphfl_jax.runs.disk import WriteError
 from graphfl_jax.settings import perhaps
 
@@ -218,12 +218,12 @@ def _keep_compiled(folder: str | None) -> None:
     named = jax.config.jax_compilation_cache_dir
     if folder == "" or (folder is None and named):
         if named and Path(named).is_dir():  # JAX makes a missing one, and reads remote ones
-            compiled.check_private(Path(named))
+            program_cache.check_private(Path(named))
         return
     path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        compiled.check_private(path)
+        program_cache.check_private(path)
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{path} cannot be written")
     except OSError as error:
@@ -234,7 +234,7 @@ def _keep_compiled(folder: str | None) -> None:
             stacklevel=2,
         )
         return
-    compiled.keep_in(path)
+    program_cache.keep_in(path)
 
 
 def _make_cores_devices(cores: int | None) -> None:

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from graphfl_jax.runs import compiled
-from graphfl_jax.runs.compiled import CheckedCache
+from graphfl_jax.runs import program_cache
+from graphfl_jax.runs.program_cache import CheckedCache
 
 KEY, OTHER, VALUE = "jit_sum-0123", "jit_mean-4567", bytes(range(256))
 
@@ -66,9 +66,11 @@ def folder(tmp_path, monkeypatch):
     """A folder in which this process keeps what it compiles, during one test."""
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
-    monkeypatch.setattr(compiled.cache_of_jax, "LRUCache", compiled.cache_of_jax.LRUCache)
+    monkeypatch.setattr(
+        program_cache.cache_of_jax, "LRUCache", program_cache.cache_of_jax.LRUCache
+    )
     compilation_cache.reset_cache()
-    compiled.keep_in(tmp_path)
+    program_cache.keep_in(tmp_path)
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
     yield tmp_path
     for name, value in before.items():
