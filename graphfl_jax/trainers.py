@@ -80,7 +80,7 @@ def train_steps(
       What the last step returns, and {"loss": mean over the steps}.
     """
 
-    def numbered(carry, step_input):
+    def take_numbered(carry, step_input):
         number, indices = step_input
         batch = everything if batch_size is None else examples.rows(indices)
         return step(carry, batch, step_key(key, number))
@@ -89,7 +89,7 @@ def train_steps(
         everything = examples.rows(jnp.arange(examples.size))
         everything = everything._replace(count=examples.count)
     indices = draw_indices(key, (steps, batch_size or 0), examples.count)
-    end, losses = jax.lax.scan(numbered, start, (jnp.arange(steps), indices))
+    end, losses = jax.lax.scan(take_numbered, start, (jnp.arange(steps), indices))
     return end, {"loss": jnp.mean(losses)}
 
 

@@ -47,11 +47,11 @@ def v1(
     def logits(weights, models):
         h = normalise(models)
         if attention_collapsed:
-            s, t = jnp.einsum("kcd,nd->ckn", weights, h)
+            s, t = jnp.einsum("kcd,nd->ckn", weights, h)  # a_1^T W h_i and a_2^T W h_j
         else:
-            z = jnp.einsum("khd,nd->knh", weights["W"], h)
+            z = jnp.einsum("khd,nd->knh", weights["W"], h)  # W h_i
             s, t = jnp.einsum("kch,knh->ckn", weights["a"], z)
-        return jax.nn.leaky_relu(s[:, :, None] + t[:, None, :], SLOPE)
+        return jax.nn.leaky_relu(s[:, :, None] + t[:, None, :], SLOPE)  # e_ij
 
     return Attention(init, logits)
 
@@ -71,7 +71,8 @@ def v2(*, attention_heads: Heads = 8, attention_size: Size = 64) -> Attention:
 
     def logits(weights, models):
         z, y = jnp.einsum("ckhd,nd->cknh", weights["W"], normalise(models))
-        pairs = jax.nn.leaky_relu(z[:, :, None] + y[:, None, :], SLOPE)  # [K, N, N, d']
+        # LeakyReLU(W [h_i || h_j]), [K, N, N, d']
+        pairs = jax.nn.leaky_relu(z[:, :, None] + y[:, None, :], SLOPE)
         return jnp.einsum("kh,kijh->kij", weights["a"], pairs)
 
     return Attention(init, logits)
@@ -89,7 +90,7 @@ def direct() -> Attention:
     return Attention(init, lambda weights, models: weights[None], grow)
 
 
-def fixed() -> Attention:
+def from_relations() -> Attention:
     """The client graph: equal shares for a client and its senders, and nothing is learned.
 
     With a graph of the clients that should share a model, it is the mixture to compare with.
@@ -137,12 +138,14 @@ def dot(
         rounding = (8 * jnp.finfo(x.dtype).eps) ** 2
         least = rounding * jnp.sum(jnp.square(models), axis=1, keepdims=True)
         differs = squares > least
+        # x_i: the direction of h_i from the mean
         x = jnp.where(differs, x * jax.lax.rsqrt(jnp.where(differs, squares, 1.0)), 0.0)
-        products, itself = x @ x.T, jnp.eye(len(x), dtype=bool)
-        others = jnp.where(itself, -jnp.inf, products)
+        products = x @ x.T  # x_i . x_j
+        diagonal = jnp.eye(len(x), dtype=bool)
+        others = jnp.where(diagonal, -jnp.inf, products)
         nearest = jnp.max(others, axis=1, initial=-1.0)  # a single client has no other
-        products = jnp.where(itself, nearest[:, None], products)
-        bias = jnp.where(itself, weights["b"], 0.0)
+        products = jnp.where(diagonal, nearest[:, None], products)
+        bias = jnp.where(diagonal, weights["b"], 0.0)
         return (jnp.exp(weights["log t"]) * products + bias)[None]
 
     return Attention(init, logits)
@@ -155,10 +158,10 @@ def normalise(models: Array) -> Array:
     return centred * jax.lax.rsqrt(jnp.maximum(variance, jnp.finfo(models.dtype).tiny))
 
 
-ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot, "given": fixed}
+ATTENTIONS = {"v1": v1, "v2": v2, "direct": direct, "dot": dot, "given": from_relations}
 
 
 def log_shares(logits: Array) -> Array:
     """log R [N, N] of the logits [K, N, N] of the heads."""
-    heads = jax.nn.log_softmax(logits, axis=2)
+    heads = jax.nn.log_softmax(logits, axis=2)  # of each head, over j
     return jax.nn.logsumexp(heads, axis=0) - jnp.log(jnp.float32(len(logits)))

@@ -97,11 +97,9 @@ def cfl(
 
     def download(server, i):
         cluster = server.clusters[i]
-        of_cluster = tree.take(server.models, jnp.maximum(cluster, 0))
+        sent = tree.take(server.models, jnp.maximum(cluster, 0))
         return jax.tree.map(
-            lambda leaf, root: jnp.where(cluster == UNKNOWN, root, leaf),
-            of_cluster,
-            server.root,
+            lambda leaf, root: jnp.where(cluster == UNKNOWN, root, leaf), sent, server.root
         )
 
     def local(w, memory, data, key):
@@ -111,7 +109,7 @@ def cfl(
     def aggregate(server, cohort, uploads, key):
         sent = tree.take(server.models, server.clusters[cohort.ids])
         updates = server.updates.at[cohort.ids].set(
-            tree.as_matrix(uploads)[0] - tree.as_matrix(sent)[0]
+            tree.as_matrix(uploads)[0] - tree.as_matrix(sent)[0]  # u_i
         )
         trained = server.trained.at[cohort.ids].set(True)
         server = server._replace(updates=updates, trained=trained)
@@ -119,14 +117,14 @@ def cfl(
         clusters = server.clusters[cohort.ids]  # [M]
         members = (jnp.arange(cfl_clusters)[:, None] == clusters[None]).astype(jnp.float32)
         sizes = jnp.sum(members, axis=1)  # [C], of the clusters in the cohort
-        shares = members / jnp.maximum(sizes, 1.0)[:, None]
+        shares = members / jnp.maximum(sizes, 1.0)[:, None]  # 1/|c| of the members of c
 
-        def moved(models, uploads):
+        def move(models, uploads):
             means = jnp.tensordot(shares, uploads, axes=1)
             present = (sizes > 0).reshape([-1] + [1] * (means.ndim - 1))
             return jnp.where(present, means, models)
 
-        models = jax.tree.map(moved, server.models, uploads)
+        models = jax.tree.map(move, server.models, uploads)
         whole = server.count == 1
         root = jax.tree.map(lambda old, new: jnp.where(whole, new[0], old), server.root, models)
         return server._replace(models=models, root=root)
@@ -136,9 +134,10 @@ def cfl(
         members = jnp.arange(cfl_clusters)[:, None] == server.clusters[None]  # [C, N]
         sizes = jnp.sum(members, axis=1)
         sums = members.astype(jnp.float32) @ server.updates  # [C, d]
+        # ||1/|c| sum_{i in c} u_i||
         mean_norms = jnp.linalg.norm(sums, axis=1) / jnp.maximum(sizes, 1).astype(jnp.float32)
         norms = jnp.linalg.norm(server.updates, axis=1)
-        largest = jnp.max(jnp.where(members, norms[None], 0.0), axis=1)
+        largest = jnp.max(jnp.where(members, norms[None], 0.0), axis=1)  # max_{i in c} ||u_i||
         ready = (mean_norms < cfl_mean_norm) & (largest > cfl_max_norm)
         ready &= (sizes >= SMALLEST) & (played >= cfl_warmup)
         ready &= jnp.all(server.trained[None] | ~members, axis=1)
@@ -200,11 +199,11 @@ def cfl(
 def cosines(a: Array, b: Array) -> Array:
     """Cosines between the rows of two matrices [n, d] and [m, d]: [n, m]; 0 for a row of 0."""
 
-    def normed(rows):
+    def normalise(rows):
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         return rows / jnp.where(norms > 0, norms, 1.0)
 
-    return normed(a) @ normed(b).T
+    return normalise(a) @ normalise(b).T
 
 
 def bipartition(updates: Array, clusters: Array, ready: Array) -> Array:
@@ -229,7 +228,7 @@ def bipartition(updates: Array, clusters: Array, ready: Array) -> Array:
     linkage = jnp.where(together, 1.0 - cosines(updates, updates), jnp.inf)
     linkage = jnp.where(numbers[:, None] == numbers[None], jnp.inf, linkage)
 
-    def allowed(linkage, groups):
+    def mergeable(linkage, groups):
         """The linkage [N, N] of the groups that may be merged, and infinity elsewhere."""
         first = groups == numbers
         left = jnp.sum(together & first[None], axis=1)  # [N]: groups of a client's cluster
@@ -243,13 +242,13 @@ def bipartition(updates: Array, clusters: Array, ready: Array) -> Array:
         linkage = linkage.at[i].set(row).at[:, i].set(row)
         linkage = linkage.at[j].set(jnp.inf).at[:, j].set(jnp.inf)
         groups = jnp.where(groups == j, i, groups)
-        return linkage, groups, allowed(linkage, groups)
+        return linkage, groups, mergeable(linkage, groups)
 
     _, groups, _ = jax.lax.while_loop(
         lambda carry: jnp.any(jnp.isfinite(carry[2])),
         merge,
         # A group has the number of its first client.
-        (linkage, numbers, allowed(linkage, numbers)),
+        (linkage, numbers, mergeable(linkage, numbers)),
     )
     first = jnp.argmax(together, axis=1)  # the first client of a client's cluster
     return splitting & (groups != groups[first])

@@ -77,13 +77,13 @@ def distillation(
             def with_teacher(params, batch, key):
                 return model.forward(params, batch, key), teacher.forward(w, batch, key)
 
-            def distilled(outputs, y):
+            def distill(outputs, y):
                 student, taught = outputs
                 apart = divergence(taught / temperature, student / temperature)
                 labels = (1.0 - distillation_alpha) * model.task.loss(student, y)
                 return labels + distillation_alpha * 2.0 * temperature**2 * apart
 
-            task = model.task._replace(loss=distilled)
+            task = model.task._replace(loss=distill)
             student = dataclasses.replace(model, task=task, train_forward=with_teacher)
             theta, metrics = train(student.objective, theta, data.train, key_student)
             return theta, w_i, metrics

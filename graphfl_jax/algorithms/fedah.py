@@ -110,14 +110,14 @@ def fedah(
 
         def objective(shares, batch, key):
             # By the chain rule its gradient is that by the mixed head, times h - h_i.
-            head = mixed(w["head"], memory._replace(shares=shares))
+            head = mix(w["head"], memory._replace(shares=shares))
             return model.objective({"body": w["body"], "head": head}, batch, key)
 
         shares, _ = fit(objective, memory.shares, data.train, key)
         return memory._replace(shares=shares)
 
     def start(w, memory):
-        return {"body": w["body"], "head": mixed(w["head"], memory)}
+        return {"body": w["body"], "head": mix(w["head"], memory)}
 
     def local(w, memory, data, key):
         key_shares, key_parts = jax.random.split(key)
@@ -138,8 +138,7 @@ def fedah(
     return Algorithm(averaging_server(model), (client,), needs=NEEDS, averages=True)
 
 
-def mixed(head: Params, memory: OwnHead) -> Params:
+def mix(head: Params, memory: OwnHead) -> Params:
     """The mixed head m_i of the server's head h and a client's own."""
-    return jax.tree.map(
-        lambda h, h_i, w_i: h_i + (h - h_i) * w_i, head, memory.head, memory.shares
-    )
+    h_i, w_i = memory
+    return jax.tree.map(lambda h, h_i, w_i: h_i + (h - h_i) * w_i, head, h_i, w_i)

@@ -70,10 +70,10 @@ def fedamp(
 
     def mixing(models):
         others = attention(models, fedamp_share, fedamp_sigma)
-        itself = 1.0 - jnp.sum(others, axis=1)
-        return others + jnp.diag(itself)
+        diagonal = 1.0 - jnp.sum(others, axis=1)  # xi_ii
+        return others + jnp.diag(diagonal)
 
-    return _mixed_by("fedamp", num_clients, mixing, model, train, fedamp_lambda)
+    return _mixing_method("fedamp", num_clients, mixing, model, train, fedamp_lambda)
 
 
 def heurfedamp(
@@ -97,12 +97,12 @@ def heurfedamp(
             return jnp.ones((1, 1))
         norms = jnp.linalg.norm(rows, axis=1, keepdims=True)
         rows = rows / jnp.maximum(norms, jnp.finfo(rows.dtype).tiny)
-        identity = jnp.eye(len(rows))
-        cosines = jnp.where(identity > 0, -jnp.inf, heurfedamp_sigma * (rows @ rows.T))
+        diagonal = jnp.eye(len(rows))
+        cosines = jnp.where(diagonal > 0, -jnp.inf, heurfedamp_sigma * (rows @ rows.T))
         others = jax.nn.softmax(cosines, axis=1)
-        return heurfedamp_own * identity + (1.0 - heurfedamp_own) * others
+        return heurfedamp_own * diagonal + (1.0 - heurfedamp_own) * others
 
-    return _mixed_by("heurfedamp", num_clients, mixing, model, train, fedamp_lambda)
+    return _mixing_method("heurfedamp", num_clients, mixing, model, train, fedamp_lambda)
 
 
 def attention(models: Params, share: Array, sigma: Array) -> Array:
@@ -110,12 +110,13 @@ def attention(models: Params, share: Array, sigma: Array) -> Array:
     rows, _ = tree.as_matrix(models)
     squares = tree.sq_dists(rows)  # [N, N]
     scale = jnp.nanmedian(jnp.where(squares > 0, squares, jnp.nan))
+    # ||w_i - w_j||^2 in units of their median
     relative = squares / jnp.where(scale > 0, scale, 1.0)  # NaN > 0 is false: all are equal
     each = share / max(len(rows) - 1, 1)
     return each * jnp.exp(-relative / sigma) * (1.0 - jnp.eye(len(rows)))
 
 
-def _mixed_by(
+def _mixing_method(
     name: str,
     num_clients: int,
     mixing: Callable[[Params], Array],

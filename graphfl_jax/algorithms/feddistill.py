@@ -73,7 +73,7 @@ def feddistill(
       feddistill_gamma: gamma.
     """
 
-    def none(clients):
+    def no_means(clients):
         return jax.tree.map(lambda leaf: jnp.stack([leaf] * clients), empty(classes, classes))
 
     def download(known, group, i):
@@ -89,17 +89,17 @@ def feddistill(
         return tree.put(known, cohort.ids, uploads)
 
     def admit(known, new_clients, graph, key):
-        added = none(relations.num_clients(graph) - len(known.count))
+        added = no_means(relations.num_clients(graph) - len(known.count))
         return jax.tree.map(lambda old, new: jnp.concatenate([old, new]), known, added)
 
     def client(model):
         def local(others, theta, data, key):
-            def distilled(outputs, y):
+            def distill(outputs, y):
                 apart = optax.softmax_cross_entropy(outputs, others.mean[y])
                 term = jnp.where(others.count[y] > 0, apart, 0.0)
                 return model.task.loss(outputs, y) + feddistill_gamma * term
 
-            task = model.task._replace(loss=distilled)
+            task = model.task._replace(loss=distill)
             pulled = dataclasses.replace(model, task=task)
             theta, metrics = train(pulled.objective, theta, data.train, key)
             ready = model.recalibrate(theta, data.train)
@@ -116,7 +116,7 @@ def feddistill(
         )
 
     server = Server(
-        init=lambda key, graph: none(num_clients),
+        init=lambda key, graph: no_means(num_clients),
         download=download,
         aggregate=aggregate,
         admit=admit,

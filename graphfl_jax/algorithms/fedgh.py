@@ -114,22 +114,22 @@ def fedgh(
         return jax.lax.scan(step, server, length=server_steps)[0]
 
     def client(model):
-        def local(head, memory, data, key):
-            start = {"body": memory["body"], "head": head}
+        def local(head, theta, data, key):
+            start = {"body": theta["body"], "head": head}
             trained, metrics = train(model.objective, start, data.train, key)
             return trained, mean_features(model, trained, data.train, classes), metrics
 
-        def deploy(sent, memory, data):
+        def deploy(sent, theta, data):
             if isinstance(sent, ClassMeans):  # an upload
-                return Predictor(memory)
-            return Predictor({"body": memory["body"], "head": sent})
+                return Predictor(theta)
+            return Predictor({"body": theta["body"], "head": sent})
 
         return Client(
             model,
             local,
             enroll=lambda head, key: model.init(key),
             deploy=deploy,
-            untrained=lambda head, memory, data: empty(classes, size),
+            untrained=lambda head, theta, data: empty(classes, size),
         )
 
     server = Server(init, lambda server, group, i: server.head, aggregate)

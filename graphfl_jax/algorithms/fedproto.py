@@ -100,13 +100,13 @@ def fedproto(
 
     def client(model):
         def with_features(params, batch, key):
-            features = model.body(params["body"], batch.x)
-            return model.head(params["head"], features), features
+            hidden = model.body(params["body"], batch.x)
+            return model.head(params["head"], hidden), hidden
 
         def local(prototypes, theta, data, key):
             def near_prototypes(outputs, y):
-                outputs, features = outputs
-                apart = jnp.mean(jnp.square(features - prototypes.mean[y]), axis=1)
+                outputs, hidden = outputs
+                apart = jnp.mean(jnp.square(hidden - prototypes.mean[y]), axis=1)
                 pull = jnp.where(prototypes.count[y] > 0, apart, 0.0)
                 return model.task.loss(outputs, y) + fedproto_lambda * pull
 
@@ -119,8 +119,8 @@ def fedproto(
             params, prototypes = predictor
             if not isinstance(prototypes, ClassMeans):
                 return model.apply(params, x)
-            features = model.body(params["body"], x)
-            square = jnp.sum(jnp.square(features[:, None] - prototypes.mean[None]), axis=2)
+            hidden = model.body(params["body"], x)[:, None]  # [B, 1, F]
+            square = jnp.sum(jnp.square(hidden - prototypes.mean[None]), axis=2)
             known = prototypes.count[None] > 0
             return jnp.where(known, -square, jnp.finfo(square.dtype).min)  # [B, C]
 

@@ -99,8 +99,8 @@ def fedrod(
             features = model.body(params["body"], batch.x)
             generic = model.head(params["head"], features)
             constant, features = jax.lax.stop_gradient((generic, features))
-            personal = personal_head(params["personal"], counts)
-            return generic, constant + model.head(personal, features)
+            head = personal_head(params["personal"], counts)
+            return generic, constant + model.head(head, features)
 
         def both(logits, y):
             generic, personal = logits
@@ -114,13 +114,13 @@ def fedrod(
             memory = params.pop("personal")
         return memory, params, metrics
 
-    def generic(w, memory, data):
+    def deploy(w, memory, data):
         return Predictor({"body": w["body"], "head": w["head"]})
 
     def personalize(w, memory, data, key):
         personal = w["personal"] if hyper else memory
         head = personal_head(personal, class_counts(data.train, classes))
-        return generic(w, memory, data)._replace(extra={"head": head})
+        return deploy(w, memory, data)._replace(extra={"head": head})
 
     def predict(predictor, x):
         if not predictor.extra:  # of the message or an upload
@@ -138,7 +138,7 @@ def fedrod(
         local=local,
         predict=predict,
         enroll=enroll,
-        deploy=generic,
+        deploy=deploy,
         personalize=personalize,
         needs=NEEDS,
     )

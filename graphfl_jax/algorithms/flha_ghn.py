@@ -202,12 +202,12 @@ def flha_ghn(
             *means,
         )
 
-    def rows_of(params, count):
+    def copies_of(params, count):
         return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), params)
 
     def admit(weights, new_clients, graph, key):
         models = tuple(
-            rows_of(generate(weights), len(ids))
+            copies_of(generate(weights), len(ids))
             for ids, generate in zip(new_clients, generates, strict=True)
         )
         return Joined(weights, new_clients, models)

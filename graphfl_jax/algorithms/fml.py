@@ -76,17 +76,17 @@ def fml(
 
     def client(model):
         def outputs_of_both(params, batch, key):
-            return tuple(
-                network.forward(params[name], batch, key)
-                for network, name in ((model, "private"), (shared, "shared"))
+            return (
+                model.forward(params["private"], batch, key),
+                shared.forward(params["shared"], batch, key),
             )
 
         def mutual(outputs, y):
-            of_private, common = outputs
-            private = fml_alpha * model.task.loss(of_private, y)
-            private = private + (1.0 - fml_alpha) * divergence(common, of_private)
-            meme = fml_beta * model.task.loss(common, y)
-            return private + meme + (1.0 - fml_beta) * divergence(of_private, common)
+            private, common = outputs
+            of_private = fml_alpha * model.task.loss(private, y)
+            of_private = of_private + (1.0 - fml_alpha) * divergence(common, private)
+            of_meme = fml_beta * model.task.loss(common, y)
+            return of_private + of_meme + (1.0 - fml_beta) * divergence(private, common)
 
         both = dataclasses.replace(
             model, task=model.task._replace(loss=mutual), train_forward=outputs_of_both

@@ -52,7 +52,7 @@ def heterofl(
     shapes = [jax.eval_shape(model.init, jax.random.key(0)) for model in every]
     widest = _widest(shapes, len(models))
 
-    def sliced(w, shapes):
+    def slice_of(w, shapes):
         return jax.tree.map(lambda leaf, narrow: leaf[_first(narrow.shape)], w, shapes)
 
     def aggregate(w, cohorts, uploads, key):
@@ -68,7 +68,7 @@ def heterofl(
 
     server = Server(
         init=lambda key, graph: models[widest].init(key),
-        download=lambda w, group, i: sliced(w, shapes[group]),
+        download=lambda w, group, i: slice_of(w, shapes[group]),
         aggregate=aggregate,
     )
     clients = tuple(fedavg(model, train).client for model in every)
@@ -91,7 +91,7 @@ def _widest(shapes: list[Params], trained: int) -> int:
       ValueError: there is none.
     """
     for number, widest in enumerate(shapes[:trained]):
-        if all(_is_slice(shape, widest) for shape in shapes):
+        if all(_is_slice(narrow, widest) for narrow in shapes):
             return number
     raise ValueError(
         "algorithm.name='heterofl' needs one architecture at several widths, and no "

@@ -251,8 +251,8 @@ def fit_embeddings(
 
     optimizer = optax.with_extra_args_support(fit.new_client_optimizer)
     start = (server.weights["embeddings"][ids], server.opt_state)
-    own, opt_state = minimise(objective, start, optimizer, fit.steps)
-    return HyperServer(weights_with(own), opt_state, server.relations)
+    rows, opt_state = minimise(objective, start, optimizer, fit.steps)
+    return HyperServer(weights_with(rows), opt_state, server.relations)
 
 
 def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
@@ -327,9 +327,9 @@ def _initial_sparse(embeddings, new_clients, graph, scheme, key):
     related = relations.adjacency(graph)
     if scheme == "neighbours":
         sums = related @ jnp.concatenate([embeddings * is_known, is_known], axis=1)
-        total_of_new, count = sums[new_clients, :-1], sums[new_clients, -1:]
+        near, count = sums[new_clients, :-1], sums[new_clients, -1:]
         mean = _initial_sparse(embeddings, new_clients, graph, "mean", key)
-        return jnp.where(count > 0, total_of_new / jnp.maximum(count, 1.0), mean)
+        return jnp.where(count > 0, near / jnp.maximum(count, 1.0), mean)
     # A random number for each edge: the known sender with the largest one is drawn.
     key_edges, key_any = jax.random.split(key)
     size = (len(related.senders),)

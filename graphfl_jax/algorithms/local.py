@@ -25,10 +25,10 @@ def local(
         download=lambda server, group, i: (),
         aggregate=lambda server, cohorts, uploads, key: server,
     )
-    return Algorithm(server, tuple(_alone(model, train) for model in (*models, *unseen)))
+    return Algorithm(server, tuple(_lone_client(model, train) for model in (*models, *unseen)))
 
 
-def _alone(model, train):
+def _lone_client(model, train):
     """A client that trains alone."""
 
     def train_alone(message, theta, data, key):

@@ -235,23 +235,24 @@ def pfedgat(
         trained, sent = uploads
         models, ids = tree.as_matrix(server.uploads)[0], cohort.ids
         shares = server.mixing[ids]  # [M, N]
-        # d V_i / d log R_ij
+        # slopes: dV_i / d log R_ij, [M, N]
         if perturbs:
-            slopes = (sent[0] - sent[1]) / (2.0 * feedback.step)
-            slopes = slopes[:, None] * server.signs[ids]
+            slopes = (sent[0] - sent[1]) / (2.0 * feedback.step)  # (V+ - V-) / 2c
+            slopes = slopes[:, None] * server.signs[ids]  # times D_ij
         else:
             if feedback.kind == "gradient":
-                gradients = tree.as_matrix(sent)[0]
+                gradients = tree.as_matrix(sent)[0]  # g_i
             else:
-                gradients = shares @ models - tree.as_matrix(trained)[0]
+                gradients = shares @ models - tree.as_matrix(trained)[0]  # u_i - w_i
             # What is common to all models changes nothing, and costs digits.
             differences = models - jnp.mean(models, axis=0, keepdims=True)
-            slopes = shares * (gradients @ differences.T)
+            slopes = shares * (gradients @ differences.T)  # R_ij g_i . w_j
 
-        def linearised(weights):
+        # Its gradient is that of sum_i V_i(u_i) with respect to phi.
+        def linear_part(weights):
             return jnp.sum(slopes * log_shares(attention.logits(weights, models))[ids])
 
-        gradient = jax.grad(linearised)(server.weights)
+        gradient = jax.grad(linear_part)(server.weights)
         updates, opt_state = optimizer.update(
             gradient, server.opt_state, server.weights, value=jnp.inf
         )

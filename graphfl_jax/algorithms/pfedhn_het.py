@@ -126,4 +126,4 @@ def pfedhn_het(
         admit=admit,
         adapt_new_clients=adapt_new_clients,
     )
-    return Algorithm(server, tuple(federation.client for federation in of_each))
+    return Algorithm(server, tuple(method.client for method in of_each))

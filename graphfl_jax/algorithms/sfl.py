@@ -111,29 +111,30 @@ def sfl(
 def _with_relations(model, train, smoothing, propagation):
     """SFL, whose A^ is propagation(graph, "mean")."""
 
-    def server_of(uploads, related):
-        if isinstance(related, SparseMatrix):
-            return SmoothingServer(uploads, related, ())
+    def server_of(uploads, propagator):
+        if isinstance(propagator, SparseMatrix):
+            return SmoothingServer(uploads, propagator, ())
         return SmoothingServer(
-            uploads, related, _powers(related, smoothing.layers, smoothing.share)
+            uploads, propagator, _powers(propagator, smoothing.layers, smoothing.share)
         )
 
     def init(key, graph):
         model_0 = model.init(key)
-        related = propagation(graph, "mean")
-        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(related)), model_0)
-        return server_of(uploads, related)
+        propagator = propagation(graph, "mean")
+        uploads = jax.tree.map(lambda leaf: jnp.stack([leaf] * len(propagator)), model_0)
+        return server_of(uploads, propagator)
 
-    def smoothed(server, models):
+    def smooth(server, models):
         """All models [N, ...], smoothed."""
         if isinstance(server.relations, SparseMatrix):
-            return _smoothed(server.relations, models, smoothing)
-        return _mixed(server.mixing, models)
+            return _smooth(server.relations, models, smoothing)
+        return _mix(server.mixing, models)
 
     def download(server, i):
         if isinstance(server.relations, SparseMatrix):
             equal = jnp.full(len(server.relations), 1 / len(server.relations))
-            mean = _smoothed(server.relations, equal, smoothing, transposed=True)
+            # The shares of all uploads in w, the mean of the u_i
+            mean = _smooth(server.relations, equal, smoothing, transposed=True)
             u_i = smoothed_models((server, smoothing.share), jnp.asarray(i))
             return u_i, tree.mean(server.uploads, mean)
         u_i = tree.mean(server.uploads, server.mixing[i])
@@ -142,18 +143,19 @@ def _with_relations(model, train, smoothing, propagation):
     @call_for_all
     def smoothed_models(shared, ids):
         server, share = shared
-        related, at_server = server.relations, smoothing._replace(share=share)
+        propagator, shared_smoothing = server.relations, smoothing._replace(share=share)
         numbers = sum(leaf[0].size for leaf in jax.tree.leaves(server.uploads))
         if len(ids) > numbers:  # then smoothing all models costs less than M rows of shares
-            return tree.take(_smoothed(related, server.uploads, at_server), ids)
-        chosen = jnp.zeros((len(related), len(ids))).at[ids, jnp.arange(len(ids))].set(1.0)
-        shares = _smoothed(related, chosen, at_server, transposed=True)  # [N, M]
+            return tree.take(_smooth(propagator, server.uploads, shared_smoothing), ids)
+        chosen = jnp.zeros((len(propagator), len(ids))).at[ids, jnp.arange(len(ids))].set(1.0)
+        shares = _smooth(propagator, chosen, shared_smoothing, transposed=True)  # [N, M]
         return jax.vmap(tree.mean, (None, 1))(server.uploads, shares)
 
     def local(message, memory, data, key):
         u_i, w = message
 
         def near_both(v, batch, key):
+            # lambda / 2 (||v - u_i||^2 + ||v - w||^2)
             pull = 0.5 * smoothing.weight * (tree.sq_dist(v, u_i) + tree.sq_dist(v, w))
             return model.objective(v, batch, key) + pull
 
@@ -164,33 +166,34 @@ def _with_relations(model, train, smoothing, propagation):
     def aggregate(server, cohort, uploads, key):
         last_uploads = server.uploads
         if smoothing.rule == "as_released":
-            last_uploads = smoothed(server, last_uploads)
+            last_uploads = smooth(server, last_uploads)
         return server._replace(uploads=tree.put(last_uploads, cohort.ids, uploads[0]))
 
     def admit(server, new_clients, graph, key):
         known = len(server.relations)
-        related = propagation(graph, "mean")
-        added = len(related) - known
+        propagator = propagation(graph, "mean")
+        added = len(propagator) - known
         uploads = jax.tree.map(
             lambda leaf: jnp.pad(leaf, [(0, added)] + [(0, 0)] * (leaf.ndim - 1)),
             server.uploads,
         )
-        admitted = server_of(uploads, related)
-        if isinstance(related, SparseMatrix):
-            is_known = jnp.ones(len(related)).at[new_clients].set(0.0)
-            totals = smoothed(admitted, is_known)[new_clients]
+        admitted = server_of(uploads, propagator)
+        if isinstance(propagator, SparseMatrix):
+            is_known = jnp.ones(len(propagator)).at[new_clients].set(0.0)
+            # The share of the known clients in each row, by which it is divided
+            totals = smooth(admitted, is_known)[new_clients]
             known = jax.tree.map(lambda leaf: jax.vmap(jnp.multiply)(leaf, is_known), uploads)
-            sums = tree.take(smoothed(admitted, known), new_clients)
+            sums = tree.take(smooth(admitted, known), new_clients)
             mean = tree.mean(uploads, is_known / jnp.sum(is_known))
             first = jax.tree.map(_quotients(totals), sums, mean)
         else:
-            is_known = jnp.ones((1, len(related))).at[:, new_clients].set(0.0)
+            is_known = jnp.ones((1, len(propagator))).at[:, new_clients].set(0.0)
             shares = admitted.mixing[new_clients] * is_known  # [new clients, N]
             total = jnp.sum(shares, axis=1, keepdims=True)
             # A new client without a path to a known one gets the mean of all.
             shares = jnp.where(total > 0, shares, is_known)
             shares = shares / jnp.sum(shares, axis=1, keepdims=True)
-            first = _mixed(shares, uploads)
+            first = _mix(shares, uploads)
         return admitted._replace(uploads=tree.put(uploads, new_clients, first))
 
     def adapt_new_clients(server, cohort, uploads, key):
@@ -243,6 +246,7 @@ def sfl_star(
             rate=sfl_graph_lr,
             apart=smoothing.rule == "as_released",
         )
+        # A': the rows of (1 - s) A^ + s A_learned, divided by their sums
         both = (1.0 - sfl_graph_share) * server.relations + sfl_graph_share * learned
         both = both / jnp.sum(both, axis=1, keepdims=True)
         return server._replace(mixing=_powers(both, smoothing.layers, smoothing.share))
@@ -256,13 +260,13 @@ def _small_propagation(graph, layer):
     return relations.propagation_array(graph, layer)
 
 
-def _smoothed(related, rows, smoothing, transposed=False):
+def _smooth(propagator, rows, smoothing, transposed=False):
     """a A^L rows + (1 - a) rows for rows [N, ...] and a sparse A, or its transpose."""
 
     def of_leaf(leaf):
         result = leaf
         for _ in range(smoothing.layers):
-            result = related.transposed_times(result) if transposed else related @ result
+            result = propagator.transposed_times(result) if transposed else propagator @ result
         return smoothing.share * result + (1.0 - smoothing.share) * leaf
 
     return jax.tree.map(of_leaf, rows)
@@ -271,21 +275,21 @@ def _smoothed(related, rows, smoothing, transposed=False):
 def _quotients(totals):
     """(sums [m, ...], mean [...]) -> sums / totals [m], and the mean where a total is 0."""
 
-    def divided(sums, mean):
+    def divide(sums, mean):
         per_client = totals.reshape([-1] + [1] * mean.ndim)
-        quotients = sums / jnp.where(per_client > 0, per_client, 1.0)
-        return jnp.where(per_client > 0, quotients, mean[None])
+        quotient = sums / jnp.where(per_client > 0, per_client, 1.0)
+        return jnp.where(per_client > 0, quotient, mean[None])
 
-    return divided
+    return divide
 
 
-def _powers(matrix, layers, share):
+def _powers(propagator, layers, share):
     """a A^L + (1 - a) I for a matrix A of rows that sum to one."""
-    smoothed = jnp.linalg.matrix_power(matrix, layers)
-    return share * smoothed + (1.0 - share) * jnp.eye(len(matrix))
+    smoothed = jnp.linalg.matrix_power(propagator, layers)
+    return share * smoothed + (1.0 - share) * jnp.eye(len(propagator))
 
 
-def _mixed(shares, models):
+def _mix(shares, models):
     """Rows of `shares` [M, N] applied to models [N, ...]."""
     return jax.tree.map(lambda leaf: jnp.tensordot(shares, leaf, axes=1), models)
 
@@ -297,16 +301,17 @@ def _learn_relations(models, key, *, steps, rate, apart):
     norms = jnp.sum(jnp.square(rows), axis=1, keepdims=True)
     squares = jnp.maximum(norms + norms.T - 2 * rows @ rows.T, 0.0)  # ||v_i - v_j||^2
     tiny = jnp.finfo(jnp.float32).tiny
+    # exp(-||v_i - v_j||^2 / mean ||v_i - v_j||^2)
     similar = jnp.exp(-squares / jnp.maximum(jnp.mean(squares), tiny))
-    target = _normalised(jnp.sqrt(squares) if apart else similar)
+    target = _normalise(jnp.sqrt(squares) if apart else similar)
     features = rows * jax.lax.rsqrt(jnp.maximum(jnp.mean(norms), tiny))
     degree = min(DEGREE, len(rows))
 
     def graph_of(weights):
-        left, right = (jnp.tanh(features @ part) for part in weights)
-        scores = jax.nn.relu(jnp.tanh(left @ right.T - right @ left.T))
-        least = jax.lax.top_k(scores, degree)[0][:, -1:]
-        return _normalised(jnp.where(scores >= least, scores, 0.0))
+        e1, e2 = (jnp.tanh(features @ part) for part in weights)
+        scores = jax.nn.relu(jnp.tanh(e1 @ e2.T - e2 @ e1.T))  # ReLU(B)
+        least = jax.lax.top_k(scores, degree)[0][:, -1:]  # the 30th largest of a row
+        return _normalise(jnp.where(scores >= least, scores, 0.0))
 
     def step(weights, _):
         loss = lambda weights: jnp.mean(jnp.square(graph_of(weights) - target))  # noqa: E731
@@ -318,7 +323,7 @@ def _learn_relations(models, key, *, steps, rate, apart):
     return graph_of(weights)
 
 
-def _normalised(matrix):
+def _normalise(matrix):
     """Rows that sum to one; a row of zeros stays."""
     total = jnp.sum(matrix, axis=1, keepdims=True)
     return matrix / jnp.where(total > 0, total, 1.0)

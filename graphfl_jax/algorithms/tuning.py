@@ -55,11 +55,13 @@ def finetune(algorithm: Algorithm, train: Trainer, *, tuning_part: str) -> Algor
       train: the trainer of the fine-tuning; it may differ from the method's.
       tuning_part: one of `PARTS`.
     """
-    clients = tuple(_finetuned(client, train, tuning_part) for client in algorithm.clients)
+    clients = tuple(
+        _finetune_client(client, train, tuning_part) for client in algorithm.clients
+    )
     return dataclasses.replace(algorithm, clients=clients)
 
 
-def _finetuned(client, train, tuning_part):
+def _finetune_client(client, train, tuning_part):
     model = client.model
 
     def personalize(message, memory, data, key):

@@ -45,7 +45,7 @@ ATTENTIONS = {
     "direct": attention.direct(),
     "dot": attention.dot(attention_scale=jnp.float32(1.5)),
 }
-FIXED = {"given": attention.fixed()}  # nothing is learned
+FIXED = {"given": attention.from_relations()}  # nothing is learned
 
 
 def examples(seed, clients=3, size=5):
@@ -457,7 +457,7 @@ def test_a_new_client_starts_from_the_mean_and_changes_no_known_mixture():
 
 def test_given_shares_in_training_leave_out_the_new_clients_of_the_graph():
     """On the path 0 - 1 - 2, client 1 has three senders with itself, of which 2 is new."""
-    own, path = attention.fixed(), relations.from_edges(3, [(0, 1), (1, 2)])
+    own, path = attention.from_relations(), relations.from_edges(3, [(0, 1), (1, 2)])
     shares = own.init(KEY, path, (2, D))
     np.testing.assert_allclose(shares, [[1 / 2, 1 / 2], [1 / 2, 1 / 2]], rtol=1e-6)
     everyone = [[1 / 2, 1 / 2, 0], [1 / 3, 1 / 3, 1 / 3], [0, 1 / 2, 1 / 2]]
