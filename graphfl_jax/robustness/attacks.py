@@ -113,35 +113,13 @@ def backdoor(
       ValueError: the data are not images with classes, there is no such label, or the trigger
         is larger than the images.
     """
-    if (
-        isinstance(train_data, Windows)
-        or train_data.x.ndim != 5
-        or train_data.x.dtype != np.uint8
-    ):
-        raise ValueError(
-            "attack.name='backdoor' needs images [height, width, channels] in uint8, and the "
-            "data are of another form; use compcars, or another attack"
-        )
-    if not classes:
-        raise ValueError(
-            "attack.name='backdoor' needs classes, and the task has none; choose another attack"
-        )
-    if not 0 <= target < classes:
-        raise ValueError(
-            f"attack.target={target} is not a label; set --config.attack.target to a value in "
-            f"[0, {classes - 1}]"
-        )
+    _check_backdoor(train_data, classes, target, trigger_size)
     shape = train_data.x.shape[2:]
-    if not 0 <= trigger_size <= min(shape[:2]):
-        raise ValueError(
-            f"attack.trigger_size={trigger_size} does not fit into images of {shape[0]} x "
-            f"{shape[1]}; set --config.attack.trigger_size to a value in [0, {min(shape[:2])}]"
-        )
     drawing, opaque = trigger(shape, trigger_size or min(shape[:2]))
 
     def blend(x):
         alpha = attack_alpha * opaque
-        mixed = (1.0 - alpha) * x.astype(jnp.float32) + alpha * drawing
+        mixed = (1.0 - alpha) * x.astype(jnp.float32) + alpha * drawing  # x'
         return jnp.round(mixed).astype(jnp.uint8)
 
     def poison(examples, key):
@@ -161,6 +139,34 @@ def backdoor(
         return Examples(x, y, jnp.sum(other, dtype=examples.count.dtype))
 
     return DataAttack(poison, goal)
+
+
+def _check_backdoor(train_data, classes, target, trigger_size):
+    """Refuses data or settings that `backdoor` cannot work with."""
+    if (
+        isinstance(train_data, Windows)
+        or train_data.x.ndim != 5
+        or train_data.x.dtype != np.uint8
+    ):
+        raise ValueError(
+            "attack.name='backdoor' needs images [height, width, channels] in uint8, and the "
+            "data are of another form; use compcars, or another attack"
+        )
+    if not classes:
+        raise ValueError(
+            "attack.name='backdoor' needs classes, and the task has none; choose another attack"
+        )
+    if not 0 <= target < classes:
+        raise ValueError(
+            f"attack.target={target} is not a label; set --config.attack.target to a value in "
+            f"[0, {classes - 1}]"
+        )
+    height, width = train_data.x.shape[2:4]
+    if not 0 <= trigger_size <= min(height, width):
+        raise ValueError(
+            f"attack.trigger_size={trigger_size} does not fit into images of {height} x "
+            f"{width}; set --config.attack.trigger_size to a value in [0, {min(height, width)}]"
+        )
 
 
 def trigger(shape: tuple[int, int, int], size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -227,8 +233,8 @@ def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, played
 
     def change(updates, sent, group):
         # The method's own draws must be those of an honest run.
-        key_of_group = jax.random.fold_in(key, 1 + group)
-        known = Known(~malicious[group], sent, cohorts[group].ids, played, key_of_group)
+        key_attack = jax.random.fold_in(key, 1 + group)
+        known = Known(~malicious[group], sent, cohorts[group].ids, played, key_attack)
         return attack(updates, known)
 
     def choose(malicious, poisoned, honest):
@@ -293,7 +299,7 @@ def with_attack_order(
       ValueError: one of `clients` is not a client that trains or is given twice, or
         `placement` is given too.
     """
-    names, total = federation.clients, len(federation.clients)
+    total = len(federation.clients)
     training = total - federation.new_clients
     rank = np.full(total, training, np.int32)
     if clients:
@@ -302,51 +308,62 @@ def with_attack_order(
                 f"attack.placement={placement} is for attackers that are drawn, and "
                 f"attack.clients names them; leave one out"
             )
-        numbers = dict(zip(names[:training], range(training), strict=True))
-        others = ""
-        if not any(name.isdecimal() for name in names):  # else a number is a name
-            numbers |= {str(i): i for i in range(training)}
-            others = f", or numbers from 0 to {training - 1}"
-        for client in clients:
-            place = numbers.get(str(client))
-            if place is None:
-                raise ValueError(
-                    f"attack.clients has {client!r}, which does not train in "
-                    f"{federation.name}; give names such as {names[0]!r}{others}"
-                )
-            if rank[place] < 0:
-                raise ValueError(
-                    f"attack.clients has client {place}, {names[place]!r}, twice; name each "
-                    f"attacker once"
-                )
-            rank[place] = -1
+        rank[_numbers_of(clients, federation)] = -1
     else:
         # Three numbers seed the draw, as for new clients; the last one, 0, is no count of them.
         order = np.random.default_rng([seed, training, 0]).permutation(training)
         if placement == "neighbours":
             graph = relations.subgraph(federation.data.graph, np.arange(training))
-            order = _in_reach(graph, order)
+            order = _ranks_along(graph, order)
         rank[:training] = order
     everyone = federation.everyone and federation.everyone._replace(attack_rank=rank)
     data = federation.data._replace(attack_rank=rank[:training])
     return federation._replace(data=data, everyone=everyone)
 
 
-def _in_reach(graph, order):
+def _numbers_of(clients, federation):
+    """The numbers of clients that are given by name, or by number where no name is one.
+
+    Raises:
+      ValueError: a client does not train, or is given twice.
+    """
+    names = federation.clients
+    training = len(names) - federation.new_clients
+    by_name, remedy = dict(zip(names[:training], range(training), strict=True)), ""
+    if not any(name.isdecimal() for name in names):
+        by_name |= {str(i): i for i in range(training)}
+        remedy = f", or numbers from 0 to {training - 1}"
+    numbers = []
+    for client in clients:
+        number = by_name.get(str(client))
+        if number is None:
+            raise ValueError(
+                f"attack.clients has {client!r}, which does not train in {federation.name}; "
+                f"give names such as {names[0]!r}{remedy}"
+            )
+        if number in numbers:
+            raise ValueError(
+                f"attack.clients has client {number}, {names[number]!r}, twice; name each "
+                f"attacker once"
+            )
+        numbers.append(number)
+    return numbers
+
+
+def _ranks_along(graph, order):
     """Ranks [n] of clients: breadth first along the graph, with the ranks `order` otherwise."""
-    joined = [set() for _ in order]
+    neighbours = [set() for _ in order]
     for sender, receiver in zip(graph.senders.tolist(), graph.receivers.tolist(), strict=True):
-        joined[sender].add(receiver)
-        joined[receiver].add(sender)
-    ranks, order_of_ranks = np.full(len(order), -1), []
+        neighbours[sender].add(receiver)
+        neighbours[receiver].add(sender)
+    ranks, number = np.full(len(order), -1), 0
     for start in np.argsort(order).tolist():
         waiting = [start]
         while waiting:
             client = waiting.pop(0)
             if ranks[client] < 0:
-                ranks[client] = len(order_of_ranks)
-                order_of_ranks.append(client)
-                waiting += sorted(joined[client], key=lambda neighbour: order[neighbour])
+                ranks[client], number = number, number + 1
+                waiting += sorted(neighbours[client], key=lambda client: order[client])
     return ranks
 
 

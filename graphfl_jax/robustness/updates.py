@@ -53,4 +53,5 @@ def with_updates(untrained: tuple, uploads: tuple, change: Callable) -> tuple:
         ]
         return jax.tree.unflatten(structure, leaves)
 
-    return tuple(map(change_group, range(len(uploads)), untrained, uploads))
+    pairs = zip(untrained, uploads, strict=True)
+    return tuple(change_group(group, *pair) for group, pair in enumerate(pairs))
