@@ -38,7 +38,7 @@ import jraph
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Array, ClientModel
+from graphfl_jax.core import Array, ClientModel, Params
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.layer_types import (
     Layers,
@@ -94,104 +94,137 @@ def architecture_ghn(
     """
 
     def make(every, shapes):
-        kinds = tuple(shapes)
-        layer = RelationGNN((ghn_width,), "sage")
-        heads = {
-            kind: Head(ghn_hidden, generated_shapes(parameters))
-            for kind, parameters in shapes.items()
-            if parameters
-        }
-        number = {kind: i for i, kind in enumerate(heads)}  # of the first layers of all
-
-        def embedded(weights, several):
-            """All nodes [n, E] after the graph network, and the type of each."""
-            graph = jraph.batch_np([graph_of(layers, kinds, ghn_edges) for layers in several])
-            # [receivers, senders]: a product adds in the same order on all devices.
-            edges = relations.weight_matrix(graph)
-            nodes = jnp.asarray(graph.nodes)
-
-            def step(nodes, weights_of_step):
-                return nn.relu(layer.apply({"params": weights_of_step}, nodes, edges)), None
-
-            if ghn_depth:
-                nodes, _ = step(nodes, weights["gnn"]["first"])
-            if ghn_depth > 1:
-                # A loop, because six layers with their derivatives take long to compile.
-                nodes, _ = jax.lax.scan(step, nodes, weights["gnn"]["others"])
-            return nodes, [kind for layers in several for kind in layers.types]
-
-        def outputs(weights, several):
-            """Of the network of each type that occurs: {type: [nodes of the type, outputs]}."""
-            nodes, types = embedded(weights, several)
-            made = [place for place, kind in enumerate(types) if kind in heads]
-            layers = tree.take(weights["hidden"], np.array([number[types[n]] for n in made]))
-            hidden = jnp.einsum("ne,neh->nh", nodes[np.array(made)], layers["kernel"])
-            hidden = nn.leaky_relu(hidden + layers["bias"])
-            type_of_row = np.array([types[n] for n in made])
-            return {
-                kind: hidden[places] @ head["kernel"] + head["bias"][None]
-                for kind, head in weights["heads"].items()
-                if len(places := np.flatnonzero(type_of_row == kind))
-            }
-
-        def generate(weights, several):
-            of_type = {}
-            for kind, rows in outputs(weights, several).items():
-                values, single = heads[kind].parameters(rows), [1] * len(rows)
-                parts = {name: jax.lax.split(value, single) for name, value in values.items()}
-                of_type[kind] = iter(
-                    [
-                        {name: by_row[row][0] for name, by_row in parts.items()}
-                        for row in range(len(rows))
-                    ]
-                )
-            # Nodes of a type are in the order of the architectures and of their nodes.
-            return tuple(
-                assemble(
-                    layers,
-                    [next(of_type[kind]) if kind in of_type else {} for kind in layers.types],
-                )
-                for layers in several
-            )
-
-        def init(key):
-            key_gnn, key_hidden, key_heads = jax.random.split(key, 3)
-            width = ghn_width if ghn_depth else len(kinds)
-            xavier = nn.initializers.xavier_normal(batch_axis=0)
-            shape = (len(heads), width, ghn_hidden)
-            weights = {
-                "gnn": init_gnn(key_gnn) if ghn_depth else {},
-                "hidden": {
-                    "kernel": xavier(key_hidden, shape),
-                    "bias": jnp.zeros((len(heads), ghn_hidden)),
-                },
-                "heads": {
-                    kind: head.init(jax.random.fold_in(key_heads, number[kind]))
-                    for kind, head in heads.items()
-                },
-            }
-            if ghn_init == "printed":
-                return weights
-            rescaled = {
-                kind: heads[kind].rescaled(weights["heads"][kind], made)
-                for kind, made in outputs(weights, every).items()
-            }
-            return weights | {"heads": rescaled}
-
-        def init_gnn(key):
-            def of_layer(key, fan_in):
-                return layer.init(key, jnp.zeros((1, fan_in)), jnp.zeros((1, 1)))["params"]
-
-            first, *others = jax.random.split(key, ghn_depth)
-            initial = {"first": of_layer(first, len(kinds))}
-            if others:
-                of_hidden = functools.partial(of_layer, fan_in=ghn_width)
-                initial["others"] = jax.vmap(of_hidden)(jnp.stack(others))
-            return initial
-
-        return init, generate
+        network = Network(
+            kinds=tuple(shapes),
+            heads={
+                kind: Head(ghn_hidden, generated_shapes(of_type))
+                for kind, of_type in shapes.items()
+                if of_type
+            },
+            depth=ghn_depth,
+            width=ghn_width,
+            hidden=ghn_hidden,
+            edges=ghn_edges,
+        )
+        if ghn_init == "printed":
+            return network.init, network.generate
+        return functools.partial(network.init_rescaled, every), network.generate
 
     return generator_of(models, model_name, make)
+
+
+class Network(NamedTuple):
+    """A graph network over architectures, and for each type a network that gives parameters."""
+
+    kinds: tuple[str, ...]  # all types, sorted
+    heads: dict[str, "Head"]  # second layers, of the types with parameters
+    depth: int  # layers of the graph network
+    width: int  # E, of the graph network
+    hidden: int  # H, outputs of the first layers
+    edges: str  # "forward" or "bidirectional"
+
+    @property
+    def layer(self) -> RelationGNN:
+        """A layer of the graph network: (nodes [n, E], edges [n, n]) -> [n, E]."""
+        return RelationGNN((self.width,), "sage")
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """The place of a type among the first layers, which are stacked."""
+        return {kind: number for number, kind in enumerate(self.heads)}
+
+    def init(self, key: Array) -> dict:
+        """Weights, in which kernels have the scale of the paper."""
+        key_gnn, key_hidden, key_heads = jax.random.split(key, 3)
+        width = self.width if self.depth else len(self.kinds)
+        xavier = nn.initializers.xavier_normal(batch_axis=0)
+        numbers = self.numbers
+        return {
+            "gnn": self._init_gnn(key_gnn) if self.depth else {},
+            "hidden": {
+                "kernel": xavier(key_hidden, (len(numbers), width, self.hidden)),
+                "bias": jnp.zeros((len(numbers), self.hidden)),
+            },
+            "heads": {
+                kind: head.init(jax.random.fold_in(key_heads, numbers[kind]))
+                for kind, head in self.heads.items()
+            },
+        }
+
+    def init_rescaled(self, several: tuple[Layers, ...], key: Array) -> dict:
+        """Weights with which the kernels of several architectures have measured scales."""
+        weights = self.init(key)
+        heads = {
+            kind: self.heads[kind].rescale(weights["heads"][kind], rows)
+            for kind, rows in self.outputs(weights, several).items()
+        }
+        return weights | {"heads": heads}
+
+    def _init_gnn(self, key):
+        """The weights of the first layer, and of the others stacked, if there are others."""
+
+        def of_layer(key, fan_in):
+            return self.layer.init(key, jnp.zeros((1, fan_in)), jnp.zeros((1, 1)))["params"]
+
+        first, *others = jax.random.split(key, self.depth)
+        weights = {"first": of_layer(first, len(self.kinds))}
+        if others:
+            of_width = functools.partial(of_layer, fan_in=self.width)
+            weights["others"] = jax.vmap(of_width)(jnp.stack(others))
+        return weights
+
+    def embed(self, weights: dict, several: tuple[Layers, ...]) -> tuple[Array, list[str]]:
+        """All nodes h_v [n, E] after the graph network, and the type of each."""
+        graph = jraph.batch_np([graph_of(layers, self.kinds, self.edges) for layers in several])
+        # [receivers, senders]: a product adds in the same order on all devices.
+        edges = relations.weight_matrix(graph)
+        nodes = jnp.asarray(graph.nodes)
+
+        def step(nodes, params):
+            return nn.relu(self.layer.apply({"params": params}, nodes, edges)), None
+
+        if self.depth:
+            nodes, _ = step(nodes, weights["gnn"]["first"])
+        if self.depth > 1:
+            # A loop, because six layers with their derivatives take long to compile.
+            nodes, _ = jax.lax.scan(step, nodes, weights["gnn"]["others"])
+        return nodes, [kind for layers in several for kind in layers.types]
+
+    def outputs(self, weights: dict, several: tuple[Layers, ...]) -> dict[str, Array]:
+        """[theta, r] of the nodes of each type that occurs: {type: [nodes of the type, d]}."""
+        nodes, types = self.embed(weights, several)
+        places = [place for place, kind in enumerate(types) if kind in self.heads]
+        kinds, numbers = [types[place] for place in places], self.numbers
+        first = tree.take(weights["hidden"], np.array([numbers[kind] for kind in kinds]))
+        # leaky_relu(D h_v + d) with D and d of the type of v
+        hidden = jnp.einsum("ne,neh->nh", nodes[np.array(places)], first["kernel"])
+        hidden = nn.leaky_relu(hidden + first["bias"])
+        return {
+            kind: hidden[rows] @ head["kernel"] + head["bias"][None]
+            for kind, head in weights["heads"].items()
+            if len(rows := np.flatnonzero(np.array(kinds) == kind))
+        }
+
+    def generate(self, weights: dict, several: tuple[Layers, ...]) -> tuple[Params, ...]:
+        """The parameters of several architectures."""
+        of_type = {}
+        for kind, outputs in self.outputs(weights, several).items():
+            values, single = self.heads[kind].parameters(outputs), [1] * len(outputs)
+            parts = {name: jax.lax.split(rows, single) for name, rows in values.items()}
+            of_type[kind] = iter(
+                [
+                    {name: rows[place][0] for name, rows in parts.items()}
+                    for place in range(len(outputs))
+                ]
+            )
+        # Nodes of a type are in the order of the architectures and of their nodes.
+        return tuple(
+            assemble(
+                layers,
+                [next(of_type[kind]) if kind in of_type else {} for kind in layers.types],
+            )
+            for layers in several
+        )
 
 
 def graph_of(layers: Layers, kinds: tuple[str, ...], edges: str) -> jraph.GraphsTuple:
@@ -248,7 +281,7 @@ class Head(NamedTuple):
         ]
         return jnp.concatenate(parts)
 
-    def rescaled(self, params: dict, outputs: Array) -> dict:
+    def rescale(self, params: dict, outputs: Array) -> dict:
         """Initial parameters with which kernels have a mean square of 2 / (k^2 c_out).
 
         Args:
@@ -266,17 +299,18 @@ class Head(NamedTuple):
         """The parameters of n nodes, by name and [n, ...] each."""
         sizes = [np.prod(shape) for _, shape in self.shapes]
         parts = jax.lax.split(outputs, sizes, axis=1)
-        made = {
+        values = {
             name: part.reshape(-1, *shape)
             for (name, shape), part in zip(self.shapes, parts, strict=True)
         }
-        if "scale" in made:
-            made["scale"] = 1.0 + made["scale"]
-        if CHANNELS in made:
-            channels, kernel = made.pop(CHANNELS), made["kernel"]
+        if "scale" in values:
+            values["scale"] = 1.0 + values["scale"]
+        if CHANNELS in values:
+            channels, kernel = values.pop(CHANNELS), values["kernel"]
             between = (1,) * (kernel.ndim - 2)
-            made["kernel"] = (1.0 + channels.reshape(len(channels), *between, -1)) * kernel
-        return made
+            # (1 + r) theta_kernel
+            values["kernel"] = (1.0 + channels.reshape(len(channels), *between, -1)) * kernel
+        return values
 
 
 GENERATORS = {"ghn": architecture_ghn, "table": type_table}

@@ -161,9 +161,9 @@ def type_table(*, models: tuple[ClientModel, ...], model_name: str = "(own)") ->
             table = {}
             for layers, model in zip(every, models, strict=True):
                 by_node = take_apart(layers, model.init(key))
-                for kind, own in zip(layers.types, by_node, strict=True):
-                    if own:
-                        table.setdefault(kind, own)
+                for kind, params in zip(layers.types, by_node, strict=True):
+                    if params:
+                        table.setdefault(kind, params)
             return table
 
         def generate(table, several):

@@ -37,23 +37,23 @@ def of_clients(matrix: SparseMatrix, clients, steps: int, farther) -> Neighbourh
     """
     padding = len(matrix)
 
-    def extend(step, reached):
-        nodes, fit = reached
+    def extend(step, carry):
+        nodes, fit = carry
         followed = (step < steps) | farther[nodes]
-        _, senders, _, complete = _received(matrix, nodes, followed)
+        _, senders, _, complete = _edges_to(matrix, nodes, followed)
         nodes = jnp.unique(jnp.concatenate([nodes, senders]), size=SIZE + 1, fill_value=padding)
         # Padding is the largest number, so it is last unless there are too many nodes.
         return nodes[:-1], fit & complete & (nodes[-1] == padding)
 
-    def extend_one(client):
+    def of_client(client):
         nodes = jnp.full(SIZE, padding, jnp.int32).at[0].set(client)
         # True, and of the client's type where clients are split over devices.
         fit = client >= 0
         nodes, fit = jax.lax.fori_loop(0, steps + 1, extend, (nodes, fit))
-        fit &= _received(matrix, nodes, True)[-1]  # as `blocks` needs
+        fit &= _edges_to(matrix, nodes, True)[-1]  # as `blocks` needs
         return nodes, jnp.searchsorted(nodes, client), fit
 
-    nodes, places, fit = jax.vmap(extend_one)(clients)
+    nodes, places, fit = jax.vmap(of_client)(clients)
     return Neighbourhoods(nodes, places, jnp.all(fit))
 
 
@@ -61,18 +61,18 @@ def blocks(matrix: SparseMatrix, near: Neighbourhoods) -> Array:
     """The matrix within each neighbourhood, [K, SIZE, SIZE]."""
 
     def block(nodes):
-        receivers, senders, weights, _ = _received(matrix, nodes, True)
+        receivers, senders, weights, _ = _edges_to(matrix, nodes, True)
         places = jnp.searchsorted(nodes, senders)
         places = jnp.where(nodes[places] == senders, places, SIZE)  # out of range: ignored
         empty = jnp.zeros((SIZE, SIZE), jnp.float32)
-        between = empty.at[receivers, places].add(weights)
+        within = empty.at[receivers, places].add(weights)
         diagonal = jnp.arange(SIZE)
-        return between.at[diagonal, diagonal].add(matrix.diagonal[nodes])
+        return within.at[diagonal, diagonal].add(matrix.diagonal[nodes])
 
     return jax.vmap(block)(near.nodes)
 
 
-def _received(matrix, nodes, followed):
+def _edges_to(matrix, nodes, followed):
     """The edges to those of the nodes that are followed.
 
     Returns:

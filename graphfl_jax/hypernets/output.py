@@ -67,7 +67,7 @@ def output_layer(
             "algorithm.output='head' needs client models with a head, and this one has none; "
             "choose another output, or give the model a head"
         )
-    parts = jax.tree_util.tree_map_with_path(_generated_shapes(output, rank), shapes)
+    parts = jax.tree_util.tree_map_with_path(_shapes_by_output(output, rank), shapes)
     tensors, structure = jax.tree.flatten(parts)
     sizes = [tensor.size for tensor in tensors]
     linear = MLP((sum(sizes),))
@@ -99,10 +99,10 @@ def output_layer(
     return Output(sum(sizes), init, decode)
 
 
-def _generated_shapes(output, rank):
+def _shapes_by_output(output, rank):
     """Returns (path, shape of a tensor of the model) -> shapes of what is generated for it."""
 
-    def generated(path, leaf):
+    def shapes_for(path, leaf):
         vector = leaf.ndim <= 1
         if output in ("direct", "residual") or vector:
             return leaf
@@ -115,7 +115,7 @@ def _generated_shapes(output, rank):
             "b": jax.ShapeDtypeStruct((rank, out), leaf.dtype),
         }
 
-    return generated
+    return shapes_for
 
 
 def _initial_factors(key, shapes):
