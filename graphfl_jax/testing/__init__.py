@@ -75,11 +75,11 @@ def check_algorithm(
     with tempfile.TemporaryDirectory() as folder:
         checks: list[tuple[Callable, tuple[Path, ...]]] = [(check, ()) for check in CHECKS]
         for check in WITH_FOLDER:
-            subfolder = Path(folder, check.__name__)
-            subfolder.mkdir()
-            checks.append((check, (subfolder,)))
-        for check, rest in checks:
-            if not _passes(check, subject, *rest, report=report):
+            of_check = Path(folder, check.__name__)
+            of_check.mkdir()
+            checks.append((check, (of_check,)))
+        for check, folders in checks:
+            if not _passes(check, subject, *folders, report=report):
                 failed.append(check.__name__)
     if failed:
         raise AssertionError(

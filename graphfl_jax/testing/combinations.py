@@ -36,14 +36,14 @@ def a_checkpoint_restores_the_state(subject: Subject, folder: Path) -> None:
 def scores_of_models(folder: Path) -> dict[str, list[float]]:
     """Accuracies by point and client of saved models on saved test examples, without a run."""
     loaded, test = fleet.load(folder / models.FILE), np.load(folder / "test.npz")
-    accuracies = {"G": [], "P": []}
-    for at, scores in accuracies.items():
+    by_point = {"G": [], "P": []}
+    for at, scores in by_point.items():
         for i, client in enumerate(loaded.clients):
             count = test["count"][i]
             label = loaded.predict(client, test["x"][i, :count], at=at)["label"]
             hits = np.float32(np.sum(label == test["y"][i, :count]))
             scores.append(float(hits / np.float32(count)))
-    return accuracies
+    return by_point
 
 
 def saved_models_have_the_scores_of_the_run(
@@ -99,12 +99,8 @@ def new_clients_join_and_train(
     experiment, program = subject.joining(graph)
     held_out = experiment.federation
     taken = parameters(ALGORITHMS[subject.config().algorithm.name].factory)
-    own_rates = (
-        parameter.declaration.rate
-        for parameter in taken
-        if parameter.name == "new_client_optimizer"
-    )
-    rates = {name: subject.fast for name in ("client_lr", *own_rates)}
+    of_new = (part.declaration.rate for part in taken if part.name == "new_client_optimizer")
+    rates = {name: subject.fast for name in ("client_lr", *of_new)}
     inputs = (fixed_key(), floats(experiment.hparams, **rates))
     state = program.start(*inputs, held_out.data)
     if rounds:

@@ -54,12 +54,13 @@ def _read_by(experiment, program):
         steps.append((program.admit, (state,), everyone, ()))
         steps.append((program.adapt, (joined,), everyone, ()))
     read = set()
-    for function, first, middle, last in steps:
-        traced = function.trace(*first, *inputs, middle, *last).jaxpr.jaxpr
+    for function, first, federation_data, last in steps:
+        traced = function.trace(*first, *inputs, federation_data, *last).jaxpr.jaxpr
         used = {id(variable) for line in traced.eqns for variable in line.invars}
-        before, after = jax.tree.map(lambda _: "", ((*first, inputs[0]), (middle, *last)))
-        pairs = zip(jax.tree.leaves((before, names, after)), traced.invars, strict=True)
-        read |= {name for name, variable in pairs if name and id(variable) in used}
+        key = inputs[0]
+        before, after = jax.tree.map(lambda _: "", ((*first, key), (federation_data, *last)))
+        named = zip(jax.tree.leaves((before, names, after)), traced.invars, strict=True)
+        read |= {name for name, variable in named if name and id(variable) in used}
     return read
 
 
@@ -69,14 +70,14 @@ def a_client_computes_the_same_compiled_and_not(subject: Subject) -> None:
     client, data = algorithm.client, experiment.federation.data
     message = algorithm.server.download(algorithm.server.init(fixed_key(), data.graph), 0, 1)
     memory = client.enroll(message, fixed_key())
-    examples = (data.train, data.evals["val"])
-    data = ClientData(*(Examples(*map(jnp.asarray, tree.take(split, 1))) for split in examples))
+    train, val = tree.take((data.train, data.evals["val"]), 1)
+    rows = jax.tree.map(jnp.asarray, ClientData(train, val))
 
     def one_client(message, memory):
-        memory, upload, metrics = client.local(message, memory, data, fixed_key())
+        memory, upload, metrics = client.local(message, memory, rows, fixed_key())
         if client.personalize is None:
             return memory, upload, metrics
-        return memory, upload, metrics, client.personalize(message, memory, data, fixed_key())
+        return memory, upload, metrics, client.personalize(message, memory, rows, fixed_key())
 
     compiled = jax.jit(one_client)(message, memory)
     with jax.disable_jit():
@@ -131,8 +132,8 @@ def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
     """Seven clients, evaluated as many at once as there are devices."""
     rates = floats(subject.hparams, client_lr=0.01)
     state, _, alone = subject.play(1, client_lr=0.01)
-    given = (jax.device_get(state), fixed_key(), rates, subject.data)
-    scores, *_ = subject.sharded_program.evaluate(*given)
+    arguments = (jax.device_get(state), fixed_key(), rates, subject.data)
+    scores, *_ = subject.sharded_program.evaluate(*arguments)
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
@@ -141,8 +142,8 @@ def vmapped_rounds_are_the_looped_ones(subject: Subject) -> None:
     program, data = subject.program, subject.data
     keys, rates = _two_runs(subject)
     starts = [
-        jax.device_get(program.start(key, rate, data))
-        for key, rate in zip(keys, rates, strict=True)
+        jax.device_get(program.start(key, hparams, data))
+        for key, hparams in zip(keys, rates, strict=True)
     ]
     stacked = stack(starts), keys, stack(rates)
     rounds = jax.jit(jax.vmap(lambda *run: program.advance(*run, data, np.int32(2))))
