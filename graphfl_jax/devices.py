@@ -26,10 +26,9 @@ def client_mesh(*cohort_sizes: int, devices: list[jax.Device] | None = None) -> 
     """
     processes = jax.process_count()
     if devices is None:
-        of_process = [jax.local_devices(process_index=i) for i in range(processes)]
-        devices = [
-            device for turn in itertools.zip_longest(*of_process) for device in turn if device
-        ]
+        by_process = [jax.local_devices(process_index=i) for i in range(processes)]
+        turns = itertools.zip_longest(*by_process)
+        devices = [device for turn in turns for device in turn if device]
     sizes = range(processes, len(devices) + 1)
     size = min(sizes, key=lambda n: sum(-(-count // n) for count in cohort_sizes))
     if size == 1:
@@ -96,18 +95,18 @@ def call_for_all(many: Callable) -> Callable:
     that is the same for all clients computes one branch.
     """
 
-    def one_client(shared, i):
+    def row(shared, i):
         return jax.tree.map(lambda leaf: leaf[0], many(shared, i[None]))
 
-    function = jax.custom_batching.custom_vmap(one_client)
+    function = jax.custom_batching.custom_vmap(row)
 
     @function.def_vmap
-    def mapped(size, is_mapped, shared, ids):
-        axes = jax.tree.map(lambda mapped: 0 if mapped else None, is_mapped)
+    def map_rows(size, is_mapped, shared, ids):
+        axes = jax.tree.map(lambda leaf_is_mapped: 0 if leaf_is_mapped else None, is_mapped)
         if jax.tree.leaves(axes) == [0] and axes[1] == 0:
             rows = many(shared, ids)
         else:
-            rows = jax.vmap(one_client, axes)(shared, ids)
+            rows = jax.vmap(row, axes)(shared, ids)
         return rows, jax.tree.map(lambda leaf: True, rows)
 
     return function

@@ -74,11 +74,11 @@ def score_client(predict, score, examples: Examples | Windows, batch_size: int):
         outputs = predict(batch.x)
         finite = jnp.isfinite(outputs).reshape(batch_size, -1).all(axis=1)
 
-        def summed(scores):
+        def sum_real(scores):
             scores = jnp.where(finite, jnp.moveaxis(scores, 0, -1), jnp.nan)
             return jnp.sum(jnp.where(real, scores, 0.0), axis=-1)
 
-        return jax.tree.map(summed, score(outputs, batch.y))
+        return jax.tree.map(sum_real, score(outputs, batch.y))
 
     sums = jax.lax.map(of_batch, jnp.arange(0, examples.size, batch_size))
     count = jnp.maximum(examples.count, 1).astype(jnp.float32)
@@ -264,7 +264,7 @@ def score_split(client: Client, predictor: Predictor, split: str, examples, batc
         return *scores, {}
     measure = functools.partial(measure_all, dict(task.metrics))
     metrics = score_all_examples(predict, measure, examples, batch_size)
-    return *scores, jax.tree.map(_defined, metrics)
+    return *scores, jax.tree.map(_mark_undefined, metrics)
 
 
 def measure_all(metrics: dict, *predicted) -> dict[str, Array]:
@@ -347,7 +347,7 @@ def predictors_of_clients(
     )
 
 
-def _defined(value):
+def _mark_undefined(value):
     """A value, 0 where it is not finite, and whether it is finite."""
     finite = jnp.isfinite(value)
     return {"values": jnp.where(finite, value, 0.0), "defined": finite}
