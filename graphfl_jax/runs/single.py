@@ -124,17 +124,18 @@ def run(
     Args:
       config: a configuration, see `graphfl_jax.configs`.
       federation: from `from_arrays`, instead of the one that ``config.data`` names.
-      model: instead of ``config.model.name``: a name, or a function, see `register.model`.
-      algorithm: instead of ``config.algorithm.name``: a name or a function.
+      model: a client model instead of ``config.model.name``: a name, or a function, which is
+        registered under its own name, see `register.model`.
+      algorithm: a method instead of ``config.algorithm.name``: a name or a function.
       out: folder for config.json, identity.json, federation.json, metrics.jsonl, checkpoints,
         models.safetensors and results.json; None writes nothing.
       resume: continues the run in `out` from its newest valid checkpoint, or from round 0. With
         the same versions and type of device, the results are bitwise those of an uncut run.
       accept_changes: resumes although the code has changed. Both identities are recorded.
       config_file: the file from which `config` comes; it belongs to the run's identity.
-      debug: computes clients one by one without ``jit``, and names what fails; it is slow.
+      debug: computes clients one by one without ``jit``, and names what fails. This is slow.
       report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
-      keep_in: folder of the user alone that keeps compiled programs; None keeps nothing.
+      keep_in: folder of compiled programs, into which only the user may write; None keeps none.
       save_models: writes models.safetensors into `out` also if it has more than 100 MB.
 
     Returns:
@@ -146,9 +147,8 @@ def run(
     """
     _check_arguments(out, resume, accept_changes, save_models)
     config = choose_parts(complete(config), model=model, algorithm=algorithm)
-    folder, experiment = run_synchronized(
-        lambda: _prepare(config, federation, out, resume, accept_changes)
-    )
+    options = {"resume": resume, "accept_changes": accept_changes}
+    folder, experiment = run_synchronized(_prepare, config, federation, out, options)
     return run_experiment(
         experiment,
         config,
@@ -161,8 +161,18 @@ def run(
     )
 
 
+def _prepare(config, federation, out, options):
+    """The folder of a run, in the first process, and its experiment, both checked."""
+    folder = None
+    if out is not None and is_first():
+        folder = RunFolder(out, config, **options)
+    experiment = build_experiment(config, _federation_of(config, federation))
+    check_attacked((config, experiment))
+    return folder, experiment
+
+
 def _check_arguments(out, resume, accept_changes, save_models):
-    """Refuses arguments of `run` that do not go together."""
+    """Refuses arguments of `run` that exclude each other."""
     if resume and out is None:
         raise ValueError("resume=True needs the folder of the run; set --out")
     if save_models and out is None:
@@ -171,21 +181,21 @@ def _check_arguments(out, resume, accept_changes, save_models):
         raise ValueError("accept_changes=True is not read without resume=True; leave it out")
 
 
-def _prepare(config, federation, out, resume, accept_changes):
-    """The folder of a run in the first process, and its experiment."""
+def _federation_of(config, federation):
+    """The federation that a configuration names, or a given one as the configuration sets it.
+
+    Raises:
+      ValueError: the configuration scales the data of a given federation.
+    """
+    if federation is None:
+        return load_federation(config)
     scale = values_of(config)[0].get("data.scale", "none")
-    if federation is not None and scale != "none":
+    if scale != "none":
         raise ValueError(
             f"data.scale={scale} is not read, since a federation is given; leave it out, and "
             f"scale the federation, as from_arrays does"
         )
-    folder = None
-    if out is not None and is_first():
-        folder = RunFolder(out, config, resume=resume, accept_changes=accept_changes)
-    whole = load_federation(config) if federation is None else arrange(config, federation)
-    experiment = build_experiment(config, whole)
-    check_attacked((config, experiment))
-    return folder, experiment
+    return arrange(config, federation)
 
 
 def run_experiment(
@@ -215,14 +225,22 @@ def run_experiment(
       ValueError: the folder holds another run, or has another state in its checkpoint.
     """
     federation, where = experiment.federation, environment()
-    code = run_synchronized(
-        lambda: digests_of_code(config_file, callables=(experiment.build, experiment.poison))
-    )
+    callables = (experiment.build, experiment.poison)
+    code = run_synchronized(lambda: digests_of_code(config_file, callables=callables))
     identity = identity_of(config, federation, digest_of_arrays(federation), code)
     recorded = from_first({"init": run_synchronized(lambda: folder.init if folder else "")})
     beginning = Beginning(config, experiment, recorded["init"])
     identity |= beginning.identity
-    _assert_same_run_on_all(config, identity, code, where, debug)
+    assert_same_on_all(
+        {
+            "configuration": as_text(values_of(config)[0], without=PATHS),
+            "data": identity["data"] + identity["arrays"],
+            "pretrained weights": identity.get("weights", ""),
+            "code": json.dumps(code),
+            "versions": json.dumps(where["versions"]),
+            "debug": str(debug),
+        }
+    )
     run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
     make = functools.partial(compile_session, executables=executables)
     try:
@@ -242,20 +260,6 @@ def run_experiment(
             folder.close()
 
 
-def _assert_same_run_on_all(config, identity, code, where, debug):
-    """Raises an error in all processes if they do not have the same run."""
-    assert_same_on_all(
-        {
-            "configuration": as_text(values_of(config)[0], without=PATHS),
-            "data": identity["data"] + identity["arrays"],
-            "pretrained weights": identity.get("weights", ""),
-            "code": json.dumps(code),
-            "versions": json.dumps(where["versions"]),
-            "debug": str(debug),
-        }
-    )
-
-
 def _play_experiment(
     experiment, config, folder, identity, where, make, report, *, beginning, save_models
 ):
@@ -266,23 +270,23 @@ def _play_experiment(
         session = make(experiment, config)
     state = session.state
     traffic = session.kept.remember("traffic", lambda: traffic_of(experiment, session.state))
-    saved = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
+    newest = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
     run_synchronized(lambda: folder and folder.describe(description_of(experiment)))
-    saved = checkpoint.from_first(saved, state)
-    if saved is None:
+    newest = checkpoint.from_first(newest, state)
+    if newest is None:
         state = beginning.state(session)
     else:
-        state, rows = _resume(saved, state, seconds)
-    saved_round = int(state.round)
+        state, rows = _resume(newest, state, seconds)
+    saved = int(state.round)
     for evaluation in play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
         diverged = diverged_at(log, (chosen, final), played)
         if diverged >= 0:
             break
         rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
-        due = played == config.rounds or played - saved_round >= config.checkpoint_every
+        due = played == config.rounds or played - saved >= config.checkpoint_every
         run_synchronized(_write, folder, state, rows, seconds, due)
-        saved_round = played if due else saved_round
+        saved = played if due else saved
         report(row_fields(rows[-1], task))
 
     joined, unsaved = None, 0
@@ -353,16 +357,16 @@ def _join(session, experiment, config, state, seconds):
 
     with clock(seconds, "new_clients"):
         task = experiment.model.task
-        joined = new_client_scores(federation, scores(), task, experiment.joined)
-    return last if joined["diverged_at"] < 0 else None, joined
+        scored = new_client_scores(federation, scores(), task, experiment.joined)
+    return last if scored["diverged_at"] < 0 else None, scored
 
 
-def _resume(saved, state, seconds):
+def _resume(newest, state, seconds):
     """The state of a checkpoint, placed as `state` is, and its rows; adds its times."""
-    for what, spent in saved.notes["seconds"].items():
+    for what, spent in newest.notes["seconds"].items():
         seconds[what] += spent
-    state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), saved.state, state)
-    return state, RunFolder.rows(saved)
+    state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), newest.state, state)
+    return state, RunFolder.rows(newest)
 
 
 def _data_of_everyone(session, federation):

@@ -8,7 +8,7 @@ import pytest
 
 from graphfl_jax.algorithms import perfedavg as perfedavg_module
 from graphfl_jax.algorithms import sfl as sfl_module
-from graphfl_jax.algorithms.attention import fixed
+from graphfl_jax.algorithms.attention import from_relations
 from graphfl_jax.algorithms.cfl import cfl
 from graphfl_jax.algorithms.fedamp import MixingServer, fedamp, heurfedamp
 from graphfl_jax.algorithms.hyper import ServerFit, hyper_federation, without_relations
@@ -147,7 +147,7 @@ def mixing_servers():
     attentive = pfedgat(
         *(MODEL, no_training),
         num_clients=3,
-        attention=fixed(),
+        attention=from_relations(),
         server_optimizer=optax.sgd(0.1),
     )
     return {
