@@ -61,10 +61,17 @@ class DebugSession:
         algorithm, data = self._algorithm(state), self.data
         key_round = jax.random.fold_in(self.streams.rounds, state.round)
         key_cohort, key_begin, key_local, key_server = jax.random.split(key_round, 4)
-        places, cohorts = sample_cohorts(
-            algorithm, state.server, data, key_cohort, self.experiment.groups
-        )
         call = functools.partial(self._call, int(state.round) + 1)
+        places, cohorts = call(
+            SERVER,
+            "sampling",
+            sample_cohorts,
+            algorithm,
+            state.server,
+            data,
+            key_cohort,
+            self.experiment.groups,
+        )
         server = call(
             SERVER, "begin_round", algorithm.server.begin_round, state.server, key_begin
         )

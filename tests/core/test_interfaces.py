@@ -9,13 +9,15 @@ import optax
 import pytest
 
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.core import Algorithm, Client, Predictor, Server
+from graphfl_jax.build import build_experiment
+from graphfl_jax.core import Algorithm, Client, Cohort, Predictor, Server
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
-from graphfl_jax.rounds import Group, message_bytes
+from graphfl_jax.rounds import Group, message_bytes, sample_cohorts
+from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.trainers import sgd_trainer
-from tests.federations import two_clusters
+from tests.federations import small_config, two_clusters
 
 DATA, KEY = two_clusters().data, jax.random.key(3)
 MODEL = mlp(inputs=(2,), outputs=2, task=CLASSIFICATION, hidden=(3,))
@@ -53,6 +55,38 @@ def test_a_lifted_server_keeps_which_functions_it_lacks():
     assert (lifted.sample, lifted.allocation, lifted.rejected, lifted.substitute) == (None,) * 4
 
 
+def test_every_function_of_a_lifted_server_gets_its_part_and_changes_it_alone():
+    """The part is a number, which each function multiplies by the sum of its arguments."""
+    product = lambda part, *values: part * sum(jax.tree.leaves(values))  # noqa: E731
+    functions = dict.fromkeys(
+        (
+            "download",
+            "aggregate",
+            "begin_round",
+            "admit",
+            "adapt_new_clients",
+            "allocation",
+            "substitute",
+            "rejected",
+            "sample",
+        ),
+        product,
+    )
+    server = Server(init=product, messages=product, **functions)
+    assert {field.name for field in dataclasses.fields(Server)} == {
+        *functions,
+        "init",
+        "messages",
+    }
+    lifted = server.within(lambda state: state[1], lambda state, inner: (state[0], inner))
+    for name in ("aggregate", "begin_round", "admit", "adapt_new_clients", "substitute"):
+        assert getattr(lifted, name)(("more", 3), 5, (7,)) == ("more", 36)
+    for name in ("download", "allocation", "rejected", "sample"):
+        assert getattr(lifted, name)(("more", 3), 5, (7,)) == 36
+    # These do not get the state.
+    assert lifted.init is product and lifted.messages is product
+
+
 def counting(sample=None):
     """The server counts the rounds of each client, [N]."""
     server = Server.of_one(
@@ -69,17 +103,50 @@ def counting(sample=None):
     return Algorithm(server, (client,))
 
 
+def least_trained(counts, sizes, size, key):
+    """A `Sample` of those clients that have trained least."""
+    assert sizes.shape == (7,)
+    return jnp.sort(jnp.argsort(counts)[:size]).astype(jnp.int32)
+
+
 def test_a_server_may_draw_the_cohort_from_its_state():
-    """Those clients that have trained least: after seven rounds of three, each three times."""
-
-    def sample(counts, sizes, size, key):
-        assert sizes.shape == (7,)
-        return jnp.sort(jnp.argsort(counts)[:size]).astype(jnp.int32)
-
-    (state, _), _ = play(counting(sample), rounds=7)
+    """After seven rounds of three clients, each has trained three times."""
+    (state, _), _ = play(counting(least_trained), rounds=7)
     np.testing.assert_array_equal(state.server, np.full(7, 3.0))
     (state, _), _ = play(counting(), rounds=7)
     assert state.server.sum() == 21 and state.server.std() > 0
+
+
+def test_debug_mode_trains_the_cohort_that_the_server_draws():
+    config = small_config("fedavg", cohort_size=3)
+    experiment = build_experiment(config, two_clusters())._replace(
+        build=lambda hparams, played: counting(least_trained)
+    )
+    session = DebugSession(experiment, config)
+    for rounds, expected in ((1, [1, 1, 1, 0, 0, 0, 0]), (2, [1, 1, 1, 1, 1, 1, 0])):
+        state, _ = session.advance(session.state, rounds)
+        np.testing.assert_array_equal(state.server, expected)
+
+
+def test_a_server_draws_places_in_each_architecture():
+    """The two clients with most examples of each; ids are those of the whole federation."""
+
+    def largest(server, counts, size, key):
+        return jnp.sort(jnp.argsort(-counts)[:size]).astype(jnp.int32)
+
+    groups = (
+        Group(2, np.array([0, 2, 4, 6], np.int32)),
+        Group(2, np.array([1, 3, 5], np.int32)),
+    )
+    counts = np.array([5, 1, 9, 8, 7, 3, 2], np.int32)
+    data = DATA._replace(train=DATA.train._replace(count=counts))
+    places, cohorts = sample_cohorts(counting(largest), (), data, KEY, groups)
+    assert [list(drawn) for drawn in places] == [[1, 2], [1, 2]]
+    expected = (
+        Cohort(np.array([2, 4]), np.array([9, 7])),
+        Cohort(np.array([3, 5]), np.array([8, 3])),
+    )
+    jax.tree.map(np.testing.assert_array_equal, cohorts, expected)
 
 
 @pytest.mark.parametrize("number", [None, 2.5])

@@ -14,7 +14,7 @@ from experiments.common import pages
 from experiments.common.provenance import command, provenance
 from experiments.paper import cached_runs
 from experiments.paper.configurations import Cell, paper_config
-from experiments.paper.panacea_text import table_row, text_of
+from experiments.paper.panacea_text import error_text, forecast_row, notes, table_row, text_of
 from experiments.paper.pfedgat_text import CAPTION
 from experiments.paper.row_text import SPREAD
 from experiments.paper.tables import TABLES
@@ -527,6 +527,36 @@ def test_a_table_of_own_files_has_errors_only_in_physical_units():
     speeds = dict.fromkeys("GLP", {"15 min": {"mae_seen": 1.0}})
     row = table_row("own", config, [run_with(errors={"units": "mph", **speeds})])
     assert (row["units"], row["errors"]) == ("mph", speeds)
+
+
+@pytest.mark.parametrize(
+    ("source", "extent", "form"),
+    [
+        ("simulated", "20 per class", "simulated, 20 per class"),
+        ("real", "a half", "a half"),
+        ("simulated", "", "simulated"),
+        ("real", "", ""),
+    ],
+)
+def test_notes_state_the_form_of_data_that_are_not_the_whole_real_ones(source, extent, form):
+    run = run_with(dataset={"source": source, "extent": extent})
+    row = table_row("panacea_2", fl60.get_config("fedavg"), [run])
+    expected = [f"fl60: {form}; not comparable with published scores"] if form else []
+    assert notes([row]) == expected
+
+
+def test_errors_of_forecasts_and_of_methods_are_rows_of_one_table():
+    errors = {"15 min": {"mae_seen": 1.0, "rmse_seen": 2.0, "mape_seen": 3.0}}
+    forecast = {"method": "persistence", "scores": {"mean": 0.5}, "errors": errors}
+    run = run_with(errors={"units": "mph", **dict.fromkeys("GLP", errors)})
+    rows = [
+        forecast_row(Cell("metr_la"), forecast, "mph"),
+        table_row("panacea_2", metr_la.get_config("fedavg"), [run]),
+    ]
+    heads, *lines = error_text(rows).cells(rows)
+    assert heads[1:] == ["method", "at", "1e-3 MSE", "15 min"]
+    cells = ["P", "500.0", "1.00/2.00/3.0"]
+    assert lines == [["metr_la", method, *cells] for method in ("persistence", "fedavg")]
 
 
 @pytest.mark.slow

@@ -337,6 +337,7 @@ def test_debug_names_round_client_and_stage_in_which_training_diverges(tmp_path)
 
 TINY = {"cohort_size": 2, "local_steps": 1, "batch_size": 2, "rounds": 1}
 FAULTS = {
+    "sample": "the server, sampling",
     "download": "client 'client .' .number .., download",
     "local": "client 'client .' .number .., local training",
     "begin_round": "the server, begin_round",
