@@ -48,7 +48,7 @@ from experiments.common.flag_values import check_names, flag_text, refuse_flag
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
-from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.configs import change, for_any_task, methods, parse
 from graphfl_jax.configs.base import needing, variant_of
 from graphfl_jax.configs.fields import fields_of
@@ -142,7 +142,7 @@ def main() -> int:
     if FLAGS.scaling:
         return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **sizes)
     configs = compared_configurations(config)
-    with joined():
+    with join_processes():
         report, results = compare(config, configs) if configs else measure(config)
         if is_first():
             show(report)

@@ -63,7 +63,7 @@ from graphfl_jax.commands.common.configuration import (
 )
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
-from graphfl_jax.commands.sweeping.grid import configured
+from graphfl_jax.commands.sweeping.grid import configure_point
 from graphfl_jax.configs import change
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
@@ -309,7 +309,7 @@ def plans_of_flags() -> list[Plan]:
         FLAGS.attacks, FLAGS.methods, tunings, defences
     ):
         point = {"algorithm": method, "attack.name": attack}
-        config, ignored = configured(point | tunings[tuning] | defences[defence])
+        config, ignored = configure_point(point | tunings[tuning] | defences[defence])
         plans.append(Plan(attack, method + tuning, method + tuning + defence, config))
         unread.append(ignored)
     for field in set.intersection(*map(set, unread)):

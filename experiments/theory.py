@@ -44,7 +44,7 @@ from graphfl_jax.commands.common.command_line import (
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.plots import draw_risks, save_figure
 from graphfl_jax.commands.common.statistics import critical_value
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
+from graphfl_jax.commands.common.text_tables import escape, markdown_table, narrow
 from graphfl_jax.memory import check_memory
 from graphfl_jax.runs.store import check_folder
 
@@ -270,8 +270,8 @@ def tables_of(graphs: list[dict], risks: list[dict]) -> list[tuple[str, list[lis
 
 def page(tables: list[tuple[str, list[list[str]]]], lines: list[str]) -> str:
     """The tables and the verdicts in Markdown."""
-    parts = [f"{escaped(title)}:\n\n{markdown_table(rows)}" for title, rows in tables]
-    return "\n".join([*parts, "".join(f"- {escaped(line)}\n" for line in lines)])
+    parts = [f"{escape(title)}:\n\n{markdown_table(rows)}" for title, rows in tables]
+    return "\n".join([*parts, "".join(f"- {escape(line)}\n" for line in lines)])
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
             f"{federation.name}; set --config.cohort_size={num_clients} or less"
         )
     hparams = {name: float(value) for name, value in sorted(config.hparams.items())}
-    supplied = _supplied(config, federation)
+    supplied = _arguments_of_factories(config, federation)
     parts = _Parts(config, values_of(config)[0], supplied, federation.data)
     dealt = list(parts.deal_models(hparams, 0))
     names = _assigned_names(dealt, num_clients, federation.new_clients)
@@ -200,7 +200,7 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     return Experiment(federation, models[0], parts.build, parts.poison, hparams, groups, joined)
 
 
-def _supplied(config, federation):
+def _arguments_of_factories(config, federation):
     """What factories of models, methods, defences and attacks get by name."""
     first = tree.take(federation.data.train, 0).rows(np.arange(1))
     task = task_of(federation.task, federation.units, federation.labels)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from experiments.common import pages
 from graphfl_jax.commands.common.plots import save_figure
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table
+from graphfl_jax.commands.common.text_tables import escape, markdown_table
 
 
 class Report(NamedTuple):
@@ -37,7 +37,7 @@ def show(report: Report) -> None:
 
 def markdown(report: Report) -> str:
     """The title, the table and the lines of a report."""
-    title, lines = escaped(report.title), escaped("\n".join(report.lines))
+    title, lines = escape(report.title), escape("\n".join(report.lines))
     return f"{title}\n\n{markdown_table(report.rows)}\n{lines}\n"
 
 

@@ -32,7 +32,7 @@ from experiments.benchmarks.suite_commands import (
 from experiments.common import pages
 from experiments.common.flag_values import check_names
 from experiments.common.provenance import provenance
-from graphfl_jax.commands.common.interrupts import temporary_folder, unfinished
+from graphfl_jax.commands.common.interrupts import mark_unfinished, temporary_folder
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MANY_CORES = 8  # on which long measurements are made
@@ -88,7 +88,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
     for table in dict.fromkeys(measurement.table for measurement in chosen) if page else ():
         pages.around(page, suite_tables.TABLES[table].block)
     out.mkdir(parents=True, exist_ok=True)
-    unfinished(out / "suite.json")
+    mark_unfinished(out / "suite.json")
     console, progress = Console(), Console(stderr=True)
     where = machine()
     numbers, failed, skipped, spent = {}, {}, {}, {}

@@ -101,7 +101,7 @@ def against_torch(
     with _empty_compile_cache():
         for variant in variants:
             try:
-                timed[variant] = _verified(
+                timed[variant] = _verify(
                     torch_player, experiment, config, variant, verification, rounds_each
                 )
             except torch_player.CompileError as error:
@@ -126,7 +126,7 @@ def against_torch(
     return 0
 
 
-def _verified(torch_player, experiment, config, variant, verification, rounds_each):
+def _verify(torch_player, experiment, config, variant, verification, rounds_each):
     """A variant after its verification.
 
     Raises:

@@ -115,11 +115,11 @@ class Clients:
         self.optimizer = lambda parameters: optimizer(parameters, lr["client_lr"])
         self.train, self.gradient = {
             "eager": (self.train_each, None),
-            "compile": (self.train_each_by_gradient, _compiled(grad_and_value(self.loss_of))),
+            "compile": (self.train_each_by_gradient, _compile(grad_and_value(self.loss_of))),
             "vmap": (self.train_by_gradient, self.gradients_by_one_backward),
             "vmap+compile": (
                 self.train_by_gradient,
-                _compiled(vmap(grad_and_value(self.loss_of))),
+                _compile(vmap(grad_and_value(self.loss_of))),
             ),
         }[variant]
 
@@ -213,7 +213,7 @@ class PanaceaServer:
         self.steps, self.lr = config.algorithm.server_steps, experiment.hparams["server_lr"]
         self.make_optimizer = SERVER_OPTIMIZERS[config.server_optimizer]
         functional = grad_and_value(self.objective_of, has_aux=True)
-        self.functional_gradient = _compiled(functional) if compiled else None
+        self.functional_gradient = _compile(functional) if compiled else None
 
     @torch.no_grad()
     def download(self, draws):
@@ -306,6 +306,6 @@ def as_tensors(draws: Draws) -> Draws:
     return Draws(ids.long(), indices.long(), dropped.bool())
 
 
-def _compiled(function):
+def _compile(function):
     # In a lambda, because torch.compile does not trace the wrappers of torch.func themselves.
     return torch.compile(lambda *arguments: function(*arguments), fullgraph=True)

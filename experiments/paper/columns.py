@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from rich.table import Table as ConsoleTable
 
-from graphfl_jax.commands.common.text_tables import escaped, markdown_table, narrow
+from graphfl_jax.commands.common.text_tables import escape, markdown_table, narrow
 
 Row = dict[str, Any]  # of a table: a method in a cell
 
@@ -55,7 +55,7 @@ class TableText(NamedTuple):
 
     def markdown(self, rows: list[Row]) -> str:
         """The table in Markdown, with its introduction and its notes."""
-        notes = [f"{escaped(note)}\n" for note in self.notes(rows)]
+        notes = [f"{escape(note)}\n" for note in self.notes(rows)]
         return "\n".join([*self.introduction(rows), markdown_table(self.cells(rows)), *notes])
 
 

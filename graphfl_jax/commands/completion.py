@@ -133,7 +133,7 @@ def flags_of(command: str) -> list[str]:
     flags_by_module, pending = {}, [f"graphfl_jax.commands.{command}"]
     while pending:
         if (module := pending.pop()) not in flags_by_module:
-            flags_by_module[module], imported = _defined_and_imported(module)
+            flags_by_module[module], imported = _flags_and_imports(module)
             pending += imported
     return sorted(flag for flags in flags_by_module.values() for flag in flags)
 
@@ -146,7 +146,7 @@ def reads_configuration(command: str) -> bool:
 
 
 @functools.cache
-def _defined_and_imported(module):
+def _flags_and_imports(module):
     """The flags that a module defines, and the modules of commands that it imports."""
     path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     if not path.is_file():

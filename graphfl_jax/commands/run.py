@@ -43,7 +43,7 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.configuration import configuration, configuration_file
 from graphfl_jax.commands.common.interrupts import resumable
-from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.commands.common.result_tables import (
     attack_table,
     further_tables,
@@ -98,7 +98,7 @@ def main() -> int:
     if FLAGS.resume and FLAGS.config is None and not FLAGS.distributed and FLAGS.seeds == 1:
         recorded = configuration_in(Path(FLAGS.out))
     config = configuration(default=recorded)
-    with joined():
+    with join_processes():
         return run_and_print(config) if FLAGS.seeds == 1 else run_and_print_seeds(config)
 
 

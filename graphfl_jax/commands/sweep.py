@@ -65,8 +65,8 @@ from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,
     axis_fields,
-    configured,
-    evaluated_as_ranked,
+    configure_point,
+    evaluate_as_ranked,
     extreme_points,
     points_of,
     points_of_file,
@@ -259,7 +259,7 @@ def planned_groups(points: list[Point]) -> list[TrialGroup]:
     most = len(points) if FLAGS.yes else MOST_GROUPS
     part = FLAGS.sampler == "tpe"
     seeds = list(range(FLAGS.seeds))
-    return evaluated_as_ranked(groups_of(points, seeds, configured, most=most, part=part))
+    return evaluate_as_ranked(groups_of(points, seeds, configure_point, most=most, part=part))
 
 
 def check_tpe() -> None:
@@ -276,7 +276,7 @@ def check_tpe() -> None:
             )
     if not FLAGS.samples:
         raise ValueError("samples=0 is not possible with sampler=tpe; add --samples=200")
-    groups = groups_of(extreme_points(AXES), [0], configured)
+    groups = groups_of(extreme_points(AXES), [0], configure_point)
     names = dict.fromkeys(group.config.data.name for group in groups)
     if len(names) > 1:
         raise ValueError(
@@ -320,7 +320,7 @@ def keep_best(board: dict, out: Path) -> Iterator[str]:
     """Makes the runs of the best points as single runs, and yields a line for each folder."""
     for rank, row in enumerate(board["rows"][: FLAGS.keep_best], 1):
         for seed in range(FLAGS.seeds):
-            config = with_seed(configured(row["point"])[0], seed)
+            config = with_seed(configure_point(row["point"])[0], seed)
             path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
             folder = RunFolder(
                 path,

@@ -282,11 +282,11 @@ REFUSED = [
 def test_flags_that_do_not_fit_are_refused_in_one_line(flags, message, monkeypatch, capsys):
     from graphfl_jax.commands.common.command_line import launch
     from graphfl_jax.commands.common.processes import (
-        joined,
+        join_processes,
     )  # defines flags, for these tests only
 
     def main():
-        with joined():
+        with join_processes():
             raise AssertionError("the process has joined")
 
     with flagsaver.flagsaver(), socket.create_server(("", 0)) as taken:
@@ -364,12 +364,12 @@ def test_an_error_of_one_process_ends_all_in_one_line_of_the_first(different, na
 WAITING = """
 import sys
 import time
-from graphfl_jax.commands.common.processes import joined
+from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.commands.common.command_line import launch
 from graphfl_jax.runs.multihost import barrier
 
 def main():
-    with joined():
+    with join_processes():
         while True:
             barrier()
             print("here", flush=True)

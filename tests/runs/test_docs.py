@@ -108,7 +108,7 @@ def check(module, words):
                 for method in FLAGS.methods
                 for attack in FLAGS.attacks
             ]
-        unread = [set(module.configured(point)[1]) for point in points]
+        unread = [set(module.configure_point(point)[1]) for point in points]
         if set.intersection(*unread):
             raise ValueError(f"not read: {set.intersection(*unread)}")
     elif command == "tables":

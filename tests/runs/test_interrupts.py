@@ -199,7 +199,7 @@ from pathlib import Path
 from graphfl_jax.commands.common import interrupts
 interrupts.install()
 first = Path(sys.argv[1], "first.json")
-interrupts.unfinished(first)
+interrupts.mark_unfinished(first)
 with interrupts.temporary_folder("work-", Path(sys.argv[1])) as folder:
     (folder / "file").touch()
     first.touch()
@@ -224,7 +224,7 @@ class Slow:
 sys.modules["kept until the end"] = Slow()
 atexit.register(print, "called", flush=True)
 print("written to a buffer", end=" ")
-interrupts.ended(7)
+interrupts.note_end(7)
 sys.exit(7)
 """
 

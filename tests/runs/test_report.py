@@ -13,9 +13,9 @@ import pytest
 import graphfl_jax
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.styles import styles_of, svg_dashes
-from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import in_readable_units, stated
-from graphfl_jax.commands.reporting.page import number, rendered, write_report
+from graphfl_jax.commands.reporting.comparison import comparison_facts
+from graphfl_jax.commands.reporting.folders import in_readable_units, run_facts
+from graphfl_jax.commands.reporting.page import number, render, write_report
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs.published import Score
 from tests.commands import launched, scripted
@@ -29,12 +29,12 @@ def nothing_published(*run):
 
 
 def read(path):
-    return stated(read_run(path), nothing_published)
+    return run_facts(read_run(path), nothing_published)
 
 
 def read_and_compared(*paths):
     facts = [read(path) for path in paths]
-    return facts, compared([read_run(path) for path in paths], facts)
+    return facts, comparison_facts([read_run(path) for path in paths], facts)
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,7 @@ def test_numbers_are_those_of_the_files(folders):
     results = json.loads((path / "results.json").read_text())
     described = json.loads((path / "federation.json").read_text())
     lines = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    (run,) = content(rendered([read(path)], None))["runs"]
+    (run,) = content(render([read(path)], None))["runs"]
     final = results["scores"]["final"]
     assert run["scores"] == {point: final[point]["per_client"] for point in "GLP"}
     assert run["main"]["mean"] == final["P"]["mean"]
@@ -184,7 +184,7 @@ def test_names_cannot_end_the_script_element(folders, tmp_path):
     with edited(copy / "federation.json") as described:
         described["clients"][0]["name"] = SCRIPT
     run = read(copy) | {"path": SCRIPT}
-    page = rendered([run], None)
+    page = render([run], None)
     assert SCRIPT not in page and "&lt;script&gt;alert(1)" in page
     assert content(page)["runs"][0]["clients"][0]["name"] == SCRIPT
     assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
@@ -198,7 +198,7 @@ def test_a_folder_without_a_description_has_no_map_and_says_so(folders, tmp_path
     assert run["map"] is None and "federation.json" in run["why_no_map"]
     assert [c["new"] for c in run["clients"]] == [False] * 6 + [True]
     assert run["scores"] == read(folders["new"])["scores"]
-    assert "There is no map" in rendered([run], None)
+    assert "There is no map" in render([run], None)
 
 
 def test_a_method_that_is_not_registered_is_reported_without_defaults(folders, tmp_path):
@@ -207,7 +207,7 @@ def test_a_method_that_is_not_registered_is_reported_without_defaults(folders, t
     with edited(copy / "config.json") as config:
         config["algorithm"]["name"] = "mine"
     found = read(copy)
-    page = rendered([found], None)
+    page = render([found], None)
     assert found["scores"] == read(folders["fedavg-0"])["scores"]
     assert "The defaults are not known here: algorithm.name" in page
 
@@ -251,20 +251,18 @@ def test_other_data_of_one_name_are_told_apart(folders, tmp_path):
     runs, found = read_and_compared(*paths)
     data = [f"{name}, data {own[:8]}", f"{name}, data ffffffff", name]  # seed 1 is of one run
     assert [one["data"] for one in found["groups"]] == data
-    assert "differ between seeds" not in rendered(runs, found)
+    assert "differ between seeds" not in render(runs, found)
     as_other_run(paths[2], tmp_path / "local-0")
     with edited(tmp_path / "local-0" / "results.json") as results:
         results["dataset"]["sha256"] = own
-    assert "differ between seeds" in rendered(
-        *read_and_compared(paths[2], tmp_path / "local-0")
-    )
+    assert "differ between seeds" in render(*read_and_compared(paths[2], tmp_path / "local-0"))
 
 
 def test_simulated_data_are_stated(folders):
     run = read(folders["fedavg-0"])
-    page = rendered([run | {"source": "simulated"}], None)
+    page = render([run | {"source": "simulated"}], None)
     assert '<strong class="not-real">simulated</strong>' in page
-    assert '<strong class="not-real">' not in rendered([run | {"source": "real"}], None)
+    assert '<strong class="not-real">' not in render([run | {"source": "real"}], None)
 
 
 def test_the_head_has_the_published_score_where_there_is_one(folders):
@@ -273,10 +271,10 @@ def test_the_head_has_the_published_score_where_there_is_one(folders):
         return Score(81.5, 0.25)
 
     run = read(folders["fedavg-0"])
-    page = rendered([stated(read_run(folders["fedavg-0"]), published)], None)
+    page = render([run_facts(read_run(folders["fedavg-0"]), published)], None)
     unit = f" {run['unit']}" if run["unit"] else ""
     assert f"The published score is 81.5 ± 0.25{unit}." in page
-    assert "published" not in rendered([run], None).partition("<dl>")[0]
+    assert "published" not in render([run], None).partition("<dl>")[0]
 
 
 def test_a_diverged_run_has_no_total_of_its_traffic(folders, tmp_path):
@@ -304,7 +302,7 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(folders):
     ]
     change = scores[1] - scores[0]
     assert pair["points"]["P"]["difference"] == pytest.approx(change.mean())
-    page = rendered(runs, found)
+    page = render(runs, found)
     assert "fedavg − ditto" in page and len(content(page)["runs"]) == 4
     assert f"fedavg: {np.sum(change < 0)}, ditto: {np.sum(change > 0)}" in page
 
@@ -321,7 +319,7 @@ def test_a_line_has_the_colour_of_its_method_in_any_order_and_a_mark_of_its_own(
     styles = []
     for order in (names, names[::-1]):
         runs, found = read_and_compared(*(folders[name] for name in order))
-        groups = content(rendered(runs, found))["groups"]
+        groups = content(render(runs, found))["groups"]
         styles.append({group["name"]: tuple(group["style"]) for group in groups})
     assert styles[0] == styles[1]
     for name, (colour, dashes, _) in styles[0].items():
@@ -346,7 +344,7 @@ def test_p_values_are_corrected_for_all_pairs_and_many_are_not_shown(folders, tm
     points = [pair["points"]["P"] for pair in found["pairs"]]
     assert [at["p"] for at in points] == pytest.approx([1 / 64] * 3)
     assert [at["p_holm"] for at in points] == pytest.approx([3 / 64] * 3)
-    page = rendered(runs, found)
+    page = render(runs, found)
     assert page.count("<td>0.047</td>") == 3 and "is corrected for the 3 pairs by" in page
     _, found = read_and_compared(*paths)
     assert [pair["first"] for pair in found["pairs"]] == ["fedavg"] * 4
@@ -368,7 +366,7 @@ def test_results_beside_the_scores_are_tables(folders, tmp_path):
         curve = [{"rounds": 0, **scores}]
         joined = {"clients": ["c"], "trained": False, "curve": curve}
         results["new_clients"]["architectures"] = {"cnn": joined}
-    tables = content(rendered([read(copy)], None))["runs"][0]["further"]
+    tables = content(render([read(copy)], None))["runs"][0]["further"]
     titles, captions, texts = zip(*tables, strict=True)
     assert captions[0].startswith("means of accuracy (%) over clients")
     assert titles[2] == "MAE/RMSE (mph)/MAPE (%) of forecasts"
@@ -379,7 +377,7 @@ def test_results_beside_the_scores_are_tables(folders, tmp_path):
         ["mass", "none", "none", "none", "0"],
         ["cnn", "no", "1", "0", "50", "50", "50"],
     ]
-    assert content(rendered([read(folders["new"])], None))["runs"][0]["further"] == []
+    assert content(render([read(folders["new"])], None))["runs"][0]["further"] == []
 
 
 def without(*keys):

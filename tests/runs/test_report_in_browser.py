@@ -13,9 +13,9 @@ import pytest
 import graphfl_jax
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.styles import styles_of
-from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import stated
-from graphfl_jax.commands.reporting.page import rendered
+from graphfl_jax.commands.reporting.comparison import comparison_facts
+from graphfl_jax.commands.reporting.folders import run_facts
+from graphfl_jax.commands.reporting.page import render
 from tests.federations import small_config, two_clusters
 
 DRIVER = shutil.which("chromedriver")
@@ -58,7 +58,7 @@ def run(tmp_path_factory):
 
 
 def read(path):
-    return stated(read_run(path), lambda *facts: None)
+    return run_facts(read_run(path), lambda *facts: None)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +69,8 @@ def pages(tmp_path_factory, run):
     for path in paths[1:]:
         as_other_run(paths[0], path)
     three = [read(path) for path in paths]
-    both = compared([read_run(path) for path in paths], three)
-    texts = {"one": rendered([run], None), "three": rendered(three, both)}
+    both = comparison_facts([read_run(path) for path in paths], three)
+    texts = {"one": render([run], None), "three": render(three, both)}
     curve = [{"x": x, **{point: [0.5, 0.4] for point in "GLP"}} for x in (0, 1)]
     kind = {"clients": 3, "scores": dict.fromkeys("GLP", 0.5), "rejected": 0.25}
     metrics = dict.fromkeys("GLP", {"macro_f1": {"mean": 0.25, "clients": 7}})
@@ -93,7 +93,7 @@ def pages(tmp_path_factory, run):
         "old": {"map": None, "why_no_map": "There is no map.", "labels": None},
     }
     for name, change in kinds.items():
-        texts[name] = rendered([run | change], None)
+        texts[name] = render([run | change], None)
     for name, text in texts.items():
         (root / f"{name}.html").write_text(text)
     return root
@@ -196,7 +196,7 @@ def test_parts_that_apply_are_shown_and_no_others(browser, pages):
 
 def test_simulated_data_are_stated_in_red(browser, run, tmp_path):
     path = tmp_path / "simulated.html"
-    path.write_text(rendered([run | {"source": "simulated"}], None), "utf-8")
+    path.write_text(render([run | {"source": "simulated"}], None), "utf-8")
     opened(browser, path)
     (stated,) = found(browser, "header .not-real")
     assert stated.text == "simulated"
@@ -216,7 +216,7 @@ def test_nodes_and_lines_are_those_of_the_federation(browser, pages, run):
 
 def shown(browser, path, run):
     """Opens a page about a run."""
-    path.write_text(rendered([run], None))
+    path.write_text(render([run], None))
     opened(browser, path)
 
 
@@ -402,7 +402,7 @@ def test_runs_that_diverged_have_no_line_and_are_named(browser, pages, run, tmp_
     (second / "results.json").write_text(json.dumps(results))
     facts = [read(first), read(second)]
     page = tmp_path / "page.html"
-    page.write_text(rendered(facts, compared([read_run(first), read_run(second)], facts)))
+    page.write_text(render(facts, comparison_facts([read_run(first), read_run(second)], facts)))
     opened(browser, page)
     (overlaid,) = found(browser, "#overlaid")
     assert "local has no line: a run diverged." in overlaid.text
@@ -415,7 +415,7 @@ def test_325_clients_are_made_and_loaded_in_time(browser, run, tmp_path):
     folder = of_many(run["path"], tmp_path / "many")
     began = time.process_time()
     page = tmp_path / "many.html"
-    page.write_text(rendered([read(folder)], None))
+    page.write_text(render([read(folder)], None))
     assert time.process_time() - began < ENOUGH
     opened(browser, page)
     timing = "const t = performance.timing; return (t.loadEventEnd - t.navigationStart) / 1000"

@@ -23,7 +23,7 @@ from graphfl_jax.commands.common.configuration import (
     refuse_configuration,
 )
 from graphfl_jax.commands.common.help_text import flags_of, name_of, show_help
-from graphfl_jax.commands.common.interrupts import ended, how_to_continue
+from graphfl_jax.commands.common.interrupts import how_to_continue, note_end
 from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
@@ -114,7 +114,7 @@ def launch(
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
     except SystemExit as left:
-        ended(left.code or 0)
+        note_end(left.code or 0)
         raise
 
 

@@ -64,7 +64,7 @@ def comparison(runs: list[FinishedRun]) -> dict:
         if why:
             unpaired.append(names | {"why": why})
         else:
-            pairs.append(names | _paired(first, second, a["higher_is_better"]))
+            pairs.append(names | _pair(first, second, a["higher_is_better"]))
     for point in POINTS:
         corrected = holm([pair["points"][point]["p"] for pair in pairs])
         for pair, p in zip(pairs, corrected, strict=True):
@@ -193,7 +193,7 @@ def _why_not(first, second):
     return ""
 
 
-def _paired(first, second, higher_is_better):
+def _pair(first, second, higher_is_better):
     seeds = sorted(first.keys() & second.keys())
     points = {}
     for point in POINTS:

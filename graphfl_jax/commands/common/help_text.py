@@ -35,7 +35,7 @@ def show_help(
     """
     parts = [command.__doc__]
     for title, listed in flags_of(command).items():
-        parts.append("\n".join([f"{title}:", *map(_described, listed)]))
+        parts.append("\n".join([f"{title}:", *map(_describe, listed)]))
     print("\n\n".join(part.strip("\n") for part in parts))
     known = {flag.name for listed in flags_of(command).values() for flag in listed}
     if config is not None:
@@ -64,7 +64,7 @@ def flags_of(command: ModuleType) -> dict[str, list[flags.Flag]]:
     }
 
 
-def _described(flag):
+def _describe(flag):
     """The lines of a flag: its name, meaning, values and default."""
     name = f"[no]{flag.name}" if flag.boolean else flag.name
     text = f"--{name}: {flag.help}"

@@ -57,7 +57,7 @@ def watch_again() -> None:
         signal.signal(number, lambda number, frame: _leave(number))
 
 
-def ended(status: int) -> None:
+def note_end(status: int) -> None:
     """States that the command ends with an exit status.
 
     Python then calls what is registered for its end, and removes no objects after that. This
@@ -78,7 +78,7 @@ def resumable(*words: str, marker: Path) -> None:
     _marker, _words = marker, words
 
 
-def unfinished(path: Path) -> None:
+def mark_unfinished(path: Path) -> None:
     """States a file that has the first results of this process, which cannot be continued."""
     global _marker, _words
     _marker, _words = path, None

@@ -27,7 +27,7 @@ ADDRESS_FLAGS = ("coordinator", "num_processes", "process_id")
 
 
 @contextlib.contextmanager
-def joined() -> Iterator[None]:
+def join_processes() -> Iterator[None]:
     """Joins the other processes if --distributed is set. Enter it before a device is used.
 
     Without --coordinator, --num_processes and --process_id, JAX takes them from the cluster

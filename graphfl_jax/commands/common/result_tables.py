@@ -87,7 +87,7 @@ def label_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
         at_points = [labels[point][label] for point in POINTS]
         scores = (_cell(summary["auc"], factor) for summary in at_points)
         rows.append([label, *scores, str(at_points[-1]["clients"])])
-    title = f"AUC{_stated(unit)} by label on {results['dataset']['name']}"
+    title = f"AUC{_unit_text(unit)} by label on {results['dataset']['name']}"
     caption = "test; means over the clients with positive and negative examples"
     return TextTable(title, caption, rows)
 
@@ -165,8 +165,8 @@ def _cell(value: float | None, factor: float = 1) -> str:
 
 
 def _means(results, unit):
-    return f"means of {results['metric']}{_stated(unit)} over clients, test"
+    return f"means of {results['metric']}{_unit_text(unit)} over clients, test"
 
 
-def _stated(unit):
+def _unit_text(unit):
     return f" ({unit})" if unit else ""

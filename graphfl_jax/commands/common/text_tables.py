@@ -80,7 +80,7 @@ def markdown_table(rows: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(map(_markdown_cell, line))} |\n" for line in lines)
 
 
-def escaped(text: str) -> str:
+def escape(text: str) -> str:
     """The text with stars that Markdown does not take for emphasis."""
     return text.replace("*", "\\*")
 

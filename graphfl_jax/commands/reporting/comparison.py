@@ -12,7 +12,7 @@ from graphfl_jax.evaluation import POINTS
 ALL_PAIRS = 4  # groups up to which each is shown with each, else with the first
 
 
-def compared(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str, Any]:
+def comparison_facts(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str, Any]:
     """What a report states of several runs.
 
     Args:

@@ -22,7 +22,7 @@ NO_DESCRIPTION = (
 )
 
 
-def stated(run: FinishedRun, published: Callable) -> dict[str, Any]:
+def run_facts(run: FinishedRun, published: Callable) -> dict[str, Any]:
     """What a report states of a run. Scores are those of the files, unchanged.
 
     Args:
@@ -36,7 +36,7 @@ def stated(run: FinishedRun, published: Callable) -> dict[str, Any]:
     if (run.path / description.FILE).exists():
         described = read_object(run.path / description.FILE)
     try:
-        return _collected(run, rows, described, published)
+        return _collect(run, rows, described, published)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"folders={run.path} has files that do not fit together ({type(error).__name__}: "
@@ -44,7 +44,7 @@ def stated(run: FinishedRun, published: Callable) -> dict[str, Any]:
         ) from error
 
 
-def _collected(run, rows, described, published):
+def _collect(run, rows, described, published):
     path, values, results, unknown = run
     metric = results["metric"]
     factor, unit = UNITS.get(metric, (1, ""))

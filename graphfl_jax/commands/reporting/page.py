@@ -9,8 +9,8 @@ from typing import Any
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.result_tables import further_tables, new_architectures_table
 from graphfl_jax.commands.common.text_tables import TextTable
-from graphfl_jax.commands.reporting.comparison import compared
-from graphfl_jax.commands.reporting.folders import in_readable_units, stated
+from graphfl_jax.commands.reporting.comparison import comparison_facts
+from graphfl_jax.commands.reporting.folders import in_readable_units, run_facts
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.version import __version__
 
@@ -34,16 +34,16 @@ def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None
       OSError: the file cannot be written.
     """
     runs = [read_run(folder) for folder in folders]
-    facts = in_readable_units([stated(run, published) for run in runs])
-    write_text(to, rendered(facts, compared(runs, facts) if len(runs) > 1 else None))
+    facts = in_readable_units([run_facts(run, published) for run in runs])
+    write_text(to, render(facts, comparison_facts(runs, facts) if len(runs) > 1 else None))
 
 
-def rendered(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str:
+def render(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str:
     """The text of a page.
 
     Args:
-      runs: from `folders.stated`.
-      comparison: of several runs, from `comparison.compared`.
+      runs: from `folders.run_facts`.
+      comparison: of several runs, from `comparison.comparison_facts`.
     """
     import jinja2
 

@@ -46,7 +46,7 @@ def map_of(described: dict[str, Any], allocation: list | None) -> dict[str, Any]
     count = len(described["clients"])
     known = described["axes"] and [client["position"] for client in described["clients"]]
     return {
-        "positions": _projected(known, described["axes"]) if known else _spring(count, edges),
+        "positions": _project(known, described["axes"]) if known else _spring(count, edges),
         "edges": edges,
         "relations": len(relations),
         "learned": learned,
@@ -54,7 +54,7 @@ def map_of(described: dict[str, Any], allocation: list | None) -> dict[str, Any]
     }
 
 
-def _projected(positions, axes):
+def _project(positions, axes):
     """Degrees in equal distances around their mean latitude; other positions as they are."""
     places = np.array(positions, np.float64)
     if list(axes) == DEGREES:

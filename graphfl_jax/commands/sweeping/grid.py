@@ -184,7 +184,7 @@ def points_of_file(path: str) -> list[Point]:
     return points
 
 
-def configured(point: Point) -> tuple[ConfigDict, dict]:
+def configure_point(point: Point) -> tuple[ConfigDict, dict]:
     """The configuration of the flags with the values of a point.
 
     Returns:
@@ -200,7 +200,7 @@ def configured(point: Point) -> tuple[ConfigDict, dict]:
     return adjust(config, OVERRIDES, changes)
 
 
-def evaluated_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
+def evaluate_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
     """The groups, whose evaluations before the last round compute only what ranks points.
 
     ``eval.points`` and ``eval.splits`` keep what a configuration sets.

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.sweeping.grid import configured, domains_of
+from graphfl_jax.commands.sweeping.grid import configure_point, domains_of
 from graphfl_jax.runs.batch import fields_text, with_seed
 from graphfl_jax.runs.sweep import Point
 
@@ -55,7 +55,7 @@ class Search:
         self.left -= count
         self.asked = [self.study.ask() for _ in range(count)]
         return [
-            {field: _drawn(trial, field, domain) for field, domain in self.domains.items()}
+            {field: _draw(trial, field, domain) for field, domain in self.domains.items()}
             for trial in self.asked
         ]
 
@@ -74,7 +74,7 @@ class Search:
                 self.study.tell(trial, float(-mean if lines[0]["higher_is_better"] else mean))
 
 
-def _drawn(trial, field, domain) -> Any:
+def _draw(trial, field, domain) -> Any:
     if isinstance(domain, list):
         return domain[trial.suggest_categorical(field, list(range(len(domain))))]
     law, low, high = domain
@@ -89,7 +89,7 @@ def runs_of(points: list[Point], records: dict[str, dict], seeds: int) -> list[l
       records: the lines of the log by the names of their runs.
       seeds: their number.
     """
-    configs = [configured(point)[0] for point in points]
+    configs = [configure_point(point)[0] for point in points]
     names_of_points = [
         [fields_text(with_seed(config, seed)) for seed in range(seeds)] for config in configs
     ]
@@ -109,7 +109,7 @@ def check_seeds(path: Path, points: list[Point], records: dict[str, dict], seeds
       ValueError: the log has other seeds, so TPE would choose other points than before.
     """
     before = {line["seed"] for line in records.values()}
-    configs = [configured(point)[0] for point in points]
+    configs = [configure_point(point)[0] for point in points]
     first = {fields_text(with_seed(config, seed)) for config in configs for seed in before}
     complete = not records.keys() <= first
     if max(before, default=0) >= seeds or (complete and len(before) < seeds):
