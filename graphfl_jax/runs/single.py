@@ -383,8 +383,8 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
       unasked: whether a large file is not written.
     """
     program, inputs, size = session.program, session.inputs, models.bytes_of(predictors)
-    predictors_of_all = functools.partial(program.predictors, joined=True)
     if last is not None:
+        predictors_of_all = functools.partial(program.predictors, joined=True)
         inputs = inputs._replace(data=_data_of_everyone(session, experiment.federation))
         size = models.bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
     elif not predictors:

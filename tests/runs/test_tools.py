@@ -37,5 +37,5 @@ def test_the_site_has_every_page_and_needs_no_other_host(tmp_path):
         loaded += re.findall(r"<link[^>]* href=[\"']?([^\"'\s>]+)[^>]*stylesheet", text)
         assert loaded and not [url for url in loaded if "//" in url], page
     api = (tmp_path / "reference/api.html").read_text()
-    for name in ("run", "sweep", "from_arrays", "changed"):
+    for name in ("run", "sweep", "from_arrays", "change"):
         assert re.search(rf'id="graphfl_jax[\w.]*\.{name}"', api), name
