@@ -71,8 +71,8 @@ from graphfl_jax.commands.common.plots import (
     draw_shares,
     save_figure,
 )
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import markdown_table
-from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.configs import change, for_any_task, methods
 
 

@@ -14,7 +14,6 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.interrupts import resumable
-from graphfl_jax.commands.common.new_files import in_file_name
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
@@ -157,7 +156,7 @@ def cached_runs(
         fields = fields_text(run_config)
         digest = digest_of_json([fields, identity["data"], identity["arrays"]])[:12]
         variant = variant_of(run_config)
-        name = f"{in_file_name(federation.name)}-{variant}-seed{trial.seed}-{digest}"
+        name = f"{federation.name.replace('/', '-')}-{variant}-seed{trial.seed}-{digest}"
         runs.append(cache.find(name, identity, fields))
         if runs[-1] is None:
             missing[len(runs) - 1] = Missing(trial, name, fields, identity)

@@ -10,7 +10,7 @@ from experiments.paper.configurations import Cell
 from experiments.paper.figure_lines import ConfigOf, name_with
 from experiments.paper.flha import LAYERED, with_divisor, with_examples, with_steps
 from graphfl_jax.commands.common.statistics import over_seeds
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 
 
 class Series(NamedTuple):

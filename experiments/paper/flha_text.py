@@ -21,7 +21,7 @@ from experiments.paper.row_text import (
     size_list,
     spread_text,
 )
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 
 DROP = "mean drop"
 FULL_WIDTH = SIZES["full"].width

@@ -27,7 +27,7 @@ from experiments.paper.row_text import (
     spread_text,
 )
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 
 SHOWN = (0, 1, 5, REFINING)  # rounds of a new client
 CAPTION = """\

@@ -16,7 +16,7 @@ from experiments.paper.row_text import (
     spread_text,
 )
 from graphfl_jax.commands.common.result_tables import error_cell
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.configs.published import OUT_OF_REACH, published_score
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN

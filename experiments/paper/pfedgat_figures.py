@@ -9,7 +9,7 @@ from experiments.paper.figure_lines import ConfigOf, line_of, new_client_curves
 from experiments.paper.pfedgat import ALLOCATED_METHODS, NEW_CLIENT_METHODS, cell
 from experiments.paper.row_text import spread_text
 from graphfl_jax.build import load_federation
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.configs import change
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS

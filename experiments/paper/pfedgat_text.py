@@ -18,7 +18,7 @@ from experiments.paper.row_text import (
     size_list,
     spread_text,
 )
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.evaluation import POINTS
 
 BETTER = "max(G, L)"

@@ -3,7 +3,7 @@
 import numpy as np
 
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.attack_results import NEIGHBOURS
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from experiments.paper.columns import Column, Row, number_text
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.configs.base import variant_of
 
 # What tables with the column "sd seeds" say of it.

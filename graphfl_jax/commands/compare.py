@@ -28,6 +28,7 @@ from rich.console import Console
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
+    check_new_file,
     compiled_folder,
     fresh_folder,
     launch,
@@ -37,7 +38,6 @@ from graphfl_jax.commands.common.command_line import (
 from graphfl_jax.commands.common.comparison import comparison, data_texts
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
-from graphfl_jax.commands.common.new_files import check_new_file
 from graphfl_jax.commands.common.planned_runs import PlannedRuns, plan_runs, play_runs
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.evaluation import POINTS

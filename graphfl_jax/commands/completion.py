@@ -14,9 +14,7 @@ import sys
 from pathlib import Path
 
 from graphfl_jax import commands, configs
-from graphfl_jax.commands.common.help_text import READS_RUNS
-from graphfl_jax.commands.common.refusals import refuse
-from graphfl_jax.commands.common.words import words_of
+from graphfl_jax.commands.common.help_text import READS_RUNS, refuse, words_of
 
 PACKAGE = Path(commands.__file__).parents[1]
 LISTS = ("methods", "data", "models", "fields")

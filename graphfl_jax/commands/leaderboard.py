@@ -14,8 +14,7 @@ from pathlib import Path
 from absl import flags
 from rich.console import Console
 
-from graphfl_jax.commands.common.command_line import FLAGS, launch
-from graphfl_jax.commands.common.new_files import check_new_file
+from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, launch
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, print_boards
 from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.runs.checkpoint import write_json, write_text

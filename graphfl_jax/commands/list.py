@@ -21,7 +21,7 @@ from rich.text import Text
 
 from graphfl_jax import configs
 from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.commands.common.words import words_of
+from graphfl_jax.commands.common.help_text import words_of
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.reference import default_text, readers_text, sections
 from graphfl_jax.data import DATASETS

@@ -12,8 +12,7 @@ from pathlib import Path
 from absl import flags
 from rich.console import Console
 
-from graphfl_jax.commands.common.command_line import FLAGS, launch
-from graphfl_jax.commands.common.new_files import check_new_file
+from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, launch
 from graphfl_jax.commands.reporting.page import write_report
 from graphfl_jax.configs.published import published_score
 

@@ -42,6 +42,7 @@ from graphfl_jax.commands.common.command_line import (
     progress_bar,
 )
 from graphfl_jax.commands.common.configuration import configuration, configuration_file
+from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.commands.common.result_tables import (
@@ -52,10 +53,9 @@ from graphfl_jax.commands.common.result_tables import (
     rejected_text,
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
-from graphfl_jax.commands.common.units import UNITS
-from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.published import Score, published_score
 from graphfl_jax.configs.values import values_of

@@ -58,9 +58,9 @@ from graphfl_jax.commands.common.configuration import (
     execute_configuration_file,
     refuse_overrides,
 )
+from graphfl_jax.commands.common.finished_runs import write_views
+from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
-from graphfl_jax.commands.common.refusals import refuse
-from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,

@@ -17,7 +17,7 @@ import graphfl_jax as g
 from graphfl_jax import register, testing
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.fedavg import fedavg
-from graphfl_jax.commands.common.python_files import contents_of
+from graphfl_jax.commands.common.configuration import contents_of
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp

@@ -22,13 +22,12 @@ from graphfl_jax.commands.common.configuration import (
     configuration,
     refuse_configuration,
 )
-from graphfl_jax.commands.common.help_text import flags_of, name_of, show_help
+from graphfl_jax.commands.common.help_text import flags_of, name_of, refuse, show_help
 from graphfl_jax.commands.common.interrupts import how_to_continue, note_end
-from graphfl_jax.commands.common.refusals import refuse
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import program_cache
-from graphfl_jax.runs.disk import WriteError
+from graphfl_jax.runs.disk import WriteError, why_not_writable
 from graphfl_jax.settings import perhaps
 
 flags.DEFINE_string(
@@ -158,6 +157,20 @@ def fresh_folder(name: str) -> Path:
     """The first of the folders runs/NAME, runs/NAME-2, ... that does not exist."""
     numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
     return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
+
+
+def check_new_file(flag: str, path: Path) -> None:
+    """Checks that a file does not exist and can be written; makes nothing.
+
+    Raises:
+      ValueError: it exists, or cannot be written.
+    """
+    if path.exists():
+        raise ValueError(f"{flag}={path} exists; remove it, or choose another --{flag}")
+    folder = path.absolute().parent
+    why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
+    if why:
+        raise ValueError(f"{flag}={path} cannot be written ({why}); choose another --{flag}")
 
 
 class Rate(progress.ProgressColumn):

@@ -1,12 +1,16 @@
-"""Runs that have ended, read from their folders."""
+"""Folders of runs that have ended: reading them, and adding a plot and a table of the scores."""
 
+import io
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from graphfl_jax.configs.values import as_text, current_values, flatten
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.runs import views
 from graphfl_jax.runs.batch import ELSEWHERE
+from graphfl_jax.runs.checkpoint import write_bytes, write_text
 from graphfl_jax.runs.store import RUN, content_of
 
 # What commands read of results.json, by keys; of scores only if the run did not diverge.
@@ -159,3 +163,32 @@ def _has(value, name):
             return False
         value = value[key]
     return True
+
+
+def write_views(
+    out: Path,
+    rows: Sequence[Mapping],
+    final: Mapping | None,
+    results: Mapping,
+    clients: Sequence[str],
+) -> None:
+    """Writes a plot of the scores over rounds, and a table of the scores of all clients.
+
+    Args:
+      out: folder of the run.
+      rows: `single.Result.rows`; without any there is no plot.
+      final: `single.Result.final`; without it there is no table.
+      results: what results.json holds.
+      clients: their names.
+    """
+    if final is not None:
+        write_text(out / views.TABLE, views.client_table(final, clients))
+    if not rows:
+        return
+    from matplotlib.figure import Figure  # half a second, for which no refusal should wait
+
+    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
+    views.draw(figure.subplots(), rows, final, results)
+    content = io.BytesIO()
+    figure.savefig(content, format="svg")
+    write_bytes(out / views.PLOT, content.getvalue())

@@ -1,7 +1,9 @@
-"""The output of ``--help``: a command, its flags, and the fields of a configuration."""
+"""What all commands print: ``--help``, and errors as one line; and words that are no flags."""
 
 import sys
+from collections.abc import Collection
 from types import ModuleType
+from typing import NoReturn
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -11,11 +13,23 @@ from rich.text import Text
 
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
+from graphfl_jax.settings import perhaps
 
 COMMANDS = ("graphfl_jax.commands.", "experiments.")  # packages whose modules are commands
 # Packages of modules whose flags several commands have.
 SHARED = tuple(f"{package}common." for package in COMMANDS)
 READS_RUNS = {"folders", "run"}  # flags of commands whose words are folders, not configurations
+
+
+def refuse(message: str) -> NoReturn:
+    """Prints an error as one line and exits with status 2."""
+    complain(message)
+    sys.exit(2)
+
+
+def complain(message: str) -> None:
+    """Prints an error as one line."""
+    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
 
 
 def name_of(command: ModuleType) -> str:
@@ -86,3 +100,22 @@ def field_table(config: ConfigDict) -> Table:
         meaning = f"{field.setting.meaning}\n{field.setting.values}"
         table.add_row(name, Text(str(values[name])), Text(meaning))
     return table
+
+
+def words_of(command: ModuleType, known: Collection[str]) -> list[str]:
+    """The words after a command without flags.
+
+    Prints the help and exits, if it is asked for, and exits with status 2 if a word is unknown.
+
+    Args:
+      command: the module of the command.
+      known: the words that it takes.
+    """
+    words = sys.argv[1:]
+    if {"--help", "-h"} & {*words}:
+        show_help(command, None)
+        sys.exit(0)
+    for word in words:
+        if word not in known:
+            refuse(f"{word!r} is unknown{perhaps(word, known)}; choose from {', '.join(known)}")
+    return words

@@ -8,8 +8,7 @@ from matplotlib import pyplot
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from graphfl_jax.commands.common.styles import styles_of
-from graphfl_jax.commands.common.units import RANGES, UNITS
+from graphfl_jax.commands.common.styles import RANGES, UNITS, styles_of
 from graphfl_jax.runs.checkpoint import write_bytes
 from graphfl_jax.runs.views import COLOURS
 

@@ -13,7 +13,7 @@ import jax
 from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS
-from graphfl_jax.commands.common.refusals import complain
+from graphfl_jax.commands.common.help_text import complain
 from graphfl_jax.runs.multihost import AgreedError, is_first
 
 flags.DEFINE_bool("distributed", False, "Split cohorts over the devices of several processes.")

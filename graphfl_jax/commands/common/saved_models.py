@@ -4,10 +4,8 @@ from pathlib import Path
 
 from absl import flags
 
-from graphfl_jax.commands.common.command_line import FLAGS, refuse_unread
-from graphfl_jax.commands.common.configuration import OVERRIDES, refuse_overrides
-from graphfl_jax.commands.common.new_files import check_new_file
-from graphfl_jax.commands.common.python_files import contents_of
+from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, refuse_unread
+from graphfl_jax.commands.common.configuration import OVERRIDES, contents_of, refuse_overrides
 from graphfl_jax.runs.fleet import Fleet, load
 from graphfl_jax.runs.models import POINTS
 

@@ -10,10 +10,9 @@ from typing import NamedTuple
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, build_experiment, load_federation
-from graphfl_jax.commands.common.finished_runs import damage_error, read_run
+from graphfl_jax.commands.common.finished_runs import damage_error, read_run, write_views
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
-from graphfl_jax.commands.common.view_files import write_views
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed

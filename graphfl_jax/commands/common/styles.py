@@ -1,4 +1,4 @@
-"""One colour and one line style for each method, in all figures and reports."""
+"""How figures, tables and reports show methods and metrics: colours, dashes and units."""
 
 import re
 import zlib
@@ -6,6 +6,10 @@ import zlib
 from graphfl_jax.configs import methods
 from graphfl_jax.runs.views import COLOURS
 
+# metric -> (factor, name of the unit)
+UNITS = {"accuracy": (100, "%"), "auc": (100, "%"), "mse": (1000, "1e-3")}
+# metric -> (smallest, largest) possible score
+RANGES = {"accuracy": (0, 1), "auc": (0, 1), "mse": (0, float("inf"))}
 # After the first seven methods, the dashes change.
 DASHES = (
     "-",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from graphfl_jax.commands.common.finished_runs import FinishedRun, read_object, read_rows
-from graphfl_jax.commands.common.units import UNITS
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs import PRESETS, methods
 from graphfl_jax.configs.fields import fields_of

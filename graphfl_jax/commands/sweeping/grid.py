@@ -9,10 +9,10 @@ from ml_collections import ConfigDict
 from graphfl_jax.commands.common.command_line import FLAGS
 from graphfl_jax.commands.common.configuration import (
     OVERRIDES,
+    call_in_file,
     file_configuration,
     refuse_overrides,
 )
-from graphfl_jax.commands.common.python_files import call_in_file
 from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjust, change, parse_value
 from graphfl_jax.runs.sweep import Point, TrialGroup

@@ -8,7 +8,6 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from graphfl_jax.commands.common.new_files import in_file_name
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -185,5 +184,6 @@ def write_boards(boards: list[dict], out: Path, top: int) -> str:
     write_text(out / "leaderboard.md", "\n".join(markdown(board, top) for board in boards))
     searched = [board for board in boards if board["fields"]]
     for board in searched:
-        save_figure(draw_search(board), out / f"scores-{in_file_name(board['data'])}")
+        name = board["data"].replace("/", "-")
+        save_figure(draw_search(board), out / f"scores-{name}")
     return "leaderboard.md and .json" + (", scores-*.png and .svg" if searched else "")

@@ -8,8 +8,8 @@ from pathlib import Path
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import load_federation
+from graphfl_jax.commands.common.configuration import contents_of
 from graphfl_jax.commands.common.interrupts import watch_again
-from graphfl_jax.commands.common.python_files import contents_of
 from graphfl_jax.configs.values import change
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
