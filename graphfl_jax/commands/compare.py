@@ -21,29 +21,33 @@ import csv
 import io
 import itertools
 from pathlib import Path
+from typing import NamedTuple
 
 from absl import flags
+from ml_collections import ConfigDict
 from rich.console import Console
 
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
-    check_new_file,
     compiled_folder,
     fresh_folder,
     launch,
+    new_file_of_flag,
     progress_bar,
     refuse_unread,
 )
 from graphfl_jax.commands.common.comparison import comparison, data_texts
+from graphfl_jax.commands.common.configuration import configuration_in_file, with_data_root
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
-from graphfl_jax.commands.common.planned_runs import PlannedRuns, plan_runs, play_runs
+from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
+from graphfl_jax.configs.base import variant_of
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.checkpoint import write_json, write_text
-
-FORMATS = (".json", ".csv", ".md")
+from graphfl_jax.runs.store import content_of
 
 flags.DEFINE_multi_string(
     "folders", [], "Folders of runs, and configuration files; the words without a flag."
@@ -65,11 +69,7 @@ flags.DEFINE_bool("resume", False, "Do not repeat the runs in --out that have re
 
 
 def main() -> int:
-    to = Path(FLAGS.to) if FLAGS.to is not None else None
-    if to is not None:
-        if to.suffix not in FORMATS:
-            raise ValueError(f"to={to} has no known format; let it end with .json, .csv or .md")
-        check_new_file("to", to)
+    to = new_file_of_flag(".json", ".csv", ".md")
     if not names_files():
         names = ("methods", "seeds", "out", "resume", "accept_changes")
         refuse_unread(*names, where="without a configuration file")
@@ -95,10 +95,10 @@ def main() -> int:
         left = ("field", "setting", "first", "second", "metric")
         console.print(narrow(title, rows, left=left, caption=caption))
     for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        print(note)
     if to is not None:
         write(to, content, notes)
-        console.print(str(to), highlight=False, markup=False, soft_wrap=True)
+        print(to)
     return 0
 
 
@@ -112,11 +112,25 @@ def names_files() -> bool:
     return any(map(is_file, FLAGS.folders))
 
 
+class PlannedRuns(NamedTuple):
+    """The runs of one method on one configuration file."""
+
+    name: str  # of the file and the method
+    config: ConfigDict
+    file: Path
+    folders: dict[int, Path]  # by seed
+
+    @property
+    def begun(self) -> bool:
+        """Whether a folder holds a run."""
+        return any(map(content_of, self.folders.values()))
+
+
 def plans_of_flags() -> list[PlannedRuns]:
-    """The runs on the configuration files.
+    """The runs on the configuration files, which are executed.
 
     Raises:
-      ValueError: a file or a flag does not fit.
+      ValueError: a file or a flag does not fit, or two runs are the same.
     """
     files = list(dict.fromkeys(filter(is_file, FLAGS.folders)))
     if not files:
@@ -125,7 +139,27 @@ def plans_of_flags() -> list[PlannedRuns]:
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the runs; add --out=DIR")
     out = Path(FLAGS.out) if FLAGS.out else fresh_folder("compare")
-    plans = plan_runs("folders", files, FLAGS.methods, FLAGS.seeds, out)
+    plans = []
+    for file, method in itertools.product(files, FLAGS.methods or [None]):
+        words = [] if method is None else [method]
+        config = with_data_root(configuration_in_file("folders", file, *words))
+        name = f"{Path(file).stem}-{method or variant_of(config)}"
+        seeds = range(config.seed, config.seed + FLAGS.seeds)
+        folders = seed_folders(str(out / name), seeds, fresh=False)
+        plans.append(PlannedRuns(name, config, Path(file), folders))
+    for first, second in itertools.combinations(plans, 2):
+        if first.name == second.name:
+            raise ValueError(
+                f"folders={','.join(files)} with methods={','.join(FLAGS.methods)} names "
+                f"{second.name} twice; give each file another name, and name each method once"
+            )
+        # They may differ in their first seed alone.
+        values, others = (values_of(plan.config)[0] | {"seed": 0} for plan in (first, second))
+        if first.folders.keys() & second.folders.keys() and values == others:
+            raise ValueError(
+                f"folders={second.file} has the configuration of {first.file}; leave one of "
+                f"them out"
+            )
     if FLAGS.resume and not any(plan.begun for plan in plans):
         raise ValueError(
             f"out={out} holds no run to resume; leave --resume out, or correct --out"
@@ -134,23 +168,29 @@ def plans_of_flags() -> list[PlannedRuns]:
 
 
 def make_runs(plans: list[PlannedRuns]) -> None:
-    """Makes the runs that have no results, and shows the progress."""
+    """Makes the runs that have no results, after all have been checked; shows the progress."""
     first = next(iter(plans[0].folders.values()))
     resumable("--resume", f"--out={first.parent}", marker=first / "config.json")
+    options = [
+        {
+            "resume": FLAGS.resume and plan.begun,
+            "accept_changes": changes_accepted(),
+            "keep_in": compiled_folder(),
+            "config_file": plan.file,
+        }
+        for plan in plans
+    ]
     with progress_bar() as bar:
         total = sum(plan.config.rounds * len(plan.folders) for plan in plans)
         task = bar.add_task("", total=total)
+        for plan, words in zip(plans, options, strict=True):
+            prepare_seeds(plan.config, plan.folders, **words)
+        for plan, words in zip(plans, options, strict=True):
 
-        def report(plan, runs):
-            bar.update(task, description=plan.name, advance=plan.config.rounds * runs)
+            def report(runs, plan=plan):
+                bar.update(task, description=plan.name, advance=plan.config.rounds * runs)
 
-        play_runs(
-            plans,
-            resume=FLAGS.resume,
-            accept_changes=changes_accepted(),
-            keep_in=compiled_folder(),
-            report=report,
-        )
+            run_seeds(plan.config, plan.folders, report=report, **words)
 
 
 def notes_of(content: dict) -> list[str]:

@@ -7,7 +7,6 @@ The file is in the format safetensors. `graphfl_jax.load` and ``graphfl predict`
 """
 
 import jax
-from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.saved_models import chosen_models
@@ -17,12 +16,7 @@ def main() -> int:
     fleet = chosen_models(to="oslo.safetensors")
     fleet.export(FLAGS.client, FLAGS.to, FLAGS.at)
     count = sum(leaf.size for leaf in jax.tree.leaves(fleet.params(FLAGS.client, FLAGS.at)))
-    Console().print(
-        f"{FLAGS.to}: the model of {FLAGS.client} at {FLAGS.at}, {count:,} parameters",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    print(f"{FLAGS.to}: the model of {FLAGS.client} at {FLAGS.at}, {count:,} parameters")
     return 0
 
 

@@ -12,9 +12,8 @@ as .md with --top points, or whole as .json.
 from pathlib import Path
 
 from absl import flags
-from rich.console import Console
 
-from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, launch
+from graphfl_jax.commands.common.command_line import FLAGS, launch, new_file_of_flag
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, print_boards
 from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -25,25 +24,20 @@ flags.DEFINE_string("to", None, "File to write, .json or .md; it must not exist.
 
 
 def main() -> int:
-    to = Path(FLAGS.to) if FLAGS.to is not None else None
-    if to is not None:
-        if to.suffix not in (".json", ".md"):
-            raise ValueError(f"to={to} has no known format; let it end with .json or .md")
-        check_new_file("to", to)
+    to = new_file_of_flag(".json", ".md")
     if not FLAGS.folders:
         raise ValueError("folders is not set; name folders of sweeps, such as runs/first")
     lines, notes = merged_logs(list(dict.fromkeys(map(Path, FLAGS.folders))))
     boards = leaderboards(lines)
-    console = Console()
-    print_boards(console, boards, FLAGS.top)
+    print_boards(boards, FLAGS.top)
     for note in notes:
-        console.print(note, highlight=False, markup=False, soft_wrap=True)
+        print(note)
     if to is not None:
         if to.suffix == ".json":
             write_json(to, boards)
         else:
             write_text(to, "\n".join(markdown(board, FLAGS.top) for board in boards))
-        console.print(str(to), highlight=False, markup=False, soft_wrap=True)
+        print(to)
     return 0
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from absl import flags
-from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.saved_models import chosen_models
@@ -35,12 +34,7 @@ def main() -> int:
     np.savez(content, **predictions)
     write_bytes(Path(FLAGS.to), content.getvalue())
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in predictions.items())
-    Console().print(
-        f"{FLAGS.to}: {shapes}, of {FLAGS.client} at {FLAGS.at}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    print(f"{FLAGS.to}: {shapes}, of {FLAGS.client} at {FLAGS.at}")
     return 0
 
 

@@ -10,11 +10,9 @@ table of the clients, and more. Of several runs, it also compares their methods.
 from pathlib import Path
 
 from absl import flags
-from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, launch
 from graphfl_jax.commands.reporting.page import write_report
-from graphfl_jax.configs.published import published_score
 
 flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
 flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")
@@ -25,14 +23,9 @@ def main() -> int:
         raise ValueError("folders is not set; name the folder of a run, such as runs/mine")
     to = Path(FLAGS.to)
     check_new_file("to", to)
-    write_report([Path(run) for run in FLAGS.folders], to, published_score)
+    write_report([Path(run) for run in FLAGS.folders], to)
     runs = f"{len(FLAGS.folders)} runs" if len(FLAGS.folders) > 1 else "1 run"
-    Console().print(
-        f"{to}: a report of {runs}, {to.stat().st_size / 1000:.0f} kB; open it in a browser",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    print(f"{to}: a report of {runs}, {to.stat().st_size / 1000:.0f} kB; open it in a browser")
     return 0
 
 

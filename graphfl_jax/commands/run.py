@@ -31,6 +31,7 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
+from rich.text import Text
 
 import graphfl_jax
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -124,18 +125,11 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     console = Console()
     console.print(seeds_table(runs).wide())
     for path, run in zip(folders.values(), runs, strict=True):
-        end = "; diverged" if run["diverged"] else ""
-        console.print(
-            f"{path}/results.json{end}", highlight=False, markup=False, soft_wrap=True
-        )
+        print(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
     lost = sum(run["diverged"] for run in runs)
     if lost:
-        console.print(
-            f"{lost} of {len(runs)} runs diverged; {remedy(config)}",
-            style="red",
-            highlight=False,
-            soft_wrap=True,
-        )
+        text = f"{lost} of {len(runs)} runs diverged; {remedy(config)}"
+        console.print(Text(text, style="red"), soft_wrap=True)
     return int(lost > 0)
 
 
@@ -173,20 +167,19 @@ def run_and_print(config: ConfigDict) -> int:
 
 def finish(config: ConfigDict, result: Result, out: Path) -> int:
     """Writes the views of a result and prints it, in the first process; the exit status."""
+    diverged = result.results["diverged"]
     if is_first():
         write_views(out, result.rows, result.final, result.results, result.clients)
-    console = Console(quiet=not is_first())
-    if FLAGS.report and is_first():
-        from graphfl_jax.commands.reporting.page import write_report
+        if FLAGS.report:
+            from graphfl_jax.commands.reporting.page import write_report
 
-        write_report([out], out / REPORT, published_score)
-    if result.results["diverged"]:
-        console.print(
-            divergence(config, result, out), style="red", markup=False, soft_wrap=True
-        )
-        return 1
-    print_results(console, config, result, out)
-    return 0
+            write_report([out], out / REPORT)
+        if diverged:
+            text = Text(divergence(config, result, out), style="red")
+            Console().print(text, soft_wrap=True)
+        else:
+            print_results(config, result, out)
+    return int(diverged)
 
 
 def divergence(config: ConfigDict, result: Result, out: Path) -> str:
@@ -201,7 +194,7 @@ def divergence(config: ConfigDict, result: Result, out: Path) -> str:
     )
 
 
-def print_results(console: Console, config: ConfigDict, result: Result, out: Path) -> None:
+def print_results(config: ConfigDict, result: Result, out: Path) -> None:
     """Prints the tables of a result, and where it is."""
     variant, dataset = result.results["variant"], result.results["dataset"]
     tables = [score_table(result.results, published_score(config, variant, dataset))]
@@ -212,21 +205,19 @@ def print_results(console: Console, config: ConfigDict, result: Result, out: Pat
             tables.append(new_architectures_table(result.results))
     if result.results["attack"]:
         tables.append(attack_table(result.results))
+    console = Console()
     for table in tables:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
-        console.print(rejected_text(result.results), highlight=False)
+        print(rejected_text(result.results))
     if result.unsaved:
-        console.print(
+        print(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
-            f"them: --out={out} --resume --save_models",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
+            f"them: --out={out} --resume --save_models"
         )
-    console.print(footer(result.results, out), highlight=False, markup=False, soft_wrap=True)
+    print(footer(result.results, out))
     if FLAGS.report:
-        console.print(f"{out}/{REPORT}", highlight=False, markup=False, soft_wrap=True)
+        print(f"{out}/{REPORT}")
 
 
 def note_of(row: dict[str, Any]) -> str:

@@ -42,7 +42,6 @@ from pathlib import Path
 
 import matplotlib
 from absl import flags
-from rich.console import Console
 
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -153,9 +152,8 @@ def main() -> int:
         lines, total = log.lines(), len(log.planned)
     seconds = time.perf_counter() - began
 
-    console = Console()
     boards = leaderboards(lines)
-    print_boards(console, boards, FLAGS.top)
+    print_boards(boards, FLAGS.top)
     if shard is None:
         files = f"{log.path}, {write_boards(boards, out, FLAGS.top)}"
     else:
@@ -163,13 +161,10 @@ def main() -> int:
     diverged = sum(len(board["diverged"]) for board in boards)
     for board in boards if FLAGS.keep_best else ():
         for line in keep_best(board, out):
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    console.print(
+            print(line)
+    print(
         f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
-        f"{diverged} diverged\n{files}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
+        f"{diverged} diverged\n{files}"
     )
     return 0
 

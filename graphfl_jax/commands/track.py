@@ -11,7 +11,6 @@ the environment, those for Weights & Biases are in its folder wandb. The flag --
 from pathlib import Path
 
 from absl import flags
-from rich.console import Console
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.finished_runs import read_rows, read_run
@@ -44,12 +43,7 @@ def main() -> int:
                 for row in rows:
                     tracker.write(row)
                 tracker.close()
-        Console().print(
-            f"{run.path}: {len(rows)} evaluations to {', '.join(FLAGS.to)}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        print(f"{run.path}: {len(rows)} evaluations to {', '.join(FLAGS.to)}")
     return 0
 
 

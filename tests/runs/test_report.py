@@ -13,6 +13,7 @@ import pytest
 import graphfl_jax
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.styles import styles_of, svg_dashes
+from graphfl_jax.commands.reporting import folders as report_folders
 from graphfl_jax.commands.reporting.comparison import comparison_facts
 from graphfl_jax.commands.reporting.folders import in_readable_units, run_facts
 from graphfl_jax.commands.reporting.page import number, render, write_report
@@ -24,12 +25,8 @@ from tests.federations import small_config, two_clusters
 SCRIPT = "<script>alert(1)</script>"
 
 
-def nothing_published(*run):
-    return None
-
-
 def read(path):
-    return run_facts(read_run(path), nothing_published)
+    return run_facts(read_run(path))
 
 
 def read_and_compared(*paths):
@@ -265,13 +262,14 @@ def test_simulated_data_are_stated(folders):
     assert '<strong class="not-real">' not in render([run | {"source": "real"}], None)
 
 
-def test_the_head_has_the_published_score_where_there_is_one(folders):
+def test_the_head_has_the_published_score_where_there_is_one(folders, monkeypatch):
     def published(config, variant, dataset):
         assert (config.seed, variant, dataset["name"]) == (0, "fedavg", run["data"])
         return Score(81.5, 0.25)
 
     run = read(folders["fedavg-0"])
-    page = render([run_facts(read_run(folders["fedavg-0"]), published)], None)
+    monkeypatch.setattr(report_folders, "published_score", published)
+    page = render([read(folders["fedavg-0"])], None)
     unit = f" {run['unit']}" if run["unit"] else ""
     assert f"The published score is 81.5 ± 0.25{unit}." in page
     assert "published" not in render([run], None).partition("<dl>")[0]
@@ -441,7 +439,7 @@ def test_bad_folders_are_refused_and_nothing_is_written(change, why, folders, tm
     shutil.copytree(folders["fedavg-0"], copy)
     change(copy)
     with pytest.raises(ValueError, match=why) as refused:
-        write_report([copy], tmp_path / "report.html", nothing_published)
+        write_report([copy], tmp_path / "report.html")
     assert "\n" not in str(refused.value) and not (tmp_path / "report.html").exists()
 
 

@@ -1,6 +1,5 @@
 """What all commands have on the command line: flags, errors in one line, progress."""
 
-import functools
 import itertools
 import os
 import re
@@ -79,7 +78,6 @@ def launch(
     warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
 
     command = sys.modules[main.__module__]
-    parser = functools.partial(parse, command, configured=configured)
 
     def guarded(argv):
         logging.set_verbosity(logging.WARNING)  # Orbax logs every step of a save
@@ -92,23 +90,15 @@ def launch(
             sys.exit(main())
         except BrokenPipeError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, AssertionError, MemoryError, RuntimeError) as error:
             if FLAGS.debug:
                 traceback.print_exc()
-            then = f"; {how_to_continue()}" if isinstance(error, WriteError) else ""
-            refuse(str(error) + then)
-        except (AssertionError, MemoryError, RuntimeError) as error:
-            if FLAGS.debug:
-                traceback.print_exc()
-            if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
-                refuse(TOO_LARGE + how_to_continue())
-            why = _missing_devices()
-            if not why:
+            if not (line := _line_of(error)):
                 raise
-            refuse(why)
+            refuse(line)
 
     try:
-        app.run(guarded, flags_parser=parser)
+        app.run(guarded, flags_parser=lambda argv: parse(command, argv, configured=configured))
     except BrokenPipeError:  # as in `graphfl list fields | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(BROKEN_PIPE)
@@ -133,12 +123,17 @@ def refuse_unread(*names: str, where: str = "by this command") -> None:
             raise ValueError(f"{word} is not read {where}; leave it out")
 
 
-def _missing_devices() -> str:
-    """Why JAX has no devices, or an empty string. Its errors are of various types."""
+def _line_of(error):
+    """What is printed of an error that a user can correct; of others, an empty string."""
+    if isinstance(error, OSError | ValueError):
+        then = f"; {how_to_continue()}" if isinstance(error, WriteError) else ""
+        return f"{error}{then}"
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return TOO_LARGE + how_to_continue()
     try:
         jax.devices()
-    except (AssertionError, RuntimeError) as error:
-        why = " ".join(str(error).split()) or "there is no such device"
+    except (AssertionError, RuntimeError) as missing:
+        why = " ".join(str(missing).split()) or "there is no such device"
         return (
             f"JAX_PLATFORMS={jax.config.jax_platforms or ''} cannot be used ({why}); set it to "
             f"cpu, or leave it unset"
@@ -171,6 +166,22 @@ def check_new_file(flag: str, path: Path) -> None:
     why = why_not_writable(folder) if folder.is_dir() else f"{folder} is no folder"
     if why:
         raise ValueError(f"{flag}={path} cannot be written ({why}); choose another --{flag}")
+
+
+def new_file_of_flag(*suffixes: str) -> Path | None:
+    """The file that --to names to be written, if it is set.
+
+    Raises:
+      ValueError: its name has another suffix, or as `check_new_file`.
+    """
+    if FLAGS.to is None:
+        return None
+    to = Path(FLAGS.to)
+    if to.suffix not in suffixes:
+        names = " or ".join([", ".join(suffixes[:-1]), suffixes[-1]])
+        raise ValueError(f"to={to} has no known format; let it end with {names}")
+    check_new_file("to", to)
+    return to
 
 
 class Rate(progress.ProgressColumn):

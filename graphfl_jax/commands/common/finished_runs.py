@@ -1,4 +1,4 @@
-"""Folders of runs that have ended: reading them, and adding a plot and a table of the scores."""
+"""Folders of runs that have ended: reading them, and adding a plot and a table."""
 
 import io
 import json

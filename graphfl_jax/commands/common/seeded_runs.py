@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import stdev
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ml_collections import ConfigDict
 
@@ -23,7 +23,17 @@ from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identit
 from graphfl_jax.runs.store import content_of, identities_of
 
 
-def run_seeds(
+class PreparedSeeds(NamedTuple):
+    """Runs that have been checked. None has been played, and nothing written."""
+
+    opened: dict[int, RunFolder]  # by seed
+    experiments: dict[int, Experiment]  # by seed
+    results: dict[int, dict]  # of the seeds that have ended before, by seed
+    left: list[int]  # the seeds that are to be played
+    outcomes: Iterator[tuple[int, Outcome]]  # plays them, with their indices in `left`
+
+
+def prepare_seeds(
     config: ConfigDict,
     folders: dict[int, Path],
     *,
@@ -32,12 +42,8 @@ def run_seeds(
     report: Callable[[float], None] = lambda runs: None,
     keep_in: str | None = None,
     config_file: Path | None = None,
-) -> list[dict]:
-    """Runs a configuration with every seed, and writes a folder for each.
-
-    A folder has the files of a single run, but neither checkpoints nor models. All folders are
-    locked before the first round. Evaluations and results are written when the program that
-    plays the seed has ended.
+) -> PreparedSeeds:
+    """Checks the runs of a configuration with every seed; writes nothing.
 
     Args:
       config: of the runs.
@@ -50,23 +56,61 @@ def run_seeds(
       keep_in: as in `graphfl_jax.run`.
       config_file: as in `graphfl_jax.run`.
 
+    Raises:
+      ValueError: a field or the data does not fit, or a folder cannot take a run.
+    """
+    opened = _open(config, folders, resume=resume, accept_changes=accept_changes)
+    experiments, results, code = {}, {}, digests_of_code(config_file)
+    for seed, folder in opened.items():
+        federation = load_federation(folder.config)
+        experiments[seed] = build_experiment(folder.config, federation)
+        check_attacked((folder.config, experiments[seed]))
+        arrays = digest_of_arrays(federation)
+        folder.check(identity_of(folder.config, federation, arrays, code))
+        if content := _results_in(folder, config.rounds):
+            results[seed] = content
+    left = [seed for seed in folders if seed not in results]
+    federations = {seed: experiment.federation for seed, experiment in experiments.items()}
+    trials = [Trial({}, seed) for seed in left]
+    outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
+    return PreparedSeeds(opened, experiments, results, left, outcomes)
+
+
+def run_seeds(
+    config: ConfigDict,
+    folders: dict[int, Path],
+    *,
+    report: Callable[[float], None] = lambda runs: None,
+    **options: Any,
+) -> list[dict]:
+    """Runs a configuration with every seed, and writes a folder for each.
+
+    A folder has the files of a single run, but neither checkpoints nor models. All folders are
+    locked before the first round. Evaluations and results are written when the program that
+    plays the seed has ended.
+
+    Args:
+      config: as in `prepare_seeds`, as all others.
+      folders: by seed.
+      report: also called with the number of runs that have ended before.
+      **options: of `prepare_seeds`.
+
     Returns:
       The content of results.json of each run.
 
     Raises:
-      ValueError: a field or the data does not fit, or a folder cannot take a run. Nothing is
-        written then, unless another process has just begun to write into a folder.
+      ValueError: as `prepare_seeds`. Nothing is written then, unless another process has just
+        begun to write into a folder.
     """
-    runs = prepare_seeds(
-        config,
-        folders,
-        resume=resume,
-        accept_changes=accept_changes,
-        report=report,
-        keep_in=keep_in,
-        config_file=config_file,
-    )
-    runs.warn_of_other_code()
+    runs = prepare_seeds(config, folders, report=report, **options)
+    of_other_code = sum(runs.opened[seed].of_other_code for seed in runs.results)
+    if of_other_code:
+        warnings.warn(
+            f"{of_other_code} of the {len(runs.results)} seeds with results are of other "
+            f"code, which was accepted",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     report(float(len(runs.results)))
     results, where = dict(runs.results), environment()
     try:
@@ -84,54 +128,6 @@ def run_seeds(
     return [results[seed] for seed in folders]
 
 
-class PreparedSeeds(NamedTuple):
-    """Runs that have been checked. None has been played, and nothing written."""
-
-    opened: dict[int, RunFolder]  # by seed
-    experiments: dict[int, Experiment]  # by seed
-    results: dict[int, dict]  # of the seeds that have ended before, by seed
-    left: list[int]  # the seeds that are to be played
-    outcomes: Iterator[tuple[int, Outcome]]  # plays them, with their indices in `left`
-
-    def warn_of_other_code(self) -> None:
-        """Warns of results that were accepted although the code differs."""
-        of_other_code = sum(self.opened[seed].of_other_code for seed in self.results)
-        if of_other_code:
-            warnings.warn(
-                f"{of_other_code} of the {len(self.results)} seeds with results are of other "
-                f"code, which was accepted",
-                RuntimeWarning,
-                stacklevel=3,
-            )
-
-
-def prepare_seeds(
-    config: ConfigDict,
-    folders: dict[int, Path],
-    *,
-    resume: bool = False,
-    accept_changes: bool = False,
-    report: Callable[[float], None] = lambda runs: None,
-    keep_in: str | None = None,
-    config_file: Path | None = None,
-) -> PreparedSeeds:
-    """Checks all that `run_seeds` refuses, with its arguments; writes nothing."""
-    opened = _open(config, folders, resume=resume, accept_changes=accept_changes)
-    experiments = {}
-    for seed, folder in opened.items():
-        federation = load_federation(folder.config)
-        experiments[seed] = build_experiment(folder.config, federation)
-        check_attacked((folder.config, experiments[seed]))
-    results = _finished_results(
-        opened, experiments, config.rounds, digests_of_code(config_file)
-    )
-    left = [seed for seed in folders if seed not in results]
-    federations = {seed: experiment.federation for seed, experiment in experiments.items()}
-    trials = [Trial({}, seed) for seed in left]
-    outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
-    return PreparedSeeds(opened, experiments, results, left, outcomes)
-
-
 def _open(config, folders, *, resume, accept_changes):
     """The folder of each seed.
 
@@ -147,18 +143,6 @@ def _open(config, folders, *, resume, accept_changes):
         )
         for seed, path in folders.items()
     }
-
-
-def _finished_results(opened, experiments, rounds, code):
-    """The results of the seeds that have ended, after all folders have been checked."""
-    results = {}
-    for seed, folder in opened.items():
-        federation = experiments[seed].federation
-        arrays = digest_of_arrays(federation)
-        folder.check(identity_of(folder.config, federation, arrays, code))
-        if content := _results_in(folder, rounds):
-            results[seed] = content
-    return results
 
 
 def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
@@ -229,12 +213,8 @@ def seeds_table(runs: list[dict]) -> TextTable:
         scores = [run["scores"]["final"][point] for run in kept]
         over = over_seeds([score["mean"] for score in scores])
         clients = over_seeds([score["std_clients"] for score in scores])["mean"]
-        half = "" if over["half_width"] is None else f"± {over['half_width']:.2g}"
-        spread = sample_deviation(over["seeds"])
+        half = spread = ""  # of one seed
+        if len(kept) > 1:
+            half, spread = f"± {over['half_width']:.2g}", f"{stdev(over['seeds']):.2g}"
         rows.append([point, f"{over['mean']:.4g}", half, spread, f"{clients:.4g}"])
     return TextTable(title, caption, rows)
-
-
-def sample_deviation(values: list[float]) -> str:
-    """The standard deviation of a sample as text; empty for one value."""
-    return f"{stdev(values):.2g}" if len(values) > 1 else ""

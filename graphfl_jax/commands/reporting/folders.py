@@ -1,6 +1,5 @@
 """What the files of a run's folder state, as a plain dictionary for a report."""
 
-from collections.abc import Callable
 from typing import Any
 
 from graphfl_jax.commands.common.finished_runs import FinishedRun, read_object, read_rows
@@ -8,6 +7,7 @@ from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs import PRESETS, methods
 from graphfl_jax.configs.fields import fields_of
+from graphfl_jax.configs.published import published_score
 from graphfl_jax.configs.values import configuration, values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import description
@@ -22,12 +22,8 @@ NO_DESCRIPTION = (
 )
 
 
-def run_facts(run: FinishedRun, published: Callable) -> dict[str, Any]:
+def run_facts(run: FinishedRun) -> dict[str, Any]:
     """What a report states of a run. Scores are those of the files, unchanged.
-
-    Args:
-      run: with its folder.
-      published: `paper.published.published`.
 
     Raises:
       ValueError: a file is damaged.
@@ -36,7 +32,7 @@ def run_facts(run: FinishedRun, published: Callable) -> dict[str, Any]:
     if (run.path / description.FILE).exists():
         described = read_object(run.path / description.FILE)
     try:
-        return _collect(run, rows, described, published)
+        return _collect(run, rows, described)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
         raise ValueError(
             f"folders={run.path} has files that do not fit together ({type(error).__name__}: "
@@ -44,7 +40,7 @@ def run_facts(run: FinishedRun, published: Callable) -> dict[str, Any]:
         ) from error
 
 
-def _collect(run, rows, described, published):
+def _collect(run, rows, described):
     path, values, results, unknown = run
     metric = results["metric"]
     factor, unit = UNITS.get(metric, (1, ""))
@@ -54,7 +50,7 @@ def _collect(run, rows, described, published):
     paper, settings = None, []
     try:
         if not unknown:
-            paper = published(configuration(values), results["variant"], dataset)
+            paper = published_score(configuration(values), results["variant"], dataset)
             settings = settings_of(values, results["variant"])
     except ValueError as error:  # a value is outside today's range
         unknown = str(error)

@@ -1,7 +1,7 @@
 """The page of a report: collects, renders and writes it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -21,20 +21,19 @@ SHOWN = {"versions", "settings", "unknown", "results"}
 SCRIPTS = ("elements", "map", "clients", "lines", "matrix", "report")
 
 
-def write_report(folders: Sequence[Path], to: Path, published: Callable) -> None:
+def write_report(folders: Sequence[Path], to: Path) -> None:
     """Writes a report of the runs in folders into one file, which it replaces.
 
     Args:
       folders: of the runs.
       to: the file.
-      published: `paper.published.published`.
 
     Raises:
       ValueError: a folder holds no finished run, or two hold the same run.
       OSError: the file cannot be written.
     """
     runs = [read_run(folder) for folder in folders]
-    facts = in_readable_units([run_facts(run, published) for run in runs])
+    facts = in_readable_units([run_facts(run) for run in runs])
     write_text(to, render(facts, comparison_facts(runs, facts) if len(runs) > 1 else None))
 
 

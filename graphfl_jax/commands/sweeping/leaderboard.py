@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import markdown_table, narrow
@@ -148,19 +147,15 @@ def _title_and_caption(board):
     )
 
 
-def ranked_table(board: dict, top: int) -> Table:
-    """The `top` points for a console."""
-    title, caption = _title_and_caption(board)
-    return narrow(title, ranked_rows(board, top), left=("algorithm",), caption=caption)
-
-
-def print_boards(console: Console, boards: list[dict], top: int) -> None:
+def print_boards(boards: list[dict], top: int) -> None:
     """Prints the `top` points of each leaderboard, and the diverged runs."""
     for board in boards:
-        console.print(ranked_table(board, top), crop=False)
+        title, caption = _title_and_caption(board)
+        rows = ranked_rows(board, top)
+        table = narrow(title, rows, left=("algorithm",), caption=caption)
+        Console().print(table, crop=False)
         for run in board["diverged"]:
-            line = f"  diverged: seed {run['seed']}, {run['point']}"
-            console.print(line, highlight=False, markup=False)
+            print(f"  diverged: seed {run['seed']}, {run['point']}")
 
 
 def markdown(board: dict, top: int) -> str:
