@@ -42,7 +42,7 @@ from graphfl_jax.commands.common.configuration import configuration_in_file, wit
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
-from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
+from graphfl_jax.commands.common.text_tables import TextTable, narrow
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
@@ -301,10 +301,7 @@ def write(path: Path, content: dict, notes: list[str]) -> None:
     elif path.suffix == ".csv":
         write_text(path, csv_text(content))
     else:
-        parts = [
-            f"{title}: {caption}\n\n{markdown_table(rows)}"
-            for title, caption, rows in tables(content)
-        ]
+        parts = [table.markdown() for table in tables(content)]
         parts += ["".join(f"- {note}\n" for note in notes)] if notes else []
         write_text(path, "\n".join(parts))
 

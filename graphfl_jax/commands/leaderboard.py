@@ -36,7 +36,7 @@ def main() -> int:
         if to.suffix == ".json":
             write_json(to, boards)
         else:
-            write_text(to, "\n".join(markdown(board, FLAGS.top) for board in boards))
+            write_text(to, markdown(boards, FLAGS.top))
         print(to)
     return 0
 

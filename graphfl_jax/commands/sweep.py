@@ -54,7 +54,7 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.configuration import (
     configuration_file,
-    execute_configuration_file,
+    contents_of,
     refuse_overrides,
 )
 from graphfl_jax.commands.common.finished_runs import write_views
@@ -63,8 +63,8 @@ from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,
-    axis_fields,
     configure_point,
+    dotted_field,
     evaluate_as_ranked,
     extreme_points,
     points_of,
@@ -118,10 +118,11 @@ def main() -> int:
     check_flags()
     accept_changes = changes_accepted()
     shard = shard_of(FLAGS.shard)
-    execute_configuration_file()  # before its fields are read
+    if file := configuration_file():
+        contents_of("config", str(file))  # before the fields that it registers are read
     refuse_overrides(
         {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
-        | dict.fromkeys(axis_fields(AXES), "an axis replaces it")
+        | dict.fromkeys(map(dotted_field, AXES), "an axis replaces it")
     )
     search, points = first_points()
     groups = planned_groups(points)

@@ -516,7 +516,7 @@ def test_trials_of_other_code_are_refused_or_accepted_and_recorded(swept, groups
     for line in lines[:2]:
         assert line["accepted_changes"] == [line["identity"] | {"source": "e" * 64}]
     (board,) = leaderboards(lines)
-    assert board["other_code"] == 2 and "2 runs are of other code" in markdown(board, 3)
+    assert board["other_code"] == 2 and "2 runs are of other code" in markdown([board], 3)
     with pytest.warns(RuntimeWarning, match="2 of 3 runs"):  # it has been accepted
         assert continued(swept, sweep_of(0.1, 0.2, 0.3))[0] == 0
 

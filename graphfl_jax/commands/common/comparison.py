@@ -72,19 +72,17 @@ def comparison(runs: list[FinishedRun]) -> dict:
     return {"fields": fields, "settings": settings, "pairs": pairs, "unpaired": unpaired}
 
 
-def data_text(setting: dict) -> str:
-    """The data set of a setting, and whether it is simulated or a part."""
-    simulated = "simulated" if setting["source"] == "simulated" else ""
-    form = ", ".join(filter(None, [simulated, setting["extent"]]))
-    return f"{setting['data']} ({form})" if form else setting["data"]
-
-
 def data_texts(settings: list[dict]) -> list[str]:
-    """`data_text` of each setting, with a digest where others of this text have other data.
+    """The data set of each setting, and whether it is simulated or a part.
 
+    Settings whose data differ although the text is the same also have a digest.
     The seed may decide the data, so only those of a common seed are compared.
     """
-    texts = list(map(data_text, settings))
+    texts = []
+    for setting in settings:
+        simulated = "simulated" if setting["source"] == "simulated" else ""
+        form = ", ".join(filter(None, [simulated, setting["extent"]]))
+        texts.append(f"{setting['data']} ({form})" if form else setting["data"])
     digests = [
         dict(zip(setting["seeds"], setting["data_sha256"], strict=True)) for setting in settings
     ]
@@ -197,8 +195,11 @@ def _pair(first, second, higher_is_better):
     seeds = sorted(first.keys() & second.keys())
     points = {}
     for point in POINTS:
-        scores = [_per_client(runs, seeds, point) for runs in (first, second)]
-        change = _differences(*scores)
+        means = []  # of each setting: of every client over seeds [N]
+        for runs in (first, second):
+            finals = [runs[seed].results["scores"]["final"][point] for seed in seeds]
+            means.append(np.mean([final["per_client"] for final in finals], axis=0))
+        change = _differences(*means)
         gain = change if higher_is_better else -change
         points[point] = {
             "difference": float(change.mean()),
@@ -224,9 +225,3 @@ def _differences(first, second):
             size = sizes[i]
         sizes[i] = size
     return np.sign(change) * sizes
-
-
-def _per_client(runs, seeds, point):
-    """The mean score of every client over seeds [N]."""
-    scores = [runs[seed].results["scores"]["final"][point]["per_client"] for seed in seeds]
-    return np.mean(scores, axis=0)

@@ -56,10 +56,9 @@ def refuse_configuration(why: str) -> None:
     Raises:
       ValueError: one of them is set.
     """
-    words = [] if FLAGS.config is None else [f"config={FLAGS.config}"]
-    words += [f"config.{field}={value}" for field, value in OVERRIDES.items()]
-    if words:
-        raise ValueError(f"{words[0]} is not read, since {why}; leave it out")
+    if FLAGS.config is not None:
+        raise ValueError(f"config={FLAGS.config} is not read, since {why}; leave it out")
+    refuse_overrides(dict.fromkeys(OVERRIDES, why))
 
 
 def refuse_overrides(fields: Mapping[str, str]) -> None:
@@ -82,16 +81,6 @@ def configuration_file() -> Path | None:
     """The configuration file of --config, if it is set to a file."""
     path = (FLAGS.config or "").partition(":")[0]
     return None if path in ("", *PRESETS) else Path(path)
-
-
-def execute_configuration_file() -> None:
-    """Executes the configuration file, if there is one, so that what it registers is known.
-
-    Raises:
-      ValueError: there is no such file, or it raises.
-    """
-    if configuration_file() is not None:
-        contents_of("config", str(configuration_file()))
 
 
 def file_configuration(method: str = "") -> ConfigDict:
@@ -122,15 +111,10 @@ def file_configuration(method: str = "") -> ConfigDict:
 
 
 def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
-    """The configuration that get_config() of a Python file returns.
-
-    Args:
-      flag: that names the file, for error messages.
-      path: of the file.
-      *words: the method, if one is chosen.
+    """The configuration that get_config() of a Python file returns, as of `call_in_file`.
 
     Raises:
-      ValueError: there is no such file or function, or what it returns does not fit.
+      ValueError: as `call_in_file`, or what it returns does not fit.
     """
     config = call_in_file(flag, path, "get_config", *words)
     if not isinstance(config, ConfigDict):
@@ -148,7 +132,7 @@ def call_in_file(flag: str, path: str, function: str, *words: str) -> Any:
       flag: that names the file, for error messages.
       path: of the file.
       function: its name.
-      *words: its arguments.
+      *words: its arguments, such as the method.
 
     Raises:
       ValueError: there is no such file or function, or the file raises. One line with the
@@ -164,10 +148,6 @@ def call_in_file(flag: str, path: str, function: str, *words: str) -> Any:
 @functools.cache
 def contents_of(flag: str, path: str) -> dict[str, Any]:
     """The names that a Python file defines. It is executed once, and may register own parts.
-
-    Args:
-      flag: that names the file, for error messages.
-      path: of the file.
 
     Raises:
       ValueError: as `call_in_file`.

@@ -26,6 +26,16 @@ def save_figure(figure: Figure, path: Path) -> None:
         write_bytes(path.with_name(f"{path.name}.{suffix}"), content.getvalue())
 
 
+def _grid_of_axes(rows: int, columns: int, height: float, used: int = 0, **options):
+    """A figure of some height in inches with rows of axes; those after `used` are empty."""
+    figure, panels = pyplot.subplots(
+        rows, columns, figsize=(7.2, height), squeeze=False, layout="constrained", **options
+    )
+    for axes in panels.flat[used or rows * columns :]:
+        axes.set_axis_off()
+    return figure, panels
+
+
 def draw_lines(lines: list[dict], label: str, title: str) -> Figure:
     """Means over seeds, with a band of one standard deviation over seeds.
 
@@ -35,7 +45,7 @@ def draw_lines(lines: list[dict], label: str, title: str) -> Figure:
       label: label of the x axis.
       title: title of the figure, such as the data set; a single line's name comes before.
     """
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
+    figure, ((axes,),) = _grid_of_axes(1, 1, 4.2)
     single = len(lines) == 1
     low, high = [], []
     for line, style in zip(lines, styles_of([line["name"] for line in lines]), strict=True):
@@ -70,14 +80,7 @@ def draw_panels(
       title: of the figure, if the panels' titles do not name the data.
       ticks: of a logarithmic x axis; without any, it is linear.
     """
-    figure, axes = pyplot.subplots(
-        1,
-        len(panels),
-        figsize=(7.2, 3.6),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    figure, axes = _grid_of_axes(1, len(panels), 3.6, sharey=True)
     figure.suptitle(title, fontsize="medium")
     for panel_axes, (panel, lines) in zip(axes[0], panels.items(), strict=True):
         for line, style in zip(lines, styles_of([line["name"] for line in lines]), strict=True):
@@ -95,28 +98,20 @@ def draw_panels(
     figure.supxlabel(label, fontsize="medium")
     axes[0, 0].set_ylabel(_score_label(next(iter(panels.values()))[0]))
     handles, _ = axes[0, 0].get_legend_handles_labels()
-    figure.legend(
-        handles,
-        _legend_of(panels),
-        loc="outside right center",
-        frameon=False,
-        fontsize="small",
-    )
+    names = [_name_and_remarks(lines, panels) for lines in zip(*panels.values(), strict=True)]
+    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize="small")
     return figure
 
 
-def _legend_of(panels):
-    """The methods, each with the remarks of its lines in all panels, a row for each panel."""
-    names = []
-    for lines in zip(*panels.values(), strict=True):
-        parts = [line["name"].partition(" (") for line in lines]
-        remarks = [
-            f"{title}: {remark.removesuffix(')')}"
-            for title, (*_, remark) in zip(panels, parts, strict=True)
-            if remark
-        ]
-        names.append("\n".join([parts[0][0], *remarks]))
-    return names
+def _name_and_remarks(lines, titles):
+    """The method of some lines, and their remarks, a row for each panel."""
+    parts = [line["name"].partition(" (") for line in lines]
+    remarks = [
+        f"{title}: {remark.removesuffix(')')}"
+        for title, (*_, remark) in zip(titles, parts, strict=True)
+        if remark
+    ]
+    return "\n".join([parts[0][0], *remarks])
 
 
 def _draw_line(axes, style, line, *, marker):
@@ -152,17 +147,9 @@ def draw_search(board: dict) -> Figure:
     """
     fields = board["fields"]
     rows = -(-len(fields) // 3)
-    figure, panels = pyplot.subplots(
-        rows,
-        min(3, len(fields)),
-        figsize=(7.2, 2.6 * rows),
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    columns = min(3, len(fields))
+    figure, panels = _grid_of_axes(rows, columns, 2.6 * rows, len(fields), sharey=True)
     scale, unit = UNITS[board["metric"]]
-    for axes in panels.flat[len(fields) :]:
-        axes.set_axis_off()
     best = max if board["higher_is_better"] else min
     for field, axes in zip(fields, panels.flat, strict=False):
         scores = {}
@@ -203,11 +190,7 @@ def draw_histograms(lines: list[dict], unit: str) -> Figure:
       unit: unit of the edges.
     """
     rows = -(-len(lines) // 4)
-    figure, panels = pyplot.subplots(
-        rows, 4, figsize=(7.2, 1.5 * rows), sharex=True, sharey=True, layout="constrained"
-    )
-    for axes in panels.flat[len(lines) :]:
-        axes.set_axis_off()
+    figure, panels = _grid_of_axes(rows, 4, 1.5 * rows, len(lines), sharex=True, sharey=True)
     for line, axes in zip(lines, panels.flat, strict=False):
         axes.stairs([100 * share for share in line["shares"]], line["edges"], fill=True)
         axes.set_title(line["name"], fontsize="small")
@@ -225,7 +208,7 @@ def draw_holdings(lines: list[dict], title: str) -> Figure:
         every class.
       title: title of the figure.
     """
-    figure, axes = pyplot.subplots(figsize=(7.2, 4.8), layout="constrained")
+    figure, ((axes,),) = _grid_of_axes(1, 1, 4.8)
     counts = np.array([line["train"] for line in lines]).T  # [classes, clients]
     drawn = axes.imshow(counts, aspect="auto", cmap="Blues", vmin=0, interpolation="nearest")
     figure.colorbar(drawn, label="training examples")
@@ -243,19 +226,13 @@ def draw_shares(lines: list[dict]) -> Figure:
         ``allocations`` [x, N, N]; the numbers of rounds may differ.
     """
     columns = max(len(line["x"]) for line in lines)
-    figure, panels = pyplot.subplots(
-        len(lines),
-        columns,
-        figsize=(7.2, 0.6 + 6.6 / columns * len(lines)),
-        squeeze=False,
-        layout="constrained",
-    )
-    for axes in panels.flat:
-        axes.set_axis_off()
+    height = 0.6 + 6.6 / columns * len(lines)
+    figure, panels = _grid_of_axes(len(lines), columns, height)
     for row, line in zip(panels, lines, strict=True):
         highest = np.max(line["allocations"])  # each method has a scale of its own
+        for axes in row[len(line["x"]) :]:
+            axes.set_axis_off()
         for axes, played, matrix in zip(row, line["x"], line["allocations"], strict=False):
-            axes.set_axis_on()
             drawn = axes.imshow(matrix, cmap="Blues", vmin=0, vmax=highest)
             axes.set(title=f"{line['name']}, round {played}", xticks=[], yticks=[])
             axes.title.set_fontsize("small")
@@ -276,36 +253,17 @@ def draw_risks(curves: list[dict], methods: dict[str, str]) -> Figure:
     graphs, regimes = (
         list(dict.fromkeys(c[name] for c in curves)) for name in ("graph", "regime")
     )
-    figure, panels = pyplot.subplots(
-        len(graphs),
-        len(regimes),
-        figsize=(7.2, 1 + 1.4 * len(graphs)),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
-    )
+    height = 1 + 1.4 * len(graphs)
+    figure, panels = _grid_of_axes(len(graphs), len(regimes), height, sharex=True, sharey=True)
     for curve in curves:
         row, column = graphs.index(curve["graph"]), regimes.index(curve["regime"])
-        axes = panels[row, column]
-        for colour, (method, name) in zip(COLOURS, methods.items(), strict=False):
-            axes.plot(curve["shares"], curve["closed_form"][method], color=colour, label=name)
-            axes.plot(
-                curve["shares"],
-                curve["stated"][method],
-                ":",
-                color=colour,
-                label=f"{name}, stated",
-            )
-            axes.errorbar(
-                curve["shares"],
-                curve["mean"][method],
-                curve["half_width"][method],
-                fmt="o",
-                ms=3,
-                color=colour,
-                label=f"{name}, trained",
-            )
+        axes, shares = panels[row, column], curve["shares"]
+        for color, (method, name) in zip(COLOURS, methods.items(), strict=False):
+            axes.plot(shares, curve["closed_form"][method], color=color, label=name)
+            stated, mean = curve["stated"][method], curve["mean"][method]
+            axes.plot(shares, stated, ":", color=color, label=f"{name}, stated")
+            style = {"fmt": "o", "ms": 3, "color": color, "label": f"{name}, trained"}
+            axes.errorbar(shares, mean, curve["half_width"][method], **style)
         axes.grid(alpha=0.3)
         if row == 0:
             axes.set_title(curve["regime"], fontsize="small")

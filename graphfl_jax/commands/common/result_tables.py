@@ -1,6 +1,6 @@
 """Tables of one run's results, as text."""
 
-from graphfl_jax.commands.common.text_tables import TextTable
+from graphfl_jax.commands.common.text_tables import TextTable, score_text
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
@@ -11,12 +11,7 @@ def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[Tex
     """What results.json holds beside the scores of all clients.
 
     These are the scores by architecture, further metrics, errors by horizon or target, and
-    scores by label, those that there are.
-
-    Args:
-      results: what results.json holds.
-      factor: of scores.
-      unit: of scores with that factor, stated if it is not empty.
+    scores by label, those that there are. A unit is of scores times a factor.
     """
     tables = []
     if results.get("architectures"):
@@ -34,7 +29,7 @@ def metric_table(metrics: dict) -> TextTable:
     """Means of the further metrics at G, L and P, and how many clients have one."""
     rows = [["metric", *POINTS, "clients"]]
     for name in metrics["P"]:
-        means = [_cell(metrics[point][name]["mean"]) for point in POINTS]
+        means = [score_text(metrics[point][name]["mean"]) for point in POINTS]
         rows.append([name, *means, str(metrics["P"][name]["clients"])])
     caption = "test; means over the clients for which the metric is defined"
     return TextTable("further metrics", caption, rows)
@@ -44,7 +39,7 @@ def architecture_table(results: dict, factor: float = 1, unit: str = "") -> Text
     """Test scores of the clients of each architecture, and the traffic of one of them."""
     rows = [["architecture", "clients", *POINTS, "down", "up"]]
     for name, part in results["architectures"].items():
-        scores = (_cell(part["scores"]["test"][point], factor) for point in POINTS)
+        scores = (score_text(part["scores"]["test"][point], factor) for point in POINTS)
         traffic = (f"{part[way]:,}" for way in ("down_bytes", "up_bytes"))
         rows.append([name, str(len(part["clients"])), *scores, *traffic])
     caption = f"{_means(results, unit)}; bytes per client and round"
@@ -85,7 +80,7 @@ def label_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
     labels, rows = results["labels"], [["label", *POINTS, "clients"]]
     for label in labels["P"]:
         at_points = [labels[point][label] for point in POINTS]
-        scores = (_cell(summary["auc"], factor) for summary in at_points)
+        scores = (score_text(summary["auc"], factor) for summary in at_points)
         rows.append([label, *scores, str(at_points[-1]["clients"])])
     title = f"AUC{_unit_text(unit)} by label on {results['dataset']['name']}"
     caption = "test; means over the clients with positive and negative examples"
@@ -99,7 +94,7 @@ def new_clients_table(results: dict) -> TextTable:
     for row in new_clients["curve"]:
         scores = [row[point]["mean"] for point in POINTS]
         scores += [row["P"]["std_clients"], row["P"]["worst_decile"]]
-        rows.append([str(row["rounds"]), *map(_cell, scores)])
+        rows.append([str(row["rounds"]), *map(score_text, scores)])
     title = f"{len(new_clients['clients'])} new clients on {results['dataset']['name']}"
     caption = f"{results['metric']} after rounds in which only the new clients adapt"
     if new_clients["diverged_at"] >= 0:
@@ -113,7 +108,7 @@ def new_architectures_table(results: dict, factor: float = 1, unit: str = "") ->
     for name, part in results["new_clients"]["architectures"].items():
         trained = "yes" if part["trained"] else "no"
         for row in part["curve"]:
-            scores = (_cell(row[point], factor) for point in POINTS)
+            scores = (score_text(row[point], factor) for point in POINTS)
             counts = (str(len(part["clients"])), str(row["rounds"]))
             rows.append([name, trained, *counts, *scores])
     return TextTable("new clients by architecture", _means(results, unit), rows)
@@ -129,7 +124,7 @@ def attack_table(results: dict) -> TextTable:
     rows = [["test scores of", "clients", *POINTS]]
 
     def add(name, count, scores):
-        rows.append([name, str(count), *(_cell(scores[point]) for point in POINTS)])
+        rows.append([name, str(count), *(score_text(scores[point]) for point in POINTS)])
 
     means = {point: everyone[point]["mean"] for point in POINTS}
     add("all clients", len(everyone["P"]["per_client"]), means)
@@ -158,10 +153,6 @@ def rejected_text(results: dict) -> str:
         if shares[who] is not None
     ]
     return f"rejected uploads: {', '.join(named)} clients" if named else ""
-
-
-def _cell(value: float | None, factor: float = 1) -> str:
-    return "none" if value is None else f"{factor * value:.4g}"
 
 
 def _means(results, unit):

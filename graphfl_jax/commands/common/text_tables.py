@@ -28,6 +28,10 @@ class TextTable(NamedTuple):
             table.add_row(*map(Text, row))
         return table
 
+    def markdown(self) -> str:
+        """The caption and the rows in Markdown."""
+        return f"{self.title}: {self.caption}\n\n{markdown_table(self.rows)}"
+
 
 def narrow(
     title: str,
@@ -78,6 +82,11 @@ def markdown_table(rows: list[list[str]]) -> str:
     heads, *body = rows
     lines = [heads, ["---"] * len(heads), *body]
     return "".join(f"| {' | '.join(map(_markdown_cell, line))} |\n" for line in lines)
+
+
+def score_text(value: float | None, factor: float = 1) -> str:
+    """A score times a factor; None is undefined."""
+    return "none" if value is None else f"{factor * value:.4g}"
 
 
 def escape(text: str) -> str:

@@ -1,7 +1,6 @@
 """The points of a sweep, from a grid, random draws or a file, and their configurations."""
 
 import itertools
-from collections.abc import Iterable
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -45,10 +44,10 @@ def take_axes(argv: list[str]) -> tuple[list[str], dict[str, list[str]]]:
     return rest, axes
 
 
-def axis_fields(axes: Iterable[str]) -> list[str]:
-    """The fields of some axes, such as ``--grid.FIELD``; of methods, their name."""
-    fields = [axis.split(".", 1)[1] for axis in axes]
-    return ["algorithm.name" if field == METHOD else field for field in fields]
+def dotted_field(axis: str) -> str:
+    """The field of an axis, such as ``--grid.FIELD``, or of a point."""
+    field = axis.partition(".")[2] if axis.startswith(AXES) else axis
+    return "algorithm.name" if field == METHOD else field
 
 
 def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
@@ -57,10 +56,6 @@ def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
     A grid is the product of its axes. In a random point, an axis with values takes one of them,
     all with the same probability, and a uniform or loguniform axis takes a number in its range.
     The first points do not depend on the number of samples.
-
-    Args:
-      axes: as `take_axes` returns them.
-      samples: number of random points.
 
     Raises:
       ValueError: an axis is not a field, a value is not of its type, or there is a range and
@@ -75,9 +70,7 @@ def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
                 f"samples=0 is not possible with a range of {next(iter(ranges))}; set "
                 f"--samples to the number of points"
             )
-        return [
-            dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())
-        ]
+        return _product(grid)
     points = []
     for sample in range(samples):
         rng = np.random.default_rng([0, sample])
@@ -92,9 +85,6 @@ def points_of(axes: dict[str, list[str]], samples: int) -> list[Point]:
 
 def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float, float]]:
     """What each axis draws from: a list of values, or the law, the low and the high end.
-
-    Args:
-      axes: as `take_axes` returns them.
 
     Raises:
       ValueError: an axis is not a field, or a value is not of its type.
@@ -131,20 +121,18 @@ def extreme_points(axes: dict[str, list[str]]) -> list[Point]:
     Raises:
       ValueError: as `domains_of`.
     """
-    domains = domains_of(axes)
-    values = [
-        domain[2:]
-        if isinstance(domain, tuple)
-        else [max(domain)]
-        if _numbers(domain)
-        else domain
-        for domain in domains.values()
-    ]
-    return [dict(zip(domains, point, strict=True)) for point in itertools.product(*values)]
+    largest = {}
+    for field, domain in domains_of(axes).items():
+        if isinstance(domain, tuple):
+            largest[field] = domain[2:]
+        else:
+            numbers = all(isinstance(value, int | float) for value in domain)
+            largest[field] = [max(domain)] if numbers else domain
+    return _product(largest)
 
 
-def _numbers(values):
-    return all(isinstance(value, int | float) for value in values)
+def _product(axes):
+    return [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
 
 
 def _range(axis, field, values):
@@ -170,17 +158,15 @@ def points_of_file(path: str) -> list[Point]:
         a field that --config sets.
     """
     points = call_in_file("points", path, "get_points")
-    valid = (
-        isinstance(points, list) and points and all(isinstance(point, dict) for point in points)
-    )
-    if not valid:
+    lists = isinstance(points, list) and points
+    if not lists or not all(isinstance(point, dict) for point in points):
         raise ValueError(
             f"points={path}: get_points() returns no dictionaries; return a list of "
             f"dictionaries by dotted field"
         )
     common = [field for field in points[0] if all(field in point for point in points)]
-    common = ["algorithm.name" if field == METHOD else field for field in common]
-    refuse_overrides(dict.fromkeys(common, f"all points of --points={path} have it"))
+    why = f"all points of --points={path} have it"
+    refuse_overrides(dict.fromkeys(map(dotted_field, common), why))
     return points
 
 
@@ -208,24 +194,22 @@ def evaluate_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
     Raises:
       ValueError: a run has no validation split, or sets these fields to less.
     """
-    return [
-        group._replace(config=change(group.config, _checked_scope(group))) for group in groups
-    ]
-
-
-def _checked_scope(group):
-    for federation in group.federations.values():
-        if "val" not in federation.data.evals:
+    ranked = []
+    for group in groups:
+        splits = [federation.data.evals for federation in group.federations.values()]
+        if any("val" not in evals for evals in splits):
             raise ValueError(
                 "data.val_fraction=0.0 leaves no examples for validation; set "
                 "--config.data.val_fraction=0.1"
             )
-    scope, values = group.config.eval, {}
-    for field, needed in (("points", "P"), ("splits", "val")):
-        values[f"eval.{field}"] = scope[field] or (needed,)
-        if needed not in values[f"eval.{field}"]:
-            raise ValueError(
-                f"eval.{field}={','.join(scope[field])} leaves out {needed}, by which a sweep "
-                f"ranks points; add {needed}, or leave the field empty"
-            )
-    return values
+        values = {}
+        for field, needed in (("points", "P"), ("splits", "val")):
+            chosen = group.config.eval[field] or (needed,)
+            if needed not in chosen:
+                raise ValueError(
+                    f"eval.{field}={','.join(chosen)} leaves out {needed}, by which a sweep "
+                    f"ranks points; add {needed}, or leave the field empty"
+                )
+            values[f"eval.{field}"] = chosen
+        ranked.append(group._replace(config=change(group.config, values)))
+    return ranked

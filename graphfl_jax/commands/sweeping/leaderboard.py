@@ -8,15 +8,12 @@ import numpy as np
 from rich.console import Console
 
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.common.text_tables import markdown_table, narrow
+from graphfl_jax.commands.common.text_tables import TextTable, narrow, score_text
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
 def leaderboards(lines: list[dict]) -> list[dict]:
-    """A leaderboard for each data set.
-
-    Args:
-      lines: lines of the trial log.
+    """A leaderboard for each data set of the lines of a trial log.
 
     Returns:
       For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``
@@ -36,8 +33,12 @@ def leaderboards(lines: list[dict]) -> list[dict]:
 
 
 def _board(data, metric, lines):
-    groups = _points(lines)
-    rows = [_row(point, runs) for point, runs in groups if not any(map(diverged, runs))]
+    groups, rows, lost = _points(lines), [], []
+    for point, runs in groups:
+        seeds = [run["seed"] for run in runs if diverged(run)]
+        lost += [{"point": point, "seed": seed} for seed in seeds]
+        if not seeds:
+            rows.append(_row(point, runs))
     better = lines[0]["higher_is_better"]
     rows.sort(key=lambda row: row["validation"], reverse=better)
     return {
@@ -50,12 +51,7 @@ def _board(data, metric, lines):
         "points": len(groups),
         "other_code": sum(bool(line["accepted_changes"]) for line in lines),
         "rows": rows,
-        "diverged": [
-            {"point": point, "seed": run["seed"]}
-            for point, runs in groups
-            for run in runs
-            if diverged(run)
-        ],
+        "diverged": lost,
     }
 
 
@@ -77,23 +73,19 @@ def _points(lines):
         same.setdefault(json.dumps(point), []).append((point, settings, runs))
     points = []
     for several in same.values():
-        different = _different([settings for _, settings, _ in several])
+        pairs = itertools.combinations([settings for _, settings, _ in several], 2)
+        different = sorted(
+            {
+                field
+                for settings, other in pairs
+                for field in settings.keys() & other.keys()
+                if settings[field] != other[field]
+            }
+        )
         for point, settings, runs in several:
             differing = {field: settings[field] for field in different if field in settings}
             points.append((point | differing, runs))
     return points
-
-
-def _different(several):
-    """The fields that two settings have with different values, in sorted order."""
-    return sorted(
-        {
-            field
-            for board, other in itertools.combinations(several, 2)
-            for field in board.keys() & other.keys()
-            if board[field] != other[field]
-        }
-    )
 
 
 def _row(point, runs):
@@ -130,53 +122,47 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
         values = [row["point"].get(field, "") for field in fields]
         cells = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
         scores = map(row.get, numbers)
-        text.append([*cells, *("none" if v is None else f"{v:.4g}" for v in scores)])
+        text.append([*cells, *map(score_text, scores)])
     return text
 
 
-def _title_and_caption(board):
+def ranked_table(board: dict, top: int) -> TextTable:
+    """The `top` points of a leaderboard."""
     counts = sorted({row["runs"] for row in board["rows"]} or {0})
     seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else counts[0]
     better = "higher" if board["higher_is_better"] else "lower"
     other = board["other_code"]
     code = f"; {other} runs are of other code" if other else ""
-    return (
-        f"{board['metric']} at P on {board['data']}, data: {board['source']}",
+    title = f"{board['metric']} at P on {board['data']}, data: {board['source']}"
+    caption = (
         f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; ranked by "
-        f"validation, {better} is better; test scores do not affect the ranking{code}",
+        f"validation, {better} is better; test scores do not affect the ranking{code}"
     )
+    return TextTable(title, caption, ranked_rows(board, top))
 
 
 def print_boards(boards: list[dict], top: int) -> None:
     """Prints the `top` points of each leaderboard, and the diverged runs."""
     for board in boards:
-        title, caption = _title_and_caption(board)
-        rows = ranked_rows(board, top)
+        title, caption, rows = ranked_table(board, top)
         table = narrow(title, rows, left=("algorithm",), caption=caption)
         Console().print(table, crop=False)
         for run in board["diverged"]:
             print(f"  diverged: seed {run['seed']}, {run['point']}")
 
 
-def markdown(board: dict, top: int) -> str:
-    """The `top` points in Markdown."""
-    title, caption = _title_and_caption(board)
-    return f"{title}: {caption}\n\n" + markdown_table(ranked_rows(board, top))
+def markdown(boards: list[dict], top: int) -> str:
+    """The `top` points of each leaderboard in Markdown."""
+    return "\n".join(ranked_table(board, top).markdown() for board in boards)
 
 
 def write_boards(boards: list[dict], out: Path, top: int) -> str:
-    """Writes leaderboards and plots of their scores into a folder; the names of the files.
-
-    Args:
-      boards: as `leaderboards` returns them.
-      out: the folder.
-      top: rows of each leaderboard in Markdown.
-    """
+    """Writes leaderboards and plots of their scores into a folder; the names of the files."""
     # Matplotlib takes half a second, for which `graphfl leaderboard` should not wait.
     from graphfl_jax.commands.common.plots import draw_search, save_figure
 
     write_json(out / "leaderboard.json", boards)
-    write_text(out / "leaderboard.md", "\n".join(markdown(board, top) for board in boards))
+    write_text(out / "leaderboard.md", markdown(boards, top))
     searched = [board for board in boards if board["fields"]]
     for board in searched:
         name = board["data"].replace("/", "-")

@@ -24,11 +24,7 @@ class Search:
     """
 
     def __init__(self, axes: dict[str, list[str]], samples: int, batch: int):
-        """
-        Args:
-          axes: as `grid.take_axes` returns them.
-          samples: number of points.
-          batch: largest number of points that are asked for at once.
+        """Begins a search of `samples` points, of which `ask` gives `batch` at once.
 
         Raises:
           ValueError: Optuna is not installed, or an axis does not fit.
@@ -81,19 +77,18 @@ def _draw(trial, field, domain) -> Any:
     return trial.suggest_float(field, low, high, log=law == "log")
 
 
-def runs_of(points: list[Point], records: dict[str, dict], seeds: int) -> list[list[dict]]:
-    """For each point the lines of its runs, with seeds 0, 1, ..., that a log has.
+def _names_of(point, seeds):
+    """The names of the runs of a point."""
+    config = configure_point(point)[0]
+    return [fields_text(with_seed(config, seed)) for seed in seeds]
 
-    Args:
-      points: of the search.
-      records: the lines of the log by the names of their runs.
-      seeds: their number.
-    """
-    configs = [configure_point(point)[0] for point in points]
-    names_of_points = [
-        [fields_text(with_seed(config, seed)) for seed in range(seeds)] for config in configs
+
+def runs_of(points: list[Point], records: dict[str, dict], seeds: int) -> list[list[dict]]:
+    """For each point the lines of its runs, with seeds 0, 1, ..., that are among `records`."""
+    return [
+        [records[name] for name in _names_of(point, range(seeds)) if name in records]
+        for point in points
     ]
-    return [[records[name] for name in names if name in records] for names in names_of_points]
 
 
 def check_seeds(path: Path, points: list[Point], records: dict[str, dict], seeds: int) -> None:
@@ -103,14 +98,13 @@ def check_seeds(path: Path, points: list[Point], records: dict[str, dict], seeds
       path: of the log.
       points: of the first batch, which is complete if the log has runs of later ones.
       records: the lines of the log by the names of their runs.
-      seeds: the number of seeds.
+      seeds: of every point.
 
     Raises:
       ValueError: the log has other seeds, so TPE would choose other points than before.
     """
     before = {line["seed"] for line in records.values()}
-    configs = [configure_point(point)[0] for point in points]
-    first = {fields_text(with_seed(config, seed)) for config in configs for seed in before}
+    first = {name for point in points for name in _names_of(point, before)}
     complete = not records.keys() <= first
     if max(before, default=0) >= seeds or (complete and len(before) < seeds):
         raise ValueError(
