@@ -46,20 +46,13 @@ def main() -> None:
     elif name in commands.COMMANDS:
         sys.argv[:2] = [f"graphfl {name}"]
         importlib.import_module(f"graphfl_jax.commands.{name}").start()
-    elif name in commands.OF_A_CHECKOUT:
-        print(
-            f"error: command {name!r} is python -m experiments.{name} in a checkout of the "
-            f"repository; start it there",
-            file=sys.stderr,
-        )
-        sys.exit(2)
     else:
-        known = commands.COMMANDS
-        print(
-            f"error: command {name!r} is unknown{perhaps(name, known)}; choose from "
-            f"{', '.join(known)}",
-            file=sys.stderr,
-        )
+        near, names = perhaps(name, commands.COMMANDS), ", ".join(commands.COMMANDS)
+        why = f"is unknown{near}; choose from {names}"
+        if name in commands.OF_A_CHECKOUT:
+            module = f"python -m experiments.{name}"
+            why = f"is {module} in a checkout of the repository; start it there"
+        print(f"error: command {name!r} {why}", file=sys.stderr)
         sys.exit(2)
 
 

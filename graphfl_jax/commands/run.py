@@ -259,8 +259,7 @@ def score_table(results: dict, paper: Score | None) -> TextTable:
     }
     for point, meaning in meanings.items():
         scores = results["scores"]["final"][point]
-        names = ("mean", "std_clients", "worst_decile")
-        numbers = [scores[name] for name in names]
+        numbers = [scores[name] for name in ("mean", "std_clients", "worst_decile")]
         numbers += [results["scores"][split][point]["mean"] for split in shared]
         rows.append([meaning, *(f"{number:.4g}" for number in numbers)])
     return TextTable(title, caption, rows)

@@ -227,10 +227,7 @@ def first_points() -> tuple[Search | None, list[Point]]:
 def make_runs(log: TrialLog, search: Search | None, points: list[Point]) -> int:
     """Makes the runs that the log lacks, and shows the progress; their number.
 
-    Args:
-      log: gets a line for each run that ends.
-      search: chooses further points by the scores of earlier ones, if there is one.
-      points: of its current batch.
+    A search, whose current batch has these points, chooses further ones by the scores.
     """
     made = 0
     total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)

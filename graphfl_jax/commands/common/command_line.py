@@ -110,12 +110,8 @@ def launch(
 def refuse_unread(*names: str, where: str = "by this command") -> None:
     """Refuses flags that a command does not read.
 
-    Args:
-      *names: of the flags.
-      where: follows "is not read".
-
     Raises:
-      ValueError: one of them is set.
+      ValueError: one of them is set, and is not read `where`.
     """
     for name in names:
         if FLAGS[name].present:
@@ -288,15 +284,11 @@ def parse(command: ModuleType, argv: list[str], *, configured: bool = True) -> l
     One word may stand alone: the value of --run, if the command has this flag, or of --config.
     Any number of words may be values of --folders, if the command has this flag.
     Prints the help and exits, if it is asked for, and exits with status 2 if a flag does not
-    fit.
+    fit. `configured` is as in `launch`.
 
     Args:
       command: the module of the command.
-      argv: the words of the command line, the command first.
-      configured: whether the command reads a configuration.
-
-    Returns:
-      The command.
+      argv: the words of the command line, the command first, which alone is returned.
     """
     FLAGS.set_gnu_getopt(True)  # flags may follow that word
     # Elsewhere help is a value of a flag or a name.

@@ -16,10 +16,7 @@ from graphfl_jax.evaluation import POINTS
 
 
 def comparison(runs: list[FinishedRun]) -> dict:
-    """What a comparison holds, as JSON.
-
-    Args:
-      runs: at least two.
+    """What a comparison of at least two runs holds, as JSON.
 
     Returns:
       ``settings``, for each its ``name``, ``method``, ``data``, their ``source`` and ``extent``

@@ -28,10 +28,7 @@ OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
 
 
 def configuration(default: ConfigDict | None = None) -> ConfigDict:
-    """The configuration of the file, with the fields that the flags set.
-
-    Args:
-      default: the configuration without --config.
+    """The configuration of the file, or the default, with the fields that the flags set.
 
     Raises:
       ValueError: --config is missing without a default, or a field does not fit.
@@ -48,10 +45,7 @@ def with_data_root(config: ConfigDict) -> ConfigDict:
 
 
 def refuse_configuration(why: str) -> None:
-    """Refuses --config and --config.FIELD=VALUE where nothing reads them.
-
-    Args:
-      why: ends "is not read, since".
+    """Refuses --config and --config.FIELD=VALUE where nothing reads them, and says why.
 
     Raises:
       ValueError: one of them is set.
@@ -62,10 +56,7 @@ def refuse_configuration(why: str) -> None:
 
 
 def refuse_overrides(fields: Mapping[str, str]) -> None:
-    """Refuses --config.FIELD=VALUE of fields that a command does not read.
-
-    Args:
-      fields: for each dotted name, what ends "is not read, since".
+    """Refuses --config.FIELD=VALUE of fields that a command does not read, and says why.
 
     Raises:
       ValueError: one of them is set.

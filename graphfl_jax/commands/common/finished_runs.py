@@ -174,12 +174,8 @@ def write_views(
 ) -> None:
     """Writes a plot of the scores over rounds, and a table of the scores of all clients.
 
-    Args:
-      out: folder of the run.
-      rows: `single.Result.rows`; without any there is no plot.
-      final: `single.Result.final`; without it there is no table.
-      results: what results.json holds.
-      clients: their names.
+    The arguments are those of `single.Result`. Without rows there is no plot, and without final
+    scores no table.
     """
     if final is not None:
         write_text(out / views.TABLE, views.client_table(final, clients))

@@ -40,18 +40,15 @@ def name_of(command: ModuleType) -> str:
 def show_help(
     command: ModuleType, config: ConfigDict | None, *, configured: bool = True
 ) -> None:
-    """Prints the description of a command, its flags, and fields.
+    """Prints the description of a command, its flags, and the fields of a configuration.
 
-    Args:
-      command: the module of the command.
-      config: whose fields are listed; None names the way to list them.
-      configured: whether the command reads a configuration.
+    Without one, it prints how to list them, if the command is configured.
     """
-    parts = [command.__doc__]
+    parts, known = [command.__doc__], set()
     for title, listed in flags_of(command).items():
         parts.append("\n".join([f"{title}:", *map(_describe, listed)]))
+        known |= {flag.name for flag in listed}
     print("\n\n".join(part.strip("\n") for part in parts))
-    known = {flag.name for listed in flags_of(command).values() for flag in listed}
     if config is not None:
         Console().print("", field_table(config), sep="\n")
     elif configured and "config" in known and not known & READS_RUNS:
@@ -106,10 +103,6 @@ def words_of(command: ModuleType, known: Collection[str]) -> list[str]:
     """The words after a command without flags.
 
     Prints the help and exits, if it is asked for, and exits with status 2 if a word is unknown.
-
-    Args:
-      command: the module of the command.
-      known: the words that it takes.
     """
     words = sys.argv[1:]
     if {"--help", "-h"} & {*words}:

@@ -147,11 +147,8 @@ def rejected_text(results: dict) -> str:
     shares = results["rejected"]
     if shares is None:
         return ""
-    named = [
-        f"{shares[who]:.1%} of {who}"
-        for who in ("honest", "malicious")
-        if shares[who] is not None
-    ]
+    whose = [who for who in ("honest", "malicious") if shares[who] is not None]
+    named = [f"{shares[who]:.1%} of {who}" for who in whose]
     return f"rejected uploads: {', '.join(named)} clients" if named else ""
 
 

@@ -89,11 +89,8 @@ def run_seeds(
     locked before the first round. Evaluations and results are written when the program that
     plays the seed has ended.
 
-    Args:
-      config: as in `prepare_seeds`, as all others.
-      folders: by seed.
-      report: also called with the number of runs that have ended before.
-      **options: of `prepare_seeds`.
+    The arguments are those of `prepare_seeds`. `report` is also called with the number of runs
+    that have ended before.
 
     Returns:
       The content of results.json of each run.
@@ -148,10 +145,7 @@ def _open(config, folders, *, resume, accept_changes):
 def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
     """The folder of each seed, BASE-seed0 and so on.
 
-    Args:
-      base: beginning of the folders' paths.
-      seeds: of the runs.
-      fresh: whether a number follows `base` if one of them exists.
+    If one of them exists, a number follows the base of fresh ones.
     """
     for i in itertools.count(1):
         numbered = f"{base}-{i}" if i > 1 else base

@@ -43,10 +43,10 @@ def narrow(
     """A console table that folds "mean±interval" into two lines where a row is too wide.
 
     Args:
-      title: printed above the table.
-      rows: cells, with the heads in the first row.
+      title: printed above it.
+      rows: as of a `TextTable`.
       left: heads of the columns that are aligned to the left and never folded.
-      caption: printed below the table.
+      caption: printed below it.
     """
     heads, *body = rows
     table = Table(

@@ -13,11 +13,7 @@ ALL_PAIRS = 4  # groups up to which each is shown with each, else with the first
 
 
 def comparison_facts(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> dict[str, Any]:
-    """What a report states of several runs.
-
-    Args:
-      runs: at least two.
-      stated: of each run, from `folders.stated`.
+    """What a report states of several runs, beside what `run_facts` states of each.
 
     Returns:
       ``groups``, runs that differ only in the seed, with means and 95 % intervals over seeds,
@@ -43,12 +39,10 @@ def comparison_facts(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> d
                 "name": names[setting["name"]],
                 "data": text,
                 "curve": _mean_curve(runs_of_setting),
-            }
-            | {
                 "higher": setting["higher_is_better"],
                 "changes": len({*setting["data_sha256"]}) > 1,
+                "style": [style["color"], svg_dashes(style), marks.index(setting["name"])],
             }
-            | {"style": [style["color"], svg_dashes(style), marks.index(setting["name"])]}
             | units[setting["name"]]
         )
     shown = [
@@ -73,18 +67,17 @@ def _name(setting, settings):
 
 def _mean_curve(runs):
     """Means over seeds after the rounds that all of them evaluated; None if one diverged."""
-    if any(run["scores"] is None for run in runs):
-        return None
-    if len({run["curve"]["split"] for run in runs}) > 1:
+    splits = {run["curve"]["split"] for run in runs}
+    if len(splits) > 1 or any(run["scores"] is None for run in runs):
         return None
     by_round = [{row["x"]: row for row in run["curve"]["rows"]} for run in runs]
     rounds = sorted(set.intersection(*map(set, by_round)))
     rows = []
     for x in rounds:
-        points = [point for point in POINTS if all(point in rows[x] for rows in by_round)]
         means = {
             point: np.mean([rows[x][point] for rows in by_round], axis=0).tolist()
-            for point in points
+            for point in POINTS
+            if all(point in rows[x] for rows in by_round)
         }
         rows.append({"x": x, **means})
-    return {"split": runs[0]["curve"]["split"], "rows": rows}
+    return {"split": splits.pop(), "rows": rows}

@@ -226,12 +226,7 @@ def _traffic(results, values):
 def settings_of(values: dict[str, Any], variant: str) -> list[dict[str, Any]]:
     """The fields in which a run differs from the configuration of its data set and method.
 
-    Args:
-      values: of the fields of the run.
-      variant: the name of its method.
-
-    Returns:
-      For each its ``name``, ``value`` and ``default``.
+    For each these are its ``name``, ``value`` and ``default``.
     """
     fields = fields_of(values)
     defaults = {name: field.default for name, field in fields.items()}

@@ -24,10 +24,6 @@ SCRIPTS = ("elements", "map", "clients", "lines", "matrix", "report")
 def write_report(folders: Sequence[Path], to: Path) -> None:
     """Writes a report of the runs in folders into one file, which it replaces.
 
-    Args:
-      folders: of the runs.
-      to: the file.
-
     Raises:
       ValueError: a folder holds no finished run, or two hold the same run.
       OSError: the file cannot be written.
@@ -38,12 +34,7 @@ def write_report(folders: Sequence[Path], to: Path) -> None:
 
 
 def render(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str:
-    """The text of a page.
-
-    Args:
-      runs: from `folders.run_facts`.
-      comparison: of several runs, from `comparison.comparison_facts`.
-    """
+    """The page of runs from `run_facts`, and of several, their `comparison_facts`."""
     import jinja2
 
     folder = files("graphfl_jax.commands.reporting")

@@ -4,6 +4,7 @@ import json
 import warnings
 from pathlib import Path
 
+from graphfl_jax.commands.common.comparison import differing
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs.batch import Outcome, config_of
 from graphfl_jax.runs.disk import writing
@@ -62,10 +63,10 @@ class TrialLog:
 
         Args:
           out: folder of the sweep.
-          groups: runs of the sweep.
+          groups: its runs.
           resume: whether the runs that the folder has are not repeated.
           accept_changes: whether they are used although the code has changed.
-          config_file: the configuration file of the sweep.
+          config_file: of the sweep.
           shard: the number of this part of the sweep, from 1, and the number of all parts; None
             is a whole sweep.
 
@@ -100,8 +101,7 @@ class TrialLog:
             }
             for planned in new:
                 config = digest_of_config(config_of(group.config, planned.trial).to_dict())
-                identity = by_seed[planned.trial.seed] | {"config": config}
-                self.planned[planned.name] = identity
+                self.planned[planned.name] = by_seed[planned.trial.seed] | {"config": config}
         if self._use_planned():
             self._rewrite()
 
@@ -147,9 +147,7 @@ class TrialLog:
         self.store.write([*self.records.values(), *self.unplanned.values()])
 
     def _read(self):
-        if not self.path.exists():
-            return {}
-        lines, damaged = read_log(self.path)
+        lines, damaged = read_log(self.path) if self.path.exists() else ([], [])
         for number in damaged:
             text = f"{self.path}: line {number} is damaged; its run is repeated"
             warnings.warn(text, RuntimeWarning, stacklevel=4)
@@ -207,13 +205,12 @@ class TrialLog:
         """
         identity = self.planned[planned.name]
         _check_node(group, outcome.results, identity)
-        line = {"trial": planned.name, "point": planned.point, **outcome.results}
-        line["identity"] = identity
-        line["validation"] = _validation(outcome)
-        line["curve"] = [
+        curve = [
             {"round": int(row["round"]), "P": float(row["scores"]["val"]["P"].mean())}
             for row in outcome.rows
         ]
+        line = {"trial": planned.name, "point": planned.point, **outcome.results}
+        line |= {"identity": identity, "validation": _validation(outcome), "curve": curve}
         self.records[planned.name] = line
         self.store.add(line)
 
@@ -290,7 +287,7 @@ def merged_logs(folders: list[Path]) -> tuple[list[Record], list[str]]:
         for line in lines:
             first, log = runs.setdefault(line["trial"], (line, path))
             if log != path:
-                _check_same_run(first, line, log, path)
+                _check_same_run(first, log, line, path)
                 repeated += 1
             _check_same_data(*data.setdefault(_data_of(line), (line, path)), line, path)
     if not runs:
@@ -333,11 +330,9 @@ def _check_same_data(before, first, line, second):
         )
 
 
-def _check_same_run(before, line, first, second):
-    identities = before["identity"], line["identity"]
-    for what in sorted(identities[0].keys() | identities[1].keys()):
-        if identities[0].get(what) != identities[1].get(what):
-            raise ValueError(
-                f"{first} and {second} have the run {line['point']} with seed {line['seed']}, "
-                f"and its {what} differs; leave one of them out"
-            )
+def _check_same_run(before, first, line, second):
+    for what in sorted(differing([before["identity"], line["identity"]])):
+        raise ValueError(
+            f"{first} and {second} have the run {line['point']} with seed {line['seed']}, "
+            f"and its {what} differs; leave one of them out"
+        )
