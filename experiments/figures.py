@@ -40,6 +40,13 @@ from rich.console import Console
 from experiments.common import pages
 from experiments.common.architecture_plots import draw_architectures
 from experiments.common.flag_values import check_names, refuse_flag
+from experiments.common.score_plots import (
+    draw_histograms,
+    draw_holdings,
+    draw_lines,
+    draw_panels,
+    draw_shares,
+)
 from experiments.paper.architecture_graphs import architecture_graphs, graph_rows
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
@@ -63,14 +70,7 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
-from graphfl_jax.commands.common.plots import (
-    draw_histograms,
-    draw_holdings,
-    draw_lines,
-    draw_panels,
-    draw_shares,
-    save_figure,
-)
+from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import markdown_table
 from graphfl_jax.configs import change, for_any_task, methods

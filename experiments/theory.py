@@ -26,6 +26,7 @@ from rich.console import Console
 
 from experiments.common import pages
 from experiments.common.flag_values import check_names
+from experiments.common.score_plots import draw_risks
 from experiments.linear_theory import closed_form, simulation
 from experiments.linear_theory.verdicts import (
     NAMES,
@@ -42,7 +43,7 @@ from graphfl_jax.commands.common.command_line import (
     refuse_unread,
 )
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
-from graphfl_jax.commands.common.plots import draw_risks, save_figure
+from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.statistics import critical_value
 from graphfl_jax.commands.common.text_tables import escape, markdown_table, narrow
 from graphfl_jax.memory import check_memory

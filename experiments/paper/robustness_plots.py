@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib import pyplot
 from matplotlib.figure import Figure
 
-from graphfl_jax.commands.common.plots import limits
+from experiments.common.score_plots import limits
 from graphfl_jax.commands.common.styles import styles_of
 from graphfl_jax.runs.attack_results import NEIGHBOURS
 

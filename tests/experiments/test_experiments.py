@@ -12,6 +12,7 @@ from experiments.benchmarks import suite_commands
 from experiments.benchmarks.products import matmul_flops
 from experiments.common import pages
 from experiments.common.provenance import command, provenance
+from experiments.common.score_plots import draw_lines
 from experiments.paper import cached_runs
 from experiments.paper.configurations import Cell, paper_config
 from experiments.paper.panacea_text import error_text, forecast_row, notes, table_row, text_of
@@ -20,7 +21,6 @@ from experiments.paper.row_text import SPREAD
 from experiments.paper.tables import TABLES
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import build_experiment, load_federation
-from graphfl_jax.commands.common.plots import draw_lines
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.configs import (
     change,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from experiments.common.score_plots import draw_panels
 from experiments.paper import cached_runs as cache
 from experiments.paper import flha_figures, flha_unseen
 from experiments.paper.configurations import paper_config
@@ -29,7 +30,6 @@ from experiments.paper.flha_published import PUBLISHED, UNSEEN
 from experiments.paper.flha_text import DROP, columns_of, table_row, text_of, with_drops
 from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment
-from graphfl_jax.commands.common.plots import draw_panels
 from graphfl_jax.configs import change
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import from_arrays

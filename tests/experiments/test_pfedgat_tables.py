@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from experiments.common.score_plots import draw_panels, draw_shares
 from experiments.paper import cached_runs as cache
 from experiments.paper import pfedgat_figures
 from experiments.paper.cached_runs import Cache, cached_runs
@@ -33,7 +34,6 @@ from experiments.paper.pfedgat_text import (
     with_averages,
 )
 from experiments.paper.row_text import size_list
-from graphfl_jax.commands.common.plots import draw_panels, draw_shares
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.runs.batch import Outcome

@@ -10,9 +10,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import graphfl_jax
+from experiments.common.score_plots import draw_lines, draw_panels
 from graphfl_jax import configs
 from graphfl_jax.commands.common.finished_runs import write_views
-from graphfl_jax.commands.common.plots import draw_lines, draw_panels, draw_search, save_figure
+from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.styles import STYLES, styles_of, svg_dashes
 from graphfl_jax.runs import views
 from graphfl_jax.runs.disk import WriteError

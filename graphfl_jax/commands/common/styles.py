@@ -8,8 +8,6 @@ from graphfl_jax.runs.views import COLOURS
 
 # metric -> (factor, name of the unit)
 UNITS = {"accuracy": (100, "%"), "auc": (100, "%"), "mse": (1000, "1e-3")}
-# metric -> (smallest, largest) possible score
-RANGES = {"accuracy": (0, 1), "auc": (0, 1), "mse": (0, float("inf"))}
 # After the first seven methods, the dashes change.
 DASHES = (
     "-",
