@@ -315,13 +315,8 @@ def keep_best(board: dict, out: Path) -> Iterator[str]:
         for seed in range(FLAGS.seeds):
             config = with_seed(configure_point(row["point"])[0], seed)
             path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
-            folder = RunFolder(
-                path,
-                config,
-                resume=bool(content_of(path)),
-                accept_changes=changes_accepted(),
-            )
-            keep_in = compiled_folder()
+            begun, keep_in = bool(content_of(path)), compiled_folder()
+            folder = RunFolder(path, config, resume=begun, accept_changes=changes_accepted())
             # A point may have no attackers, which `graphfl_jax.run` refuses.
             run = run_experiment(
                 build_experiment(config, load_federation(config)),

@@ -84,9 +84,8 @@ def launch(
         try:
             if not configured:
                 refuse_configuration(f"{name_of(command)} has no configuration")
-            _prepare_jax(
-                keep_compiled() if callable(keep_compiled) else keep_compiled, configured
-            )
+            keep = keep_compiled() if callable(keep_compiled) else keep_compiled
+            _prepare_jax(keep, configured)
             sys.exit(main())
         except BrokenPipeError:
             raise
@@ -272,9 +271,8 @@ def _make_cores_devices(cores: int | None) -> None:
         if cores:
             raise ValueError(f"cores={cores} is not read with --distributed; leave it out")
         return
-    allowed = getattr(
-        os, "sched_getaffinity", lambda process: range(os.cpu_count())
-    )  # not on macOS
+    # macOS has no sched_getaffinity.
+    allowed = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count()))
     jax.config.update("jax_num_cpu_devices", cores or len(allowed(0)))
 
 

@@ -116,10 +116,8 @@ def holm(values: list[float]) -> list[float]:
 def _names(groups):
     """The method of each setting; with a number where several have the same method."""
     methods = [next(iter(by_seed.values())).results["variant"] for by_seed in groups]
-    counts = {}
-    for method in methods:
-        counts[method] = counts.get(method, 0) + 1
-        number = counts[method]
+    for i, method in enumerate(methods, 1):
+        number = methods[:i].count(method)
         yield f"{method} ({number})" if methods.count(method) > 1 else method
 
 

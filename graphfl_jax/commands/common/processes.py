@@ -92,7 +92,13 @@ def _check_flags():
 def _join():
     """Joins the other processes, or exits with status 2, where JAX would abort the process."""
     if FLAGS.process_id == 0:
-        _check_port(int(FLAGS.coordinator.rpartition(":")[2]))
+        try:
+            socket.create_server(("", int(FLAGS.coordinator.rpartition(":")[2]))).close()
+        except OSError as error:
+            raise ValueError(
+                f"coordinator={FLAGS.coordinator} cannot be opened ({error.strerror}); choose "
+                f"another port"
+            ) from error
     where = FLAGS.coordinator or "(of the cluster)"
     late = threading.Timer(
         FLAGS.join_timeout,
@@ -127,17 +133,6 @@ def _join():
     finally:
         late.cancel()
     _divert_stdout()
-
-
-def _check_port(port):
-    """Refuses a port that is in use. JAX would abort the process."""
-    try:
-        socket.create_server(("", port)).close()
-    except OSError as error:
-        raise ValueError(
-            f"coordinator={FLAGS.coordinator} cannot be opened ({error.strerror}); choose "
-            f"another port"
-        ) from error
 
 
 def _check_devices():

@@ -2,7 +2,7 @@
 
 import itertools
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import stdev
 from typing import Any, NamedTuple
@@ -59,7 +59,13 @@ def prepare_seeds(
     Raises:
       ValueError: a field or the data does not fit, or a folder cannot take a run.
     """
-    opened = _open(config, folders, resume=resume, accept_changes=accept_changes)
+    begun = {seed: bool(content_of(path)) for seed, path in folders.items()}
+    opened = {}
+    for seed, path in folders.items():
+        # One without a run begins anew if another is resumed, and is refused if none is.
+        again = resume and (begun[seed] or not any(begun.values()))
+        of_seed = with_seed(config, seed)
+        opened[seed] = RunFolder(path, of_seed, resume=again, accept_changes=accept_changes)
     experiments, results, code = {}, {}, digests_of_code(config_file)
     for seed, folder in opened.items():
         federation = load_federation(folder.config)
@@ -117,29 +123,17 @@ def run_seeds(
             folder.describe(description_of(experiment))
         for i, outcome in runs.outcomes:
             seed = runs.left[i]
+            folder = runs.opened[seed]
+            results[seed] = outcome.results | {"identity": folder.identity}
+            for row in outcome.rows:
+                folder.append(row)
             clients = runs.experiments[seed].federation.clients
-            results[seed] = _write(runs.opened[seed], outcome, clients)
+            write_views(folder.path, outcome.rows, outcome.final, results[seed], clients)
+            folder.finish(results[seed])
     finally:
         for folder in runs.opened.values():
             folder.close()
     return [results[seed] for seed in folders]
-
-
-def _open(config, folders, *, resume, accept_changes):
-    """The folder of each seed.
-
-    Folders without a run begin anew if another one is resumed, and are refused if none is.
-    """
-    begun = {seed: bool(content_of(path)) for seed, path in folders.items()}
-    return {
-        seed: RunFolder(
-            path,
-            with_seed(config, seed),
-            resume=resume and (begun[seed] or not any(begun.values())),
-            accept_changes=accept_changes,
-        )
-        for seed, path in folders.items()
-    }
 
 
 def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
@@ -174,16 +168,6 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
             f"--out={folder.path} --resume --config.rounds={rounds}, or choose another --out"
         )
     return None
-
-
-def _write(folder: RunFolder, outcome: Outcome, clients: Sequence[str]) -> dict:
-    """Writes the evaluations and the results of a run; the results."""
-    results = outcome.results | {"identity": folder.identity}
-    for row in outcome.rows:
-        folder.append(row)
-    write_views(folder.path, outcome.rows, outcome.final, results, clients)
-    folder.finish(results)
-    return results
 
 
 def seeds_table(runs: list[dict]) -> TextTable:

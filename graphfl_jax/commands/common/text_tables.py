@@ -20,7 +20,8 @@ class TextTable(NamedTuple):
     def wide(self) -> Table:
         """For a console: with a box, and all columns but the first aligned to the right."""
         (first, *others), *body = self.rows
-        table = Table(title=_title(self.title), caption=_caption(self.caption))
+        title, caption = _styled(self.title, "title"), _styled(self.caption, "caption")
+        table = Table(title=title, caption=caption)
         table.add_column(Text(first))
         for head in others:
             table.add_column(Text(head), justify="right")
@@ -54,8 +55,8 @@ def narrow(
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        title=_title(title),
-        caption=_caption(caption),
+        title=_styled(title, "title"),
+        caption=_styled(caption, "caption"),
     )
     body = [[cell.replace("±", " ±") for cell in row] for row in body]
     for head, *cells in zip(heads, *body, strict=True):
@@ -69,12 +70,8 @@ def narrow(
     return table
 
 
-def _title(text):
-    return Text(text, style="table.title")
-
-
-def _caption(text):
-    return text and Text(text, style="table.caption")
+def _styled(text, part):
+    return text and Text(text, style=f"table.{part}")
 
 
 def markdown_table(rows: list[list[str]]) -> str:

@@ -15,6 +15,7 @@ from graphfl_jax.runs.identity import PATHS
 
 THOUSANDTHS = "× 10⁻³"
 PRINTED = {"1e-3": THOUSANDTHS}  # units as a page shows them
+SUMMARY = ("mean", "std_clients", "worst_decile")  # of the scores at P
 # Why a report of an older run has no map.
 NO_DESCRIPTION = (
     f"There is no map: {description.FILE}, which names the clients and their relations, is not "
@@ -70,7 +71,8 @@ def _collect(run, rows, described):
         "diverged": results["diverged"],
         "results": results,
         "published": paper and {"mean": paper.mean, "spread": paper.spread, "unit": unit},
-        "main": results["scores"] and _summary(results["scores"]["final"]["P"]),
+        "main": results["scores"]
+        and {key: results["scores"]["final"]["P"][key] for key in SUMMARY},
         "clients": clients,
         "scores": _scores(results),
         "map": described and map_of(described, results.get("allocation")),
@@ -131,10 +133,6 @@ def _scores(results):
         + (joined[point]["per_client"] if joined else [None] * len(new["clients"]))
         for point in POINTS
     }
-
-
-def _summary(scores):
-    return {key: scores[key] for key in ("mean", "std_clients", "worst_decile")}
 
 
 def _points(scores):

@@ -31,6 +31,9 @@ def connect(address: str) -> None:
         raise ValueError(
             "launcher=ray needs Ray, which is not installed; run pip install ray"
         ) from None
+    # For nodes that share the files of this host, with this package first.
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
     try:
         if address != "auto":  # Ray itself would wait for minutes
             host, _, port = address.removeprefix("ray://").rpartition(":")
@@ -39,7 +42,7 @@ def connect(address: str) -> None:
             address=address,
             log_to_driver=False,
             logging_level="error",
-            runtime_env={"env_vars": {"PYTHONPATH": _import_path()}},
+            runtime_env={"env_vars": {"PYTHONPATH": path}},
         )
         watch_again()  # Ray prints a stack at SIGTERM
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
@@ -85,12 +88,6 @@ def run_groups(
         group, begin = pending.pop(ended)
         for i, outcome in ray.get(ended):
             yield group, begin + i, outcome
-
-
-def _import_path():
-    """PYTHONPATH for nodes that share the files of this host, with this package first."""
-    root = str(Path(__file__).resolve().parents[3])
-    return os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
 
 
 def _run_part(config: ConfigDict, trials: list[Trial], at_once: int, file: str | None):
