@@ -171,26 +171,23 @@ def make_runs(plans: list[PlannedRuns]) -> None:
     """Makes the runs that have no results, after all have been checked; shows the progress."""
     first = next(iter(plans[0].folders.values()))
     resumable("--resume", f"--out={first.parent}", marker=first / "config.json")
-    options = [
-        {
-            "resume": FLAGS.resume and plan.begun,
-            "accept_changes": changes_accepted(),
-            "keep_in": compiled_folder(),
-            "config_file": plan.file,
-        }
-        for plan in plans
-    ]
     with progress_bar() as bar:
         total = sum(plan.config.rounds * len(plan.folders) for plan in plans)
         task = bar.add_task("", total=total)
-        for plan, words in zip(plans, options, strict=True):
-            prepare_seeds(plan.config, plan.folders, **words)
-        for plan, words in zip(plans, options, strict=True):
+        for play, plan in itertools.product((prepare_seeds, run_seeds), plans):
 
             def report(runs, plan=plan):
                 bar.update(task, description=plan.name, advance=plan.config.rounds * runs)
 
-            run_seeds(plan.config, plan.folders, report=report, **words)
+            play(
+                plan.config,
+                plan.folders,
+                resume=FLAGS.resume and plan.begun,
+                accept_changes=changes_accepted(),
+                report=report,
+                keep_in=compiled_folder(),
+                config_file=plan.file,
+            )
 
 
 def notes_of(content: dict) -> list[str]:
