@@ -15,9 +15,8 @@ from importlib.resources import files
 from pathlib import Path
 
 from graphfl_jax import commands, configs
-from graphfl_jax.commands.common.help_text import READS_RUNS, refuse, words_of
+from graphfl_jax.commands.common.help_text import refuse, words_of
 
-PACKAGE = Path(commands.__file__).parents[1]
 LISTS = ("methods", "data", "models", "fields")
 SHELLS = ("bash", "zsh", "fish")
 
@@ -39,7 +38,7 @@ def script(shell: str) -> str:
             for name in commands.COMMANDS
             if (flags := flags_of(name))
         },
-        readers=list(filter(reads_configuration, commands.COMMANDS)),
+        readers=commands.CONFIGURED,
         commands=commands.COMMANDS,
         methods=configs.methods(),
         presets=configs.PRESETS,
@@ -61,17 +60,10 @@ def flags_of(command: str) -> list[str]:
     return sorted(flag for flags in flags_by_module.values() for flag in flags)
 
 
-def reads_configuration(command: str) -> bool:
-    """Whether a word after a command is the name of a configuration, read in its source."""
-    source = PACKAGE.joinpath("commands", f"{command}.py").read_text(encoding="utf-8")
-    read = "launch(main" in source and "configured=False" not in source
-    return read and not {f"--{flag}=" for flag in READS_RUNS} & {*flags_of(command)}
-
-
 @functools.cache
 def _flags_and_imports(module):
     """The flags that a module defines, and the modules of commands that it imports."""
-    path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
+    path = Path(commands.__file__).parent.joinpath(*module.split(".")[2:]).with_suffix(".py")
     if not path.is_file():
         return [], []
     flags, imported = [], []

@@ -11,7 +11,7 @@ import pytest
 from graphfl_jax import __version__, configs
 from graphfl_jax.__main__ import main, overview
 from graphfl_jax.algorithms import ALGORITHMS
-from graphfl_jax.commands import COMMANDS, OF_A_CHECKOUT, completion
+from graphfl_jax.commands import COMMANDS, CONFIGURED, OF_A_CHECKOUT, completion
 from graphfl_jax.commands import list as lists
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data import DATASETS
@@ -113,7 +113,7 @@ def test_help_has_the_description_and_exactly_the_flags_that_are_completed(tmp_p
     described = described_flags(ROOT / f"graphfl_jax/commands/{name}.py", printed)
     described -= {"--code="}  # a former name
     assert described == set(completion.flags_of(name)) and len(described) > 1
-    assert ("Add a configuration" in printed) == completion.reads_configuration(name)
+    assert ("Add a configuration" in printed) == (name in CONFIGURED)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -272,11 +272,6 @@ def test_fish_completes_what_the_script_says(tmp_path):
     code = "source ./script; " + "; ".join(f"complete -C '{line}'" for line in lines)
     ended = subprocess.run(["fish", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert ended.stdout.split() == ["export", "tpt48:fedavg-finetune", "--launcher=", "tpt48"]
-
-
-def test_run_and_sweep_read_a_configuration():
-    readers = [name for name in COMMANDS if completion.reads_configuration(name)]
-    assert readers == ["run", "sweep"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])

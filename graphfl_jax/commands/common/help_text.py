@@ -18,7 +18,6 @@ from graphfl_jax.settings import perhaps
 COMMANDS = ("graphfl_jax.commands.", "experiments.")  # packages whose modules are commands
 # Packages of modules whose flags several commands have.
 SHARED = tuple(f"{package}common." for package in COMMANDS)
-READS_RUNS = {"folders", "run"}  # flags of commands whose words are folders, not configurations
 
 
 def refuse(message: str) -> NoReturn:
@@ -51,7 +50,7 @@ def show_help(
     print("\n\n".join(part.strip("\n") for part in parts))
     if config is not None:
         Console().print("", field_table(config), sep="\n")
-    elif configured and "config" in known and not known & READS_RUNS:
+    elif configured and "config" in known and not known & {"folders", "run"}:  # of runs
         print(
             "\nAdd a configuration to list its fields, as in --config=tpt48 --help, or "
             "--config=FILE."

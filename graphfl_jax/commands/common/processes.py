@@ -41,7 +41,12 @@ def join_processes() -> Iterator[None]:
         return
     _join()
     try:
-        _check_devices()
+        counts = [len(jax.local_devices(process_index=i)) for i in range(jax.process_count())]
+        if len(set(counts)) > 1:
+            raise AgreedError(
+                f"num_processes={len(counts)}: the processes have "
+                f"{', '.join(map(str, counts))} devices; give all the same number"
+            )
         if not is_first():
             warnings.simplefilter("ignore")
         yield
@@ -133,15 +138,6 @@ def _join():
     finally:
         late.cancel()
     _divert_stdout()
-
-
-def _check_devices():
-    counts = [len(jax.local_devices(process_index=i)) for i in range(jax.process_count())]
-    if len(set(counts)) > 1:
-        raise AgreedError(
-            f"num_processes={len(counts)}: the processes have {', '.join(map(str, counts))} "
-            f"devices; give all the same number"
-        )
 
 
 def _divert_stdout():
