@@ -42,7 +42,7 @@ from graphfl_jax.commands.common.configuration import configuration_in_file, wit
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
-from graphfl_jax.commands.common.text_tables import TextTable, narrow
+from graphfl_jax.commands.common.text_tables import TextTable, narrow, value_text
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
@@ -216,7 +216,7 @@ def field_table(content: dict) -> TextTable:
     settings = content["settings"]
     heads = ["field", *(setting["name"] for setting in settings)]
     rows = [
-        [name, *(value_text(setting, name) for setting in settings)]
+        [name, *(value_text(setting["fields"][name]) for setting in settings)]
         for name in content["fields"]
     ]
     caption = "- where a setting does not read the field"
@@ -273,14 +273,6 @@ def pair_table(content: dict) -> TextTable:
         "Wilcoxon's signed-rank test over clients, Holm's correction for all pairs"
     )
     return TextTable("paired by clients", caption, rows)
-
-
-def value_text(setting: dict, field: str) -> str:
-    """The value of a field in a setting."""
-    value = setting["fields"][field]
-    if value is None:
-        return "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def mean_text(score: dict | None) -> str:

@@ -3,7 +3,7 @@
 Brackets are printed as they are: Rich takes them for markup in `str`, but not in `Text`.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
@@ -84,6 +84,13 @@ def markdown_table(rows: list[list[str]]) -> str:
 def score_text(value: float | None, factor: float = 1) -> str:
     """A score times a factor; None is undefined."""
     return "none" if value is None else f"{factor * value:.4g}"
+
+
+def value_text(value: Any) -> str:
+    """The value of a field; None is that of a field which nothing reads."""
+    if value is None:
+        return "-"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def escape(text: str) -> str:

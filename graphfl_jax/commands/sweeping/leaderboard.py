@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.common.text_tables import TextTable, narrow, score_text
+from graphfl_jax.commands.common.text_tables import TextTable, narrow, score_text, value_text
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
@@ -120,9 +120,8 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
     text = [[*heads, *(name.replace("_", " ") for name in numbers)]]
     for row in board["rows"][:top]:
         values = [row["point"].get(field, "") for field in fields]
-        cells = [f"{v:g}" if isinstance(v, float) else str(v) for v in values]
         scores = map(row.get, numbers)
-        text.append([*cells, *map(score_text, scores)])
+        text.append([*map(value_text, values), *map(score_text, scores)])
     return text
 
 
