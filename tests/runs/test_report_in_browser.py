@@ -58,7 +58,7 @@ def run(tmp_path_factory):
 
 
 def read(path):
-    return run_facts(read_run(path), lambda *facts: None)
+    return run_facts(read_run(path))
 
 
 @pytest.fixture(scope="module")
