@@ -43,9 +43,9 @@ class Evaluated(NamedTuple):
     # {point: {name: {"values": [N], "defined": [N]}}}: of `Task.metrics` on the test split; a
     # value is 0 where it is undefined
     metrics: dict
-    # `core.Allocation`; () without one, or with more than `ALLOCATED` clients
+    # `Server.allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
-    # [N] of `core.Rejected`; () where the server rejects no client
+    # [N] of `Server.rejected`; () where the server rejects no client
     rejected: Array | tuple
     models: tuple = ()  # as `predictors_of_clients` returns; () if they are not asked for
 

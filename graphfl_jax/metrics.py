@@ -52,10 +52,6 @@ class OwnUnits(NamedTuple):
         }
 
 
-def _cross_entropy(outputs, y):
-    return optax.softmax_cross_entropy_with_integer_labels(outputs, y)
-
-
 def _correct(outputs, y):
     return (jnp.argmax(outputs, axis=-1) == y).astype(jnp.float32)
 
@@ -113,7 +109,9 @@ def _areas_by_label(outputs, y, real):
     return {"area": area, "scored": scored}
 
 
-CLASSIFICATION = Task(_cross_entropy, _correct, "accuracy", higher_is_better=True)
+CLASSIFICATION = Task(
+    optax.softmax_cross_entropy_with_integer_labels, _correct, "accuracy", higher_is_better=True
+)
 REGRESSION = Task(_squared_error, _squared_error, "mse", higher_is_better=False)
 MULTI_LABEL = Task(
     _binary_cross_entropy,

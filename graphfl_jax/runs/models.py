@@ -48,12 +48,6 @@ class GroupOfModels(NamedTuple):
     predictors: dict[str, Any]  # by point, every leaf [n, ...]; of P alone if P is G
 
 
-def bytes_of(predictors: tuple[dict, ...]) -> int:
-    """Bytes of the tensors of all architectures, or of their shapes."""
-    leaves = jax.tree.leaves(predictors)
-    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
-
-
 def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> list:
     """The clients of each architecture with their predictors.
 

@@ -23,7 +23,7 @@ from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope
 from graphfl_jax.program import Compiled, Log, Program, play_rounds
 from graphfl_jax.rounds import message_bytes
-from graphfl_jax.runs.executables import Executables, Kept
+from graphfl_jax.runs.executables import Kept
 
 
 class Inputs(NamedTuple):
@@ -58,12 +58,11 @@ class Session:
     Attributes:
       state: before the first round.
       executables: compiled for these inputs.
-      kept: what is kept of them for later processes.
+      kept: what is kept of them, for other sessions and later processes.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> `Evaluated`.
       evaluate_chosen: the same for the splits and points of `scope`.
       chosen_is_all: whether these are all.
-      complete: the executable of `evaluate` after its first call, if these are not all.
     """
 
     def __init__(
@@ -72,25 +71,19 @@ class Session:
         inputs: Inputs,
         *,
         scope: Scope = EVERYTHING,
-        executables: Executables | None = None,
         kept: Kept | None = None,
     ):
-        """Makes the first state, and compiles what is not given or kept.
+        """Makes the first state, and compiles what is not kept.
 
         Args:
           program: of one run or a batch.
           inputs: of the program.
           scope: what the evaluations before the last round compute.
-          executables: of another session with inputs of the same shapes.
-          kept: of an earlier process.
+          kept: of sessions with inputs of the same shapes.
         """
         self.program, self.inputs, self.kept = program, inputs, kept or Kept()
         self.chosen_is_all = scope == EVERYTHING
-        self.complete = None
-        if executables is None:
-            self.executables, state = self.kept.executables(program, inputs, scope)
-        else:
-            self.executables, state = executables, executables.start(*inputs)
+        self.executables, state = self.kept.executables(program, inputs, scope)
         self.state = jax.block_until_ready(state)
 
     def advance(self, state, rounds):
@@ -102,8 +95,8 @@ class Session:
     def evaluate(self, state):
         if self.chosen_is_all:
             return self.evaluate_chosen(state)
-        self.complete = self.kept.later("evaluate", self.program.evaluate, state, self.inputs)
-        return self.complete(state, *self.inputs)
+        call = self.kept.later("evaluate", self.program.evaluate, state, self.inputs)
+        return call(state, *self.inputs)
 
     def predictors(self, state):
         """`evaluation.predictors_of_clients` of a single run."""

@@ -16,6 +16,7 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
+from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import Log
 from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
@@ -382,15 +383,15 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
       predictors: those of the training clients; () if they are too large for an evaluation.
       unasked: whether a large file is not written.
     """
-    program, inputs, size = session.program, session.inputs, models.bytes_of(predictors)
+    program, inputs, size = session.program, session.inputs, bytes_of(predictors)
     if last is not None:
         predictors_of_all = functools.partial(program.predictors, joined=True)
         inputs = inputs._replace(data=_data_of_everyone(session, experiment.federation))
-        size = models.bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
+        size = bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
     elif not predictors:
         size = session.kept.remember(
             "bytes of models",
-            lambda: models.bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
+            lambda: bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
         )
     if unasked and size > models.LARGEST:
         return size
