@@ -33,8 +33,8 @@ from graphfl_jax.runs.results import (
     new_client_scores,
     new_seconds,
     results_of,
+    row_of,
 )
-from graphfl_jax.runs.rows import row_of
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,

@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, current_values, flatten, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.runs import checkpoint, description, models, views
+from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
-from graphfl_jax.runs.rows import row_line
+from graphfl_jax.runs.results import DESCRIPTION, row_line
 from graphfl_jax.runs.store import (
     RUN,
     Record,
@@ -300,7 +300,7 @@ class RunFolder:
     def describe(self, content: dict) -> None:
         """Writes federation.json: at the beginning, so that an unfinished run has it too."""
         text = json.dumps(content, allow_nan=False) + "\n"
-        checkpoint.write_text(self.path / description.FILE, text)
+        checkpoint.write_text(self.path / DESCRIPTION, text)
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""

@@ -13,8 +13,9 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
-from graphfl_jax.runs import checkpoint, description, multihost
+from graphfl_jax.runs import checkpoint, multihost
 from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.results import DESCRIPTION
 from graphfl_jax.runs.session import Session, place
 
 
@@ -137,11 +138,11 @@ def _read_server(what, folder, template):
 def _check_clients(what, folder, federation):
     """Checks that the clients that train are those of the run in a folder, in their order."""
     try:
-        described = json.loads((folder / description.FILE).read_text())["clients"]
+        described = json.loads((folder / DESCRIPTION).read_text())["clients"]
         there = [client["name"] for client in described if not client["new"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{what} has a damaged {description.FILE} ({type(error).__name__}: {error}); give "
+            f"{what} has a damaged {DESCRIPTION} ({type(error).__name__}: {error}); give "
             f"the folder of another run"
         ) from error
     here = federation.clients[: len(federation.clients) - federation.new_clients]

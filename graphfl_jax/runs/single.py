@@ -20,9 +20,7 @@ from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import Log
 from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
-from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.debug import DebugSession
-from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.folder import RunFolder
@@ -37,11 +35,14 @@ from graphfl_jax.runs.multihost import (
 )
 from graphfl_jax.runs.results import (
     Course,
+    check_attacked,
+    description_of,
     new_client_scores,
     new_seconds,
     results_of,
+    row_fields,
+    row_of,
 )
-from graphfl_jax.runs.rows import row_fields, row_of
 from graphfl_jax.runs.session import (
     Session,
     clock,

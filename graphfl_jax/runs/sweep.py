@@ -14,8 +14,8 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs.values import adjust, structure, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.declarations import NOTHING
-from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, fields_text, run_trials, with_seed
+from graphfl_jax.runs.results import check_attacked
 
 Point = dict[str, Any]
 
