@@ -21,7 +21,7 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope
-from graphfl_jax.program import Compiled, Log, Program, play_rounds
+from graphfl_jax.program import Compiled, Log, Program, compile_all, play_rounds
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import Kept
 
@@ -201,21 +201,8 @@ def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> 
       mesh: of the axis "runs"; None is one device.
       federations: number of federations in `RunsData`.
     """
-    per_run, shared, data = 0, None, RunsData(0, None)
-    state, inputs = (per_run,), (per_run, per_run, data)
-    axes = {
-        "start": inputs,
-        "advance": (*state, *inputs, shared),
-        "evaluate": (*state, *inputs),
-        "predictors": (*state, *inputs),
-        "admit": (*state, *inputs),
-        "adapt": (*state, *inputs),
-    }
-    options = {
-        "advance": {"donate_argnums": 0},
-        "evaluate": {"static_argnames": ("scope", "joined")},
-        "predictors": {"static_argnames": "joined"},
-    }
+    inputs = (0, 0, RunsData(0, None))
+    axes = {"start": inputs, "advance": (0, *inputs, None)}  # of runs; None is shared
 
     def lift(name):
         def play(*arguments, **static):
@@ -223,11 +210,11 @@ def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> 
                 arguments = (_of_run(argument, federations) for argument in arguments)
                 return getattr(program, name)(*arguments, **static)
 
-            return _map_runs(play_one, axes[name], mesh)(*arguments)
+            return _map_runs(play_one, axes.get(name, (0, *inputs)), mesh)(*arguments)
 
-        return jax.jit(play, keep_unused=True, **options.get(name, {}))
+        return play
 
-    return Compiled(**{name: lift(name) for name in axes})
+    return compile_all(lift)
 
 
 def _map_runs(function, axes, mesh):

@@ -211,15 +211,10 @@ def run_experiment(
     executables: Path | None = None,
     save_models: bool = False,
 ) -> Result:
-    """Runs an experiment that is already built.
+    """Runs an experiment that is already built; other arguments are as in `run`.
 
     Args:
-      experiment: of the run.
-      config: its configuration.
       folder: of the run; None writes nothing, as in all processes but the first.
-      config_file: as in `run`.
-      debug: as in `run`.
-      report: as in `run`.
       executables: folder from `executables.private_folder`, only for an experiment as
         `build_experiment` returns it; None keeps nothing.
 
@@ -328,10 +323,7 @@ def compile_session(
 ) -> Session:
     """A compiled session on the devices of all processes, which split the cohort.
 
-    Args:
-      experiment: of the run.
-      config: its configuration.
-      executables: as in `run_experiment`.
+    `executables` is as in `run_experiment`.
     """
     mesh = mesh_of(experiment)
     inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
@@ -347,19 +339,14 @@ def _join(session, experiment, config, state, seconds):
 
     Both are None without new clients. The state is None if they diverged.
     """
-    federation, last = experiment.federation, None
+    federation, task, after = experiment.federation, experiment.model.task, []
     if not federation.new_clients:
         return None, None
-
-    def scores():
-        nonlocal last
-        everyone = _data_of_everyone(session, federation)
-        for last, of_new in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
-            yield of_new
-
     with clock(seconds, "new_clients"):
-        task = experiment.model.task
-        scored = new_client_scores(federation, scores(), task, experiment.joined)
+        everyone = _data_of_everyone(session, federation)
+        for last, scores in session.join(state, everyone, config.new_clients.rounds):
+            after.append(scores)
+        scored = new_client_scores(federation, after, task, experiment.joined)
     return last if scored["diverged_at"] < 0 else None, scored
 
 
