@@ -86,7 +86,6 @@ def check_architecture(architecture: Architecture, params: Mapping[str, Any]) ->
     """Checks a graph as `check_graph` does, and that it describes a model.
 
     Args:
-      architecture: the graph.
       params: of the model, or their shapes: {"body": ..., "head": ...}.
 
     Raises:

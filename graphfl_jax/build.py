@@ -299,7 +299,6 @@ def _assigned_names(dealt, training, new_clients):
     Args:
       dealt: models for all clients, or in two lists for those that train and for new ones.
       training: number of clients that train.
-      new_clients: number of new clients.
     """
     for model in _by_name(dealt).values():
         if model.architecture is not None:

@@ -209,7 +209,6 @@ class Server:
         """A server of clients that all have one architecture.
 
         Args:
-          init: as of `Server`.
           download: (server, i) -> message.
           aggregate: (server, cohort, uploads, key) -> server, with leaves [M, ...] of uploads.
           admit: (server, new clients [m], graph, key) -> server.
@@ -350,8 +349,6 @@ class Algorithm:
         """What the server and client 0 of the first architectures hold before they train.
 
         Args:
-          key: of the server's start.
-          data: of the federation.
           groups: number of architectures. The last clients are of those that none trains with.
         """
         server = self.server.init(key, data.graph)

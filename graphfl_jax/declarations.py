@@ -20,14 +20,7 @@ class Declaration:
     """What a parameter of a factory is."""
 
     def add_fields(self, form: "Form", place: "Place", name: str, default: Any) -> None:
-        """Adds the fields that the parameter reads.
-
-        Args:
-          form: gets the fields.
-          place: of the factory.
-          name: of the parameter.
-          default: of the parameter, or EMPTY.
-        """
+        """Adds the fields that the parameter `name` reads. `default` may be EMPTY."""
 
     def value(self, source: "Source", section: str, name: str) -> Any:
         """What the parameter `name` of a factory gets, or EMPTY: the factory's own default."""
@@ -36,10 +29,7 @@ class Declaration:
     def misfit(self, name: str, default: Any, supplied: Collection[str]) -> str:
         """Why a factory cannot have such a parameter, as a part of an error; empty if it can.
 
-        Args:
-          name: of the parameter.
-          default: of the parameter, or EMPTY.
-          supplied: the names of what the builder supplies.
+        `supplied` are the names of what the builder supplies.
         """
         return ""
 

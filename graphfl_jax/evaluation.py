@@ -59,8 +59,6 @@ def score_client(predict, score, examples: Examples | Windows, batch_size: int):
     Args:
       predict: x [B, ...] -> outputs [B, O].
       score: (outputs, y) -> a tree of [B, ...].
-      examples: of the client.
-      batch_size: examples scored at once.
 
     Returns:
       The same tree of [...].
@@ -93,8 +91,6 @@ def score_all_examples(predict, score, examples: Examples | Windows, batch_size:
     Args:
       predict: x [B, ...] -> outputs [B, O].
       score: (outputs [S, O], y [S, ...], real [S]) -> a tree of [...].
-      examples: of the client.
-      batch_size: examples predicted at once.
 
     Returns:
       The same tree.
@@ -134,9 +130,7 @@ def evaluate_clients(
 
     Args:
       groups: the clients of each architecture, in the order of `Algorithm.clients`.
-      batch_size: examples scored at once, per client.
       at_once: clients trained and scored at once; 0 is all.
-      scope: the chosen splits and points.
       models: bytes up to which the scored predictors at G and P are returned too.
 
     Returns:
@@ -212,14 +206,8 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows, *, predi
     Also the predictors at G and P by point, if `predictors` asks for them.
 
     Args:
-      algorithm: the method.
-      group: number of the client's architecture.
-      batch_size: examples scored at once.
-      points: of `POINTS`.
       shared: state of the server, key, and splits that all clients share.
-      i: the client's id.
       rows: its memory, and (its `ClientData`, its evaluation splits).
-      predictors: whether predictors are returned.
     """
     (server, key, shared_splits), (memory, (data, splits)) = shared, rows
     client, splits = algorithm.clients[group], splits | shared_splits
@@ -289,11 +277,7 @@ def predictors_of(
     """The predictors of one client by point, not yet `recalibrated`; without P if P is G.
 
     Args:
-      algorithm: the method.
-      group: number of the client's architecture.
-      points: of `POINTS`.
       shared: state of the server, and key.
-      i: the client's id.
       rows: its memory and its `ClientData`.
     """
     client, (server, key), (memory, data) = algorithm.clients[group], shared, rows

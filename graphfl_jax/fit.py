@@ -27,7 +27,6 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], unseen: tuple[str
     """Checks that the method can have clients of the architectures of these names.
 
     Args:
-      config: of the run.
       trained: those that clients train with.
       unseen: those that only new clients have.
 
@@ -195,11 +194,6 @@ def check_new_clients(config: ConfigDict) -> None:
 
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:
     """Checks that a client model has a federation's outputs.
-
-    Args:
-      model: of the clients.
-      name: of the model, for the error.
-      federation: its data.
 
     Raises:
       ValueError: it does not; one line.

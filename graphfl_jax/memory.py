@@ -60,11 +60,7 @@ def check_run(
     examples. So a run that passes may still need too much.
 
     Args:
-      algorithm: a `core.Algorithm`.
-      groups: `rounds.Group` of each architecture that trains.
-      data: the `core.FederatedData`.
       steps: numbers of steps of a client, by the setting that decides on them.
-      batch_size: examples in a step.
       loaded: the setting that decides on the data, with its value.
       sized: the setting that decides the sizes of models and states, with its value.
 

@@ -328,7 +328,6 @@ def with_metrics(task: Task, names: Iterable[str], *, of: str, data: str) -> Tas
     """A task with further metrics.
 
     Args:
-      task: of a federation.
       names: of the metrics, keys of `METRICS`.
       of: the task's name.
       data: name of the federation, for the error.

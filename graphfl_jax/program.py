@@ -103,9 +103,6 @@ class Program:
         """The state before the first round, in which all clients have enrolled.
 
         Args:
-          key: of the run.
-          hparams: its traced floats.
-          data: its `FederatedData`.
           server: the state of a server from which the run begins. What the server computes of
             the relations is that of this run's relations. None: the method's own.
         """

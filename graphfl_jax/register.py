@@ -117,7 +117,6 @@ def choose_parts(config: ConfigDict, **parts: str | Callable | None) -> ConfigDi
     """A configuration with other parts.
 
     Args:
-      config: remains as it is.
       **parts: a model or an algorithm, by kind: a name; or a function, which is registered
         under its own name; or None for that of the configuration.
 

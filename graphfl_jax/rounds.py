@@ -241,13 +241,9 @@ def receive(
     """The server's state and the uploads from which it learns, after attacks and a defence.
 
     Args:
-      algorithm: the method.
-      poison: what malicious clients do.
       state: of this round, with the memories from before it.
       places: of the cohort of each architecture, as from `sample_cohorts`.
-      cohorts: of each architecture.
       uploads: of each architecture, every leaf [M, ...].
-      data: of the federation.
       key: of the attackers' draws.
     """
     if poison.uploads is None and algorithm.defend is None:

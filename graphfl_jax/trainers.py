@@ -54,10 +54,7 @@ def train_steps(
     """Takes a fixed number of steps, each on a batch.
 
     Args:
-      step: of the client.
       start: what the first step gets, such as (parameters, state of an optimiser).
-      examples: of the client.
-      key: of the client.
       steps: K_c.
       batch_size: examples in a step, drawn uniformly with replacement, independently in every
         step. None takes all the client's examples in every step.
@@ -86,9 +83,7 @@ def sgd_trainer(
 
     Args:
       optimizer: its state starts anew in every call. Parts of the parameters have rates of
-        their own by `parts.optimizer_of_parts`.
-      steps: as of `train_steps`.
-      batch_size: as of `train_steps`.
+        their own by `parts.optimizer_of_parts`. Other arguments are as of `train_steps`.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 

@@ -347,7 +347,6 @@ def _pad_and_stack(axis, *leaves):
 
     Args:
       axis: of the examples: 1 of clients [N, S, ...], and 0 of a split that all share [S, ...].
-      *leaves: arrays.
     """
     if len({leaf.shape for leaf in leaves}) > 1:
         size = max(leaf.shape[axis] for leaf in leaves)

@@ -174,12 +174,7 @@ def _by_name(state: State) -> dict[str, np.ndarray]:
 
 
 def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
-    """A state from its leaves of `_by_name`; those of size zero are made anew.
-
-    Args:
-      arrays: by name.
-      template: shapes and types of the state.
-    """
+    """A state from its leaves of `_by_name`; those of size zero are made anew."""
     leaves = [
         arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
         for name, leaf in tree.leaves_by_name(template).items()

@@ -80,8 +80,6 @@ class Kept:
         """The executables of a program for inputs of these shapes, and the first state.
 
         Args:
-          program: of the experiment.
-          inputs: `session.Inputs`.
           scope: what the evaluations before the last round compute.
         """
         ready = self.ready.get("programs") or self._load(inputs)
@@ -106,15 +104,7 @@ class Kept:
     def later(
         self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
     ) -> Callable:
-        """The executable of a function (state, *inputs) that is called after the rounds.
-
-        Args:
-          name: under which it is kept.
-          function: of the program.
-          state: of the experiment.
-          inputs: as in `executables`.
-          **static: static arguments of the function.
-        """
+        """The executable of a function (state, *inputs) that is called after the rounds."""
         if name not in self.ready:
             self.ready[name] = self._later(name, function, state, inputs, static)
         return self.ready[name]
@@ -192,12 +182,6 @@ def open_kept(
 
     Nothing is kept without a folder, with several processes, and where the key does not contain
     all code of the experiment: with methods, models or others registered from outside.
-
-    Args:
-      folder: from `private_folder`, or None.
-      experiment: of the configuration.
-      config: of the run.
-      inputs: `session.Inputs`.
     """
     outside = digests_outside(functions_in(PROGRAMS))
     if folder is None or jax.process_count() > 1 or outside:

@@ -191,8 +191,6 @@ class RunFolder:
         Args:
           template: shapes and dtypes of the state.
           task: of the rows that `append` writes.
-          identity: of this run.
-          where: `environment.environment` of this run.
 
         Returns:
           The checkpoint to continue from, or None at the start of a run.

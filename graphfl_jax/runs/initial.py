@@ -30,8 +30,6 @@ class Beginning:
         """Reads the state from which a new run begins.
 
         Args:
-          config: of the run.
-          experiment: of the run.
           recorded: the digest of that state, of a run that is resumed. It is then read only if
             there is no checkpoint to go on from.
 

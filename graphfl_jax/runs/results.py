@@ -51,9 +51,6 @@ def results_of(
     """The content of results.json. A run that diverged has no score.
 
     Args:
-      config: of the run.
-      experiment: of the run.
-      course: of the run.
       origin: the `environment` of the run, its ``identity``, and ``accepted_changes``, other
         identities under which some of its rounds were played.
     """
@@ -163,7 +160,6 @@ def new_client_scores(
     Args:
       federation: its last clients are the new ones.
       scores: ``{split: {point: [new clients]}}`` after 0, 1, ... of their rounds.
-      task: of the scores.
       groups: `Experiment.joined`.
 
     Returns:
@@ -206,7 +202,6 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
     """Mean scores of the clients of each architecture after the last round.
 
     Args:
-      experiment: of the run.
       final: as for `final_scores`.
       traffic: from `session.traffic_of`.
 
@@ -316,7 +311,6 @@ def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
     """The share of a client's uploads that were rejected, of honest and malicious clients.
 
     Args:
-      experiment: of the run.
       rejected: [N], from `Evaluated`, -1 for clients that have been in no cohort; with a
         transductive graph, new clients follow.
 
@@ -340,8 +334,6 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     """Which clients attacked a run, and the effect after the last round.
 
     Args:
-      config: of the run.
-      experiment: of the run.
       final: as for `final_scores`; None for a run that diverged.
 
     Returns:
@@ -393,7 +385,6 @@ def by_malicious_neighbours(graph, malicious: np.ndarray, scores: dict, task: Ta
       graph: relations between the N clients; with a transductive graph, new clients follow.
       malicious: [N] bool.
       scores: {point: [N]}.
-      task: of the scores.
 
     Returns:
       For each of `NEIGHBOURS` that has clients, its name as ``share``; their numbers ``ids``;
@@ -414,9 +405,6 @@ def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
     """Refuses runs with an attack and without attackers.
 
     Beside runs with attackers, some may have the share 0, to compare with.
-
-    Args:
-      runs: configurations, and what was built of them.
 
     Raises:
       ValueError: nobody attacks in any run, or in one with a larger share; one line.

@@ -76,8 +76,6 @@ class Session:
         """Makes the first state, and compiles what is not kept.
 
         Args:
-          program: of one run or a batch.
-          inputs: of the program.
           scope: what the evaluations before the last round compute.
           kept: of sessions with inputs of the same shapes.
         """
@@ -108,7 +106,6 @@ class Session:
 
         Args:
           everyone: data of all clients, the new ones last.
-          rounds: for which the new clients adapt.
         """
         program, later = self.program, self.kept.later
         inputs = self.inputs._replace(data=everyone)
@@ -197,7 +194,6 @@ def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> 
     """The program of a batch: vmapped over runs, and split over the mesh ``runs``.
 
     Args:
-      program: of one run.
       mesh: of the axis "runs"; None is one device.
       federations: number of federations in `RunsData`.
     """

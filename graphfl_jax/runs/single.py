@@ -344,7 +344,7 @@ def _join(session, experiment, config, state, seconds):
         return None, None
     with clock(seconds, "new_clients"):
         everyone = _data_of_everyone(session, federation)
-        for last, scores in session.join(state, everyone, config.new_clients.rounds):
+        for last, scores in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
             after.append(scores)
         scored = new_client_scores(federation, after, task, experiment.joined)
     return last if scored["diverged_at"] < 0 else None, scored

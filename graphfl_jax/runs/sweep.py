@@ -83,8 +83,6 @@ def groups_of(
     the same afterwards count once.
 
     Args:
-      points: of the sweep.
-      seeds: of every point.
       configure: point -> configuration, and the values that nothing in it reads.
       most: largest accepted number of groups.
       part: whether these are not all points, so that a field may be read by others only.
@@ -128,7 +126,6 @@ def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGrou
     A part has consecutive runs, so that few parts compile the program of a group.
 
     Args:
-      groups: of the whole sweep.
       number: of the part, from 1.
       parts: number of parts. The sizes of any two differ by at most one run.
     """
