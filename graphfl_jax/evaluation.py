@@ -137,23 +137,15 @@ def evaluate_clients(
       An `Evaluated`, with the clients in the order of their ids.
     """
     everyone = (algorithm.client_data(data), splits_in(scope, data.evals))
-    parts = [
-        _map_group(
-            functools.partial(
-                score_points, algorithm, g, batch_size, scope.points, predictors=models > 0
-            ),
-            (state.server, key, splits_in(scope, data.shared)),
-            state.clients[g],
-            group,
-            everyone,
-            data.train.count,
-            at_once,
-            mesh,
+    shared = (state.server, key, splits_in(scope, data.shared))
+
+    def of_client(group, *client):
+        return score_points(
+            algorithm, group, batch_size, scope.points, *client, predictors=models > 0
         )
-        for g, group in enumerate(groups)
-        if group.ids is None or len(group.ids)
-    ]
-    parts, predictors = zip(*parts, strict=True)
+
+    results = _map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
+    parts, predictors = zip(*results, strict=True)
     if len(parts) == 1:
         (results,) = parts
     else:
@@ -315,20 +307,9 @@ def predictors_of_clients(
             for point, predictor in predictors.items()
         }
 
-    everyone = algorithm.client_data(data)
-    return tuple(
-        _map_group(
-            functools.partial(of_client, g),
-            (state.server, key),
-            state.clients[g],
-            group,
-            everyone,
-            data.train.count,
-            at_once,
-            mesh,
-        )
-        for g, group in enumerate(groups)
-    )
+    shared, everyone = (state.server, key), algorithm.client_data(data)
+    results = _map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
+    return tuple(results)
 
 
 def _mark_undefined(value):
@@ -343,25 +324,29 @@ def _form(values):
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def _map_group(one_client, shared, memories, group, everyone, counts, at_once, mesh):
-    """``one_client(shared, i, (memory, row))`` of all clients of a group, every leaf [n, ...].
+def _map_groups(of_client, shared, memories, groups, everyone, at_once, mesh):
+    """``of_client(g, shared, i, (memory, row))`` of the clients of each group, leaves [n, ...].
 
-    Args:
-      everyone: rows [N, ...] of all clients, of which `row` is one.
-      counts: [N].
+    `everyone` has the rows [N, ...] of all clients. Groups without clients are left out.
     """
-    rows = (memories, rows_of(group, everyone))
-    count = len(counts if group.ids is None else group.ids)
-    size = min(at_once or count, count)
-    if mesh is not None:
-        size = -(-size // mesh.size) * mesh.size
-    # The last client is scored again until the last batch is full; see the cut below.
-    places = fill_up(jnp.arange(count, dtype=jnp.int32), size)
 
-    def of_batch(places):
-        batch = rows if size == count else tree.take(rows, places)
-        ids = ids_at(group, places)
-        return map_clients(one_client, mesh, group.at_once)(shared, ids, batch)
+    def of_group(g, group, rows, count):
+        size = min(at_once or count, count)
+        if mesh is not None:
+            size = -(-size // mesh.size) * mesh.size
+        # The last client is scored again until the last batch is full; see the cut below.
+        places = fill_up(jnp.arange(count, dtype=jnp.int32), size)
+        mapped = map_clients(functools.partial(of_client, g), mesh, group.at_once)
 
-    results = jax.lax.map(of_batch, places.reshape(-1, size))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
+        def of_batch(places):
+            batch = rows if size == count else tree.take(rows, places)
+            return mapped(shared, ids_at(group, places), batch)
+
+        results = jax.lax.map(of_batch, places.reshape(-1, size))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
+
+    for g, group in enumerate(groups):
+        rows = rows_of(group, everyone)
+        count = len(jax.tree.leaves(rows)[0])
+        if count:
+            yield of_group(g, group, (memories[g], rows), count)

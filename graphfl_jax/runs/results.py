@@ -79,17 +79,11 @@ def results_of(
         "diverged": final is None,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "scores": scored["scores"],
-        "metrics": scored["metrics"],
-        "errors": scored["errors"],
-        "labels": scored["labels"],
+        **scored,
         "scaling": federation.scaling and federation.scaling.as_json(),
         "new_clients": None if final is None else course.new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
-        "rejected": scored["rejected"],
-        "allocation": scored["allocation"],
-        "architectures": scored["architectures"],
         "timing": {
             **{f"{what}_s": spent for what, spent in course.seconds.items()},
             "client_steps_per_s": steps / course.seconds["train"],
@@ -321,10 +315,9 @@ def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
     malicious = malicious_clients(experiment)
     rejected = rejected[: len(malicious)]
     shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
-    uploaded = {name: values[values >= 0] for name, values in shares.items()}
     means = {
-        name: float(np.mean(values)) if len(values) else None
-        for name, values in uploaded.items()
+        name: float(np.mean(values[values >= 0])) if (values >= 0).any() else None
+        for name, values in shares.items()
     }
     per_client = np.asarray(rejected, np.float64).round(6).tolist()
     return means | {"per_client": [None if share < 0 else share for share in per_client]}
