@@ -122,6 +122,7 @@ def evaluate_clients(
     mesh,
     scope: Scope = EVERYTHING,
     models: int = 0,
+    map_groups=None,
 ):
     """Scores the clients of all groups on the chosen evaluation splits, at the chosen points.
 
@@ -132,6 +133,7 @@ def evaluate_clients(
       groups: the clients of each architecture, in the order of `Algorithm.clients`.
       at_once: clients trained and scored at once; 0 is all.
       models: bytes up to which the scored predictors at G and P are returned too.
+      map_groups: in place of `map_clients_of_groups`.
 
     Returns:
       An `Evaluated`, with the clients in the order of their ids.
@@ -144,7 +146,8 @@ def evaluate_clients(
             algorithm, group, batch_size, scope.points, *client, predictors=models > 0
         )
 
-    results = _map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
+    map_groups = map_groups or map_clients_of_groups
+    results = map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
     parts, predictors = zip(*results, strict=True)
     if len(parts) == 1:
         (results,) = parts
@@ -308,7 +311,9 @@ def predictors_of_clients(
         }
 
     shared, everyone = (state.server, key), algorithm.client_data(data)
-    results = _map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
+    results = map_clients_of_groups(
+        of_client, shared, state.clients, groups, everyone, at_once, mesh
+    )
     return tuple(results)
 
 
@@ -324,7 +329,7 @@ def _form(values):
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def _map_groups(of_client, shared, memories, groups, everyone, at_once, mesh):
+def map_clients_of_groups(of_client, shared, memories, groups, everyone, at_once, mesh):
     """``of_client(g, shared, i, (memory, row))`` of the clients of each group, leaves [n, ...].
 
     `everyone` has the rows [N, ...] of all clients. Groups without clients are left out.
