@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax import memory, tree
+from graphfl_jax import fit, memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
@@ -21,13 +21,6 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.declarations import Source
-from graphfl_jax.fit import (
-    check_method,
-    check_needs,
-    check_new_clients,
-    check_outputs,
-    check_splits,
-)
 from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
@@ -121,9 +114,9 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = experiment.build(experiment.hparams, 0)
     experiment.poison(experiment.hparams)
-    check_needs(algorithm, config, federation, num_clients)
-    check_splits(config, federation)
-    check_new_clients(config)
+    fit.check_needs(algorithm, config, federation, num_clients)
+    fit.check_splits(config, federation)
+    fit.check_new_clients(config)
     if config.attack.name:
         _check_attackers(config)
     if config.defence.name:
@@ -188,10 +181,10 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     names = _assigned_names(dealt, num_clients, federation.new_clients)
     trained = tuple(dict.fromkeys(names[:num_clients]))
     unseen = tuple(name for name in dict.fromkeys(names) if name not in trained)
-    check_method(config, trained, unseen)
+    fit.check_method(config, trained, unseen)
     models = [_by_name(dealt)[name] for name in trained + unseen]
     for model in models:
-        check_outputs(model, config.model.name, federation)
+        fit.check_outputs(model, config.model.name, federation)
     groups, joined = (
         _at_once(config, models, some)
         for some in group_clients(names, num_clients, config.cohort_size)

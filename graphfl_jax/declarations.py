@@ -5,12 +5,13 @@ and `Source` calls factories with the values of these fields. The kinds of decla
 `settings` and `optimizers`; a new kind is one class.
 """
 
+import dataclasses
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 EMPTY = inspect.Parameter.empty
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -34,14 +35,16 @@ class Declaration:
         return ""
 
 
+@dataclasses.dataclass(frozen=True)
 class Setting(Declaration):
     """A value that is a field of the same name."""
 
     meaning: str
-    kind: str  # the name of its type
-    values: str  # those that it can have, as text
-    when: str  # a field without which, or at 0 or empty, nothing reads this one
-    alternatives: Collection = ()  # values with which there may be other fields
+    # A field without which, or at 0 or empty, nothing reads this one
+    when: str = dataclasses.field(default="", kw_only=True)
+    kind: ClassVar[str]  # the name of its type
+    values: ClassVar[str]  # those that it can have, as text
+    alternatives: ClassVar[Collection] = ()  # values with which there may be other fields
 
     def parse(self, text: str) -> Any:
         """The value that a text states. Raises a KeyError or a ValueError if it states none."""

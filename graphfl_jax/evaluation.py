@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import (
-    Algorithm,
-    Array,
-    Client,
-    ClientData,
-    ClientModel,
-    Predictor,
-    State,
-)
+from graphfl_jax.core import Algorithm, Array, Client, ClientData, ClientModel, Predictor, State
 from graphfl_jax.devices import fill_up, map_clients
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import ids_at, rows_of

@@ -27,7 +27,7 @@ class Examples(NamedTuple):
 
     def rows(self, indices: Array) -> "Examples":
         """The examples `indices` [B] of one client, all of them real."""
-        return Examples(self.x[indices], self.y[indices], _all_of(indices))
+        return Examples(self.x[indices], self.y[indices], jnp.int32(indices.shape[0]))
 
 
 @flax.struct.dataclass
@@ -62,8 +62,5 @@ class Windows:
         windows = self.series[indices[:, None] + np.arange(length)[None]]
         visible = np.ones((length, windows.shape[-1]), np.float32)
         visible[self.past :, 0] = 0
-        return Examples(windows * visible[None], windows[:, self.past :, 0], _all_of(indices))
-
-
-def _all_of(indices):
-    return jnp.int32(indices.shape[0])
+        targets = windows[:, self.past :, 0]
+        return Examples(windows * visible[None], targets, jnp.int32(indices.shape[0]))

@@ -308,14 +308,7 @@ def _log_odds(outputs):
 
 # Of `config.metrics`. Each takes outputs [S, O], targets y [S, ...] and which rows are real [S]
 # of all examples of one client, and returns a scalar, NaN if it is undefined.
-METRICS = {
-    "balanced_accuracy": balanced_accuracy,
-    "macro_f1": macro_f1,
-    "auc": auc,
-    "rmse": rmse,
-    "mae": mae,
-    "r2": r2,
-}
+METRICS = {f.__name__: f for f in (balanced_accuracy, macro_f1, auc, rmse, mae, r2)}
 # Those of this package, by the task that they are for. All others are for any task.
 METRICS_OF = {
     "classification": ("balanced_accuracy", "macro_f1", "auc"),

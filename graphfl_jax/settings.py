@@ -33,10 +33,8 @@ UNTRACED = "data"  # the section whose floats are not in ``hparams``
 class _Number(Setting):
     """A number in a range."""
 
-    meaning: str
     low: float = 0.0
     high: float = math.inf
-    when: str = ""
 
     def parse(self, text: str) -> Any:
         return self.number(text)
@@ -92,9 +90,7 @@ class Integer(_Number):
 class Choice(Setting):
     """One of several names. An empty choice means none."""
 
-    meaning: str
     choices: Collection[str]
-    when: str = ""
 
     kind = "str"
 
@@ -117,12 +113,8 @@ class Choice(Setting):
         return value
 
 
-@dataclasses.dataclass(frozen=True)
 class Text(Setting):
     """A free text, such as a path."""
-
-    meaning: str
-    when: str = ""
 
     kind, values = "str", "text"
 
@@ -132,12 +124,8 @@ class Text(Setting):
         return value
 
 
-@dataclasses.dataclass(frozen=True)
 class Switch(Setting):
     """Yes or no."""
-
-    meaning: str
-    when: str = ""
 
     kind, values = "bool", "true, false"
     alternatives = (True,)
@@ -155,9 +143,7 @@ class Switch(Setting):
 class Items(Setting):
     """A sequence of integers or names, such as ``16,16``."""
 
-    meaning: str
     choices: Collection[str] = ()  # the possible items; without any, all are possible
-    when: str = ""
 
     kind = "tuple"
 

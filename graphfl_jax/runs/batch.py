@@ -28,13 +28,7 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 from graphfl_jax.runs.initial import check_begins_anew
-from graphfl_jax.runs.results import (
-    Course,
-    new_client_scores,
-    new_seconds,
-    results_of,
-    row_of,
-)
+from graphfl_jax.runs.results import Course, new_client_scores, new_seconds, results_of, row_of
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,

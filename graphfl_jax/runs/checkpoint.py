@@ -184,11 +184,7 @@ def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
 
 
 def _write(target: Path, arrays: dict) -> None:
-    """Writes a folder of arrays from this process alone.
-
-    Raises:
-      OSError: the disk is full or read-only.
-    """
+    """Writes a folder of arrays from this process alone."""
     import orbax.checkpoint as orbax
     from orbax.checkpoint import v1 as ocp
 

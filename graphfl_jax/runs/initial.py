@@ -102,11 +102,7 @@ def digest_of_server(server: Any) -> str:
 
 
 def check_begins_anew(config: ConfigDict) -> None:
-    """Refuses `init_from` where it has no effect.
-
-    Raises:
-      ValueError: it is set.
-    """
+    """Refuses `init_from` where it has no effect."""
     if config.init_from:
         raise ValueError(
             f"init_from={config.init_from} is only for single runs; leave it out, or use "

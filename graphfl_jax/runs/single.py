@@ -184,11 +184,7 @@ def _check_arguments(out, resume, accept_changes, save_models):
 
 
 def _federation_of(config, federation):
-    """The federation that a configuration names, or a given one as the configuration sets it.
-
-    Raises:
-      ValueError: the configuration scales the data of a given federation.
-    """
+    """The federation that a configuration names, or a given one arranged as it says."""
     if federation is None:
         return load_federation(config)
     scale = values_of(config)[0].get("data.scale", "none")
