@@ -117,8 +117,12 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     fit.check_needs(algorithm, config, federation, num_clients)
     fit.check_splits(config, federation)
     fit.check_new_clients(config)
-    if config.attack.name:
-        _check_attackers(config)
+    if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
+        raise ValueError(
+            f"attack.clients={','.join(map(str, config.attack.clients))} and "
+            f"hparams.attack_ratio={config.hparams.attack_ratio} both choose attackers; leave "
+            f"one out"
+        )
     if config.defence.name:
         defences.check_defence(
             algorithm,
@@ -149,16 +153,6 @@ def _check_made(named, value, kind, example):
         raise ValueError(
             f"{named} returns a {type(value).__name__}; return a {kind.__name__}, such as "
             f"graphfl_jax.{example}"
-        )
-
-
-def _check_attackers(config):
-    named = [str(client) for client in config.attack.clients]
-    ratio = config.hparams.attack_ratio
-    if named and ratio:
-        raise ValueError(
-            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both choose "
-            f"attackers; leave one out"
         )
 
 

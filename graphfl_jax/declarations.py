@@ -179,14 +179,8 @@ class Source(NamedTuple):
 
     def make(self, factory: Callable, section: str) -> Any:
         """What a factory makes from its settings, its parts, and what is supplied."""
-        arguments = {}
-        for name, declaration, default in parameters(factory):
-            value = declaration.value(self, section, name)
-            if value is not EMPTY:
-                arguments[name] = value
-            elif default is EMPTY:
-                raise ValueError(
-                    f"{factory.__name__} has a parameter {name!r} that is neither declared nor "
-                    f"supplied; annotate it with one of graphfl_jax.settings"
-                )
-        return factory(**arguments)
+        arguments = {
+            name: declaration.value(self, section, name)
+            for name, declaration, _ in parameters(factory)
+        }
+        return factory(**{name: v for name, v in arguments.items() if v is not EMPTY})

@@ -71,7 +71,10 @@ def check_needs(
     """Checks that a federation and its client models have what a method needs."""
     method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
     if needs.relations and not len(federation.data.graph.senders):
-        _refuse_without_relations(method, federation.name, num_clients)
+        none = f"{method} needs relations between clients, and {federation.name} has"
+        if num_clients == 1:
+            raise ValueError(f"{none} one client; choose another method")
+        raise ValueError(f"{none} none; add edges to the file, or set --config.data.graph=knn")
     _check_held_out(method, needs.held_out, config, federation)
     if needs.parts:
         _check_objective(method, config)
@@ -82,20 +85,12 @@ def check_needs(
             f"set --config.cohort_size={num_clients}"
         )
     if needs.labels and federation.task != "classification":
-        labels = "labels"
-        if federation.task == "multi-label classification":
-            labels = "labels, one per example"
+        several = federation.task == "multi-label classification"
+        labels = "labels, one per example" if several else "labels"
         raise ValueError(
             f"{method} needs {labels}, and {federation.name} is a {federation.task}; choose "
             f"another method"
         )
-
-
-def _refuse_without_relations(method, name, num_clients):
-    none = f"{method} needs relations between clients, and {name} has"
-    if num_clients == 1:
-        raise ValueError(f"{none} one client; choose another method")
-    raise ValueError(f"{none} none; add edges to the file, or set --config.data.graph=knn")
 
 
 def _check_held_out(method, split, config, federation):

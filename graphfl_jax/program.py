@@ -234,7 +234,6 @@ class Program:
                     places[g],
                     ids[g],
                     key_local,
-                    mesh=None,
                     at_once=group.at_once,
                 )
         cohorts = tuple(Cohort(new, data.train.count[new].astype(jnp.float32)) for new in ids)

@@ -156,17 +156,7 @@ def play_round(
     begun = call("begin_round", server.begin_round, state.server, key_begin)
     state = state._replace(server=begun)
     results = [
-        train(
-            algorithm,
-            data,
-            state,
-            g,
-            places[g],
-            cohort.ids,
-            key_local,
-            mesh=mesh,
-            at_once=group.at_once,
-        )
+        train(algorithm, data, state, g, places[g], cohort.ids, key_local, mesh, group.at_once)
         for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True))
     ]
     clients, uploads, metrics = zip(*results, strict=True)
@@ -210,8 +200,7 @@ def train_cohort(
     places,
     ids,
     key: Array,
-    *,
-    mesh,
+    mesh=None,
     at_once: int = 0,
 ):
     """Trains clients of one group on the messages that they receive.

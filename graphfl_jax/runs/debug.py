@@ -61,7 +61,7 @@ class DebugSession:
         means = jax.tree.map(lambda *values: jnp.mean(jnp.concatenate(values)), *logged)
         return state, Log(means, jnp.int32(-1))
 
-    def _train_cohort(self, call, algorithm, data, state, group, places, ids, key, **sizes):
+    def _train_cohort(self, call, algorithm, data, state, group, places, ids, key, *sizes):
         """`rounds.train_cohort`, client by client."""
         client, memories = algorithm.clients[group], state.clients[group]
         everyone, trained = algorithm.client_data(data), []

@@ -70,10 +70,7 @@ class RunFolder:
         if self.resume:
             self._check_rounds()
             self._check_fields()
-        else:
-            self._check_empty()
-
-    def _check_empty(self):
+            return
         if content_of(self.path):
             raise ValueError(
                 f"out={self.path} already holds a run; add --resume to go on with it, or "
