@@ -25,9 +25,6 @@ def check_memory(what: str, needed: int, there: int | None = None) -> None:
       what: the setting or the file that decides, such as "data.image_size=1000000".
       needed: bytes, at least.
       there: bytes; None is the memory of the host.
-
-    Raises:
-      ValueError: it needs more; one line.
     """
     there = host_memory() if there is None else there
     if needed > there:
@@ -67,7 +64,6 @@ def check_run(
     Raises:
       ValueError: it needs more memory; one line with the setting that needs most of it.
     """
-
     key = jax.eval_shape(jax.random.key, 0)
     server, messages, memories, uploads = jax.eval_shape(
         lambda key: algorithm.first_exchange(key, data, len(groups)), key

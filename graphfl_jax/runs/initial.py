@@ -20,11 +20,7 @@ from graphfl_jax.runs.session import Session, place
 
 
 class Beginning:
-    """Where a run begins.
-
-    Attributes:
-      identity: what this adds to the identity of the run.
-    """
+    """Where a run begins. `identity` is what this adds to the identity of the run."""
 
     def __init__(self, config: ConfigDict, experiment: Experiment, recorded: str = ""):
         """Reads the state from which a new run begins.
@@ -32,24 +28,15 @@ class Beginning:
         Args:
           recorded: the digest of that state, of a run that is resumed. It is then read only if
             there is no checkpoint to go on from.
-
-        Raises:
-          ValueError: as `initial_server`.
         """
-        self.config, self.experiment = config, experiment
-        self.server, self.identity = None, {}
+        self.config, self.experiment, self.server = config, experiment, None
         if config.init_from and not recorded:
             self.server = initial_server(config, experiment)
             recorded = digest_of_server(self.server)
-        if config.init_from:
-            self.identity = {"init": recorded}
+        self.identity = {"init": recorded} if config.init_from else {}
 
     def state(self, session: Session | DebugSession) -> State:
-        """The state before the first round.
-
-        Raises:
-          ValueError: as `initial_server`, or the state is not the recorded one.
-        """
+        """The state before the first round. It is refused if it is not the recorded one."""
         if not self.config.init_from:
             return session.state
         if self.server is None:

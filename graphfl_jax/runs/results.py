@@ -16,7 +16,6 @@ from graphfl_jax.core import Task
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated
-from graphfl_jax.examples import Windows
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
 from graphfl_jax.program import Log
 from graphfl_jax.robustness.attacks import Attackers
@@ -67,12 +66,7 @@ def results_of(
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
-        "dataset": {
-            "name": federation.name,
-            "source": federation.source,
-            "extent": federation.extent,
-            "sha256": federation.sha256,
-        },
+        "dataset": _facts_of(federation),
         "seed": config.seed,
         "rounds": config.rounds,
         "hparams": experiment.hparams,
@@ -398,9 +392,6 @@ def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
     """Refuses runs with an attack and without attackers.
 
     Beside runs with attackers, some may have the share 0, to compare with.
-
-    Raises:
-      ValueError: nobody attacks in any run, or in one with a larger share; one line.
     """
     idle = [
         config
@@ -433,19 +424,14 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
     federation = experiment.federation
     whole = federation.everyone or federation.data
     splits = {"train": whole.train, **whole.evals}
-    positions, count = federation.positions, len(federation.clients)
-    new = np.arange(count) >= count - federation.new_clients
-    malicious = np.zeros(count, bool)
-    malicious[: count - federation.new_clients] = malicious_clients(experiment)
-    labels = {split: _labels(federation, examples) for split, examples in splits.items()}
-    has_labels = federation.task != "regression"
-    graph = whole.graph
-    edges = zip(*(part.tolist() for part in (graph.senders, graph.receivers)), strict=True)
+    positions, training = federation.positions, len(federation.clients) - federation.new_clients
+    malicious, labels = malicious_clients(experiment), None
+    if federation.task != "regression":
+        labels = {split: _labels(federation, examples) for split, examples in splits.items()}
+    parts = (whole.graph.senders, whole.graph.receivers, whole.graph.edges)
+    edges = zip(*(np.asarray(part).tolist() for part in parts), strict=True)
     return {
-        "name": federation.name,
-        "source": federation.source,
-        "extent": federation.extent,
-        "sha256": federation.sha256,
+        **_facts_of(federation),
         "task": federation.task,
         "outputs": federation.outputs,
         "labels": list(federation.labels),
@@ -454,28 +440,29 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
             {
                 "name": name,
                 "examples": {s: int(examples.count[i]) for s, examples in splits.items()},
-                "labels": (
-                    {s: counts[i].tolist() for s, counts in labels.items()}
-                    if has_labels
-                    else None
-                ),
+                "labels": labels and {s: counts[i].tolist() for s, counts in labels.items()},
                 "position": positions and positions.values[i].tolist(),
-                "new": bool(new[i]),
-                "malicious": bool(malicious[i]),
+                "new": i >= training,
+                "malicious": i < training and bool(malicious[i]),
             }
             for i, name in enumerate(federation.clients)
         ],
-        "relations": [
-            [*edge, weight]
-            for edge, weight in zip(edges, np.asarray(graph.edges).tolist(), strict=True)
-        ],
+        "relations": [list(edge) for edge in edges],
     }
 
 
-def _labels(federation: Federation, examples) -> np.ndarray | None:
-    """The number of examples of each client with each label [N, O]; None without labels."""
-    if federation.task == "regression" or isinstance(examples, Windows):
-        return None
+def _facts_of(federation):
+    """Which data set this is."""
+    return {
+        "name": federation.name,
+        "source": federation.source,
+        "extent": federation.extent,
+        "sha256": federation.sha256,
+    }
+
+
+def _labels(federation: Federation, examples) -> np.ndarray:
+    """The number of examples of each client with each label [N, O]."""
     real = np.arange(examples.y.shape[1])[None] < np.asarray(examples.count)[:, None]  # [N, S]
     y = np.asarray(examples.y)
     if federation.task == "classification":

@@ -57,8 +57,6 @@ class Session:
 
     Attributes:
       state: before the first round.
-      executables: compiled for these inputs.
-      kept: what is kept of them, for other sessions and later processes.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> `Evaluated`.
       evaluate_chosen: the same for the splits and points of `scope`.
