@@ -122,8 +122,6 @@ def evaluate_clients(
     method's own predictor. The state after this local training is discarded.
 
     Args:
-      groups: the clients of each architecture, in the order of `Algorithm.clients`.
-      at_once: clients trained and scored at once; 0 is all.
       models: bytes up to which the scored predictors at G and P are returned too.
       map_groups: in place of `map_clients_of_groups`.
 

@@ -101,13 +101,13 @@ class Kept:
         self.ready["programs"] = Executables(start, advance, evaluate)
         return self.ready["programs"], state
 
-    def later(
+    def call(
         self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
-    ) -> Callable:
-        """The executable of a function (state, *inputs) that is called after the rounds."""
+    ) -> Any:
+        """Calls a function (state, *inputs) after the rounds; its executable has a name."""
         if name not in self.ready:
             self.ready[name] = self._later(name, function, state, inputs, static)
-        return self.ready[name]
+        return self.ready[name](state, *inputs)
 
     def _later(self, name, function, state, inputs, static):
         arguments = (state, *inputs)

@@ -91,13 +91,11 @@ class Session:
     def evaluate(self, state):
         if self.chosen_is_all:
             return self.evaluate_chosen(state)
-        call = self.kept.later("evaluate", self.program.evaluate, state, self.inputs)
-        return call(state, *self.inputs)
+        return self.kept.call("evaluate", self.program.evaluate, state, self.inputs)
 
     def predictors(self, state):
         """`evaluation.predictors_of_clients` of a single run."""
-        call = self.kept.later("predictors", self.program.predictors, state, self.inputs)
-        return call(state, *self.inputs)
+        return self.kept.call("predictors", self.program.predictors, state, self.inputs)
 
     def join(self, state, everyone, rounds: int) -> Iterator[tuple[State, dict]]:
         """The state after new clients have joined and after each of their rounds; their scores.
@@ -105,15 +103,14 @@ class Session:
         Args:
           everyone: data of all clients, the new ones last.
         """
-        program, later = self.program, self.kept.later
+        program, call = self.program, self.kept.call
         inputs = self.inputs._replace(data=everyone)
-        state = later("admit", program.admit, state, inputs)(state, *inputs)
-        adapt = later("adapt", program.adapt, state, inputs) if rounds else None
-        evaluate = later("evaluate_joined", program.evaluate, state, inputs, joined=True)
+        state = call("admit", program.admit, state, inputs)
         for played in range(rounds + 1):
             if played:
-                state = adapt(state, *inputs)
-            yield state, jax.device_get(evaluate(state, *inputs)).scores
+                state = call("adapt", program.adapt, state, inputs)
+            evaluated = call("evaluate_joined", program.evaluate, state, inputs, joined=True)
+            yield state, jax.device_get(evaluated).scores
 
 
 def play(
