@@ -235,28 +235,18 @@ def run_experiment(
         }
     )
     run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
-    make = functools.partial(compile_session, executables=executables)
+    compiled = functools.partial(compile_session, executables=executables)
+    make = DebugSession if debug else compiled
     try:
-        return _play_experiment(
-            experiment,
-            config,
-            folder,
-            identity,
-            where,
-            DebugSession if debug else make,
-            report,
-            beginning=beginning,
-            save_models=save_models,
-        )
+        return _play_experiment(beginning, folder, identity, where, make, report, save_models)
     finally:
         if folder is not None:
             folder.close()
 
 
-def _play_experiment(
-    experiment, config, folder, identity, where, make, report, *, beginning, save_models
-):
+def _play_experiment(beginning, folder, identity, where, make, report, save_models):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
+    experiment, config = beginning.experiment, beginning.config
     task = experiment.model.task
     seconds, rows, final, diverged, predictors = new_seconds(), [], None, -1, ()
     with clock(seconds, "compile"):
@@ -290,15 +280,9 @@ def _play_experiment(
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
+            clients = (state, last, predictors)
             unsaved = _save_models(
-                folder,
-                session,
-                experiment,
-                config,
-                state,
-                last,
-                predictors,
-                unasked=shared["unasked"],
+                folder, session, experiment, config, *clients, unasked=shared["unasked"]
             )
     final = final if diverged < 0 else None
     origin = where | {
@@ -308,9 +292,8 @@ def _play_experiment(
     course = Course(rows, final, joined, int(state.round), seconds, traffic)
     results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
-    scores = final and final.scores
-    inputs = input_range(experiment.federation)
-    names = tuple(experiment.federation.clients)
+    scores, federation = final and final.scores, experiment.federation
+    inputs, names = input_range(federation), tuple(federation.clients)
     return Result(results, rows, state, diverged, scores, inputs, unsaved, names)
 
 
@@ -339,7 +322,7 @@ def _join(session, experiment, config, state, seconds):
     if not federation.new_clients:
         return None, None
     with clock(seconds, "new_clients"):
-        everyone = _data_of_everyone(session, federation)
+        everyone = place(federation.everyone, session.inputs.key.sharding)
         for last, scores in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
             after.append(scores)
         scored = new_client_scores(federation, after, task, experiment.joined)
@@ -354,11 +337,6 @@ def _resume(newest, state, seconds):
     return state, RunFolder.rows(newest)
 
 
-def _data_of_everyone(session, federation):
-    """The data of all clients, whole on each device of the session, as its key is."""
-    return place(federation.everyone, session.inputs.key.sharding)
-
-
 def _save_models(folder, session, experiment, config, state, last, predictors, *, unasked):
     """Writes the models of all clients; returns their bytes if they are too many.
 
@@ -370,7 +348,8 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
     program, inputs, size = session.program, session.inputs, bytes_of(predictors)
     if last is not None:
         predictors_of_all = functools.partial(program.predictors, joined=True)
-        inputs = inputs._replace(data=_data_of_everyone(session, experiment.federation))
+        everyone = place(experiment.federation.everyone, inputs.key.sharding)
+        inputs = inputs._replace(data=everyone)
         size = bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
     elif not predictors:
         size = session.kept.remember(
