@@ -101,15 +101,12 @@ def parameters(factory: Callable) -> tuple[Parameter, ...]:
     """The parameters of a factory with their declarations, in the order of its signature."""
     hints = typing.get_type_hints(factory, include_extras=True)
     signature = inspect.signature(factory).parameters
-    declarations = {
-        name: next((extra for extra in extras if isinstance(extra, Declaration)), Supplied())
-        for name in signature
-        for extras in [getattr(hints.get(name), "__metadata__", ())]
-    }
-    return tuple(
-        Parameter(name, declarations[name], parameter.default)
-        for name, parameter in signature.items()
-    )
+    result = []
+    for name, parameter in signature.items():
+        extras = getattr(hints.get(name), "__metadata__", ())
+        declared = (extra for extra in extras if isinstance(extra, Declaration))
+        result.append(Parameter(name, next(declared, Supplied()), parameter.default))
+    return tuple(result)
 
 
 class Field(NamedTuple):

@@ -39,9 +39,8 @@ class Windows:
     the memory.
     """
 
-    series: (
-        Array  # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
-    )
+    # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
+    series: Array
     count: Array  # [] int32 or [N] int32, at most T - past - future + 1
     past: int = flax.struct.field(pytree_node=False)
     future: int = flax.struct.field(pytree_node=False)

@@ -152,10 +152,9 @@ class RunFolder:
             if not record["identity"].keys() >= {"arrays", *CODE}:
                 raise KeyError("the identity lacks a part")
             for identity in identities:
-                if not identity.keys() >= {"config", "data"}:
+                digests = isinstance(identity["callables"], dict)
+                if not digests or not identity.keys() >= {"config", "data"}:
                     raise KeyError("an identity lacks a part")
-                if not isinstance(identity["callables"], dict):
-                    raise TypeError("callables are files and their digests")
             return {"identity": identities[0], "accepted_changes": identities[1:]}
         except FileNotFoundError:
             return None
