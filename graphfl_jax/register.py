@@ -145,7 +145,7 @@ def _register(kind, name, function, supplied=(), one_of=()):
         FILES[file] = hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _registry_for(kind: str, name: Any, function: Any) -> MutableMapping[str, Callable]:
+def _registry_for(kind: str, name: Any, function: Any) -> MutableMapping[str, Any]:
     """The registry of a kind, in which a function may have a name; refuses any other."""
     what = f"register.{kind}={name}"
     if not isinstance(name, str) or not name.isidentifier():

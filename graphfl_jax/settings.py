@@ -31,7 +31,7 @@ UNTRACED = "data"  # the section whose floats are not in ``hparams``
 
 @dataclasses.dataclass(frozen=True)
 class _Number(Setting):
-    """A number in a range."""
+    """A number in a range. A kind of numbers has the constants that the checks name."""
 
     low: float = 0.0
     high: float = math.inf
