@@ -67,7 +67,7 @@ from graphfl_jax.commands.sweeping.grid import configure_point
 from graphfl_jax.configs import change
 from graphfl_jax.robustness.attacks import ATTACKS
 from graphfl_jax.robustness.defences import DEFENCES, DoesNotFit
-from graphfl_jax.runs.attack_results import malicious_clients
+from graphfl_jax.runs.results import malicious_clients
 
 # Simple-Tuning with ten epochs, as its authors train.
 SIMPLE_TUNING = {"tuning.part": "new_head", "tuning.epochs": 10}

@@ -16,6 +16,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, NoReturn
 
+from flax.traverse_util import flatten_dict
+
 JOINS = ("add", "concat")
 _CONVOLUTION = re.compile(r"c([1-9]\d*)_([1-9]\d*)_k([1-9]\d*)_s([1-9]\d*)")
 _LINEAR = re.compile(r"linear([1-9]\d*)_([1-9]\d*)")
@@ -84,7 +86,6 @@ def check_architecture(architecture: Architecture, params: Mapping[str, Any]) ->
     """Checks a graph as `check_graph` does, and that it describes a model.
 
     Args:
-      architecture: the graph.
       params: of the model, or their shapes: {"body": ..., "head": ...}.
 
     Raises:
@@ -92,7 +93,7 @@ def check_architecture(architecture: Architecture, params: Mapping[str, Any]) ->
         parameter belongs to no node or to several.
     """
     check_graph(architecture)
-    _check_params(architecture, dict(_leaves(params)))
+    _check_params(architecture, flatten_dict(params))
 
 
 def check_graph(architecture: Architecture) -> None:
@@ -230,12 +231,3 @@ def _check_params(architecture, leaves):
             f"no node has the parameter {list(path)}",
             "add the layer to which it belongs",
         )
-
-
-def _leaves(params, path=()):
-    """Paths and leaves of nested dictionaries."""
-    if not isinstance(params, Mapping):
-        yield path, params
-        return
-    for name, part in params.items():
-        yield from _leaves(part, (*path, name))

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from graphfl_jax import memory, tree
+from graphfl_jax import fit, memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
@@ -21,13 +21,6 @@ from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.declarations import Source
-from graphfl_jax.fit import (
-    check_method,
-    check_needs,
-    check_new_clients,
-    check_outputs,
-    check_splits,
-)
 from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
@@ -121,11 +114,15 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = experiment.build(experiment.hparams, 0)
     experiment.poison(experiment.hparams)
-    check_needs(algorithm, config, federation, num_clients)
-    check_splits(config, federation)
-    check_new_clients(config)
-    if config.attack.name:
-        _check_attackers(config)
+    fit.check_needs(algorithm, config, federation, num_clients)
+    fit.check_splits(config, federation)
+    fit.check_new_clients(config)
+    if config.attack.name and config.attack.clients and config.hparams.attack_ratio:
+        raise ValueError(
+            f"attack.clients={','.join(map(str, config.attack.clients))} and "
+            f"hparams.attack_ratio={config.hparams.attack_ratio} both choose attackers; leave "
+            f"one out"
+        )
     if config.defence.name:
         defences.check_defence(
             algorithm,
@@ -159,16 +156,6 @@ def _check_made(named, value, kind, example):
         )
 
 
-def _check_attackers(config):
-    named = [str(client) for client in config.attack.clients]
-    ratio = config.hparams.attack_ratio
-    if named and ratio:
-        raise ValueError(
-            f"attack.clients={','.join(named)} and hparams.attack_ratio={ratio} both choose "
-            f"attackers; leave one out"
-        )
-
-
 def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     """Builds a configuration's method and client model for examples of a federation's shapes.
 
@@ -188,10 +175,10 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     names = _assigned_names(dealt, num_clients, federation.new_clients)
     trained = tuple(dict.fromkeys(names[:num_clients]))
     unseen = tuple(name for name in dict.fromkeys(names) if name not in trained)
-    check_method(config, trained, unseen)
+    fit.check_method(config, trained, unseen)
     models = [_by_name(dealt)[name] for name in trained + unseen]
     for model in models:
-        check_outputs(model, config.model.name, federation)
+        fit.check_outputs(model, config.model.name, federation)
     groups, joined = (
         _at_once(config, models, some)
         for some in group_clients(names, num_clients, config.cohort_size)
@@ -299,7 +286,6 @@ def _assigned_names(dealt, training, new_clients):
     Args:
       dealt: models for all clients, or in two lists for those that train and for new ones.
       training: number of clients that train.
-      new_clients: number of new clients.
     """
     for model in _by_name(dealt).values():
         if model.architecture is not None:

@@ -7,7 +7,7 @@ parameters of one client model, ``E`` size of a client's embedding.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -125,167 +125,32 @@ class ClientData(NamedTuple):
     val: Examples | Windows | None = None  # the split that `Needs.held_out` names, if any
 
 
-# ------------------------------------------------------------------ the functions of a server
-
-
-class Init(Protocol):
-    def __call__(self, key: Array, graph: jraph.GraphsTuple) -> Any:
-        """The state of the server before the first round."""
-
-
-class Sample(Protocol):
-    def __call__(self, server: Any, counts: Array, size: int, key: Array) -> Array:
-        """The ids [size] int32 of a round's cohort, all different and ascending.
-
-        `counts` [N] are the clients' numbers of training examples. Where clients have several
-        architectures, it is called for the n clients of each, and returns their places in
-        [0, n).
-        """
-
-
-class Download(Protocol):
-    def __call__(self, server: Any, group: int, i: Array) -> Any:
-        """The message to client i ([] int32), which has architecture number `group`.
-
-        It is called inside the map over clients; what does not depend on `i` is computed once.
-        """
-
-
-class Aggregate(Protocol):
-    def __call__(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
-        """The next state of the server.
-
-        `cohorts` and `uploads` have one entry for each architecture. Every leaf of an upload is
-        [M, ...], in the order of the ``ids`` of its `Cohort`.
-        """
-
-
-class MessagesPerClient(Protocol):
-    def __call__(self, graph: jraph.GraphsTuple) -> Array:
-        """[N]: the numbers of messages that each client receives, and sends, in its round."""
-
-
-class Allocation(Protocol):
-    def __call__(self, server: Any) -> Array:
-        """[N, N]: at [i, j], client j's share in the message to client i; () if not held."""
-
-
-class Rejected(Protocol):
-    def __call__(self, server: Any) -> Array:
-        """[N]: the share of each client's uploads that were rejected; -1 without uploads."""
-
-
-class BeginRound(Protocol):
-    def __call__(self, server: Any, key: Array) -> Any:
-        """The state of the server during one round, from download to aggregation."""
-
-
-class Admit(Protocol):
-    def __call__(self, server: Any, new_clients: tuple, graph: jraph.GraphsTuple, key: Array):
-        """The state of the server after clients have joined a trained federation.
-
-        `new_clients` has the ids [m] of those of each architecture, of which some may be empty.
-        They are the last of the N clients in `graph`, and have not trained.
-        """
-
-
-class AdaptNewClients(Protocol):
-    def __call__(self, server: Any, cohorts: tuple, uploads: tuple, key: Array) -> Any:
-        """The state of the server after new clients have trained locally.
-
-        Only what belongs to the new clients may change; all shared parameters stay. `cohorts`
-        and `uploads` have one entry for each architecture; the upload of one without new
-        clients is None.
-        """
-
-
-# ------------------------------------------------------------------ the functions of a client
-
-
-class Local(Protocol):
-    def __call__(
-        self, message: Any, memory: Any, data: ClientData, key: Array
-    ) -> tuple[Any, Any, Metrics]:
-        """One round of a client: its next memory, its upload, and scalars with "loss"."""
-
-
-class Predict(Protocol):
-    def __call__(self, predictor: Predictor, x: Array) -> Array:
-        """Outputs [B, O] for x [B, *features]."""
-
-
-class Enroll(Protocol):
-    def __call__(self, message: Any, key: Array) -> Any:
-        """The memory of a client that has received its first message."""
-
-
-class Deploy(Protocol):
-    def __call__(self, model: Any, memory: Any, data: ClientData) -> Predictor:
-        """The predictor of a client that holds `model` and has the memory `memory`.
-
-        `model` is the message (scored as G) or the client's own upload (scored as L). A client
-        that receives several models may choose one by its `data`.
-        """
-
-
-class Untrained(Protocol):
-    def __call__(self, message: Any, memory: Any, data: ClientData) -> Any:
-        """The upload of a client that has not trained.
-
-        An update is an upload minus this, so what a client computes of its examples, such as
-        means of classes, is a part of its update. `memory` is that from before the round. A
-        client that receives several models may choose by its `data` which of them it would
-        have trained.
-        """
-
-
-class Personalize(Protocol):
-    def __call__(self, message: Any, memory: Any, data: ClientData, key: Array) -> Predictor:
-        """The predictor that the method gives the client in the end (scored as P)."""
-
-
-class Defend(Protocol):
-    def __call__(
-        self, server: Any, cohorts: tuple, untrained: tuple, uploads: tuple
-    ) -> tuple[Any, tuple]:
-        """The state with what the server remembers, and the uploads from which it learns.
-
-        All arguments but the state have one entry for each architecture: the `Cohort`, and
-        with leaves [M, ...] what its clients would have sent untrained, and what they sent.
-        """
-
-
-class Substitute(Protocol):
-    def __call__(self, server: Any, mean: Callable[[Array], Array]) -> Any:
-        """The state in which some clients have what the server holds of others.
-
-        `mean` takes one row for each client, [N, E], and returns these rows, of which some are
-        replaced by means of others. It is for what the server holds of one client alone.
-        """
+# (message, memory, data, key) -> next memory, upload, and scalars with "loss"
+Local = Callable[[Any, Any, ClientData, Array], tuple[Any, Any, Metrics]]
 
 
 def identity(server: Any, key: Array) -> Any:
-    """A `BeginRound` that changes nothing."""
+    """A `Server.begin_round` that changes nothing."""
     return server
 
 
 def keep_server(server: Any, *args: Any) -> Any:
-    """An `Admit` or `AdaptNewClients` after which the server is the same."""
+    """A `Server.admit` or `adapt_new_clients` after which the server is the same."""
     return server
 
 
 def no_memory(message: Any, key: Array) -> tuple:
-    """An `Enroll` of clients that keep nothing between rounds."""
+    """A `Client.enroll` of clients that keep nothing between rounds."""
     return ()
 
 
 def use_model(model: Any, memory: Any, data: ClientData) -> Predictor:
-    """A `Deploy` of the parameters that the client holds."""
+    """A `Client.deploy` of the parameters that the client holds."""
     return Predictor(model)
 
 
 def use_message(message: Any, memory: Any, data: ClientData) -> Any:
-    """An `Untrained` of clients that train what they receive and send it back."""
+    """A `Client.untrained` of clients that train what they receive and send it back."""
     return message
 
 
@@ -297,22 +162,43 @@ class Server:
     makes a server of functions without tuples.
     """
 
-    init: Init
-    download: Download
-    aggregate: Aggregate
-    begin_round: BeginRound = identity
-    admit: Admit = keep_server
-    adapt_new_clients: AdaptNewClients = keep_server
-    allocation: Allocation | None = None  # for methods that send mixtures of the last models
-    substitute: Substitute | None = None  # for methods whose server holds a part of each client
-    rejected: Rejected | None = None  # for a defence that rejects uploads
-    sample: Sample | None = None  # None: all subsets of a cohort's size are equally probable
-    messages: MessagesPerClient | None = None  # None: one message to and from each client
+    # (key, graph) -> the state before the first round
+    init: Callable[[Array, jraph.GraphsTuple], Any]
+    # (state, group, i) -> the message to client i ([] int32) of architecture number `group`. It
+    # is called inside the map over clients; what does not depend on i is computed once.
+    download: Callable[[Any, int, Array], Any]
+    # (state, cohorts, uploads, key) -> the next state. Every leaf of an upload is [M, ...], in
+    # the order of the `ids` of its `Cohort`.
+    aggregate: Callable[[Any, tuple, tuple, Array], Any]
+    # (state, key) -> the state during one round, from download to aggregation
+    begin_round: Callable[[Any, Array], Any] = identity
+    # (state, ids [m] of the new clients, graph, key) -> the state after they have joined. They
+    # are the last of the N clients in `graph`, and have not trained; some ids may be empty.
+    admit: Callable[[Any, tuple, jraph.GraphsTuple, Array], Any] = keep_server
+    # As `aggregate`, after new clients have trained. Only what belongs to them may change. The
+    # upload of an architecture without new clients is None.
+    adapt_new_clients: Callable[[Any, tuple, tuple, Array], Any] = keep_server
+    # state -> [N, N], at [i, j] client j's share in the message to client i; () if not held.
+    # For methods that send mixtures of the last models.
+    allocation: Callable[[Any], Array] | None = None
+    # (state, mean) -> the state in which some clients have what the server holds of others, for
+    # methods whose server holds a part of each client. `mean` takes one row for each client,
+    # [N, E], and returns these rows, of which some are replaced by means of others.
+    substitute: Callable[[Any, Callable[[Array], Array]], Any] | None = None
+    # state -> [N], the share of each client's uploads that were rejected; -1 without uploads.
+    # For a defence that rejects uploads.
+    rejected: Callable[[Any], Array] | None = None
+    # (state, counts [n] of training examples, size, key) -> the places [size] int32 of a cohort
+    # among the n clients of an architecture, all different and ascending. None: all subsets of
+    # a cohort's size are equally probable.
+    sample: Callable[[Any, Array, int, Array], Array] | None = None
+    # graph -> [N], the messages that each client receives, and sends, in its round. None: one.
+    messages: Callable[[jraph.GraphsTuple], Array] | None = None
 
     @classmethod
     def of_one(
         cls,
-        init: Init,
+        init: Callable[[Array, jraph.GraphsTuple], Any],
         download: Callable[[Any, Array], Any],
         aggregate: Callable[[Any, Cohort, Any, Array], Any],
         *,
@@ -323,7 +209,6 @@ class Server:
         """A server of clients that all have one architecture.
 
         Args:
-          init: as of `Server`.
           download: (server, i) -> message.
           aggregate: (server, cohort, uploads, key) -> server, with leaves [M, ...] of uploads.
           admit: (server, new clients [m], graph, key) -> server.
@@ -371,12 +256,22 @@ class Client:
     """A client of a method, written for one client."""
 
     model: ClientModel
-    local: Local
-    predict: Predict | None = None  # None: `model.predict`
-    enroll: Enroll = no_memory
-    deploy: Deploy = use_model
-    untrained: Untrained = use_message
-    personalize: Personalize | None = None  # None: P is G
+    local: Local  # one round of a client
+    # (predictor, x [B, *features]) -> outputs [B, O]; None: `model.predict`
+    predict: Callable[[Predictor, Array], Array] | None = None
+    # (first message, key) -> memory
+    enroll: Callable[[Any, Array], Any] = no_memory
+    # (model, memory, data) -> the predictor of a client that holds `model`: the message (scored
+    # as G) or its own upload (scored as L). It may choose one of several models by its data.
+    deploy: Callable[[Any, Any, ClientData], Predictor] = use_model
+    # (message, memory from before the round, data) -> the upload of a client that has not
+    # trained. An update is an upload minus this, so what a client computes of its examples,
+    # such as means of classes, is a part of its update. It may choose by its data which of
+    # several models it would have trained.
+    untrained: Callable[[Any, Any, ClientData], Any] = use_message
+    # (message, memory, data, key) -> the predictor that the method gives the client in the end
+    # (scored as P); None: P is G
+    personalize: Callable[[Any, Any, ClientData, Array], Predictor] | None = None
 
 
 class Needs(NamedTuple):
@@ -431,7 +326,9 @@ class Algorithm:
     clients: tuple[Client, ...]  # for each architecture; those that none trains with are last
     needs: Needs = Needs()
     averages: bool = False  # whether the server makes one model of the uploads, their mean
-    defend: Defend | None = None  # None: the server learns from the uploads as they are
+    # (state, cohorts, untrained, uploads) -> the state with what the server remembers, and the
+    # uploads from which it learns; leaves are [M, ...]. None: the uploads as they are.
+    defend: Callable[[Any, tuple, tuple, tuple], tuple[Any, tuple]] | None = None
 
     @property
     def client(self) -> Client:
@@ -452,8 +349,6 @@ class Algorithm:
         """What the server and client 0 of the first architectures hold before they train.
 
         Args:
-          key: of the server's start.
-          data: of the federation.
           groups: number of architectures. The last clients are of those that none trains with.
         """
         server = self.server.init(key, data.graph)

@@ -5,12 +5,13 @@ and `Source` calls factories with the values of these fields. The kinds of decla
 `settings` and `optimizers`; a new kind is one class.
 """
 
+import dataclasses
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 EMPTY = inspect.Parameter.empty
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -20,14 +21,7 @@ class Declaration:
     """What a parameter of a factory is."""
 
     def add_fields(self, form: "Form", place: "Place", name: str, default: Any) -> None:
-        """Adds the fields that the parameter reads.
-
-        Args:
-          form: gets the fields.
-          place: of the factory.
-          name: of the parameter.
-          default: of the parameter, or EMPTY.
-        """
+        """Adds the fields that the parameter `name` reads. `default` may be EMPTY."""
 
     def value(self, source: "Source", section: str, name: str) -> Any:
         """What the parameter `name` of a factory gets, or EMPTY: the factory's own default."""
@@ -36,26 +30,25 @@ class Declaration:
     def misfit(self, name: str, default: Any, supplied: Collection[str]) -> str:
         """Why a factory cannot have such a parameter, as a part of an error; empty if it can.
 
-        Args:
-          name: of the parameter.
-          default: of the parameter, or EMPTY.
-          supplied: the names of what the builder supplies.
+        `supplied` are the names of what the builder supplies.
         """
         return ""
 
 
+@dataclasses.dataclass(frozen=True)
 class Setting(Declaration):
     """A value that is a field of the same name."""
 
     meaning: str
-    kind: str  # the name of its type
-    values: str  # those that it can have, as text
-    when: str  # a field without which, or at 0 or empty, nothing reads this one
-    alternatives: Collection = ()  # values with which there may be other fields
+    # A field without which, or at 0 or empty, nothing reads this one
+    when: str = dataclasses.field(default="", kw_only=True)
+    kind: ClassVar[str]  # the name of its type
+    values: ClassVar[str]  # those that it can have, as text
+    alternatives: ClassVar[Collection] = ()  # values with which there may be other fields
 
     def parse(self, text: str) -> Any:
         """The value that a text states. Raises a KeyError or a ValueError if it states none."""
-        raise NotImplementedError
+        return text
 
     def check(self, field: str, value: Any) -> Any:
         """The value. Raises a ValueError in one line if it is outside the range."""
@@ -108,15 +101,12 @@ def parameters(factory: Callable) -> tuple[Parameter, ...]:
     """The parameters of a factory with their declarations, in the order of its signature."""
     hints = typing.get_type_hints(factory, include_extras=True)
     signature = inspect.signature(factory).parameters
-    declarations = {
-        name: next((extra for extra in extras if isinstance(extra, Declaration)), Supplied())
-        for name in signature
-        for extras in [getattr(hints.get(name), "__metadata__", ())]
-    }
-    return tuple(
-        Parameter(name, declarations[name], parameter.default)
-        for name, parameter in signature.items()
-    )
+    result = []
+    for name, parameter in signature.items():
+        extras = getattr(hints.get(name), "__metadata__", ())
+        declared = (extra for extra in extras if isinstance(extra, Declaration))
+        result.append(Parameter(name, next(declared, Supplied()), parameter.default))
+    return tuple(result)
 
 
 class Field(NamedTuple):
@@ -186,14 +176,8 @@ class Source(NamedTuple):
 
     def make(self, factory: Callable, section: str) -> Any:
         """What a factory makes from its settings, its parts, and what is supplied."""
-        arguments = {}
-        for name, declaration, default in parameters(factory):
-            value = declaration.value(self, section, name)
-            if value is not EMPTY:
-                arguments[name] = value
-            elif default is EMPTY:
-                raise ValueError(
-                    f"{factory.__name__} has a parameter {name!r} that is neither declared nor "
-                    f"supplied; annotate it with one of graphfl_jax.settings"
-                )
-        return factory(**arguments)
+        arguments = {
+            name: declaration.value(self, section, name)
+            for name, declaration, _ in parameters(factory)
+        }
+        return factory(**{name: v for name, v in arguments.items() if v is not EMPTY})

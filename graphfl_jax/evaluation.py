@@ -8,15 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import (
-    Algorithm,
-    Array,
-    Client,
-    ClientData,
-    ClientModel,
-    Predictor,
-    State,
-)
+from graphfl_jax.core import Algorithm, Array, Client, ClientData, ClientModel, Predictor, State
 from graphfl_jax.devices import fill_up, map_clients
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.rounds import ids_at, rows_of
@@ -43,9 +35,9 @@ class Evaluated(NamedTuple):
     # {point: {name: {"values": [N], "defined": [N]}}}: of `Task.metrics` on the test split; a
     # value is 0 where it is undefined
     metrics: dict
-    # `core.Allocation`; () without one, or with more than `ALLOCATED` clients
+    # `Server.allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
-    # [N] of `core.Rejected`; () where the server rejects no client
+    # [N] of `Server.rejected`; () where the server rejects no client
     rejected: Array | tuple
     models: tuple = ()  # as `predictors_of_clients` returns; () if they are not asked for
 
@@ -59,8 +51,6 @@ def score_client(predict, score, examples: Examples | Windows, batch_size: int):
     Args:
       predict: x [B, ...] -> outputs [B, O].
       score: (outputs, y) -> a tree of [B, ...].
-      examples: of the client.
-      batch_size: examples scored at once.
 
     Returns:
       The same tree of [...].
@@ -93,8 +83,6 @@ def score_all_examples(predict, score, examples: Examples | Windows, batch_size:
     Args:
       predict: x [B, ...] -> outputs [B, O].
       score: (outputs [S, O], y [S, ...], real [S]) -> a tree of [...].
-      examples: of the client.
-      batch_size: examples predicted at once.
 
     Returns:
       The same tree.
@@ -126,6 +114,7 @@ def evaluate_clients(
     mesh,
     scope: Scope = EVERYTHING,
     models: int = 0,
+    map_groups=None,
 ):
     """Scores the clients of all groups on the chosen evaluation splits, at the chosen points.
 
@@ -133,33 +122,23 @@ def evaluate_clients(
     method's own predictor. The state after this local training is discarded.
 
     Args:
-      groups: the clients of each architecture, in the order of `Algorithm.clients`.
-      batch_size: examples scored at once, per client.
-      at_once: clients trained and scored at once; 0 is all.
-      scope: the chosen splits and points.
       models: bytes up to which the scored predictors at G and P are returned too.
+      map_groups: in place of `map_clients_of_groups`.
 
     Returns:
       An `Evaluated`, with the clients in the order of their ids.
     """
     everyone = (algorithm.client_data(data), splits_in(scope, data.evals))
-    parts = [
-        _map_group(
-            functools.partial(
-                score_points, algorithm, g, batch_size, scope.points, predictors=models > 0
-            ),
-            (state.server, key, splits_in(scope, data.shared)),
-            state.clients[g],
-            group,
-            everyone,
-            data.train.count,
-            at_once,
-            mesh,
+    shared = (state.server, key, splits_in(scope, data.shared))
+
+    def of_client(group, *client):
+        return score_points(
+            algorithm, group, batch_size, scope.points, *client, predictors=models > 0
         )
-        for g, group in enumerate(groups)
-        if group.ids is None or len(group.ids)
-    ]
-    parts, predictors = zip(*parts, strict=True)
+
+    map_groups = map_groups or map_clients_of_groups
+    results = map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
+    parts, predictors = zip(*results, strict=True)
     if len(parts) == 1:
         (results,) = parts
     else:
@@ -212,14 +191,8 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows, *, predi
     Also the predictors at G and P by point, if `predictors` asks for them.
 
     Args:
-      algorithm: the method.
-      group: number of the client's architecture.
-      batch_size: examples scored at once.
-      points: of `POINTS`.
       shared: state of the server, key, and splits that all clients share.
-      i: the client's id.
       rows: its memory, and (its `ClientData`, its evaluation splits).
-      predictors: whether predictors are returned.
     """
     (server, key, shared_splits), (memory, (data, splits)) = shared, rows
     client, splits = algorithm.clients[group], splits | shared_splits
@@ -289,11 +262,7 @@ def predictors_of(
     """The predictors of one client by point, not yet `recalibrated`; without P if P is G.
 
     Args:
-      algorithm: the method.
-      group: number of the client's architecture.
-      points: of `POINTS`.
       shared: state of the server, and key.
-      i: the client's id.
       rows: its memory and its `ClientData`.
     """
     client, (server, key), (memory, data) = algorithm.clients[group], shared, rows
@@ -331,20 +300,11 @@ def predictors_of_clients(
             for point, predictor in predictors.items()
         }
 
-    everyone = algorithm.client_data(data)
-    return tuple(
-        _map_group(
-            functools.partial(of_client, g),
-            (state.server, key),
-            state.clients[g],
-            group,
-            everyone,
-            data.train.count,
-            at_once,
-            mesh,
-        )
-        for g, group in enumerate(groups)
+    shared, everyone = (state.server, key), algorithm.client_data(data)
+    results = map_clients_of_groups(
+        of_client, shared, state.clients, groups, everyone, at_once, mesh
     )
+    return tuple(results)
 
 
 def _mark_undefined(value):
@@ -359,25 +319,29 @@ def _form(values):
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def _map_group(one_client, shared, memories, group, everyone, counts, at_once, mesh):
-    """``one_client(shared, i, (memory, row))`` of all clients of a group, every leaf [n, ...].
+def map_clients_of_groups(of_client, shared, memories, groups, everyone, at_once, mesh):
+    """``of_client(g, shared, i, (memory, row))`` of the clients of each group, leaves [n, ...].
 
-    Args:
-      everyone: rows [N, ...] of all clients, of which `row` is one.
-      counts: [N].
+    `everyone` has the rows [N, ...] of all clients. Groups without clients are left out.
     """
-    rows = (memories, rows_of(group, everyone))
-    count = len(counts if group.ids is None else group.ids)
-    size = min(at_once or count, count)
-    if mesh is not None:
-        size = -(-size // mesh.size) * mesh.size
-    # The last client is scored again until the last batch is full; see the cut below.
-    places = fill_up(jnp.arange(count, dtype=jnp.int32), size)
 
-    def of_batch(places):
-        batch = rows if size == count else tree.take(rows, places)
-        ids = ids_at(group, places)
-        return map_clients(one_client, mesh, group.at_once)(shared, ids, batch)
+    def of_group(g, group, rows, count):
+        size = min(at_once or count, count)
+        if mesh is not None:
+            size = -(-size // mesh.size) * mesh.size
+        # The last client is scored again until the last batch is full; see the cut below.
+        places = fill_up(jnp.arange(count, dtype=jnp.int32), size)
+        mapped = map_clients(functools.partial(of_client, g), mesh, group.at_once)
 
-    results = jax.lax.map(of_batch, places.reshape(-1, size))
-    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
+        def of_batch(places):
+            batch = rows if size == count else tree.take(rows, places)
+            return mapped(shared, ids_at(group, places), batch)
+
+        results = jax.lax.map(of_batch, places.reshape(-1, size))
+        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
+
+    for g, group in enumerate(groups):
+        rows = rows_of(group, everyone)
+        count = len(jax.tree.leaves(rows)[0])
+        if count:
+            yield of_group(g, group, (memories[g], rows), count)

@@ -27,7 +27,7 @@ class Examples(NamedTuple):
 
     def rows(self, indices: Array) -> "Examples":
         """The examples `indices` [B] of one client, all of them real."""
-        return Examples(self.x[indices], self.y[indices], _all_of(indices))
+        return Examples(self.x[indices], self.y[indices], jnp.int32(indices.shape[0]))
 
 
 @flax.struct.dataclass
@@ -39,9 +39,8 @@ class Windows:
     the memory.
     """
 
-    series: (
-        Array  # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
-    )
+    # [T, F] or [N, T, F]; feature 0 is the target, the others are known in advance
+    series: Array
     count: Array  # [] int32 or [N] int32, at most T - past - future + 1
     past: int = flax.struct.field(pytree_node=False)
     future: int = flax.struct.field(pytree_node=False)
@@ -62,8 +61,5 @@ class Windows:
         windows = self.series[indices[:, None] + np.arange(length)[None]]
         visible = np.ones((length, windows.shape[-1]), np.float32)
         visible[self.past :, 0] = 0
-        return Examples(windows * visible[None], windows[:, self.past :, 0], _all_of(indices))
-
-
-def _all_of(indices):
-    return jnp.int32(indices.shape[0])
+        targets = windows[:, self.past :, 0]
+        return Examples(windows * visible[None], targets, jnp.int32(indices.shape[0]))

@@ -1,4 +1,7 @@
-"""Checks that a method, its client models and a federation fit together."""
+"""Checks that a method, its client models and a federation fit together.
+
+Where they do not, a check raises a ValueError of one line.
+"""
 
 import warnings
 
@@ -27,12 +30,8 @@ def check_method(config: ConfigDict, trained: tuple[str, ...], unseen: tuple[str
     """Checks that the method can have clients of the architectures of these names.
 
     Args:
-      config: of the run.
       trained: those that clients train with.
       unseen: those that only new clients have.
-
-    Raises:
-      ValueError: it cannot; one line.
     """
     method, model = f"algorithm.name={config.algorithm.name!r}", config.model
     named = "model.architectures" if "architectures" in model else f"model.name={model.name!r}"
@@ -69,14 +68,13 @@ def _methods_with(name):
 def check_needs(
     algorithm: Algorithm, config: ConfigDict, federation: Federation, num_clients: int
 ) -> None:
-    """Checks that a federation and its client models have what a method needs.
-
-    Raises:
-      ValueError: they do not; one line.
-    """
+    """Checks that a federation and its client models have what a method needs."""
     method, needs = f"algorithm.name={config.algorithm.name!r}", algorithm.needs
     if needs.relations and not len(federation.data.graph.senders):
-        _refuse_without_relations(method, federation.name, num_clients)
+        none = f"{method} needs relations between clients, and {federation.name} has"
+        if num_clients == 1:
+            raise ValueError(f"{none} one client; choose another method")
+        raise ValueError(f"{none} none; add edges to the file, or set --config.data.graph=knn")
     _check_held_out(method, needs.held_out, config, federation)
     if needs.parts:
         _check_objective(method, config)
@@ -87,20 +85,12 @@ def check_needs(
             f"set --config.cohort_size={num_clients}"
         )
     if needs.labels and federation.task != "classification":
-        labels = "labels"
-        if federation.task == "multi-label classification":
-            labels = "labels, one per example"
+        several = federation.task == "multi-label classification"
+        labels = "labels, one per example" if several else "labels"
         raise ValueError(
             f"{method} needs {labels}, and {federation.name} is a {federation.task}; choose "
             f"another method"
         )
-
-
-def _refuse_without_relations(method, name, num_clients):
-    none = f"{method} needs relations between clients, and {name} has"
-    if num_clients == 1:
-        raise ValueError(f"{none} one client; choose another method")
-    raise ValueError(f"{none} none; add edges to the file, or set --config.data.graph=knn")
 
 
 def _check_held_out(method, split, config, federation):
@@ -152,11 +142,7 @@ def _check_heads(method, algorithm, config):
 
 
 def check_splits(config: ConfigDict, federation: Federation) -> None:
-    """Checks that a federation has the splits that a configuration evaluates.
-
-    Raises:
-      ValueError: it does not; one line.
-    """
+    """Checks that a federation has the splits that a configuration evaluates."""
     splits = [*federation.data.evals, *federation.data.shared]
     if config.attack.name == "backdoor":
         splits.append("triggered")
@@ -175,9 +161,7 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
 def check_new_clients(config: ConfigDict) -> None:
     """Checks that new clients have a learning rate above 0 in their rounds.
 
-    Raises:
-      ValueError: the schedule of the clients' learning rate has ended at 0, and the method has
-        no learning rate for new clients.
+    The schedule of the clients' rate may have ended at 0, and the method have none for them.
     """
     new = config.new_clients
     with_rate = _methods_with("new_client_optimizer")
@@ -194,16 +178,7 @@ def check_new_clients(config: ConfigDict) -> None:
 
 
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:
-    """Checks that a client model has a federation's outputs.
-
-    Args:
-      model: of the clients.
-      name: of the model, for the error.
-      federation: its data.
-
-    Raises:
-      ValueError: it does not; one line.
-    """
+    """Checks that a client model has a federation's outputs."""
     first = tree.take(federation.data.train, 0).rows(np.arange(1))
     if model.architecture is not None:  # its last node is the head
         outputs = (layer_of(model.architecture.nodes[-1].type).outputs,)

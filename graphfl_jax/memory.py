@@ -25,9 +25,6 @@ def check_memory(what: str, needed: int, there: int | None = None) -> None:
       what: the setting or the file that decides, such as "data.image_size=1000000".
       needed: bytes, at least.
       there: bytes; None is the memory of the host.
-
-    Raises:
-      ValueError: it needs more; one line.
     """
     there = host_memory() if there is None else there
     if needed > there:
@@ -60,18 +57,13 @@ def check_run(
     examples. So a run that passes may still need too much.
 
     Args:
-      algorithm: a `core.Algorithm`.
-      groups: `rounds.Group` of each architecture that trains.
-      data: the `core.FederatedData`.
       steps: numbers of steps of a client, by the setting that decides on them.
-      batch_size: examples in a step.
       loaded: the setting that decides on the data, with its value.
       sized: the setting that decides the sizes of models and states, with its value.
 
     Raises:
       ValueError: it needs more memory; one line with the setting that needs most of it.
     """
-
     key = jax.eval_shape(jax.random.key, 0)
     server, messages, memories, uploads = jax.eval_shape(
         lambda key: algorithm.first_exchange(key, data, len(groups)), key

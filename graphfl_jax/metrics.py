@@ -52,10 +52,6 @@ class OwnUnits(NamedTuple):
         }
 
 
-def _cross_entropy(outputs, y):
-    return optax.softmax_cross_entropy_with_integer_labels(outputs, y)
-
-
 def _correct(outputs, y):
     return (jnp.argmax(outputs, axis=-1) == y).astype(jnp.float32)
 
@@ -113,7 +109,9 @@ def _areas_by_label(outputs, y, real):
     return {"area": area, "scored": scored}
 
 
-CLASSIFICATION = Task(_cross_entropy, _correct, "accuracy", higher_is_better=True)
+CLASSIFICATION = Task(
+    optax.softmax_cross_entropy_with_integer_labels, _correct, "accuracy", higher_is_better=True
+)
 REGRESSION = Task(_squared_error, _squared_error, "mse", higher_is_better=False)
 MULTI_LABEL = Task(
     _binary_cross_entropy,
@@ -310,14 +308,7 @@ def _log_odds(outputs):
 
 # Of `config.metrics`. Each takes outputs [S, O], targets y [S, ...] and which rows are real [S]
 # of all examples of one client, and returns a scalar, NaN if it is undefined.
-METRICS = {
-    "balanced_accuracy": balanced_accuracy,
-    "macro_f1": macro_f1,
-    "auc": auc,
-    "rmse": rmse,
-    "mae": mae,
-    "r2": r2,
-}
+METRICS = {f.__name__: f for f in (balanced_accuracy, macro_f1, auc, rmse, mae, r2)}
 # Those of this package, by the task that they are for. All others are for any task.
 METRICS_OF = {
     "classification": ("balanced_accuracy", "macro_f1", "auc"),
@@ -330,7 +321,6 @@ def with_metrics(task: Task, names: Iterable[str], *, of: str, data: str) -> Tas
     """A task with further metrics.
 
     Args:
-      task: of a federation.
       names: of the metrics, keys of `METRICS`.
       of: the task's name.
       data: name of the federation, for the error.

@@ -103,9 +103,6 @@ class Program:
         """The state before the first round, in which all clients have enrolled.
 
         Args:
-          key: of the run.
-          hparams: its traced floats.
-          data: its `FederatedData`.
           server: the state of a server from which the run begins. What the server computes of
             the relations is that of this run's relations. None: the method's own.
         """
@@ -237,7 +234,6 @@ class Program:
                     places[g],
                     ids[g],
                     key_local,
-                    mesh=None,
                     at_once=group.at_once,
                 )
         cohorts = tuple(Cohort(new, data.train.count[new].astype(jnp.float32)) for new in ids)
@@ -249,16 +245,7 @@ class Program:
     def compiled(self) -> Compiled:
         """The functions compiled, with results that are whole on each device of the mesh."""
         everywhere = None if self.mesh is None else NamedSharding(self.mesh, P())
-        # The text of a program, by which executables are kept, must have all its arguments.
-        whole = {"out_shardings": everywhere, "keep_unused": True}
-        return Compiled(
-            start=jax.jit(self.start, **whole),
-            advance=jax.jit(self.advance, donate_argnums=0, **whole),
-            evaluate=jax.jit(self.evaluate, static_argnames=("scope", "joined"), **whole),
-            predictors=jax.jit(self.predictors, static_argnames="joined", **whole),
-            admit=jax.jit(self.admit, **whole),
-            adapt=jax.jit(self.adapt, **whole),
-        )
+        return compile_all(functools.partial(getattr, self), out_shardings=everywhere)
 
     def _with_poison(self, key, hparams, data):
         """The data after the attackers have changed theirs."""
@@ -286,6 +273,29 @@ class Program:
             ids = rows_of(group, everyone)
             groups.append(group._replace(ids=ids[len(ids) - group.cohort_size :]))
         return state._replace(clients=memories), tuple(groups)
+
+
+def compile_all(function_of: Callable[[str], Callable], **options: Any) -> Compiled:
+    """Compiles functions with the arguments of those of a `Program`.
+
+    Args:
+      function_of: the name of one of them -> function.
+      **options: of `jax.jit`.
+    """
+    special = {
+        "advance": {"donate_argnums": 0},
+        "evaluate": {"static_argnames": ("scope", "joined")},
+        "predictors": {"static_argnames": "joined"},
+    }
+    # The text of a program, by which executables are kept, must have all its arguments.
+    return Compiled(
+        **{
+            name: jax.jit(
+                function_of(name), keep_unused=True, **special.get(name, {}), **options
+            )
+            for name in Compiled._fields
+        }
+    )
 
 
 def enroll(algorithm: Algorithm, server: Any, group: int, ids: Array, key: Array) -> Any:

@@ -105,19 +105,13 @@ def metric(name: str, function: Callable) -> None:
     Raises:
       ValueError: the name or the signature does not fit; one line.
     """
-    where = _registry_for("metric", name, function)
-    try:
-        inspect.signature(function).bind(None, None, None)
-    except TypeError as error:
-        raise _misfit("metric", name, f"it does not take three arguments ({error})") from None
-    _keep("metric", name, function, where)
+    _register("metric", name, function)
 
 
 def choose_parts(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
     """A configuration with other parts.
 
     Args:
-      config: remains as it is.
       **parts: a model or an algorithm, by kind: a name; or a function, which is registered
         under its own name; or None for that of the configuration.
 
@@ -135,13 +129,15 @@ def choose_parts(config: ConfigDict, **parts: str | Callable | None) -> ConfigDi
     return change(config, changes) if changes else config
 
 
-def _register(kind, name, factory, supplied, one_of=()):
-    where = _registry_for(kind, name, factory)
-    _check_signature(kind, name, factory, supplied, one_of)
-    _keep(kind, name, factory, where)
-
-
-def _keep(kind, name, function, registry):
+def _register(kind, name, function, supplied=(), one_of=()):
+    registry = _registry_for(kind, name, function)
+    if kind == "metric":
+        try:
+            inspect.signature(function).bind(None, None, None)
+        except TypeError as error:
+            raise _misfit(kind, name, f"it does not take three arguments ({error})") from None
+    else:
+        _check_signature(kind, name, function, supplied, one_of)
     registry[name] = method_of(function) if kind == "algorithm" else function
     REGISTERED[kind, name] = function
     file = Path(function.__code__.co_filename).resolve()
@@ -149,12 +145,8 @@ def _keep(kind, name, function, registry):
         FILES[file] = hashlib.sha256(file.read_bytes()).hexdigest()
 
 
-def _registry_for(kind: str, name: Any, function: Any) -> MutableMapping[str, Callable]:
-    """The registry of a kind, in which a function may have a name.
-
-    Raises:
-      ValueError: it may not, or it is no function.
-    """
+def _registry_for(kind: str, name: Any, function: Any) -> MutableMapping[str, Any]:
+    """The registry of a kind, in which a function may have a name; refuses any other."""
     what = f"register.{kind}={name}"
     if not isinstance(name, str) or not name.isidentifier():
         raise ValueError(
@@ -190,11 +182,7 @@ def _place_text(function):
 def _check_signature(
     kind: str, name: str, factory: Callable, supplied: Collection[str], one_of: Collection[str]
 ) -> None:
-    """Checks that all parameters of a factory are declared, supplied, or have a default.
-
-    Raises:
-      ValueError: one is not; one line.
-    """
+    """Checks that all parameters of a factory are declared, supplied, or have a default."""
     for parameter in inspect.signature(factory).parameters.values():
         by_name = (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
         if parameter.kind not in by_name:

@@ -123,40 +123,48 @@ def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
     return Cohort(ids, counts[ids].astype(jnp.float32))
 
 
+def call_plainly(stage: str, function: Callable, *arguments: Any) -> Any:
+    """The result of a function of the server; `stage` is what it does in a round."""
+    return function(*arguments)
+
+
 def play_round(
-    algorithm: Algorithm, data, state: State, key: Array, *, groups, mesh, poison: Poison
+    algorithm: Algorithm,
+    data,
+    state: State,
+    key: Array,
+    *,
+    groups,
+    mesh,
+    poison: Poison,
+    train: Callable | None = None,
+    call: Callable = call_plainly,
 ):
     """Plays one round: draw, begin, download, train locally, upload, aggregate.
+
+    Args:
+      train: in place of `train_cohort`, with the same arguments.
+      call: in place of `call_plainly`.
 
     Returns:
       The next state, and the metrics of every client of the cohort: a dictionary of [M].
     """
+    server, train = algorithm.server, train or train_cohort
     key_cohort, key_begin, key_local, key_server = jax.random.split(key, 4)
-    places, cohorts = sample_cohorts(algorithm, state.server, data, key_cohort, groups)
-    places, cohorts = replicate((places, cohorts), mesh)
-    state = state._replace(server=algorithm.server.begin_round(state.server, key_begin))
-    clients, uploads, metrics = [], [], []
-    for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True)):
-        memories, upload, metric = train_cohort(
-            algorithm,
-            data,
-            state,
-            g,
-            places[g],
-            cohort.ids,
-            key_local,
-            mesh=mesh,
-            at_once=group.at_once,
-        )
-        clients.append(memories)
-        uploads.append(upload)
-        metrics.append(metric)
-    server, uploads = receive(
-        algorithm, poison, state, places, cohorts, tuple(uploads), data, key_server
-    )
-    server = algorithm.server.aggregate(server, cohorts, uploads, key_server)
+    drawn = call("sampling", sample_cohorts, algorithm, state.server, data, key_cohort, groups)
+    places, cohorts = replicate(drawn, mesh)
+    begun = call("begin_round", server.begin_round, state.server, key_begin)
+    state = state._replace(server=begun)
+    results = [
+        train(algorithm, data, state, g, places[g], cohort.ids, key_local, mesh, group.at_once)
+        for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True))
+    ]
+    clients, uploads, metrics = zip(*results, strict=True)
+    received = (algorithm, poison, state, places, cohorts, uploads, data, key_server)
+    learned, uploads = call("attack and defence", receive, *received)
+    learned = call("aggregation", server.aggregate, learned, cohorts, uploads, key_server)
     metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), *metrics)
-    return State(server, tuple(clients), state.round + 1), metrics
+    return State(learned, clients, state.round + 1), metrics
 
 
 def sample_cohorts(
@@ -192,8 +200,7 @@ def train_cohort(
     places,
     ids,
     key: Array,
-    *,
-    mesh,
+    mesh=None,
     at_once: int = 0,
 ):
     """Trains clients of one group on the messages that they receive.
@@ -241,13 +248,9 @@ def receive(
     """The server's state and the uploads from which it learns, after attacks and a defence.
 
     Args:
-      algorithm: the method.
-      poison: what malicious clients do.
       state: of this round, with the memories from before it.
       places: of the cohort of each architecture, as from `sample_cohorts`.
-      cohorts: of each architecture.
       uploads: of each architecture, every leaf [M, ...].
-      data: of the federation.
       key: of the attackers' draws.
     """
     if poison.uploads is None and algorithm.defend is None:

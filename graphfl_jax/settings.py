@@ -30,15 +30,33 @@ UNTRACED = "data"  # the section whose floats are not in ``hparams``
 
 
 @dataclasses.dataclass(frozen=True)
-class Real(Setting):
-    """A float. Those of methods, models, optimisers, attacks and defences are traced."""
+class _Number(Setting):
+    """A number in a range. A kind of numbers has the constants that the checks name."""
 
-    meaning: str
     low: float = 0.0
     high: float = math.inf
-    when: str = ""
 
-    kind = "float"
+    def parse(self, text: str) -> Any:
+        return self.number(text)
+
+    def check(self, field: str, value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, self.types):
+            raise _wrong_type(field, value, self.example)
+        if not (abs(value) < math.inf and self.low <= value <= self.high):
+            raise _out_of_range(field, value, self)
+        if self.high == math.inf and abs(value) > self.largest:
+            raise ValueError(
+                f"{field}={value} is too large for 32 bits; set --config.{field} to "
+                f"{self.largest:.10g} or less"
+            )
+        return self.number(value)
+
+
+class Real(_Number):
+    """A float. Those of methods, models, optimisers, attacks and defences are traced."""
+
+    kind, number, types, largest = "float", float, int | float, LARGEST_FLOAT
+    example, finite = "a number such as 0.1", "finite and "
 
     @property
     def values(self) -> str:
@@ -53,56 +71,26 @@ class Real(Setting):
     def field(self, section: str, name: str) -> str:
         return f"{section if section == UNTRACED else 'hparams'}.{name}"
 
-    def parse(self, text: str) -> float:
-        return float(text)
-
-    def check(self, field: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise _wrong_type(field, value, "a number such as 0.1")
-        if not (math.isfinite(value) and self.low <= value <= self.high):
-            raise _out_of_range(
-                field, value, "finite and " if self.high == math.inf else "", self
-            )
-        if abs(value) > LARGEST_FLOAT:
-            raise _too_large(field, value, LARGEST_FLOAT)
-        return float(value)
-
 
 @dataclasses.dataclass(frozen=True)
-class Integer(Setting):
+class Integer(_Number):
     """An integer. It is static: another value compiles another program."""
 
-    meaning: str
     low: int = 1
-    high: float = math.inf
-    when: str = ""
 
-    kind = "int"
+    kind, number, types, largest = "int", int, int, LARGEST_INTEGER
+    example, finite = "an integer", ""
 
     @property
     def values(self) -> str:
         return f"[{self.low}, {self.high}]" if self.high < math.inf else f">= {self.low}"
-
-    def parse(self, text: str) -> int:
-        return int(text)
-
-    def check(self, field: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise _wrong_type(field, value, "an integer")
-        if not self.low <= value <= self.high:
-            raise _out_of_range(field, value, "", self)
-        if self.high == math.inf and value > LARGEST_INTEGER:
-            raise _too_large(field, value, LARGEST_INTEGER)
-        return value
 
 
 @dataclasses.dataclass(frozen=True)
 class Choice(Setting):
     """One of several names. An empty choice means none."""
 
-    meaning: str
     choices: Collection[str]
-    when: str = ""
 
     kind = "str"
 
@@ -113,9 +101,6 @@ class Choice(Setting):
     @property
     def alternatives(self) -> Collection[str]:
         return self.choices
-
-    def parse(self, text: str) -> str:
-        return text
 
     def check(self, field: str, value: Any) -> str:
         if not isinstance(value, str) or value not in self.choices:
@@ -128,17 +113,10 @@ class Choice(Setting):
         return value
 
 
-@dataclasses.dataclass(frozen=True)
 class Text(Setting):
     """A free text, such as a path."""
 
-    meaning: str
-    when: str = ""
-
     kind, values = "str", "text"
-
-    def parse(self, text: str) -> str:
-        return text
 
     def check(self, field: str, value: Any) -> str:
         if not isinstance(value, str):
@@ -146,12 +124,8 @@ class Text(Setting):
         return value
 
 
-@dataclasses.dataclass(frozen=True)
 class Switch(Setting):
     """Yes or no."""
-
-    meaning: str
-    when: str = ""
 
     kind, values = "bool", "true, false"
     alternatives = (True,)
@@ -169,9 +143,7 @@ class Switch(Setting):
 class Items(Setting):
     """A sequence of integers or names, such as ``16,16``."""
 
-    meaning: str
     choices: Collection[str] = ()  # the possible items; without any, all are possible
-    when: str = ""
 
     kind = "tuple"
 
@@ -256,7 +228,7 @@ def _wrong_type(field, value, expected):
     )
 
 
-def _out_of_range(field, value, finite, declared):
+def _out_of_range(field, value, declared):
     if declared.high < math.inf:
         return ValueError(
             f"{field}={value} is not in {declared.values}; set --config.{field} to a value in "
@@ -265,13 +237,6 @@ def _out_of_range(field, value, finite, declared):
     if declared.low == -math.inf:
         return ValueError(f"{field}={value} must be finite; set --config.{field} to a number")
     return ValueError(
-        f"{field}={value} must be {finite}at least {declared.low:g}; "
+        f"{field}={value} must be {declared.finite}at least {declared.low:g}; "
         f"set --config.{field}={declared.low:g} or more"
-    )
-
-
-def _too_large(field, value, largest):
-    return ValueError(
-        f"{field}={value} is too large for 32 bits; set --config.{field} to {largest:.10g} or "
-        f"less"
     )

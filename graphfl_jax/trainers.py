@@ -1,6 +1,7 @@
 """Local training of one client: batches and gradient steps."""
 
-from typing import Annotated, Any, Protocol
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -16,27 +17,12 @@ from graphfl_jax.settings import Part
 _OBJECTIVE = 0x6F626A
 
 
-class Objective(Protocol):
-    """What a trainer minimises."""
-
-    def __call__(self, params: Params, batch: Examples, key: Array) -> Array:
-        """A float32 scalar."""
-
-
-class Trainer(Protocol):
-    """Trains the parameters of one client."""
-
-    def __call__(
-        self, objective: Objective, params: Params, examples: Examples | Windows, key: Array
-    ) -> tuple[Params, Metrics]:
-        """The trained parameters, and {"loss": mean over the steps}."""
-
-
-class Step(Protocol):
-    """One local step of a client."""
-
-    def __call__(self, carry: Any, batch: Examples, key: Array) -> tuple[Any, Array]:
-        """What the next step gets, and the loss, a float32 scalar."""
+# (params, batch, key) -> what a trainer minimises, a float32 scalar
+Objective = Callable[[Params, Examples, Array], Array]
+# (objective, params, examples, key) -> the trained params, and {"loss": mean over the steps}
+Trainer = Callable[[Objective, Params, Examples | Windows, Array], tuple[Params, Metrics]]
+# (carry, batch, key) -> what the next local step gets, and the loss, a float32 scalar
+Step = Callable[[Any, Examples, Array], tuple[Any, Array]]
 
 
 def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
@@ -68,10 +54,7 @@ def train_steps(
     """Takes a fixed number of steps, each on a batch.
 
     Args:
-      step: of the client.
       start: what the first step gets, such as (parameters, state of an optimiser).
-      examples: of the client.
-      key: of the client.
       steps: K_c.
       batch_size: examples in a step, drawn uniformly with replacement, independently in every
         step. None takes all the client's examples in every step.
@@ -100,9 +83,7 @@ def sgd_trainer(
 
     Args:
       optimizer: its state starts anew in every call. Parts of the parameters have rates of
-        their own by `parts.optimizer_of_parts`.
-      steps: as of `train_steps`.
-      batch_size: as of `train_steps`.
+        their own by `parts.optimizer_of_parts`. Other arguments are as of `train_steps`.
     """
     optimizer = optax.with_extra_args_support(optimizer)
 

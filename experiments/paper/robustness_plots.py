@@ -6,7 +6,7 @@ from matplotlib.figure import Figure
 
 from experiments.common.score_plots import limits
 from graphfl_jax.commands.common.styles import styles_of
-from graphfl_jax.runs.attack_results import NEIGHBOURS
+from graphfl_jax.runs.results import NEIGHBOURS
 
 COLUMNS = 3  # panels beside each other
 MARKERS = "osD^vPX*"

@@ -5,7 +5,7 @@ import numpy as np
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.evaluation import POINTS
-from graphfl_jax.runs.attack_results import NEIGHBOURS
+from graphfl_jax.runs.results import NEIGHBOURS
 
 
 def robustness_row(runs: list[dict], clean: list[dict]) -> dict:

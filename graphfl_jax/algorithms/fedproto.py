@@ -154,7 +154,7 @@ def empty(classes: int, size: int) -> ClassMeans:
 
 
 def no_examples(means: ClassMeans, memory: Params, data: ClientData) -> ClassMeans:
-    """An `Untrained` of clients that receive and upload `ClassMeans` of equal shapes.
+    """A `Client.untrained` of clients that receive and upload `ClassMeans` of equal shapes.
 
     The untrained upload has 0 examples.
     """

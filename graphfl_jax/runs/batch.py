@@ -28,13 +28,7 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 from graphfl_jax.runs.initial import check_begins_anew
-from graphfl_jax.runs.results import (
-    Course,
-    new_client_scores,
-    new_seconds,
-    results_of,
-)
-from graphfl_jax.runs.rows import row_of
+from graphfl_jax.runs.results import Course, new_client_scores, new_seconds, results_of, row_of
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
@@ -143,7 +137,7 @@ def _batches(player, trials, at_once, report):
     while begin < len(trials):
         size = player.whole(size)
         batch = trials[begin : begin + size]
-        new = size not in player.executables
+        new = size not in player.kept
         played = player.play(batch, size, report)
         yield from enumerate(played.outcomes, begin)
         begin += len(batch)
@@ -196,7 +190,7 @@ def free_memory() -> int:
 
 
 class _Player:
-    """Plays batches of trials; keeps the executables of every size of them."""
+    """Plays batches of trials; has what is `Kept` of every size of them."""
 
     def __init__(self, config, experiment, federations, *, devices, alone, executables):
         """Compiles nothing yet.
@@ -218,7 +212,7 @@ class _Player:
         program = program_of(experiment, config, clients)
         self.program = batch_program(program, mesh=runs, federations=len(self.seeds))
         self.data = self._put(_stack([whole.data for whole in federations.values()]), P())
-        self.executables, self.kept = {}, {}  # by number of runs
+        self.kept = {}  # by number of runs
         self.where = environment()
         code = digests_of_code()
         self.identities = {
@@ -250,18 +244,11 @@ class _Player:
         config, seconds = self.config, new_seconds()
         inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
-            if size not in self.executables:
+            if size not in self.kept:
                 self.kept[size] = open_kept(self.folder, self.experiment, config, inputs)
             kept = self.kept[size]
-            session = Session(
-                self.program,
-                inputs,
-                scope=scope_of(config),
-                executables=self.executables.get(size),
-                kept=kept,
-            )
-            self.executables[size] = session.executables
-        traffic = session.kept.remember(
+            session = Session(self.program, inputs, scope=scope_of(config), kept=kept)
+        traffic = kept.remember(
             "traffic", lambda: traffic_of(self.experiment, tree.take(session.state, 0))
         )
         evaluations, state, final = [], session.state, None
@@ -277,7 +264,9 @@ class _Player:
             of_trial = _results_at(i, (evaluations, final, joined))
             outcomes.append(self._outcome(trial, *of_trial, share, traffic))
         compiling = seconds.pop("compile")
-        programs = [*session.executables[1:], *filter(None, [session.complete])]
+        programs = [*session.executables[1:]]
+        if "evaluate" in kept.ready:
+            programs.append(kept.ready["evaluate"])
         held = max(map(_bytes_held, programs)) * self.devices // size
         return Played(outcomes, compiling, sum(seconds.values()), held)
 
@@ -352,7 +341,6 @@ def _pad_and_stack(axis, *leaves):
 
     Args:
       axis: of the examples: 1 of clients [N, S, ...], and 0 of a split that all share [S, ...].
-      *leaves: arrays.
     """
     if len({leaf.shape for leaf in leaves}) > 1:
         size = max(leaf.shape[axis] for leaf in leaves)

@@ -29,6 +29,7 @@ from graphfl_jax import tree
 from graphfl_jax.core import State
 from graphfl_jax.runs import multihost
 from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.identity import digest_of_json
 
 OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in errors of TensorStore
 KEPT = 3  # so that two are left if the newest is damaged
@@ -62,7 +63,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
             "files": _digests(target),
             "notes": checkpoint.notes,
         }
-        write_json(folder / f"{name}.json", {"body": body, "sha256": _sha256(_canonical(body))})
+        write_json(folder / f"{name}.json", {"body": body, "sha256": digest_of_json(body)})
     # Checkpoints of later rounds were skipped when this run was resumed, and are removed.
     whole = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)[-KEPT:]
     for path in sorted(folder.glob("[0-9]*"), reverse=True):  # a manifest before its folder
@@ -174,12 +175,7 @@ def _by_name(state: State) -> dict[str, np.ndarray]:
 
 
 def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
-    """A state from its leaves of `_by_name`; those of size zero are made anew.
-
-    Args:
-      arrays: by name.
-      template: shapes and types of the state.
-    """
+    """A state from its leaves of `_by_name`; those of size zero are made anew."""
     leaves = [
         arrays[name] if leaf.size else np.zeros(leaf.shape, leaf.dtype)
         for name, leaf in tree.leaves_by_name(template).items()
@@ -188,11 +184,7 @@ def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
 
 
 def _write(target: Path, arrays: dict) -> None:
-    """Writes a folder of arrays from this process alone.
-
-    Raises:
-      OSError: the disk is full or read-only.
-    """
+    """Writes a folder of arrays from this process alone."""
     import orbax.checkpoint as orbax
     from orbax.checkpoint import v1 as ocp
 
@@ -265,7 +257,7 @@ def _fault(folder: Path, name: str) -> str:
     try:
         written = json.loads(manifest.read_text())
         body = written["body"]
-        whole = written["sha256"] == _sha256(_canonical(body)) and body.keys() >= PARTS
+        whole = written["sha256"] == digest_of_json(body) and body.keys() >= PARTS
     except (AttributeError, ValueError, KeyError, TypeError):
         whole = False
     if not whole:
@@ -287,12 +279,7 @@ def _describe(state: State) -> list:
 
 def _digests(folder: Path) -> dict[str, str]:
     files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {str(path.relative_to(folder)): _sha256(path.read_bytes()) for path in files}
-
-
-def _sha256(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
-
-
-def _canonical(body: Any) -> bytes:
-    return json.dumps(body, sort_keys=True).encode()
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in files
+    }

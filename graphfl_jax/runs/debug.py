@@ -14,16 +14,9 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
-from graphfl_jax.evaluation import (
-    EVERYTHING,
-    Evaluated,
-    allocation_and_rejected,
-    score_points,
-    split_results,
-    splits_in,
-)
+from graphfl_jax.evaluation import EVERYTHING, evaluate_clients
 from graphfl_jax.program import Log, streams_of
-from graphfl_jax.rounds import ids_at, receive, rows_of, sample_cohorts
+from graphfl_jax.rounds import ids_at, play_round, rows_of
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
 
@@ -50,60 +43,35 @@ class DebugSession:
         """Plays rounds; the log has the means over cohort and rounds."""
         logged = []
         for _ in range(int(rounds)):
+            key = jax.random.fold_in(self.streams.rounds, state.round)
+            call = functools.partial(self._call, int(state.round) + 1)
             with jax.disable_jit():
-                state, metrics = self.play_round(state)
-            logged += metrics
-        means = jax.tree.map(lambda *values: jnp.mean(jnp.stack(values)), *logged)
+                state, metrics = play_round(
+                    self._algorithm(state),
+                    self.data,
+                    state,
+                    key,
+                    groups=self.experiment.groups,
+                    mesh=None,
+                    poison=self.poison,
+                    train=functools.partial(self._train_cohort, call),
+                    call=functools.partial(call, SERVER),
+                )
+            logged.append(metrics)
+        means = jax.tree.map(lambda *values: jnp.mean(jnp.concatenate(values)), *logged)
         return state, Log(means, jnp.int32(-1))
 
-    def play_round(self, state: State):
-        """The next state, and the metrics of all clients of the cohort."""
-        algorithm, data = self._algorithm(state), self.data
-        key_round = jax.random.fold_in(self.streams.rounds, state.round)
-        key_cohort, key_begin, key_local, key_server = jax.random.split(key_round, 4)
-        call = functools.partial(self._call, int(state.round) + 1)
-        places, cohorts = call(
-            SERVER,
-            "sampling",
-            sample_cohorts,
-            algorithm,
-            state.server,
-            data,
-            key_cohort,
-            self.experiment.groups,
-        )
-        server = call(
-            SERVER, "begin_round", algorithm.server.begin_round, state.server, key_begin
-        )
-        memories, uploads, metrics = list(state.clients), [], []
-        for g, cohort in enumerate(cohorts):
-            trained = []
-            for place, i in zip(places[g].tolist(), cohort.ids.tolist(), strict=True):
-                memory, rows = self._rows(algorithm, memories[g], place, i)
-                message = call(i, "download", algorithm.server.download, server, g, i)
-                key = jax.random.fold_in(key_local, i)
-                local = algorithm.clients[g].local
-                trained.append(call(i, "local training", local, message, memory, rows, key))
-            stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trained)
-            memories[g] = tree.put(memories[g], places[g], stacked[0])
-            uploads.append(stacked[1])
-            metrics += [metric for _, _, metric in trained]
-        server, uploads = call(
-            SERVER,
-            "attack and defence",
-            receive,
-            algorithm,
-            self.poison,
-            state._replace(server=server),
-            places,
-            cohorts,
-            tuple(uploads),
-            data,
-            key_server,
-        )
-        aggregate = algorithm.server.aggregate
-        server = call(SERVER, "aggregation", aggregate, server, cohorts, uploads, key_server)
-        return State(server, tuple(memories), state.round + 1), metrics
+    def _train_cohort(self, call, algorithm, data, state, group, places, ids, key, *sizes):
+        """`rounds.train_cohort`, client by client."""
+        client, memories = algorithm.clients[group], state.clients[group]
+        everyone, trained = algorithm.client_data(data), []
+        for place, i in zip(places.tolist(), ids.tolist(), strict=True):
+            memory, rows = tree.take(memories, place), tree.take(everyone, i)
+            message = call(i, "download", algorithm.server.download, state.server, group, i)
+            arguments = (message, memory, rows, jax.random.fold_in(key, i))
+            trained.append(call(i, "local training", client.local, *arguments))
+        after, uploads, metrics = stack(trained)
+        return tree.put(memories, places, after), uploads, metrics
 
     def evaluate(self, state):
         """Everything, as `evaluation.evaluate_clients`."""
@@ -116,40 +84,33 @@ class DebugSession:
     join, predictors = Session.join, Session.predictors  # compiled
 
     def _evaluate(self, state, scope):
-        algorithm = self._algorithm(state)
-        key = jax.random.fold_in(self.streams.evaluations, state.round)
-        evals, shared = (
-            splits_in(scope, splits) for splits in (self.data.evals, self.data.shared)
+        return evaluate_clients(
+            self._algorithm(state),
+            self.data,
+            state,
+            jax.random.fold_in(self.streams.evaluations, state.round),
+            groups=self.experiment.groups,
+            batch_size=self.config.eval_batch_size,
+            at_once=0,
+            mesh=None,
+            scope=scope,
+            map_groups=functools.partial(self._map_groups, int(state.round)),
         )
-        results = {}
-        for g, group in enumerate(self.experiment.groups):
-            score = functools.partial(
-                score_points, algorithm, g, self.config.eval_batch_size, scope.points
-            )
+
+    def _map_groups(self, played, of_client, shared, memories, groups, everyone, *sizes):
+        """`evaluation.map_clients_of_groups`, client by client."""
+        for g, group in enumerate(groups):
+            results = []
             for place in range(len(rows_of(group, self.data.train.count))):
                 i = int(ids_at(group, jnp.int32(place)))
-                memory, data = self._rows(algorithm, state.clients[g], place, i)
+                rows = (tree.take(memories[g], place), tree.take(everyone, i))
                 with jax.disable_jit():
-                    results[i], _ = self._call(
-                        int(state.round),
-                        i,
-                        "evaluation",
-                        score,
-                        (state.server, key, shared),
-                        i,
-                        (memory, (data, tree.take(evals, i))),
-                    )
-        ordered = [results[i] for i in sorted(results)]
-        stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *ordered)
-        scores = split_results(stacked, scope.points)
-        return Evaluated(*scores, *allocation_and_rejected(algorithm, state))
+                    score = functools.partial(of_client, g, shared, i, rows)
+                    results.append(self._call(played, i, "evaluation", score))
+            yield stack(results)
 
     def _algorithm(self, state) -> Algorithm:
         return self.experiment.build(self.inputs.hparams, state.round)
-
-    def _rows(self, algorithm, memories, place, i):
-        """The memory and the data of one client."""
-        return tree.take(memories, place), tree.take(algorithm.client_data(self.data), i)
 
     def _call(self, number, who, stage, function, *arguments):
         """Calls a function; raises a ValueError that names round, client and stage."""
@@ -166,6 +127,11 @@ class DebugSession:
                 f"rate, or check the inputs of this client"
             )
         return result
+
+
+def stack(results):
+    """The results of several clients on a leading axis."""
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 
 def _floats(values):

@@ -21,9 +21,6 @@ class WriteError(OSError):
 def writing(path: str | os.PathLike) -> Iterator[None]:
     """Names the file and the remedy in an error of the block that writes it.
 
-    Args:
-      path: the file or folder that the block writes.
-
     Raises:
       WriteError: the block raised an OSError. It has the same number, and one line of text.
     """

@@ -80,13 +80,12 @@ class Kept:
         """The executables of a program for inputs of these shapes, and the first state.
 
         Args:
-          program: of the experiment.
-          inputs: `session.Inputs`.
           scope: what the evaluations before the last round compute.
         """
-        executables = self._load(inputs)
-        if executables is not None:
-            return executables, executables.start(*inputs)
+        ready = self.ready.get("programs") or self._load(inputs)
+        if ready:
+            self.ready["programs"] = ready
+            return ready, ready.start(*inputs)
         self.entry, programs = {}, []
         once = options_of_one_call()
         start = self._compile(program.start, inputs, inputs, programs, once)
@@ -99,32 +98,24 @@ class Kept:
         )
         if len(programs) == len(Executables._fields):
             self.remember("programs", lambda: programs)
-        return Executables(start, advance, evaluate), state
+        self.ready["programs"] = Executables(start, advance, evaluate)
+        return self.ready["programs"], state
 
-    def later(
+    def call(
         self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
-    ) -> Callable:
-        """The executable of a function (state, *inputs) that is called after the rounds.
-
-        Args:
-          name: under which it is kept.
-          function: of the program.
-          state: of the experiment.
-          inputs: as in `executables`.
-          **static: static arguments of the function.
-        """
+    ) -> Any:
+        """Calls a function (state, *inputs) after the rounds; its executable has a name."""
         if name not in self.ready:
             self.ready[name] = self._later(name, function, state, inputs, static)
-        return self.ready[name]
+        return self.ready[name](state, *inputs)
 
     def _later(self, name, function, state, inputs, static):
         arguments = (state, *inputs)
-        key, result = self.entry.get(name, ("", None))
-        blob = _read(self.folder, key) if key else None
-        if blob is not None:
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
-                return _deserialise(inputs, blob, arguments, result)
-        self.entry.pop(name, None)
+        if name in self.entry:
+            executable = self._read_executable(inputs, arguments, *self.entry[name])
+            if executable is not None:
+                return executable
+            del self.entry[name]
         options = options_of_one_call() | options_of_architectures(len(state.clients))
         executable = self._compile(
             function, arguments, inputs, programs := [], options, **static
@@ -135,18 +126,34 @@ class Kept:
 
     def _load(self, inputs):
         """The kept executables, or None if one of them is missing."""
-        programs = self.entry.get("programs", ())
-        blobs = [_read(self.folder, key) for key, _ in programs]
-        if not blobs or None in blobs:
+        programs = self.entry.get("programs")
+        if not programs:
             return None
-        results = [result for _, result in programs]
-        load = functools.partial(_deserialise, inputs)
+        keys, results = zip(*programs, strict=True)
+        load = functools.partial(self._read_executable, inputs)
         with ThreadPoolExecutor() as pool:
-            try:
-                loaded = pool.map(load, blobs, _arguments(results[0], inputs, 0), results)
-                return Executables(*loaded)
-            except jax.errors.JaxRuntimeError:
-                return None  # and compiled anew
+            loaded = [*pool.map(load, _arguments(results[0], inputs, 0), keys, results)]
+        return None if None in loaded else Executables(*loaded)
+
+    def _read_executable(self, inputs, arguments, key, result):
+        """The executable of a key, for arguments and results of these structures.
+
+        None if it is missing, or cannot be loaded, and is compiled anew.
+        """
+        blob = _read(self.folder, key)
+        if blob is None:
+            return None
+        sharding = inputs.key.sharding
+        meshed = isinstance(sharding, NamedSharding)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            return serialize_executable.deserialize_and_load(
+                blob,
+                jax.tree.structure((tuple(arguments), {})),
+                jax.tree.structure(result),
+                execution_devices=list(
+                    sharding.mesh.devices.flat if meshed else sharding.device_set
+                ),
+            )
 
     def _compile(self, function, arguments, inputs, programs, options=None, **static):
         """The executable of a function; adds its key and its result to `programs`."""
@@ -155,11 +162,7 @@ class Kept:
         if not self.folder or not _can_be_pickled(result):
             return lowered.compile(options or None)  # JAX shares only those without options
         key = _sha256("\n".join((lowered.as_text(), *_shapes(arguments), machine())).encode())
-        blob = _read(self.folder, key.hex())
-        executable = None
-        if blob is not None:
-            with contextlib.suppress(jax.errors.JaxRuntimeError):  # compiled anew
-                executable = _deserialise(inputs, blob, arguments, result)
+        executable = self._read_executable(inputs, arguments, key.hex(), result)
         if executable is None:
             with _without_cache_of_jax():
                 executable = lowered.compile(options)
@@ -179,12 +182,6 @@ def open_kept(
 
     Nothing is kept without a folder, with several processes, and where the key does not contain
     all code of the experiment: with methods, models or others registered from outside.
-
-    Args:
-      folder: from `private_folder`, or None.
-      experiment: of the configuration.
-      config: of the run.
-      inputs: `session.Inputs`.
     """
     outside = digests_outside(functions_in(PROGRAMS))
     if folder is None or jax.process_count() > 1 or outside:
@@ -304,18 +301,6 @@ def _can_be_pickled(result):
 def _arguments(state, inputs, rounds):
     """The arguments of start, advance and evaluate_chosen."""
     return inputs, (state, *inputs, rounds), (state, *inputs)
-
-
-def _deserialise(inputs, blob, arguments, result):
-    """The executable of a blob, for arguments and results of these structures."""
-    sharding = inputs.key.sharding
-    meshed = isinstance(sharding, NamedSharding)
-    return serialize_executable.deserialize_and_load(
-        blob,
-        jax.tree.structure((tuple(arguments), {})),
-        jax.tree.structure(result),
-        execution_devices=list(sharding.mesh.devices.flat if meshed else sharding.device_set),
-    )
 
 
 def _shapes(values):

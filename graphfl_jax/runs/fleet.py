@@ -78,9 +78,8 @@ class Fleet:
             ) from error
         self.batch_size = int(fields["eval_batch_size"])
         self.groups = self._groups(tensors)
-        self.clients = tuple(name for group in self.groups for name in group.clients)
-        places = {name: i for i, name in enumerate(self.facts["clients"])}
-        self.clients = tuple(sorted(self.clients, key=places.__getitem__))
+        there = {name for group in self.groups for name in group.clients}
+        self.clients = tuple(name for name in self.facts["clients"] if name in there)
 
     def __repr__(self) -> str:
         return f"<Fleet: models of {len(self.clients)} clients in {self.path}>"

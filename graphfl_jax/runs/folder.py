@@ -14,10 +14,10 @@ from ml_collections import ConfigDict
 from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, current_values, flatten, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.runs import checkpoint, description, models, views
+from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
-from graphfl_jax.runs.rows import row_line
+from graphfl_jax.runs.results import DESCRIPTION, row_line
 from graphfl_jax.runs.store import (
     RUN,
     Record,
@@ -70,10 +70,7 @@ class RunFolder:
         if self.resume:
             self._check_rounds()
             self._check_fields()
-        else:
-            self._check_empty()
-
-    def _check_empty(self):
+            return
         if content_of(self.path):
             raise ValueError(
                 f"out={self.path} already holds a run; add --resume to go on with it, or "
@@ -155,10 +152,9 @@ class RunFolder:
             if not record["identity"].keys() >= {"arrays", *CODE}:
                 raise KeyError("the identity lacks a part")
             for identity in identities:
-                if not identity.keys() >= {"config", "data"}:
+                digests = isinstance(identity["callables"], dict)
+                if not digests or not identity.keys() >= {"config", "data"}:
                     raise KeyError("an identity lacks a part")
-                if not isinstance(identity["callables"], dict):
-                    raise TypeError("callables are files and their digests")
             return {"identity": identities[0], "accepted_changes": identities[1:]}
         except FileNotFoundError:
             return None
@@ -191,8 +187,6 @@ class RunFolder:
         Args:
           template: shapes and dtypes of the state.
           task: of the rows that `append` writes.
-          identity: of this run.
-          where: `environment.environment` of this run.
 
         Returns:
           The checkpoint to continue from, or None at the start of a run.
@@ -300,7 +294,7 @@ class RunFolder:
     def describe(self, content: dict) -> None:
         """Writes federation.json: at the beginning, so that an unfinished run has it too."""
         text = json.dumps(content, allow_nan=False) + "\n"
-        checkpoint.write_text(self.path / description.FILE, text)
+        checkpoint.write_text(self.path / DESCRIPTION, text)
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""

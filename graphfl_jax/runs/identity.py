@@ -89,7 +89,6 @@ def identity_of(
     """The identity of a run.
 
     Args:
-      config: of the run, checked.
       federation: as `build.arrange` gives it.
       arrays: its `digest_of_arrays`.
       code: from `digests_of_code`.

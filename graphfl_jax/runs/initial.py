@@ -13,44 +13,30 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
-from graphfl_jax.runs import checkpoint, description, multihost
+from graphfl_jax.runs import checkpoint, multihost
 from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.results import DESCRIPTION
 from graphfl_jax.runs.session import Session, place
 
 
 class Beginning:
-    """Where a run begins.
-
-    Attributes:
-      identity: what this adds to the identity of the run.
-    """
+    """Where a run begins. `identity` is what this adds to the identity of the run."""
 
     def __init__(self, config: ConfigDict, experiment: Experiment, recorded: str = ""):
         """Reads the state from which a new run begins.
 
         Args:
-          config: of the run.
-          experiment: of the run.
           recorded: the digest of that state, of a run that is resumed. It is then read only if
             there is no checkpoint to go on from.
-
-        Raises:
-          ValueError: as `initial_server`.
         """
-        self.config, self.experiment = config, experiment
-        self.server, self.identity = None, {}
+        self.config, self.experiment, self.server = config, experiment, None
         if config.init_from and not recorded:
             self.server = initial_server(config, experiment)
             recorded = digest_of_server(self.server)
-        if config.init_from:
-            self.identity = {"init": recorded}
+        self.identity = {"init": recorded} if config.init_from else {}
 
     def state(self, session: Session | DebugSession) -> State:
-        """The state before the first round.
-
-        Raises:
-          ValueError: as `initial_server`, or the state is not the recorded one.
-        """
+        """The state before the first round. It is refused if it is not the recorded one."""
         if not self.config.init_from:
             return session.state
         if self.server is None:
@@ -103,11 +89,7 @@ def digest_of_server(server: Any) -> str:
 
 
 def check_begins_anew(config: ConfigDict) -> None:
-    """Refuses `init_from` where it has no effect.
-
-    Raises:
-      ValueError: it is set.
-    """
+    """Refuses `init_from` where it has no effect."""
     if config.init_from:
         raise ValueError(
             f"init_from={config.init_from} is only for single runs; leave it out, or use "
@@ -137,11 +119,11 @@ def _read_server(what, folder, template):
 def _check_clients(what, folder, federation):
     """Checks that the clients that train are those of the run in a folder, in their order."""
     try:
-        described = json.loads((folder / description.FILE).read_text())["clients"]
+        described = json.loads((folder / DESCRIPTION).read_text())["clients"]
         there = [client["name"] for client in described if not client["new"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{what} has a damaged {description.FILE} ({type(error).__name__}: {error}); give "
+            f"{what} has a damaged {DESCRIPTION} ({type(error).__name__}: {error}); give "
             f"the folder of another run"
         ) from error
     here = federation.clients[: len(federation.clients) - federation.new_clients]

@@ -48,17 +48,10 @@ class GroupOfModels(NamedTuple):
     predictors: dict[str, Any]  # by point, every leaf [n, ...]; of P alone if P is G
 
 
-def bytes_of(predictors: tuple[dict, ...]) -> int:
-    """Bytes of the tensors of all architectures, or of their shapes."""
-    leaves = jax.tree.leaves(predictors)
-    return sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves)
-
-
 def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> list:
     """The clients of each architecture with their predictors.
 
     Args:
-      experiment: of the run.
       trained: `evaluation.predictors_of_clients` of the clients that train.
       joined: the same after new clients have joined, of which the new ones are taken; () leaves
         the new clients out.
@@ -80,13 +73,7 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
 
 
 def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[str, Any]:
-    """What is needed to rebuild the models of a run without its data, as JSON.
-
-    Args:
-      experiment: of the run.
-      config: its configuration.
-      played: rounds.
-    """
+    """What is needed to rebuild the models of a run without its data, as JSON."""
     federation = experiment.federation
     scaling = federation.scaling or federation.loader_scaling
     return {
@@ -115,8 +102,6 @@ def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> Non
     """Writes models in one step.
 
     Args:
-      path: of the file.
-      groups: the models.
       facts: from `facts_of`, or from another file.
 
     Raises:

@@ -1,24 +1,31 @@
-"""The results of a run."""
+"""What a run records: its description, its evaluations, its results, and what attacks did."""
 
+import json
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
+from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.core import Task
+from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated
-from graphfl_jax.metrics import OwnUnits
+from graphfl_jax.metrics import OwnUnits, metric_summary, summary
+from graphfl_jax.program import Log
+from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group
-from graphfl_jax.runs.attack_results import attack_summary, rejections
-from graphfl_jax.runs.rows import mean_scores, metric_summaries, round_shares, summaries
 
+DESCRIPTION = "federation.json"  # the file of `description_of`
 # Parts of the results that a run has only if it did not diverge, and not every run has.
 SCORED = ("scores", "metrics", "errors", "labels", "rejected", "allocation", "architectures")
+# Names of shares of malicious clients among a client's neighbours, and the largest such share.
+NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}
 
 
 def new_seconds() -> dict[str, float]:
@@ -43,9 +50,6 @@ def results_of(
     """The content of results.json. A run that diverged has no score.
 
     Args:
-      config: of the run.
-      experiment: of the run.
-      course: of the run.
       origin: the `environment` of the run, its ``identity``, and ``accepted_changes``, other
         identities under which some of its rounds were played.
     """
@@ -62,29 +66,18 @@ def results_of(
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
-        "dataset": {
-            "name": federation.name,
-            "source": federation.source,
-            "extent": federation.extent,
-            "sha256": federation.sha256,
-        },
+        "dataset": _facts_of(federation),
         "seed": config.seed,
         "rounds": config.rounds,
         "hparams": experiment.hparams,
         "diverged": final is None,
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
-        "scores": scored["scores"],
-        "metrics": scored["metrics"],
-        "errors": scored["errors"],
-        "labels": scored["labels"],
+        **scored,
         "scaling": federation.scaling and federation.scaling.as_json(),
         "new_clients": None if final is None else course.new_clients,
         "attack": attack,
         "defence": config.defence.name or None,
-        "rejected": scored["rejected"],
-        "allocation": scored["allocation"],
-        "architectures": scored["architectures"],
         "timing": {
             **{f"{what}_s": spent for what, spent in course.seconds.items()},
             "client_steps_per_s": steps / course.seconds["train"],
@@ -155,7 +148,6 @@ def new_client_scores(
     Args:
       federation: its last clients are the new ones.
       scores: ``{split: {point: [new clients]}}`` after 0, 1, ... of their rounds.
-      task: of the scores.
       groups: `Experiment.joined`.
 
     Returns:
@@ -198,7 +190,6 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
     """Mean scores of the clients of each architecture after the last round.
 
     Args:
-      experiment: of the run.
       final: as for `final_scores`.
       traffic: from `session.traffic_of`.
 
@@ -220,3 +211,261 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
         }
         for group, (down, up) in zip(experiment.groups, traffic, strict=True)
     }
+
+
+# --------------------------------------------------------------------------------- evaluations
+
+
+def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
+    """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
+
+    It has also ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"`` [N, N], if
+    the method has one.
+    """
+    row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
+    if any(evaluated.metrics.values()):
+        row["metrics"] = evaluated.metrics
+    return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
+
+
+def row_fields(row: dict, task: Task) -> dict:
+    """One evaluation of `row_of`, as JSON has it.
+
+    Returns:
+      ``round``; ``train``, the metrics of the training by name; for each split the
+      `metrics.summary` of its scores at each point; and ``metrics``, as `metric_summaries`, and
+      ``allocation``, if there are any.
+    """
+    fields = {
+        "round": int(row["round"]),
+        "train": {name: float(value) for name, value in row["train"].items()},
+        **{split: summaries(scores, task) for split, scores in row["scores"].items()},
+    }
+    if "metrics" in row:
+        fields["metrics"] = metric_summaries(row["metrics"])
+    if "allocation" in row:
+        fields["allocation"] = round_shares(row["allocation"])
+    return fields
+
+
+def row_line(row: dict, task: Task) -> str:
+    """One evaluation of `row_of` as a line of JSON."""
+    return json.dumps(row_fields(row, task), allow_nan=False) + "\n"
+
+
+def summaries(scores: dict, task: Task) -> dict:
+    """`metrics.summary` of the clients' scores at each point."""
+    return {
+        point: summary(scores[point], higher_is_better=task.higher_is_better)
+        for point in POINTS
+        if point in scores
+    }
+
+
+def mean_scores(scores: dict, rows: np.ndarray, task: Task) -> dict[str, float]:
+    """The means of some clients' scores at each point."""
+    at_points = summaries(tree.take(scores, rows), task)
+    return {point: values["mean"] for point, values in at_points.items()}
+
+
+def metric_summaries(metrics: dict) -> dict:
+    """Each `metrics.metric_summary` by point and name, of `Evaluated.metrics`."""
+    return {
+        point: {name: metric_summary(**values) for name, values in at_point.items()}
+        for point, at_point in metrics.items()
+    }
+
+
+def round_shares(allocation) -> list[list[float]]:
+    """Shares with six digits after the point."""
+    return np.round(np.asarray(allocation, np.float64), 6).tolist()
+
+
+# ------------------------------------------------------------------------ attacks and defences
+
+
+def malicious_clients(experiment: Experiment) -> np.ndarray:
+    """Whether each of the N clients attacks."""
+    federation = experiment.federation
+    rank = federation.data.attack_rank
+    if rank is None or "attack_ratio" not in experiment.hparams:
+        return np.zeros(len(federation.data.train.count), bool)
+    training = len(federation.clients) - federation.new_clients
+    attackers = Attackers(jnp.float32(experiment.hparams["attack_ratio"]), training)
+    return np.asarray(attackers.among(np.asarray(rank)))
+
+
+def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
+    """The share of a client's uploads that were rejected, of honest and malicious clients.
+
+    Args:
+      rejected: [N], from `Evaluated`, -1 for clients that have been in no cohort; with a
+        transductive graph, new clients follow.
+
+    Returns:
+      ``honest`` and ``malicious``, means over those of these clients that have been in a
+      cohort, None without any, and ``per_client``, None for all others.
+    """
+    malicious = malicious_clients(experiment)
+    rejected = rejected[: len(malicious)]
+    shares = {"honest": rejected[~malicious], "malicious": rejected[malicious]}
+    means = {
+        name: float(np.mean(values[values >= 0])) if (values >= 0).any() else None
+        for name, values in shares.items()
+    }
+    per_client = np.asarray(rejected, np.float64).round(6).tolist()
+    return means | {"per_client": [None if share < 0 else share for share in per_client]}
+
+
+def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | None) -> dict:
+    """Which clients attacked a run, and the effect after the last round.
+
+    Args:
+      final: as for `final_scores`; None for a run that diverged.
+
+    Returns:
+      ``name``; ``malicious``, the names of the attackers, ``ids``, their numbers, and
+      ``ratio``, their share; ``benign``, the test scores of all others at G, L and P;
+      ``benign_by_malicious_neighbours``, see `by_malicious_neighbours`, None without relations;
+      and ``success``, the share of triggered images that these classify as the target, as
+      means over clients at G, L and P, None without triggers.
+    """
+    federation = experiment.federation
+    training = len(federation.clients) - federation.new_clients
+    malicious = malicious_clients(experiment)
+    benign = ~malicious
+    ids = np.flatnonzero(malicious).tolist()
+    result = {
+        "name": config.attack.name,
+        "ratio": len(ids) / training,
+        "malicious": [federation.clients[i] for i in ids],
+        "ids": ids,
+        "benign": None,
+        "benign_by_malicious_neighbours": None,
+        "success": None,
+    }
+    if final is None or not benign.any():
+        return result
+    scores = {point: np.asarray(final["test"][point])[benign] for point in POINTS}
+    result["benign"] = summaries(scores, experiment.model.task)
+    if len(federation.data.graph.senders):
+        result["benign_by_malicious_neighbours"] = by_malicious_neighbours(
+            federation.data.graph, malicious, final["test"], experiment.model.task
+        )
+    if "triggered" in final:
+        test = federation.data.evals["test"]
+        real = np.arange(test.y.shape[1]) < test.count[:, None]
+        # Clients whose images all have the target label anyway do not count.
+        counted = benign & (real & (test.y != config.attack.target)).any(axis=1)
+        if counted.any():
+            result["success"] = {
+                point: float(np.mean(np.asarray(final["triggered"][point])[counted]))
+                for point in POINTS
+            }
+    return result
+
+
+def by_malicious_neighbours(graph, malicious: np.ndarray, scores: dict, task: Task) -> list:
+    """Mean scores of benign clients by the share of malicious ones among their neighbours.
+
+    Args:
+      graph: relations between the N clients; with a transductive graph, new clients follow.
+      malicious: [N] bool.
+      scores: {point: [N]}.
+
+    Returns:
+      For each of `NEIGHBOURS` that has clients, its name as ``share``; their numbers ``ids``;
+      and ``scores``, means over them at each point.
+    """
+    shares = relations.shares_among_neighbours(graph, np.flatnonzero(malicious))
+    places = np.searchsorted(list(NEIGHBOURS.values()), shares[: len(malicious)])
+    rows = []
+    for place, name in enumerate(NEIGHBOURS):
+        ids = np.flatnonzero(~malicious & (places == place))
+        if len(ids):
+            means = mean_scores(scores, ids, task)
+            rows.append({"share": name, "ids": ids.tolist(), "scores": means})
+    return rows
+
+
+def check_attacked(*runs: tuple[ConfigDict, Experiment]) -> None:
+    """Refuses runs with an attack and without attackers.
+
+    Beside runs with attackers, some may have the share 0, to compare with.
+    """
+    idle = [
+        config
+        for config, experiment in runs
+        if config.attack.name and not malicious_clients(experiment).any()
+    ]
+    attacked = sum(bool(config.attack.name) for config, _ in runs)
+    for config in idle:
+        ratio = config.hparams.attack_ratio
+        if ratio or len(idle) == attacked:
+            raise ValueError(
+                f"attack.name={config.attack.name!r} has no attackers with "
+                f"hparams.attack_ratio={ratio:g}; set a larger one, or --config.attack.clients"
+            )
+
+
+# ---------------------------------------------------------------- for readers without the data
+
+
+def description_of(experiment: Experiment) -> dict[str, Any]:
+    """The content of federation.json.
+
+    Returns:
+      Facts of the data set; ``clients``, with for each its name, its numbers of ``examples``
+      and of each of their ``labels`` by split, its ``position``, and whether it is ``new`` or
+      ``malicious``; ``axes``, what a position consists of; and ``relations``, for each the
+      numbers of the sender and of the receiver among the clients, and its weight. Positions,
+      axes and labels are None where there are none.
+    """
+    federation = experiment.federation
+    whole = federation.everyone or federation.data
+    splits = {"train": whole.train, **whole.evals}
+    positions, training = federation.positions, len(federation.clients) - federation.new_clients
+    malicious, labels = malicious_clients(experiment), None
+    if federation.task != "regression":
+        labels = {split: _labels(federation, examples) for split, examples in splits.items()}
+    parts = (whole.graph.senders, whole.graph.receivers, whole.graph.edges)
+    edges = zip(*(np.asarray(part).tolist() for part in parts), strict=True)
+    return {
+        **_facts_of(federation),
+        "task": federation.task,
+        "outputs": federation.outputs,
+        "labels": list(federation.labels),
+        "axes": positions and list(positions.axes),
+        "clients": [
+            {
+                "name": name,
+                "examples": {s: int(examples.count[i]) for s, examples in splits.items()},
+                "labels": labels and {s: counts[i].tolist() for s, counts in labels.items()},
+                "position": positions and positions.values[i].tolist(),
+                "new": i >= training,
+                "malicious": i < training and bool(malicious[i]),
+            }
+            for i, name in enumerate(federation.clients)
+        ],
+        "relations": [list(edge) for edge in edges],
+    }
+
+
+def _facts_of(federation):
+    """Which data set this is."""
+    return {
+        "name": federation.name,
+        "source": federation.source,
+        "extent": federation.extent,
+        "sha256": federation.sha256,
+    }
+
+
+def _labels(federation: Federation, examples) -> np.ndarray:
+    """The number of examples of each client with each label [N, O]."""
+    real = np.arange(examples.y.shape[1])[None] < np.asarray(examples.count)[:, None]  # [N, S]
+    y = np.asarray(examples.y)
+    if federation.task == "classification":
+        labels = range(federation.outputs)
+        return np.stack([np.sum(real & (y == label), axis=1) for label in labels], axis=1)
+    return np.sum(real[..., None] & (y > 0), axis=1)

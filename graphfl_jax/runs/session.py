@@ -21,9 +21,9 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope
-from graphfl_jax.program import Compiled, Log, Program, play_rounds
+from graphfl_jax.program import Compiled, Log, Program, compile_all, play_rounds
 from graphfl_jax.rounds import message_bytes
-from graphfl_jax.runs.executables import Executables, Kept
+from graphfl_jax.runs.executables import Kept
 
 
 class Inputs(NamedTuple):
@@ -57,13 +57,10 @@ class Session:
 
     Attributes:
       state: before the first round.
-      executables: compiled for these inputs.
-      kept: what is kept of them for later processes.
       advance: (state, rounds) -> (state, log); donates the state.
       evaluate: (state) -> `Evaluated`.
       evaluate_chosen: the same for the splits and points of `scope`.
       chosen_is_all: whether these are all.
-      complete: the executable of `evaluate` after its first call, if these are not all.
     """
 
     def __init__(
@@ -72,25 +69,17 @@ class Session:
         inputs: Inputs,
         *,
         scope: Scope = EVERYTHING,
-        executables: Executables | None = None,
         kept: Kept | None = None,
     ):
-        """Makes the first state, and compiles what is not given or kept.
+        """Makes the first state, and compiles what is not kept.
 
         Args:
-          program: of one run or a batch.
-          inputs: of the program.
           scope: what the evaluations before the last round compute.
-          executables: of another session with inputs of the same shapes.
-          kept: of an earlier process.
+          kept: of sessions with inputs of the same shapes.
         """
         self.program, self.inputs, self.kept = program, inputs, kept or Kept()
         self.chosen_is_all = scope == EVERYTHING
-        self.complete = None
-        if executables is None:
-            self.executables, state = self.kept.executables(program, inputs, scope)
-        else:
-            self.executables, state = executables, executables.start(*inputs)
+        self.executables, state = self.kept.executables(program, inputs, scope)
         self.state = jax.block_until_ready(state)
 
     def advance(self, state, rounds):
@@ -102,30 +91,26 @@ class Session:
     def evaluate(self, state):
         if self.chosen_is_all:
             return self.evaluate_chosen(state)
-        self.complete = self.kept.later("evaluate", self.program.evaluate, state, self.inputs)
-        return self.complete(state, *self.inputs)
+        return self.kept.call("evaluate", self.program.evaluate, state, self.inputs)
 
     def predictors(self, state):
         """`evaluation.predictors_of_clients` of a single run."""
-        call = self.kept.later("predictors", self.program.predictors, state, self.inputs)
-        return call(state, *self.inputs)
+        return self.kept.call("predictors", self.program.predictors, state, self.inputs)
 
     def join(self, state, everyone, rounds: int) -> Iterator[tuple[State, dict]]:
         """The state after new clients have joined and after each of their rounds; their scores.
 
         Args:
           everyone: data of all clients, the new ones last.
-          rounds: for which the new clients adapt.
         """
-        program, later = self.program, self.kept.later
+        program, call = self.program, self.kept.call
         inputs = self.inputs._replace(data=everyone)
-        state = later("admit", program.admit, state, inputs)(state, *inputs)
-        adapt = later("adapt", program.adapt, state, inputs) if rounds else None
-        evaluate = later("evaluate_joined", program.evaluate, state, inputs, joined=True)
+        state = call("admit", program.admit, state, inputs)
         for played in range(rounds + 1):
             if played:
-                state = adapt(state, *inputs)
-            yield state, jax.device_get(evaluate(state, *inputs)).scores
+                state = call("adapt", program.adapt, state, inputs)
+            evaluated = call("evaluate_joined", program.evaluate, state, inputs, joined=True)
+            yield state, jax.device_get(evaluated).scores
 
 
 def play(
@@ -204,25 +189,11 @@ def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> 
     """The program of a batch: vmapped over runs, and split over the mesh ``runs``.
 
     Args:
-      program: of one run.
       mesh: of the axis "runs"; None is one device.
       federations: number of federations in `RunsData`.
     """
-    per_run, shared, data = 0, None, RunsData(0, None)
-    state, inputs = (per_run,), (per_run, per_run, data)
-    axes = {
-        "start": inputs,
-        "advance": (*state, *inputs, shared),
-        "evaluate": (*state, *inputs),
-        "predictors": (*state, *inputs),
-        "admit": (*state, *inputs),
-        "adapt": (*state, *inputs),
-    }
-    options = {
-        "advance": {"donate_argnums": 0},
-        "evaluate": {"static_argnames": ("scope", "joined")},
-        "predictors": {"static_argnames": "joined"},
-    }
+    inputs = (0, 0, RunsData(0, None))
+    axes = {"start": inputs, "advance": (0, *inputs, None)}  # of runs; None is shared
 
     def lift(name):
         def play(*arguments, **static):
@@ -230,11 +201,11 @@ def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> 
                 arguments = (_of_run(argument, federations) for argument in arguments)
                 return getattr(program, name)(*arguments, **static)
 
-            return _map_runs(play_one, axes[name], mesh)(*arguments)
+            return _map_runs(play_one, axes.get(name, (0, *inputs)), mesh)(*arguments)
 
-        return jax.jit(play, keep_unused=True, **options.get(name, {}))
+        return play
 
-    return Compiled(**{name: lift(name) for name in axes})
+    return compile_all(lift)
 
 
 def _map_runs(function, axes, mesh):

@@ -16,12 +16,11 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
+from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import Log
 from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
-from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.debug import DebugSession
-from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.folder import RunFolder
@@ -36,11 +35,14 @@ from graphfl_jax.runs.multihost import (
 )
 from graphfl_jax.runs.results import (
     Course,
+    check_attacked,
+    description_of,
     new_client_scores,
     new_seconds,
     results_of,
+    row_fields,
+    row_of,
 )
-from graphfl_jax.runs.rows import row_fields, row_of
 from graphfl_jax.runs.session import (
     Session,
     clock,
@@ -182,11 +184,7 @@ def _check_arguments(out, resume, accept_changes, save_models):
 
 
 def _federation_of(config, federation):
-    """The federation that a configuration names, or a given one as the configuration sets it.
-
-    Raises:
-      ValueError: the configuration scales the data of a given federation.
-    """
+    """The federation that a configuration names, or a given one arranged as it says."""
     if federation is None:
         return load_federation(config)
     scale = values_of(config)[0].get("data.scale", "none")
@@ -209,15 +207,10 @@ def run_experiment(
     executables: Path | None = None,
     save_models: bool = False,
 ) -> Result:
-    """Runs an experiment that is already built.
+    """Runs an experiment that is already built; other arguments are as in `run`.
 
     Args:
-      experiment: of the run.
-      config: its configuration.
       folder: of the run; None writes nothing, as in all processes but the first.
-      config_file: as in `run`.
-      debug: as in `run`.
-      report: as in `run`.
       executables: folder from `executables.private_folder`, only for an experiment as
         `build_experiment` returns it; None keeps nothing.
 
@@ -242,28 +235,18 @@ def run_experiment(
         }
     )
     run_synchronized(lambda: folder and folder.check(identity))  # before it compiles
-    make = functools.partial(compile_session, executables=executables)
+    compiled = functools.partial(compile_session, executables=executables)
+    make = DebugSession if debug else compiled
     try:
-        return _play_experiment(
-            experiment,
-            config,
-            folder,
-            identity,
-            where,
-            DebugSession if debug else make,
-            report,
-            beginning=beginning,
-            save_models=save_models,
-        )
+        return _play_experiment(beginning, folder, identity, where, make, report, save_models)
     finally:
         if folder is not None:
             folder.close()
 
 
-def _play_experiment(
-    experiment, config, folder, identity, where, make, report, *, beginning, save_models
-):
+def _play_experiment(beginning, folder, identity, where, make, report, save_models):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
+    experiment, config = beginning.experiment, beginning.config
     task = experiment.model.task
     seconds, rows, final, diverged, predictors = new_seconds(), [], None, -1, ()
     with clock(seconds, "compile"):
@@ -297,15 +280,9 @@ def _play_experiment(
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
+            clients = (state, last, predictors)
             unsaved = _save_models(
-                folder,
-                session,
-                experiment,
-                config,
-                state,
-                last,
-                predictors,
-                unasked=shared["unasked"],
+                folder, session, experiment, config, *clients, unasked=shared["unasked"]
             )
     final = final if diverged < 0 else None
     origin = where | {
@@ -315,9 +292,8 @@ def _play_experiment(
     course = Course(rows, final, joined, int(state.round), seconds, traffic)
     results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
-    scores = final and final.scores
-    inputs = input_range(experiment.federation)
-    names = tuple(experiment.federation.clients)
+    scores, federation = final and final.scores, experiment.federation
+    inputs, names = input_range(federation), tuple(federation.clients)
     return Result(results, rows, state, diverged, scores, inputs, unsaved, names)
 
 
@@ -326,10 +302,7 @@ def compile_session(
 ) -> Session:
     """A compiled session on the devices of all processes, which split the cohort.
 
-    Args:
-      experiment: of the run.
-      config: its configuration.
-      executables: as in `run_experiment`.
+    `executables` is as in `run_experiment`.
     """
     mesh = mesh_of(experiment)
     inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
@@ -345,19 +318,14 @@ def _join(session, experiment, config, state, seconds):
 
     Both are None without new clients. The state is None if they diverged.
     """
-    federation, last = experiment.federation, None
+    federation, task, after = experiment.federation, experiment.model.task, []
     if not federation.new_clients:
         return None, None
-
-    def scores():
-        nonlocal last
-        everyone = _data_of_everyone(session, federation)
-        for last, of_new in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
-            yield of_new
-
     with clock(seconds, "new_clients"):
-        task = experiment.model.task
-        scored = new_client_scores(federation, scores(), task, experiment.joined)
+        everyone = place(federation.everyone, session.inputs.key.sharding)
+        for last, scores in session.join(state, everyone, config.new_clients.rounds):  # noqa: B007
+            after.append(scores)
+        scored = new_client_scores(federation, after, task, experiment.joined)
     return last if scored["diverged_at"] < 0 else None, scored
 
 
@@ -369,11 +337,6 @@ def _resume(newest, state, seconds):
     return state, RunFolder.rows(newest)
 
 
-def _data_of_everyone(session, federation):
-    """The data of all clients, whole on each device of the session, as its key is."""
-    return place(federation.everyone, session.inputs.key.sharding)
-
-
 def _save_models(folder, session, experiment, config, state, last, predictors, *, unasked):
     """Writes the models of all clients; returns their bytes if they are too many.
 
@@ -382,15 +345,16 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
       predictors: those of the training clients; () if they are too large for an evaluation.
       unasked: whether a large file is not written.
     """
-    program, inputs, size = session.program, session.inputs, models.bytes_of(predictors)
+    program, inputs, size = session.program, session.inputs, bytes_of(predictors)
     if last is not None:
         predictors_of_all = functools.partial(program.predictors, joined=True)
-        inputs = inputs._replace(data=_data_of_everyone(session, experiment.federation))
-        size = models.bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
+        everyone = place(experiment.federation.everyone, inputs.key.sharding)
+        inputs = inputs._replace(data=everyone)
+        size = bytes_of(jax.eval_shape(predictors_of_all, last, *inputs))
     elif not predictors:
         size = session.kept.remember(
             "bytes of models",
-            lambda: models.bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
+            lambda: bytes_of(jax.eval_shape(program.predictors, state, *inputs)),
         )
     if unasked and size > models.LARGEST:
         return size

@@ -47,9 +47,7 @@ def refusal(record: Record, now: Identity, *, accept_changes: bool) -> str:
     refused unless that difference has been accepted, now or earlier.
 
     Args:
-      record: of a run that was made.
       now: identity of the run that could use it.
-      accept_changes: whether other code is accepted.
     """
     before = record["identity"]
     if before["data"] != now["data"]:
@@ -238,7 +236,6 @@ def check_folder(path: Path, content: str = "") -> None:
     """Checks that a folder can be written or made; makes nothing.
 
     Args:
-      path: of the folder.
       content: one of `CONTENTS` that will be written, if it is one.
 
     Raises:
@@ -258,7 +255,6 @@ def lock(path: Path, name: str = LOCK) -> IO:
     """Locks a folder until the returned file is closed, or this process ends.
 
     Args:
-      path: of the folder.
       name: of the file that is locked. Processes that lock different files can share a folder.
 
     Raises:

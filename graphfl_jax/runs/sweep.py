@@ -14,8 +14,8 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs.values import adjust, structure, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.declarations import NOTHING
-from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, fields_text, run_trials, with_seed
+from graphfl_jax.runs.results import check_attacked
 
 Point = dict[str, Any]
 
@@ -83,8 +83,6 @@ def groups_of(
     the same afterwards count once.
 
     Args:
-      points: of the sweep.
-      seeds: of every point.
       configure: point -> configuration, and the values that nothing in it reads.
       most: largest accepted number of groups.
       part: whether these are not all points, so that a field may be read by others only.
@@ -128,7 +126,6 @@ def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGrou
     A part has consecutive runs, so that few parts compile the program of a group.
 
     Args:
-      groups: of the whole sweep.
       number: of the part, from 1.
       parts: number of parts. The sizes of any two differ by at most one run.
     """

@@ -24,9 +24,7 @@ def rounds_with_scores(
 ) -> Iterator[tuple[int, Mapping]]:
     """The rounds with their scores, {split: {point: [N]}}; the last one with all its scores.
 
-    Args:
-      rows: `single.Result.rows`.
-      final: `single.Result.final`.
+    `rows` and `final`, here and below, are those of `single.Result`.
     """
     for i, row in enumerate(rows):
         last = final is not None and i == len(rows) - 1
@@ -36,40 +34,21 @@ def rounds_with_scores(
 def frame(
     rows: Sequence[Mapping], final: Mapping | None, clients: Sequence[str]
 ) -> "pandas.DataFrame":
-    """A line for each round, split, point and client, with the score.
-
-    Args:
-      rows: as in `rounds_with_scores`.
-      final: as in `rounds_with_scores`.
-      clients: the names of the clients.
-
-    Raises:
-      ImportError: pandas is not installed.
-    """
+    """`single.Result.frame`."""
     try:
         import pandas
     except ImportError:
         raise ImportError(
             "frame() needs pandas, which is not installed; run pip install pandas"
         ) from None
-    parts = [
-        pandas.DataFrame(
-            {
-                "round": played,
-                "split": split,
-                "point": point,
-                "client": list(clients[: len(values)]),
-                "score": np.asarray(values, np.float64),
-            }
-        )
+    lines = [
+        (played, split, point, client, float(score))
         for played, scores in rounds_with_scores(rows, final)
         for split, points in scores.items()
         for point, values in points.items()
+        for client, score in zip(clients, values, strict=False)
     ]
-    columns = ["round", "split", "point", "client", "score"]
-    if not parts:
-        return pandas.DataFrame({}, columns=columns)
-    return pandas.concat(parts, ignore_index=True)
+    return pandas.DataFrame(lines, columns=["round", "split", "point", "client", "score"])
 
 
 def client_table(final: Mapping, clients: Sequence[str]) -> str:
@@ -92,14 +71,7 @@ def client_table(final: Mapping, clients: Sequence[str]) -> str:
 def draw(
     axes: "Axes", rows: Sequence[Mapping], final: Mapping | None, results: Mapping[str, Any]
 ) -> None:
-    """Draws the mean score over clients at each point, over the rounds.
-
-    Args:
-      axes: of the plot.
-      rows: as in `rounds_with_scores`.
-      final: as in `rounds_with_scores`.
-      results: what results.json holds.
-    """
+    """Draws what `single.Result.plot` does."""
     from matplotlib.ticker import MaxNLocator
 
     splits = {split for row in rows for split in row["scores"]}

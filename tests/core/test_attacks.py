@@ -33,8 +33,8 @@ from graphfl_jax.robustness.defences import CENTRES, DEFENCES, FILTERS
 from graphfl_jax.robustness.monotone import cosines
 from graphfl_jax.robustness.updates import with_updates
 from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
-from graphfl_jax.runs.attack_results import by_malicious_neighbours, rejections
 from graphfl_jax.runs.batch import Trial, run_trials
+from graphfl_jax.runs.results import by_malicious_neighbours, rejections
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(7)

@@ -104,7 +104,7 @@ def counting(sample=None):
 
 
 def least_trained(counts, sizes, size, key):
-    """A `Sample` of those clients that have trained least."""
+    """A `Server.sample` of those clients that have trained least."""
     assert sizes.shape == (7,)
     return jnp.sort(jnp.argsort(counts)[:size]).astype(jnp.int32)
 

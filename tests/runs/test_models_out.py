@@ -14,7 +14,7 @@ from graphfl_jax.configs import change
 from graphfl_jax.data import tpt48
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.runs import models
-from graphfl_jax.runs.description import description_of
+from graphfl_jax.runs.results import description_of
 from tests.commands import scripted
 from tests.core.test_architectures import federation as image_federation
 from tests.core.test_chest_xray import LABELS, several_labels

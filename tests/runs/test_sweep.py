@@ -71,7 +71,7 @@ def test_a_batch_may_take_half_of_the_free_memory_of_all_devices(monkeypatch):
     """Of 400 bytes of each of two devices, for runs of 40 bytes: five runs on each device."""
 
     class Player:
-        devices, executables = 2, ()
+        devices, kept = 2, ()
 
         def whole(self, size):
             return max(size, 2)

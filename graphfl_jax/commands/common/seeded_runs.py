@@ -14,12 +14,11 @@ from graphfl_jax.commands.common.finished_runs import damage_error, read_run, wr
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.evaluation import POINTS
-from graphfl_jax.runs.attack_results import check_attacked
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
-from graphfl_jax.runs.description import description_of
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
+from graphfl_jax.runs.results import check_attacked, description_of
 from graphfl_jax.runs.store import content_of, identities_of
 
 

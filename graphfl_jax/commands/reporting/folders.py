@@ -10,15 +10,15 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.published import published_score
 from graphfl_jax.configs.values import configuration, values_of
 from graphfl_jax.evaluation import POINTS
-from graphfl_jax.runs import description
 from graphfl_jax.runs.identity import PATHS
+from graphfl_jax.runs.results import DESCRIPTION
 
 THOUSANDTHS = "× 10⁻³"
 PRINTED = {"1e-3": THOUSANDTHS}  # units as a page shows them
 SUMMARY = ("mean", "std_clients", "worst_decile")  # of the scores at P
 # Why a report of an older run has no map.
 NO_DESCRIPTION = (
-    f"There is no map: {description.FILE}, which names the clients and their relations, is not "
+    f"There is no map: {DESCRIPTION}, which names the clients and their relations, is not "
     f"in the folder. Runs of older releases do not write it."
 )
 
@@ -30,8 +30,8 @@ def run_facts(run: FinishedRun) -> dict[str, Any]:
       ValueError: a file is damaged.
     """
     rows, described = read_rows(run.path), None
-    if (run.path / description.FILE).exists():
-        described = read_object(run.path / description.FILE)
+    if (run.path / DESCRIPTION).exists():
+        described = read_object(run.path / DESCRIPTION)
     try:
         return _collect(run, rows, described)
     except (AttributeError, IndexError, KeyError, TypeError) as error:
