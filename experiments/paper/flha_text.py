@@ -10,8 +10,7 @@ import numpy as np
 
 from experiments.paper.columns import Column, Row, TableText, number_text
 from experiments.paper.configurations import Cell
-from experiments.paper.flha import CLIENTS, NONE_REPLACED, SIZES, TABLES
-from experiments.paper.flha_published import PUBLISHED
+from experiments.paper.flha import CLIENTS, NONE_REPLACED, PUBLISHED, SIZES, TABLES
 from experiments.paper.row_text import (
     DATA,
     METHOD,

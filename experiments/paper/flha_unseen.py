@@ -12,9 +12,8 @@ from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.columns import Column, Row, TableText, number_text
 from experiments.paper.configurations import Cell
 from experiments.paper.figure_lines import ConfigOf, line_of, new_client_curves
-from experiments.paper.flha import LAYERED, REFINING, unseen_cell
+from experiments.paper.flha import LAYERED, REFINING, UNSEEN, unseen_cell
 from experiments.paper.flha_figures import interval
-from experiments.paper.flha_published import UNSEEN
 from experiments.paper.flha_text import DOWN, FLOAT, UP, size_note, size_of
 from experiments.paper.row_text import (
     DATA,

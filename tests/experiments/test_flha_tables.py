@@ -13,9 +13,11 @@ from experiments.paper.flha import (
     CLIENTS,
     LAYERED,
     PLAIN,
+    PUBLISHED,
     RESIDUAL,
     SIZES,
     TABLES,
+    UNSEEN,
     XRAY,
     cell,
     cells_of,
@@ -25,7 +27,6 @@ from experiments.paper.flha import (
     with_steps,
 )
 from experiments.paper.flha_figures import SERIES, series_lines, series_rows
-from experiments.paper.flha_published import PUBLISHED, UNSEEN
 from experiments.paper.flha_text import DROP, columns_of, table_row, text_of, with_drops
 from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment
