@@ -38,26 +38,32 @@ from absl import flags
 from rich.console import Console
 
 from experiments.common import pages
-from experiments.common.architecture_plots import draw_architectures
 from experiments.common.flag_values import check_names, refuse_flag
-from experiments.paper.architecture_graphs import architecture_graphs, graph_rows
+from experiments.paper.architecture_graphs import (
+    architecture_graphs,
+    draw_architectures,
+    graph_rows,
+)
 from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.columns import SPREAD, spread_text
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
-from experiments.paper.figure_lines import line_of
-from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
-from experiments.paper.flha_figures import SERIES, Series, series_lines, series_rows
-from experiments.paper.flha_unseen import Unseen, unseen_panels, unseen_rows
-from experiments.paper.pfedgat_figures import (
+from experiments.paper.figure_lines import (
+    SERIES,
     Allocations,
     Joining,
+    Series,
+    Unseen,
     allocation_lines,
     allocation_rows,
-    joining_panels,
     joining_rows,
+    line_of,
+    new_client_panels,
+    series_lines,
+    series_rows,
+    unseen_rows,
 )
-from experiments.paper.row_text import SPREAD, spread_text
+from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
 from experiments.paper.tables import TABLES
-from experiments.paper.value_histograms import histogram_rows, histograms
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -74,6 +80,7 @@ from graphfl_jax.commands.common.plots import (
 from graphfl_jax.commands.common.text_tables import markdown_table
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.configs import change, for_any_task, methods
+from graphfl_jax.data.federation import Federation
 
 
 class Histograms(NamedTuple):
@@ -87,6 +94,7 @@ class Curves(NamedTuple):
     """Scores over rounds, a line for each method."""
 
     dataset: str
+    methods: tuple[str, ...] = tuple(for_any_task())
 
 
 class Ablation(NamedTuple):
@@ -190,6 +198,17 @@ def config_of(cell: Cell, method: str):
     return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
+def methods_of(figure) -> list[str]:
+    """The methods that a figure compares."""
+    return FLAGS.methods or list(figure.methods)
+
+
+def runs_of(cache: Cache):
+    """`figure_lines.RunsOf` of the flags."""
+    seeds = list(range(FLAGS.seeds))
+    return lambda cell, method: cached_runs(config_of(cell, method), seeds, cache, at_once=1)
+
+
 def plot_histograms(figure, cache):
     federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
     lines, unit = histograms(federation, figure.clients)
@@ -209,7 +228,7 @@ def plot_graphs(figure, cache):
 
 
 def plot_curves(figure, cache):
-    lines = curves(figure, FLAGS.methods or for_any_task(), cache)
+    lines = curves(figure, cache)
     return lines, draw_lines(lines, "round", figure.dataset), curve_rows(lines)
 
 
@@ -220,31 +239,27 @@ def plot_ablation(figure, cache):
 
 
 def plot_allocations(figure, cache):
-    lines = allocation_lines(figure, FLAGS.methods or list(figure.methods), config_of, cache)
+    lines = allocation_lines(figure, methods_of(figure), config_of, cache)
     return lines, draw_shares(lines), allocation_rows(lines)
 
 
-def plot_joining(figure, cache):
-    methods = FLAGS.methods or list(figure.methods)
-    panels = joining_panels(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
-    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
-
-
 def plot_series(figure, cache):
-    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
-    lines = series_lines(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
+    size = FLAGS.profile or "small"
+    lines = series_lines(figure, methods_of(figure), size, runs_of(cache))
     drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
     return lines, drawn, series_rows(lines, figure.label)
 
 
+def plot_joining(figure, cache):
+    panels = new_client_panels(figure.cells(), methods_of(figure), runs_of(cache), "P")
+    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
+
+
 def plot_unseen(figure, cache):
-    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
-    panels = unseen_panels(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
-    return (
-        panels,
-        draw_panels(panels, "rounds of the new client", title="cifar10"),
-        unseen_rows(panels),
-    )
+    cells = figure.cells(FLAGS.profile or "small")
+    panels = new_client_panels(cells, methods_of(figure), runs_of(cache), "G")
+    drawn = draw_panels(panels, "rounds of the new client", title="cifar10")
+    return panels, drawn, unseen_rows(panels)
 
 
 # The lines, the drawn figure and the rows of text of each kind.
@@ -259,6 +274,36 @@ KINDS = {
     Series: plot_series,
     Unseen: plot_unseen,
 }
+
+
+def histograms(federation: Federation, clients: int) -> tuple[list[dict], str]:
+    """A line for each of the first clients, and the unit of values.
+
+    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
+    ``shares`` of values in them.
+    """
+    units = federation.units
+    values = units.mean + units.std * federation.data.train.series[:clients, :, 0]
+    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
+    lines = []
+    for name, series in zip(federation.clients, values, strict=False):
+        shares = np.histogram(series, edges)[0] / len(series)
+        lines.append(
+            {
+                "name": name,
+                "mean": float(series.mean()),
+                "std": float(series.std()),
+                "edges": edges.tolist(),
+                "shares": shares.tolist(),
+            }
+        )
+    return lines, units.name
+
+
+def histogram_rows(lines: list[dict], unit: str) -> list[list[str]]:
+    """Mean and standard deviation of each client's values, as text."""
+    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
+    return [["client", f"mean, {unit}", f"sd, {unit}"], *rows]
 
 
 def holdings(figure: Holdings) -> tuple[list[dict], str]:
@@ -295,11 +340,11 @@ def holdings(figure: Holdings) -> tuple[list[dict], str]:
     return lines, f"{federation.name}, data: {federation.source}{extent}"
 
 
-def curves(figure: Curves, methods: list[str], cache: Cache) -> list[dict]:
+def curves(figure: Curves, cache: Cache) -> list[dict]:
     """A line for each method: its name, the rounds, and the scores of every seed at P."""
     lines = []
     with progress_bar("methods") as bar:
-        for method in bar.track(methods, description=FLAGS.figure):
+        for method in bar.track(methods_of(figure), description=FLAGS.figure):
             config = config_of(Cell(figure.dataset), method)
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             whole = [run["curve"] for run in runs if not run["diverged"]]

@@ -42,7 +42,7 @@ from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.columns import Row
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
 from experiments.paper.forecast_baselines import forecast_rows
-from experiments.paper.panacea_text import error_text, forecast_row
+from experiments.paper.panacea_text import error_text
 from experiments.paper.pfedgat import SIZES
 from experiments.paper.tables import TABLES, Table
 from graphfl_jax import configs
@@ -221,8 +221,7 @@ def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
     """Rows of the forecast baselines, if the data have physical units."""
     if not isinstance(federation.units, Units) or federation.new_clients:
         return []
-    units = federation.units.name
-    return [forecast_row(cell, row, units) for row in forecast_rows(federation, task)]
+    return [{"data": cell.dataset, **row} for row in forecast_rows(federation, task)]
 
 
 def table_config(cell: Cell, method: str):

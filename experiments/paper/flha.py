@@ -9,7 +9,7 @@ flha_1, 2, 3, 5, 6 and 7 are the tables of these numbers, and flha_b is the text
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from experiments.paper.configurations import PRINTED, Cell, by_column
+from experiments.paper.configurations import PAPERS, Cell, by_column
 from graphfl_jax.configs.base import needing
 from graphfl_jax.data.chest_xray import OFFICIAL
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100
@@ -124,7 +124,7 @@ PUBLISHED = {
         tuple(place): by_column(table["columns"], methods)
         for *place, methods in table["places"]
     }
-    for name, table in PRINTED["flha"].items()
+    for name, table in PAPERS["flha"].items()
 }
 (UNSEEN,) = PUBLISHED.pop("flha_6").values()  # unseen architectures are columns
 

@@ -11,7 +11,6 @@ from graphfl_jax import tree
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Windows
-from graphfl_jax.metrics import summary
 
 
 def persistence(train: Windows, test: Windows) -> np.ndarray:
@@ -30,11 +29,9 @@ FORECASTS = {"persistence": persistence, "linear regression": linear}
 
 
 def forecast_rows(federation: Federation, task: Task) -> list[dict]:
-    """Scores and errors of `FORECASTS` on the test split.
+    """A row of `panacea_text.error_text` for each of `FORECASTS`, on the test split.
 
-    Returns:
-      For each its ``method``, ``scores`` (a summary over clients) and ``errors`` by horizon,
-      computed in the same way as for the predictor of a run.
+    Scores and errors are computed in the same way as for the predictor of a run.
     """
     data = federation.data
     rows = []
@@ -51,8 +48,9 @@ def forecast_rows(federation: Federation, task: Task) -> list[dict]:
         rows.append(
             {
                 "method": name,
-                "scores": summary(np.array(scores), higher_is_better=task.higher_is_better),
-                "errors": task.summarize(stacked),
+                "units": federation.units.name,
+                "mse": float(np.mean(scores, dtype=np.float64)),
+                "errors": {"P": task.summarize(stacked)},
             }
         )
     return rows

@@ -5,13 +5,15 @@ from operator import itemgetter
 import jax
 import numpy as np
 
-from experiments.paper.columns import Column, Row, TableText, number_text
-from experiments.paper.configurations import Cell
-from experiments.paper.row_text import (
+from experiments.paper.columns import (
     DATA,
     METHOD,
     SPREAD,
+    Column,
+    Row,
+    TableText,
     common_row,
+    number_text,
     seed_statistics,
     spread_text,
 )
@@ -121,18 +123,6 @@ def notes(rows: list[Row]) -> list[str]:
 
 
 # ------------------------------------------------------------------------ errors of forecasts
-
-
-def forecast_row(cell: Cell, forecast: dict, units: str) -> Row:
-    """A row of a forecast baseline, from an element of `forecast_baselines.forecast_rows`."""
-    return {
-        "data": cell.dataset,
-        "setting": cell.setting,
-        "method": forecast["method"],
-        "units": units,
-        "mse": forecast["scores"]["mean"],
-        "errors": {"P": forecast["errors"]},
-    }
 
 
 def error_text(rows: list[Row]) -> TableText:
