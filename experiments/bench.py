@@ -39,7 +39,7 @@ import matplotlib
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments.benchmarks import images, scaling, suite, torch_comparison, torch_support
+from experiments.benchmarks import images, scaling, suite, torch_comparison
 from experiments.benchmarks.products import matmul_chain, round_flops
 from experiments.benchmarks.report import Report, show, write
 from experiments.benchmarks.timing import peak_memory, player, spread, time_interleaved
@@ -72,8 +72,8 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_list(
     "variants",
-    list(torch_support.VARIANTS),
-    f"Variants of the other library, of {', '.join(torch_support.VARIANTS)}.",
+    list(torch_comparison.VARIANTS),
+    f"Variants of the other library, of {', '.join(torch_comparison.VARIANTS)}.",
 )
 flags.DEFINE_integer(
     "threads", None, "Threads of PyTorch; by default its own choice.", lower_bound=1

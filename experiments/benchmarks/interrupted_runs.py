@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.common.provenance import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "custom:fedavg"
 DATA = "federation.npz"
 SETTINGS = {

@@ -24,7 +24,7 @@ from jax.sharding import AxisType
 from ml_collections import ConfigDict
 from scipy.spatial import cKDTree
 
-from experiments.benchmarks.report import Report, show, write
+from experiments.benchmarks.report import Report, draw_power, show, write
 from experiments.benchmarks.timing import (
     Rounds,
     compile_rounds,
@@ -34,7 +34,6 @@ from experiments.benchmarks.timing import (
     spread,
     time_interleaved,
 )
-from experiments.common.time_plots import draw_power
 from graphfl_jax.build import arrange, build_experiment, load_federation
 from graphfl_jax.configs import change
 from graphfl_jax.configs.base import variant_of

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.benchmarks import suite_commands
+from experiments.benchmarks import suite
 from experiments.benchmarks.products import matmul_flops
 from experiments.common import pages
-from experiments.common.provenance import command, provenance
+from experiments.common.pages import command, provenance
 from experiments.paper import cached_runs
 from experiments.paper.columns import SPREAD
 from experiments.paper.configurations import Cell, paper_config
@@ -255,7 +255,7 @@ def test_matrix_products_are_counted_with_their_loops():
 def test_the_benchmark_writes_its_measures(tmp_path):
     """In a process of its own, as the suite starts it."""
     words = [*small_words("fl60.py:fedavg"), "--repeats=1", "--rounds_each=2"]
-    results = suite_commands.bench(words, tmp_path, seconds=300)
+    results = suite.bench(words, tmp_path, seconds=300)
     assert results["client_steps"] > 0 < results["products_flop"] and results["compile_s"] > 0
     page = (tmp_path / "bench.md").read_text()
     for measure in ("ms per round", "client-steps/s", "compile", "peak memory", "GFLOP/s"):

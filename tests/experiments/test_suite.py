@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.bench import FLAGS
-from experiments.benchmarks import images, suite, suite_commands, suite_tables
+from experiments.benchmarks import images, suite, suite_tables
 from graphfl_jax.configs import PRESETS, custom, parse, tpt48
 from tests.commands import ROOT, launched
 
@@ -98,7 +98,7 @@ def fake(name, table, measure):
 
 
 def broken(words, folder, seconds):
-    raise suite_commands.Failure("no memory is left")
+    raise suite.Failure("no memory is left")
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_the_page_has_a_block_for_each_table():
 
 def test_the_error_of_a_command_is_its_last_line():
     script = "import sys; print('a', file=sys.stderr); sys.exit('error: x=1 is wrong')"
-    with pytest.raises(suite_commands.Failure, match="^error: x=1 is wrong$"):
-        suite_commands.run_command(["-c", script], 60)
-    assert suite_commands.run_command(["-c", "print(7)"], 60) == "7\n"
+    with pytest.raises(suite.Failure, match="^error: x=1 is wrong$"):
+        suite.run_command(["-c", script], 60)
+    assert suite.run_command(["-c", "print(7)"], 60) == "7\n"
 
 
 @pytest.mark.slow
@@ -178,10 +178,8 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
     """The child would write a file after two seconds."""
     child = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    with pytest.raises(
-        suite_commands.Failure, match="^it takes longer than its budget of 1 s$"
-    ):
-        suite_commands.run_command(["-c", script], 1)
+    with pytest.raises(suite.Failure, match="^it takes longer than its budget of 1 s$"):
+        suite.run_command(["-c", script], 1)
     time.sleep(2.5)
     assert not list(tmp_path.iterdir())
 
