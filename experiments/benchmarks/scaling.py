@@ -68,15 +68,11 @@ def scale(
     rounds_each: int,
     out: Path,
 ) -> int:
-    """Prints, draws and writes the time of a round over a number of clients, runs or devices.
+    """Prints, draws and writes the time of a round over one of `SCALINGS`.
 
     Args:
-      config: of the rounds.
-      over: one of `SCALINGS`.
       sizes: the numbers, as text; empty for the default ones.
-      repeats: timed repeats of each size.
       rounds_each: largest number of rounds in a repeat.
-      out: output folder.
 
     Raises:
       ValueError: a field or a size does not fit.
@@ -191,8 +187,20 @@ def nearest_pairs(clients: int, pairs: int) -> np.ndarray:
     return pairs_within[np.argsort(gaps, kind="stable")[:pairs]]
 
 
+def ring(clients: int) -> list[tuple[int, int]]:
+    """The edges of a ring; of two clients, the one between them."""
+    return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
+
+
+# Functions of a configuration and of the sizes, which return one that compiles a size.
+
+
+def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
+    return lambda clients: _all_clients_train(config, clients)
+
+
 def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of one cohort in a large federation.
+    """One cohort in a large federation.
 
     Raises:
       ValueError: a size is smaller than 20 clients, or than the cohort.
@@ -204,24 +212,13 @@ def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Roun
     def compile_for(clients):
         edges = nearest_pairs(clients, RELATIONS * clients)
         federation = generated_federation(clients, edges=edges, examples=FEW_EXAMPLES)
-        checked = _checked_model(config)
-        return compile_rounds(build_experiment(checked, arrange(checked, federation)), checked)
+        return compile_rounds(_experiment_of(config, federation), config)
 
     return compile_for
 
 
-def ring(clients: int) -> list[tuple[int, int]]:
-    """The edges of a ring; of two clients, the one between them."""
-    return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
-
-
-def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of a number of clients."""
-    return lambda clients: _all_clients_train(config, clients)
-
-
 def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds on a number of devices.
+    """Numbers of devices.
 
     Raises:
       ValueError: this host has only one device, or fewer than the largest size.
@@ -243,7 +240,6 @@ def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds
 
 
 def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of a number of runs."""
     experiment = build_experiment(config, load_federation(config))
     return lambda runs: compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
 
@@ -259,43 +255,28 @@ def mesh_of(runs):
 
 def _all_clients_train(config, clients, devices=None):
     """Rounds of a generated federation in which all clients train."""
-    experiment, config = _generated_experiment(config, clients)
+    config = change(config, {"cohort_size": clients})
+    experiment = _experiment_of(config, generated_federation(clients))
     mesh = client_mesh(clients, devices=devices) if devices else None
     return compile_rounds(experiment, config, mesh=mesh)
 
 
-def _generated_experiment(config, clients):
-    config = change(_checked_model(config), {"cohort_size": clients})
-    federation = arrange(config, generated_federation(clients))
-    return build_experiment(config, federation), config
-
-
-def _checked_model(config):
+def _experiment_of(config, federation):
+    """The experiment of a generated federation."""
     if config.model.name != "mlp":
         raise ValueError(
             f"model.name={config.model.name} does not fit generated clients, which have "
             f"perceptrons; set --config.model.name=mlp, or use --config=tpt48"
         )
-    return config
+    return build_experiment(config, arrange(config, federation))
 
 
 def _numbers_of_clients(config):
-    experiment, _ = _generated_experiment(config, 5)
+    config = change(config, {"cohort_size": 5})
+    experiment = _experiment_of(config, generated_federation(5))
     relational = experiment.build(experiment.hparams, 0).needs.relations
     numbers = [5, 10, 30, 100, 300, 1000]
     return numbers if relational else [*numbers, 3000, 10000]
-
-
-def _numbers_of_related(config):
-    return [1000, 10_000, 100_000]
-
-
-def _numbers_of_devices(config):
-    return _powers_of_two(len(jax.local_devices()))
-
-
-def _numbers_of_runs(config):
-    return _powers_of_two(64)
 
 
 def _powers_of_two(most):
@@ -325,7 +306,7 @@ def _report(results, fit):
 # For each: (config) -> default sizes, and (config, sizes) -> a function that compiles a size.
 SCALINGS = {
     "clients": (_numbers_of_clients, over_clients),
-    "relations": (_numbers_of_related, over_relations),
-    "runs": (_numbers_of_runs, over_runs),
-    "devices": (_numbers_of_devices, over_devices),
+    "relations": (lambda config: [1000, 10_000, 100_000], over_relations),
+    "runs": (lambda config: _powers_of_two(64), over_runs),
+    "devices": (lambda config: _powers_of_two(len(jax.local_devices())), over_devices),
 }
