@@ -80,7 +80,6 @@ from graphfl_jax.commands.common.plots import (
 from graphfl_jax.commands.common.text_tables import markdown_table
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.configs import change, for_any_task, methods
-from graphfl_jax.data.federation import Federation
 
 
 class Histograms(NamedTuple):
@@ -210,14 +209,63 @@ def runs_of(cache: Cache):
 
 
 def plot_histograms(figure, cache):
+    """A line for each of the first clients.
+
+    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
+    ``shares`` of values in them.
+    """
     federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
-    lines, unit = histograms(federation, figure.clients)
-    return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
+    units = federation.units
+    values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
+    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
+    lines = [
+        {
+            "name": name,
+            "mean": float(series.mean()),
+            "std": float(series.std()),
+            "edges": edges.tolist(),
+            "shares": (np.histogram(series, edges)[0] / len(series)).tolist(),
+        }
+        for name, series in zip(federation.clients, values, strict=False)
+    ]
+    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
+    heads = ["client", f"mean, {units.name}", f"sd, {units.name}"]
+    return lines, draw_histograms(lines, units.name), [heads, *rows]
 
 
 def plot_holdings(figure, cache):
-    lines, title = holdings(figure)
-    return lines, draw_holdings(lines, title), holding_rows(lines)
+    """A line for each client.
+
+    A line has the client's ``name``, the ``source`` of the data, and for each split the number
+    of its examples of every class.
+
+    Raises:
+      ValueError: the data have no classes.
+    """
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    federation = load_federation(config)
+    if federation.task != "classification":
+        raise ValueError(
+            f"figure={FLAGS.figure} shows classes, and {federation.name} is a "
+            f"{federation.task}; choose a configuration of a classification"
+        )
+    data = federation.everyone or federation.data
+    splits = {"train": data.train, **data.evals}
+    lines, rows = [], []
+    for i, name in enumerate(federation.clients):
+        counts = {
+            split: np.bincount(
+                part.y[i, : part.count[i]], minlength=federation.outputs
+            ).tolist()
+            for split, part in splits.items()
+        }
+        lines.append({"name": name, "source": federation.source, **counts})
+        numbers = [*map(sum, counts.values()), np.count_nonzero(counts["train"])]
+        rows.append([name, federation.source, *map(str, numbers)])
+    extent = f", {federation.extent}" if federation.extent else ""
+    title = f"{federation.name}, data: {federation.source}{extent}"
+    heads = ["client", "data", *(f"{split} examples" for split in splits), "classes"]
+    return lines, draw_holdings(lines, title), [heads, *rows]
 
 
 def plot_graphs(figure, cache):
@@ -228,14 +276,40 @@ def plot_graphs(figure, cache):
 
 
 def plot_curves(figure, cache):
-    lines = curves(figure, cache)
-    return lines, draw_lines(lines, "round", figure.dataset), curve_rows(lines)
+    """A line for each method: its name, the rounds, and the scores of every seed at P."""
+    lines = []
+    with progress_bar("methods") as bar:
+        for method in bar.track(methods_of(figure), description=FLAGS.figure):
+            config = config_of(Cell(figure.dataset), method)
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            whole = [run["curve"] for run in runs if not run["diverged"]]
+            scores = [[row["P"] for row in curve] for curve in whole]
+            lines.append(line_of(method, runs, whole, "round") | {"seeds": scores})
+    rows = [["method", "round", *_score_heads(lines[0])]]
+    for line in lines:
+        last = [scores[-1] for scores in line["seeds"]]
+        rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
+    return lines, draw_lines(lines, "round", figure.dataset), rows
 
 
 def plot_ablation(figure, cache):
-    lines = ablation(figure, cache)
-    drawn = draw_lines(lines, figure.label, figure.dataset)
-    return lines, drawn, ablation_rows(lines, figure.field)
+    """One line over the values of a field; values with a diverged run are left out."""
+    line = {"name": figure.method, "metric": None, "x": [], "seeds": []}
+    rows = []
+    with progress_bar("values") as bar:
+        for value in bar.track(figure.values, description=FLAGS.figure):
+            config = config_of(Cell(figure.dataset), figure.method)
+            config = change(config, {figure.field: value})
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            line["metric"] = runs[0]["metric"]
+            if not any(run["diverged"] for run in runs):
+                scores = [run["scores"]["final"]["P"]["mean"] for run in runs]
+                line["x"].append(value)
+                line["seeds"].append(scores)
+                rows.append([str(value), *_spread(line, scores)])
+    line["seeds"] = np.array(line["seeds"]).T.tolist()
+    drawn = draw_lines([line], figure.label, figure.dataset)
+    return [line], drawn, [[figure.field, *_score_heads(line)], *rows]
 
 
 def plot_allocations(figure, cache):
@@ -262,7 +336,7 @@ def plot_unseen(figure, cache):
     return panels, drawn, unseen_rows(panels)
 
 
-# The lines, the drawn figure and the rows of text of each kind.
+# (figure, cache) -> the lines, the drawn figure and the rows of text, of each kind.
 KINDS = {
     Histograms: plot_histograms,
     Holdings: plot_holdings,
@@ -274,135 +348,6 @@ KINDS = {
     Series: plot_series,
     Unseen: plot_unseen,
 }
-
-
-def histograms(federation: Federation, clients: int) -> tuple[list[dict], str]:
-    """A line for each of the first clients, and the unit of values.
-
-    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
-    ``shares`` of values in them.
-    """
-    units = federation.units
-    values = units.mean + units.std * federation.data.train.series[:clients, :, 0]
-    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
-    lines = []
-    for name, series in zip(federation.clients, values, strict=False):
-        shares = np.histogram(series, edges)[0] / len(series)
-        lines.append(
-            {
-                "name": name,
-                "mean": float(series.mean()),
-                "std": float(series.std()),
-                "edges": edges.tolist(),
-                "shares": shares.tolist(),
-            }
-        )
-    return lines, units.name
-
-
-def histogram_rows(lines: list[dict], unit: str) -> list[list[str]]:
-    """Mean and standard deviation of each client's values, as text."""
-    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
-    return [["client", f"mean, {unit}", f"sd, {unit}"], *rows]
-
-
-def holdings(figure: Holdings) -> tuple[list[dict], str]:
-    """A line for each client, and a title that says what the data are.
-
-    A line has the client's ``name``, the ``source`` of the data, and for each split the number
-    of its examples of every class.
-
-    Raises:
-      ValueError: the data have no classes.
-    """
-    config = configuration(default=getattr(configs, figure.dataset).get_config())
-    federation = load_federation(config)
-    if federation.task != "classification":
-        raise ValueError(
-            f"figure={FLAGS.figure} shows classes, and {federation.name} is a "
-            f"{federation.task}; choose a configuration of a classification"
-        )
-    data = federation.everyone or federation.data
-    lines = [
-        {
-            "name": name,
-            "source": federation.source,
-            **{
-                split: np.bincount(
-                    part.y[i, : part.count[i]], minlength=federation.outputs
-                ).tolist()
-                for split, part in {"train": data.train, **data.evals}.items()
-            },
-        }
-        for i, name in enumerate(federation.clients)
-    ]
-    extent = f", {federation.extent}" if federation.extent else ""
-    return lines, f"{federation.name}, data: {federation.source}{extent}"
-
-
-def curves(figure: Curves, cache: Cache) -> list[dict]:
-    """A line for each method: its name, the rounds, and the scores of every seed at P."""
-    lines = []
-    with progress_bar("methods") as bar:
-        for method in bar.track(methods_of(figure), description=FLAGS.figure):
-            config = config_of(Cell(figure.dataset), method)
-            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
-            whole = [run["curve"] for run in runs if not run["diverged"]]
-            scores = [[row["P"] for row in curve] for curve in whole]
-            lines.append(line_of(method, runs, whole, "round") | {"seeds": scores})
-    return lines
-
-
-def ablation(figure: Ablation, cache: Cache) -> list[dict]:
-    """One line over the values of a field; values with a diverged run are left out."""
-    values, scores = [], []
-    with progress_bar("values") as bar:
-        for value in bar.track(figure.values, description=FLAGS.figure):
-            config = change(
-                config_of(Cell(figure.dataset), figure.method), {figure.field: value}
-            )
-            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
-            metric = runs[0]["metric"]
-            if not any(run["diverged"] for run in runs):
-                values.append(value)
-                scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
-    by_seed = np.array(scores).T.tolist()
-    return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
-
-
-def holding_rows(lines: list[dict]) -> list[list[str]]:
-    """The number of each client's examples in every split and of its classes, as text."""
-    splits = [name for name in lines[0] if name not in ("name", "source")]
-    rows = [
-        [
-            line["name"],
-            line["source"],
-            *(str(sum(line[split])) for split in splits),
-            str(np.count_nonzero(line["train"])),
-        ]
-        for line in lines
-    ]
-    return [["client", "data", *(f"{split} examples" for split in splits), "classes"], *rows]
-
-
-def curve_rows(lines: list[dict]) -> list[list[str]]:
-    """The score of each method after the last round, as text."""
-    rows = []
-    for line in lines:
-        last = [scores[-1] for scores in line["seeds"]]
-        rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
-    return [["method", "round", *_score_heads(lines[0])], *rows]
-
-
-def ablation_rows(lines: list[dict], field: str) -> list[list[str]]:
-    """The final score at each value of the field, as text."""
-    (line,) = lines
-    scores = zip(*line["seeds"], strict=True)
-    rows = [
-        [str(value), *_spread(line, of_value)]
-        for value, of_value in zip(line["x"], scores, strict=True)
-    ]
-    return [[field, *_score_heads(line)], *rows]
 
 
 def _score_heads(line):

@@ -107,8 +107,7 @@ def main() -> int:
     first_ratios = ratios_of_choice(ratios)
     pages.check_page()
     out = Path(FLAGS.out)
-    accept = changes_accepted()
-    cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
+    cache = Cache(out, accept_changes=changes_accepted(), config_files=[configuration_file()])
     plans = fitting_plans(plans_of_flags())
     check_kept(plans)
     check_ratios(plans[0].config, ratios)
@@ -164,27 +163,10 @@ def write_results(results: dict, out: Path, counts: str, started: float) -> None
 
 
 def check_flags() -> None:
-    """Checks the flags that name attacks, methods and defences, and the overrides.
+    """Checks the flags that name attacks, methods and defences.
 
     Raises:
-      ValueError: one does not fit.
-    """
-    check_overrides()
-    check_list("attacks", FLAGS.attacks)
-    check_names("attacks", FLAGS.attacks, ATTACKS)
-    check_list("methods", FLAGS.methods)
-    if FLAGS.defences:
-        check_list("defences", FLAGS.defences)
-        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
-    if FLAGS.best_defences and len(FLAGS.defences) < 2:
-        raise ValueError("best_defences chooses from --defences; give two or more of them")
-
-
-def check_overrides() -> None:
-    """Checks that --config sets nothing that other flags replace.
-
-    Raises:
-      ValueError: it does.
+      ValueError: one does not fit, or --config sets something that other flags replace.
     """
     path, _, method = FLAGS.config.partition(":")
     if method:
@@ -201,13 +183,18 @@ def check_overrides() -> None:
     if FLAGS.defences:
         replaced["defence.name"] = "--defences replaces it"
     refuse_overrides(replaced)
+    check_list("attacks", FLAGS.attacks)
+    check_names("attacks", FLAGS.attacks, ATTACKS)
+    check_list("methods", FLAGS.methods)
+    if FLAGS.defences:
+        check_list("defences", FLAGS.defences)
+        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
+    if FLAGS.best_defences and len(FLAGS.defences) < 2:
+        raise ValueError("best_defences chooses from --defences; give two or more of them")
 
 
 def ratios_of_choice(ratios: list[float]) -> list[float]:
-    """The shares of which all defences are trained, with 0.
-
-    Args:
-      ratios: of --ratios.
+    """The shares of `ratios` with which all defences are trained, with 0.
 
     Raises:
       ValueError: --choose_at does not fit.
@@ -258,16 +245,11 @@ def check_kept(plans: list[Plan]) -> None:
 def play_rows(
     plans: list[Plan], ratios: list[float], cache: Cache, clean_runs: dict
 ) -> list[dict]:
-    """The rows of all methods and attacks.
+    """`robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended``, of all plans.
 
     Args:
-      plans: methods and attacks.
       ratios: in ascending order, with 0 where `clean_runs` has no runs.
-      cache: of runs.
       clean_runs: runs without attackers, which are added.
-
-    Returns:
-      `robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended`` of each.
     """
     rows, seeds = [], list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
@@ -285,8 +267,8 @@ def play_rows(
                 attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
                 clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
                 names = {"attack": attack, "method": method, "ratio": ratio}
-                names["undefended"] = undefended
-                rows.append(names | robustness_row(attacked, clean))
+                row = robustness_row(attacked, clean)
+                rows.append(names | {"undefended": undefended} | row)
             bar.advance(task)
     return rows
 
