@@ -89,11 +89,7 @@ flags.DEFINE_integer("clients", 20, "Clients with generated images.", lower_boun
 flags.DEFINE_integer("examples", 500, "Generated images of each client.", lower_bound=1)
 flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
 flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
-flags.DEFINE_list(
-    "only",
-    [],
-    f"Measurements of the suite, of {', '.join(suite.names())}.",
-)
+flags.DEFINE_list("only", [], f"Measurements of the suite, of {', '.join(suite.names())}.")
 flags.DEFINE_string(
     "out",
     None,
@@ -101,13 +97,7 @@ flags.DEFINE_string(
 )
 
 IMAGE_FLAGS = ("clients", "examples", "classes")
-WAYS = (
-    "methods",
-    "vary",
-    "against",
-    "scaling",
-    "suite",
-)  # to measure, each excludes the others
+WAYS = ("methods", "vary", "against", "scaling", "suite")  # each excludes the others
 # By flag: the only flag, or the only flag with its value, with which it is read.
 READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
     "only": "suite",
@@ -120,6 +110,7 @@ UNREAD = {  # flags that a way to measure does not read
     "scaling": ("distributed", "images"),
     "suite": ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"),
 }
+REPEATS = "Medians of {repeats} interleaved repeats of {rounds_each} rounds."
 DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
 
@@ -179,12 +170,7 @@ def compared_configurations(config: ConfigDict) -> dict[str, ConfigDict]:
 
 
 def federation_of(config: ConfigDict) -> Federation:
-    """The data of a configuration, or generated images with --images.
-
-    Raises:
-      ValueError: as `load_federation` and `images.load_images`.
-      FileNotFoundError: as `load_federation`.
-    """
+    """The data of a configuration, or generated images with --images."""
     if not FLAGS.images:
         return load_federation(config)
     numbers = {name: FLAGS[name].value for name in IMAGE_FLAGS}
@@ -217,7 +203,7 @@ def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:
     """The configuration, and FedAvg's of each of its architectures with as many clients.
 
     Raises:
-      ValueError: all clients have one architecture, or as `federation_of`.
+      ValueError: all clients have one architecture.
     """
     groups = build_experiment(config, federation_of(config)).groups
     if len(groups) < 2:
@@ -290,15 +276,14 @@ def measure_report(results: dict) -> Report:
     """The report of the results of `measure`."""
     rows = [["", "median", "fastest", "slowest"]]
     for name in ("round", "evaluation"):
-        rows.append(
-            [f"ms per {name}", *(f"{1e3 * took:.2f}" for took in results[f"s_per_{name}"])]
-        )
+        times = (f"{1e3 * took:.2f}" for took in results[f"s_per_{name}"])
+        rows.append([f"ms per {name}", *times])
     for name, count in (("rounds/s", 1), ("client-steps/s", results["client_steps"])):
         rows.append([name, *(f"{count / took:,.0f}" for took in results["s_per_round"])])
     flops, peak = results["products_flop"], results["peak_flop_per_s"]
     rate = flops / results["s_per_round"][0]
     lines = [
-        repeats_line(),
+        REPEATS.format(**results),
         f"Time to compile {results['compile_s']:.1f} s, peak memory "
         f"{results['peak_memory_bytes'] / 2**20:,.0f} MiB.",
         f"Matrix products: {flops / 1e6:,.0f} MFLOP per round at {rate / 1e9:,.0f} GFLOP/s, "
@@ -310,15 +295,7 @@ def measure_report(results: dict) -> Report:
 
 
 def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report, dict]:
-    """Measures the rounds of several configurations, and compares them with the first.
-
-    Args:
-      config: that they were made from.
-      configs: configurations by name.
-
-    Returns:
-      The report and all numbers.
-    """
+    """Measures the rounds of configurations made from `config`, beside the first of them."""
     players, flops = {}, {}
     data_varies = bool(FLAGS.vary) and FLAGS.vary.startswith(DATA)
     federation = None if data_varies else run_synchronized(federation_of, config)
@@ -360,7 +337,7 @@ def compare_report(results: dict) -> Report:
             ]
         )
     lines = [
-        repeats_line(),
+        REPEATS.format(**results),
         "Ratios are relative to the first row: of the medians, and of the operations in matrix "
         "products.",
     ]
@@ -381,10 +358,6 @@ def description(config: ConfigDict, federation: Federation) -> dict:
         "rounds_each": FLAGS.rounds_each,
         **environment(),
     }
-
-
-def repeats_line() -> str:
-    return f"Medians of {FLAGS.repeats} interleaved repeats of {FLAGS.rounds_each} rounds."
 
 
 if __name__ == "__main__":

@@ -56,6 +56,7 @@ from experiments.paper.figure_lines import (
     allocation_lines,
     allocation_rows,
     joining_rows,
+    label_counts,
     line_of,
     new_client_panels,
     series_lines,
@@ -250,21 +251,19 @@ def plot_holdings(figure, cache):
             f"{federation.task}; choose a configuration of a classification"
         )
     data = federation.everyone or federation.data
-    splits = {"train": data.train, **data.evals}
+    counts = {
+        split: label_counts(part, federation.outputs).tolist()
+        for split, part in {"train": data.train, **data.evals}.items()
+    }
     lines, rows = [], []
-    for i, name in enumerate(federation.clients):
-        counts = {
-            split: np.bincount(
-                part.y[i, : part.count[i]], minlength=federation.outputs
-            ).tolist()
-            for split, part in splits.items()
-        }
-        lines.append({"name": name, "source": federation.source, **counts})
-        numbers = [*map(sum, counts.values()), np.count_nonzero(counts["train"])]
+    for name, *of_client in zip(federation.clients, *counts.values(), strict=True):
+        by_split = dict(zip(counts, of_client, strict=True))
+        lines.append({"name": name, "source": federation.source, **by_split})
+        numbers = [*map(sum, of_client), np.count_nonzero(by_split["train"])]
         rows.append([name, federation.source, *map(str, numbers)])
     extent = f", {federation.extent}" if federation.extent else ""
     title = f"{federation.name}, data: {federation.source}{extent}"
-    heads = ["client", "data", *(f"{split} examples" for split in splits), "classes"]
+    heads = ["client", "data", *(f"{split} examples" for split in counts), "classes"]
     return lines, draw_holdings(lines, title), [heads, *rows]
 
 

@@ -49,8 +49,6 @@ from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
-from graphfl_jax.core import Task
-from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import Units
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
@@ -103,8 +101,9 @@ def main() -> int:
     seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
     cache = Cache(out, accept_changes=changes_accepted())
+    where = {"source": FLAGS.source, "root": FLAGS.data_root, "rounds": FLAGS.rounds}
     plans = [
-        Plan(cell, method, table_config(cell, method))
+        Plan(cell, method, paper_config(cell, method, **where))
         for cell, method in itertools.product(cells, methods)
     ]
     baselines = checked_baselines(plans, seeds[0])
@@ -125,15 +124,14 @@ def main() -> int:
             errors = error_text(forecasts)
             console.print(errors.console(forecasts))
             parts.append(errors.markdown(forecasts))
-    name = FLAGS.table
-    note = f" {cache.counts()}."
+    name, note = FLAGS.table, f" {cache.counts()}."
     pages.write_results(out, name, rows + baselines, "\n".join(parts), since=started, note=note)
     pages.print_line(console, f"{cache.counts()}; {out}/{name}.md and .json")
     return 0
 
 
 def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:
-    """The forecast baselines of the cells of a table, after a check that all rows fit.
+    """The forecast baselines of data with physical units, after a check that all rows fit.
 
     Raises:
       ValueError: something does not fit.
@@ -144,8 +142,10 @@ def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:
         with remedy_of_source("--source=simulated"):
             federation = load_federations(config, [seed])[seed]
         task = build_experiment(config, federation).model.task
-        if method == plans[0].method:
-            baselines += baseline_rows(cell, federation, task)
+        measured = isinstance(federation.units, Units) and not federation.new_clients
+        if measured and method == plans[0].method:
+            rows = forecast_rows(federation, task)
+            baselines += [{"data": cell.dataset, **row} for row in rows]
     return baselines
 
 
@@ -215,20 +215,6 @@ def list_of(flag: str, choices: list[str], default: Sequence[str]) -> Sequence[s
 def number_of_clients(cell: Cell) -> str:
     """The number of clients that a cell sets, as text; empty if it is the data set's."""
     return str(cell.changes.get("data.clients", ""))
-
-
-def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
-    """Rows of the forecast baselines, if the data have physical units."""
-    if not isinstance(federation.units, Units) or federation.new_clients:
-        return []
-    return [{"data": cell.dataset, **row} for row in forecast_rows(federation, task)]
-
-
-def table_config(cell: Cell, method: str):
-    """The configuration of a row of the table."""
-    return paper_config(
-        cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
-    )
 
 
 if __name__ == "__main__":

@@ -95,8 +95,10 @@ def main() -> int:
     with progress_bar("cases") as bar:
         task = bar.add_task("tables", total=len(cases) + len(plotted))
         for case in cases:
-            graphs.append(conditions_of(case))
-            risks += risks_of(case, graphs[-1]["attacked"], within)
+            attacked = round(FLAGS.attacked * len(case.step))
+            names = {"graph": case.graph, "normalisation": case.normalisation}
+            graphs.append(names | closed_form.conditions(case.step, FLAGS.layers, attacked))
+            risks += risks_of(case, attacked, within)
             bar.advance(task)
         bar.update(task, description="plot")
         for case in plotted:
@@ -105,7 +107,10 @@ def main() -> int:
     worst = [closed_form.extremes(4, directed=True), closed_form.extremes(6, directed=False)]
 
     console = Console()
-    tables = tables_of(graphs, risks)
+    tables = [("G~ with rows or columns that sum to one", graph_rows(graphs))]
+    for regime, targets in TARGETS.items():
+        rows = risk_rows([risk for risk in risks if risk["regime"] == regime])
+        tables.append((f"Risk for {regime} targets, {targets}", rows))
     for title, rows in tables:
         console.print(narrow(title, rows, left=("graph", "G~", "method")))
     lines = verdicts(risks, graphs, worst, within=within, steps=FLAGS.steps)
@@ -192,13 +197,6 @@ def cases_of(graphs: dict[str, np.ndarray]) -> list[Case]:
     return cases
 
 
-def conditions_of(case: Case) -> dict:
-    """`closed_form.conditions` of a case."""
-    attacked = round(FLAGS.attacked * len(case.step))
-    names = {"graph": case.graph, "normalisation": case.normalisation}
-    return names | closed_form.conditions(case.step, FLAGS.layers, attacked)
-
-
 def risks_of(case: Case, attacked: int, within: float) -> list[dict]:
     """A row for each kind of targets and each method: derived, simulated and stated risks."""
     sizes = {"params": FLAGS.params, "embedding": FLAGS.embedding}
@@ -257,15 +255,6 @@ def curves_of(case: Case, within: float) -> list[dict]:
         | {name: {method: risk(name, regime, method) for method in NAMES} for name in names}
         for regime in closed_form.REGIMES
     ]
-
-
-def tables_of(graphs: list[dict], risks: list[dict]) -> list[tuple[str, list[list[str]]]]:
-    """Titles and rows of all tables."""
-    tables = [("G~ with rows or columns that sum to one", graph_rows(graphs))]
-    for regime, targets in TARGETS.items():
-        rows = risk_rows([risk for risk in risks if risk["regime"] == regime])
-        tables.append((f"Risk for {regime} targets, {targets}", rows))
-    return tables
 
 
 def page(tables: list[tuple[str, list[list[str]]]], lines: list[str]) -> str:

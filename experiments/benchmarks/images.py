@@ -31,12 +31,7 @@ def shape_of(text: str) -> tuple[int, int, int]:
 def load_images(
     config: ConfigDict, text: str, *, clients: int, examples: int, classes: int
 ) -> Federation:
-    """Generated images in place of the file of custom data.
-
-    Args:
-      config: a configuration whose data are `custom`, without a path.
-      text: size of an image, as `shape_of` takes it.
-      clients: as in `image_federation`, as the other arguments.
+    """The `image_federation` of a size as text, in place of the file of custom data.
 
     Raises:
       ValueError: the configuration names other data, or a number does not fit.

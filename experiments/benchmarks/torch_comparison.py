@@ -10,12 +10,11 @@ further steps amplify rounding too much (`IMAGE_MODELS`). What several steps add
 is the same for all client models.
 """
 
-import contextlib
 import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,29 +110,21 @@ def against_torch(
 ) -> int:
     """Prints, draws and writes the time of a round in JAX and in PyTorch.
 
-    Args:
-      config: of the rounds.
-      variants: some of `VARIANTS`.
-      load: makes the federation of a configuration.
-      threads: of PyTorch; None keeps its own choice.
-      repeats: timed repeats of each library and variant.
-      rounds_each: rounds in a repeat.
-      out: output folder.
-
     Raises:
-      ValueError: a field or a flag does not fit, PyTorch is not installed, or the rounds of a
-        variant differ from JAX's.
+      ValueError: a field or a flag does not fit, relations are sparse, PyTorch is not
+        installed, or the rounds of a variant differ from JAX's.
     """
     check(config, variants)
     torch_player = import_torch_player(threads)
     experiment = build_experiment(config, load(config))
-    check_dense(experiment.federation)
+    _check_dense(experiment.federation)
     with cost() as spent:
         rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
     timed = {JAX: Timed(player(rounds, rounds_each), spent(), None)}
     verification, failed = _verification(experiment, config, rounds), {}
-    with _empty_compile_cache():
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty  # so that it compiles, as XLA does
         for variant in variants:
             try:
                 timed[variant] = _verify(
@@ -143,7 +134,17 @@ def against_torch(
                 failed[variant] = str(error).splitlines()[0]
         times = time_interleaved({name: each.play for name, each in timed.items()}, repeats)
 
-    rows = [_row(name, timed[name], times, rounds_each) for name in timed]
+    rows = [
+        {
+            "name": name,
+            "s_per_round": [took / rounds_each for took in spread(times[name])],
+            "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
+            "setup_s": each.cost.seconds,
+            "memory_bytes": each.cost.memory,
+            "differences": each.differences,
+        }
+        for name, each in timed.items()
+    ]
     results = {
         "config": config.to_dict(),
         "repeats": repeats,
@@ -170,31 +171,21 @@ def _verify(torch_player, experiment, config, variant, verification, rounds_each
     """
     start, played = verification
     with cost() as spent:
-        torch_rounds = torch_player.player_of(experiment, config, variant)
-        torch_rounds.start(start)
-        torch_rounds.play(torch_rounds.draw())
+        rounds = torch_player.player_of(experiment, config, variant)
+        rounds.start(start)
+        rounds.play(rounds.draw())
     images = images_of(config)
-    differences = verify(torch_player, torch_rounds, start, played, variant, images=images)
-    return Timed(_play_several(torch_rounds, rounds_each), spent(), differences)
+    differences = verify(torch_player, rounds, start, played, variant, images=images)
 
+    def play():
+        for _ in range(rounds_each):
+            rounds.play(rounds.draw())
 
-def _row(name, timed, times, rounds_each):
-    """The results of a library or a variant."""
-    return {
-        "name": name,
-        "s_per_round": [took / rounds_each for took in spread(times[name])],
-        "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
-        "setup_s": timed.cost.seconds,
-        "memory_bytes": timed.cost.memory,
-        "differences": timed.differences,
-    }
+    return Timed(play, spent(), differences)
 
 
 def import_torch_player(threads: int | None) -> Any:
-    """The module `torch_player`, after the number of PyTorch's threads is set.
-
-    Args:
-      threads: that number; None keeps PyTorch's own.
+    """The module `torch_player`, after the number of PyTorch's threads is set, if any.
 
     Raises:
       ValueError: PyTorch is not installed.
@@ -285,30 +276,6 @@ def _distance(a, b):
     return float(np.sqrt(sum(squares)))
 
 
-def _play_several(torch_rounds, count):
-    """A function that plays `count` rounds with draws of PyTorch."""
-
-    def play():
-        for _ in range(count):
-            torch_rounds.play(torch_rounds.draw())
-
-    return play
-
-
-@contextlib.contextmanager
-def _empty_compile_cache() -> Iterator[None]:
-    """Gives torch.compile an empty cache, so that it compiles, as XLA does."""
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        try:
-            yield
-        finally:
-            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-            if before is not None:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
-
-
 def _report(results, title):
     pytorch = results["torch"]
     title = (
@@ -397,12 +364,7 @@ def _check_layered(config, variants):
             )
 
 
-def check_dense(federation: Federation) -> None:
-    """Checks that the relations of a federation are a matrix.
-
-    Raises:
-      ValueError: they are sparse.
-    """
+def _check_dense(federation):
     if relations.is_sparse(federation.data.graph):
         raise ValueError(
             f"data.name={federation.name!r} has {len(federation.clients)} clients with sparse "

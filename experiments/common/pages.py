@@ -41,14 +41,13 @@ def write_results(
 
     Args:
       out: the folder, which is made if it does not exist.
-      name: of the files.
       results: all numbers, for the JSON file.
       text: in Markdown, below the provenance.
       since: `time.perf_counter` at the start of the command; None states no duration.
       note: behind the provenance.
 
     Raises:
-      ValueError: as `update`.
+      ValueError: as `around`.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{name}.json", results)
@@ -65,11 +64,7 @@ def print_line(console: Console, text: str) -> None:
 
 
 def check_page() -> None:
-    """Checks that there is the block that --page names, if it does; writes nothing.
-
-    Raises:
-      ValueError: as `update`.
-    """
+    """Checks that there is the block that --page names, if it does, as `around`."""
     if flags.FLAGS.page:
         around(*_place())
 
@@ -82,13 +77,8 @@ def _place():
 def update(path: str | Path, name: str, text: str) -> None:
     """Replaces the block `name` of a page. The markers and the page's line ends stay.
 
-    Args:
-      path: the page.
-      name: of the block.
-      text: its new content.
-
     Raises:
-      ValueError: the page does not exist, or does not have both markers once and in order.
+      ValueError: as `around`.
     """
     before, after = around(path, name)
     page = "\n".join([*before, text.strip("\n"), *after]) + "\n"
@@ -101,7 +91,7 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
     """The lines of a page up to the beginning of the block `name`, and from its end on.
 
     Raises:
-      ValueError: as `update`.
+      ValueError: the page does not exist, or does not have both markers once and in order.
     """
     path = Path(path)
     begin, end = markers(name)

@@ -7,7 +7,6 @@ the code are the same, or if a change of the code is accepted.
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -113,15 +112,6 @@ class Cache:
         return runs[0]
 
 
-class Missing(NamedTuple):
-    """A run that the cache does not have."""
-
-    trial: Trial
-    name: str
-    fields: str
-    identity: Identity
-
-
 def cached_runs(
     config: ConfigDict,
     seeds: list[int],
@@ -150,7 +140,7 @@ def cached_runs(
     resumable(marker=cache.store.folder)
     federations = load_federations(config, seeds)
     arrays = {seed: digest_of_arrays(data) for seed, data in federations.items()}
-    runs, missing = [], {}  # by place among the runs
+    runs, missing = [], []
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
         run_config, federation = config_of(config, trial), federations[trial.seed]
         identity = identity_of(run_config, federation, arrays[trial.seed], cache.code)
@@ -160,10 +150,11 @@ def cached_runs(
         name = f"{in_file_name(federation.name)}-{variant}-seed{trial.seed}-{digest}"
         runs.append(cache.find(name, identity, fields))
         if runs[-1] is None:
-            missing[len(runs) - 1] = Missing(trial, name, fields, identity)
-    for seed in {run.trial.seed for run in missing.values()}:
+            known = {"fields": fields, "identity": identity}
+            missing.append((len(runs) - 1, trial, name, known))
+    trials = [trial for _, trial, *_ in missing]
+    for seed in {trial.seed for trial in trials}:
         build_experiment(with_seed(config, seed), federations[seed])  # checks all fields first
-    places, trials = list(missing), [run.trial for run in missing.values()]
     report(config.rounds * (len(runs) - len(missing)))
     for index, outcome in run_trials(
         config,
@@ -172,10 +163,10 @@ def cached_runs(
         at_once=at_once or len(trials),
         report=lambda played: report(config.rounds * played),
     ):
-        run = missing[places[index]]
-        made = {"identity": run.identity, "curve": list(map(_curve_row, outcome.rows))}
-        runs[places[index]] = {"fields": run.fields, **outcome.results, **made}
-        cache.store.write(run.name, runs[places[index]])
+        place, _, name, known = missing[index]
+        curve = list(map(_curve_row, outcome.rows))
+        runs[place] = outcome.results | known | {"curve": curve}
+        cache.store.write(name, runs[place])
     cache.made += len(missing)
     cache.reused += len(runs) - len(missing)
     return runs

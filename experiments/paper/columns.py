@@ -159,3 +159,9 @@ def simulated_notes(rows: list[Row]) -> list[str]:
     """Notes on simulated data."""
     simulated = dict.fromkeys(row["data"] for row in rows if row["source"] == "simulated")
     return [f"{data}: simulated; not comparable with published scores" for data in simulated]
+
+
+def interval_text(summary: dict) -> str:
+    """A mean with the half width of its 95 % interval, from `statistics.over_seeds`."""
+    half_width = summary["half_width"]
+    return f"{summary['mean']:.2f}" + ("" if half_width is None else f"±{half_width:.2f}")

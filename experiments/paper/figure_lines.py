@@ -11,11 +11,11 @@ from ml_collections import ConfigDict
 
 from experiments.paper import pfedgat
 from experiments.paper.cached_runs import Cache, cached_runs
-from experiments.paper.columns import new_client_curves, spread_text
+from experiments.paper.columns import interval_text, new_client_curves, spread_text
 from experiments.paper.configurations import Cell
 from experiments.paper.flha import (
     LAYERED,
-    REFINING,
+    SHOWN,
     unseen_cell,
     with_divisor,
     with_examples,
@@ -25,8 +25,8 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.configs import change
-from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.examples import Examples
 
 ConfigOf = Callable[[Cell, str], ConfigDict]  # (cell, method) -> configuration
 RunsOf = Callable[[Cell, str], list[dict]]  # (cell, method) -> runs
@@ -40,11 +40,7 @@ def name_with(method: str, lost: int) -> str:
 def line_of(method: str, runs: list[dict], curves: list[list[dict]], x: str) -> dict:
     """The ``name`` of a method's line, its ``metric``, and its ``x``.
 
-    Args:
-      method: of the line.
-      runs: one per seed.
-      curves: of the runs that did not diverge.
-      x: the key of a curve's elements.
+    `curves` are those of the runs that did not diverge, and `x` is a key of their elements.
     """
     return {
         "name": name_with(method, len(runs) - len(curves)),
@@ -144,9 +140,7 @@ def _by_number(line):
 
 def interval(values: np.ndarray) -> str:
     """The mean of one number per seed with the half width of its 95 % interval, as text."""
-    summary = over_seeds(values.tolist())
-    half_width = "" if summary["half_width"] is None else f"±{summary['half_width']:.2f}"
-    return f"{summary['mean']:.2f}{half_width}"
+    return interval_text(over_seeds(values.tolist()))
 
 
 class Allocations(NamedTuple):
@@ -183,7 +177,8 @@ def allocation_lines(
                 f"mix the clients' models; leave it out"
             )
         federation = load_federation(config)
-        order, twins = by_labels(label_shares(federation))
+        counts = label_counts(federation.data.train, federation.outputs)
+        order, twins = by_labels(counts / counts.sum(axis=1, keepdims=True))
         place = np.argsort(order)
         lines.append(
             {
@@ -200,16 +195,13 @@ def allocation_lines(
     return lines
 
 
-def label_shares(federation: Federation) -> np.ndarray:
-    """The share of each class in the training examples of each client: [N, C]."""
-    train, classes = federation.data.train, federation.outputs
-    counts = np.stack(
-        [
-            np.bincount(train.y[i, :count], minlength=classes)
-            for i, count in enumerate(train.count)
-        ]
-    )
-    return counts / counts.sum(axis=1, keepdims=True)
+def label_counts(part: Examples, classes: int) -> np.ndarray:
+    """The number of examples of each class that each client has in a split: [N, C]."""
+    counts = [
+        np.bincount(y[:count], minlength=classes)
+        for y, count in zip(part.y, part.count, strict=True)
+    ]
+    return np.stack(counts)
 
 
 def by_labels(shares: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -325,9 +317,6 @@ def joining_rows(panels: dict[str, list[dict]]) -> list[list[str]]:
                 spread = spread_text(scores["P"])
                 rows.append([dataset, line["name"], str(played), *numbers, spread])
     return rows
-
-
-SHOWN = (0, 1, 5, REFINING)  # rounds of a new client in tables
 
 
 def unseen_rows(panels: dict[str, list[dict]]) -> list[list[str]]:

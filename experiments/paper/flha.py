@@ -172,6 +172,7 @@ def cell(place: Place, profile: str = "small") -> Cell:
 
 UNSEEN_METHODS = ("local", *LAYERED)  # local training starts from scratch
 REFINING = 20  # rounds of a new client, with as many steps each as those of the others
+SHOWN = (0, 1, 5, REFINING)  # of these rounds, in tables
 RANDOM_START_LR = 0.3  # of a new client that starts from a random model, chosen by validation
 
 

@@ -32,7 +32,7 @@ from experiments.paper.flha import (
     CLIENTS,
     NONE_REPLACED,
     PUBLISHED,
-    REFINING,
+    SHOWN,
     SIZES,
     TABLES,
     UNSEEN,
@@ -250,7 +250,6 @@ def _sizes(rows):
 
 # ------------------------------------------------------------------------ unseen architectures
 
-SHOWN_ROUNDS = (0, 1, 5, REFINING)  # rounds of a new client
 UNSEEN_CAPTION = """\
 Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
 accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
@@ -270,19 +269,15 @@ def unseen_row(cell: Cell, config, runs: list[dict]) -> Row:
     row["size"] += f"; then {config.new_clients.rounds} rounds of the new client"
     scale = UNITS[row["metric"]][0]
     printed = UNSEEN.get(row["method"], {}).get(name)
-    row |= {
-        "published": None if row["source"] == "simulated" else printed,
-        "scores": None,
+    published = None if row["source"] == "simulated" else printed
+    scores = {
+        point: [
+            [scale * scores[point]["mean"] for scores in curve]
+            for curve in new_client_curves(runs)
+        ]
+        for point in POINTS
     }
-    if not row["diverged"]:
-        row["scores"] = {
-            point: [
-                [scale * scores[point]["mean"] for scores in curve]
-                for curve in new_client_curves(runs)
-            ]
-            for point in ("G", "P")
-        }
-    return row
+    return row | {"published": published, "scores": None if row["diverged"] else scores}
 
 
 def _after(rounds):
@@ -302,7 +297,7 @@ UNSEEN_TEXT = TableText(
         DATA,
         SETTING,
         METHOD,
-        *map(_after, SHOWN_ROUNDS),
+        *map(_after, SHOWN),
         Column("sd\nseeds", lambda row: spread_text(_scores(row, "G")[:, -1])),
         Column("P", lambda row: number_text(_scores(row, "P")[:, -1].mean())),
         DOWN,

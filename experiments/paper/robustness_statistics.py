@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from experiments.paper.columns import interval_text
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.evaluation import POINTS
@@ -264,10 +265,6 @@ def _cell(row, statistic):
         return f"{row['diverged']} diverged"
     if not statistic:
         return ""
-    half_width = statistic["half_width"]
     seeds, every = len(statistic["seeds"]), row["seeds"]
-    return (
-        f"{statistic['mean']:.2f}"
-        + ("" if half_width is None else f"±{half_width:.2f}")
-        + (f" ({seeds} of {every} seeds)" if seeds < every else "")
-    )
+    part = f" ({seeds} of {every} seeds)" if seeds < every else ""
+    return interval_text(statistic) + part

@@ -14,7 +14,7 @@ from experiments.paper.figure_lines import (
     allocation_rows,
     by_labels,
     joining_rows,
-    label_shares,
+    label_counts,
     new_client_panels,
 )
 from experiments.paper.pfedgat import (
@@ -301,13 +301,12 @@ def test_clients_with_similar_labels_are_neighbours():
     assert twins.tolist() == [3, 4, 4, 0, 1]
 
 
-def test_label_shares_count_real_examples_only():
-    federation = two_clusters(padding=3)
-    train = federation.data.train
-    expected = [train.y[i, :count].mean() for i, count in enumerate(train.count)]
-    shares = label_shares(federation)
-    np.testing.assert_allclose(shares[:, 1], expected)
-    np.testing.assert_allclose(shares.sum(1), 1)
+def test_labels_are_counted_in_real_examples_only():
+    train = two_clusters(padding=3).data.train
+    expected = [train.y[i, :count].sum() for i, count in enumerate(train.count)]
+    counts = label_counts(train, 2)
+    np.testing.assert_array_equal(counts[:, 1], expected)
+    np.testing.assert_array_equal(counts.sum(1), train.count)
 
 
 MATRIX = [[0.5, 0.4, 0.1], [0.3, 0.7, 0.0], [0.2, 0.2, 0.6]]
