@@ -39,10 +39,8 @@ import matplotlib
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments.benchmarks import images, scaling, suite, torch_comparison
-from experiments.benchmarks.products import matmul_chain, round_flops
+from experiments.benchmarks import scaling, suite, timing, torch_comparison
 from experiments.benchmarks.report import Report, show, write
-from experiments.benchmarks.timing import peak_memory, player, spread, time_interleaved
 from experiments.common import pages
 from experiments.common.flag_values import check_names, flag_text, refuse_flag
 from graphfl_jax.build import build_experiment, load_federation
@@ -174,7 +172,7 @@ def federation_of(config: ConfigDict) -> Federation:
     if not FLAGS.images:
         return load_federation(config)
     numbers = {name: FLAGS[name].value for name in IMAGE_FLAGS}
-    return images.load_images(config, FLAGS.images, **numbers)
+    return scaling.load_images(config, FLAGS.images, **numbers)
 
 
 def names_of(words: list[str]) -> list[str]:
@@ -250,22 +248,22 @@ def measure(config: ConfigDict) -> tuple[Report, dict]:
     began = time.perf_counter()
     session = compile_session(experiment, config)
     compiling = time.perf_counter() - began
-    flops = round_flops(experiment, session.state)
-    multiply, peak_flops = matmul_chain()
+    flops = timing.round_flops(experiment, session.state)
+    multiply, peak_flops = timing.matmul_chain()
     functions = {
-        "round": player(session, FLAGS.rounds_each),
+        "round": timing.player(session, FLAGS.rounds_each),
         "evaluation": functools.partial(session.evaluate, session.state),
         "multiply": multiply,
     }
-    times = time_interleaved(functions, FLAGS.repeats)
+    times = timing.time_interleaved(functions, FLAGS.repeats)
     rounds = [took / FLAGS.rounds_each for took in times["round"]]
     results = {
         **description(config, experiment.federation),
         "client_steps": config.cohort_size * config.local_steps,
-        "s_per_round": spread(rounds),
-        "s_per_evaluation": spread(times["evaluation"]),
+        "s_per_round": timing.spread(rounds),
+        "s_per_evaluation": timing.spread(times["evaluation"]),
         "compile_s": compiling,
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": timing.peak_memory(),
         "products_flop": flops,
         "peak_flop_per_s": peak_flops / min(times["multiply"]),
     }
@@ -304,15 +302,17 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
             federation = run_synchronized(federation_of, compared)
         experiment = run_synchronized(build_experiment, compared, federation)
         session = compile_session(experiment, compared)
-        players[name] = player(session, FLAGS.rounds_each)
-        flops[name] = round_flops(experiment, session.state)
-    times = time_interleaved(players, FLAGS.repeats)
+        players[name] = timing.player(session, FLAGS.rounds_each)
+        flops[name] = timing.round_flops(experiment, session.state)
+    times = timing.time_interleaved(players, FLAGS.repeats)
     first = next(iter(configs))
     results = description(config, federation) | {
         "rows": [
             {
                 "name": name,
-                "s_per_round": [took / FLAGS.rounds_each for took in spread(times[name])],
+                "s_per_round": [
+                    took / FLAGS.rounds_each for took in timing.spread(times[name])
+                ],
                 "time_ratio": statistics.median(times[name]) / statistics.median(times[first]),
                 "products_flop": flops[name],
                 "products_ratio": flops[name] / flops[first],

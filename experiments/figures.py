@@ -39,6 +39,7 @@ from rich.console import Console
 
 from experiments.common import pages
 from experiments.common.flag_values import check_names, refuse_flag
+from experiments.paper import figure_lines
 from experiments.paper.architecture_graphs import (
     architecture_graphs,
     draw_architectures,
@@ -47,22 +48,7 @@ from experiments.paper.architecture_graphs import (
 from experiments.paper.cached_runs import Cache, cached_runs
 from experiments.paper.columns import SPREAD, spread_text
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
-from experiments.paper.figure_lines import (
-    SERIES,
-    Allocations,
-    Joining,
-    Series,
-    Unseen,
-    allocation_lines,
-    allocation_rows,
-    joining_rows,
-    label_counts,
-    line_of,
-    new_client_panels,
-    series_lines,
-    series_rows,
-    unseen_rows,
-)
+from experiments.paper.figure_lines import SERIES, Allocations, Joining, Series, Unseen
 from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
 from experiments.paper.tables import TABLES
 from graphfl_jax import configs
@@ -252,7 +238,7 @@ def plot_holdings(figure, cache):
         )
     data = federation.everyone or federation.data
     counts = {
-        split: label_counts(part, federation.outputs).tolist()
+        split: figure_lines.label_counts(part, federation.outputs).tolist()
         for split, part in {"train": data.train, **data.evals}.items()
     }
     lines, rows = [], []
@@ -283,7 +269,7 @@ def plot_curves(figure, cache):
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             whole = [run["curve"] for run in runs if not run["diverged"]]
             scores = [[row["P"] for row in curve] for curve in whole]
-            lines.append(line_of(method, runs, whole, "round") | {"seeds": scores})
+            lines.append(figure_lines.line_of(method, runs, whole, "round") | {"seeds": scores})
     rows = [["method", "round", *_score_heads(lines[0])]]
     for line in lines:
         last = [scores[-1] for scores in line["seeds"]]
@@ -312,27 +298,33 @@ def plot_ablation(figure, cache):
 
 
 def plot_allocations(figure, cache):
-    lines = allocation_lines(figure, methods_of(figure), config_of, cache)
-    return lines, draw_shares(lines), allocation_rows(lines)
+    lines = figure_lines.allocation_lines(figure, methods_of(figure), config_of, cache)
+    return lines, draw_shares(lines), figure_lines.allocation_rows(lines)
 
 
 def plot_series(figure, cache):
     size = FLAGS.profile or "small"
-    lines = series_lines(figure, methods_of(figure), size, runs_of(cache))
+    lines = figure_lines.series_lines(figure, methods_of(figure), size, runs_of(cache))
     drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
-    return lines, drawn, series_rows(lines, figure.label)
+    return lines, drawn, figure_lines.series_rows(lines, figure.label)
 
 
 def plot_joining(figure, cache):
-    panels = new_client_panels(figure.cells(), methods_of(figure), runs_of(cache), "P")
-    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
+    panels = figure_lines.new_client_panels(
+        figure.cells(), methods_of(figure), runs_of(cache), "P"
+    )
+    return (
+        panels,
+        draw_panels(panels, "rounds of the new clients"),
+        figure_lines.joining_rows(panels),
+    )
 
 
 def plot_unseen(figure, cache):
     cells = figure.cells(FLAGS.profile or "small")
-    panels = new_client_panels(cells, methods_of(figure), runs_of(cache), "G")
+    panels = figure_lines.new_client_panels(cells, methods_of(figure), runs_of(cache), "G")
     drawn = draw_panels(panels, "rounds of the new client", title="cifar10")
-    return panels, drawn, unseen_rows(panels)
+    return panels, drawn, figure_lines.unseen_rows(panels)
 
 
 # (figure, cache) -> the lines, the drawn figure and the rows of text, of each kind.

@@ -53,7 +53,7 @@ from experiments.paper.robustness_statistics import (
     robustness_row,
     robustness_tables,
 )
-from graphfl_jax.build import build_experiment
+from graphfl_jax.build import Experiment, build_experiment
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
 from graphfl_jax.commands.common.configuration import (
@@ -109,14 +109,7 @@ def main() -> int:
     out = Path(FLAGS.out)
     cache = Cache(out, accept_changes=changes_accepted(), config_files=[configuration_file()])
     plans = fitting_plans(plans_of_flags())
-    check_kept(plans)
-    check_ratios(plans[0].config, ratios)
-    if (
-        FLAGS.best_defences
-        and "val" not in load_federations(plans[0].config, [0])[0].data.evals
-    ):
-        raise ValueError(NO_VALIDATION)
-
+    check_choices(plans, ratios)
     clean_runs, choices = {}, []
     rows = play_rows(plans, first_ratios, cache, clean_runs)
     if FLAGS.best_defences:
@@ -191,6 +184,10 @@ def check_flags() -> None:
         check_names("defences", FLAGS.defences, ("none", *DEFENCES))
     if FLAGS.best_defences and len(FLAGS.defences) < 2:
         raise ValueError("best_defences chooses from --defences; give two or more of them")
+    for name, remedy in (("choose_at", "add it"), ("keep", "leave it out")):
+        if FLAGS[name].value and not FLAGS.best_defences:
+            words = f"{name}={','.join(FLAGS[name].value)}"
+            raise ValueError(f"{words} has no effect without --best_defences; {remedy}")
 
 
 def ratios_of_choice(ratios: list[float]) -> list[float]:
@@ -201,45 +198,34 @@ def ratios_of_choice(ratios: list[float]) -> list[float]:
     """
     if not FLAGS.choose_at:
         return ratios
-    words = f"choose_at={','.join(FLAGS.choose_at)}"
-    if not FLAGS.best_defences:
-        raise ValueError(f"{words} has no effect without --best_defences; add it")
     chosen = shares("choose_at", FLAGS.choose_at)
     if not set(chosen) <= set(ratios):
+        words = f"choose_at={','.join(FLAGS.choose_at)}"
         raise ValueError(f"{words} has a share that --ratios has not; add it to --ratios")
     return chosen
 
 
-def check_ratios(config: ConfigDict, ratios: list[float]) -> None:
-    """Checks that somebody attacks with each share above 0.
+def check_choices(plans: list[Plan], ratios: list[float]) -> None:
+    """Checks the methods, shares and splits that flags name with the runs and their data.
 
     Raises:
-      ValueError: with one of them, nobody does.
+      ValueError: a method of --keep is not trained, nobody attacks with a share above 0, or
+        --best_defences lacks a validation split.
     """
-    experiment = build_experiment(config, load_federations(config, [0])[0])
+    names = dict.fromkeys(plan.method for plan in plans)
+    for name in FLAGS.keep:
+        if name not in names:
+            words = f"keep={','.join(FLAGS.keep)}"
+            raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
+    experiment = experiment_of(plans[0])
     for ratio in filter(None, ratios):
         if not malicious_clients(experiment._replace(hparams={"attack_ratio": ratio})).any():
             raise ValueError(
                 f"ratios={','.join(FLAGS.ratios)}: with {ratio:g}, no client attacks; give "
                 f"larger shares, or 0"
             )
-
-
-def check_kept(plans: list[Plan]) -> None:
-    """Checks --keep.
-
-    Raises:
-      ValueError: a name is none of the methods with their defences, or nothing is chosen.
-    """
-    if not FLAGS.keep:
-        return
-    words = f"keep={','.join(FLAGS.keep)}"
-    if not FLAGS.best_defences:
-        raise ValueError(f"{words} has no effect without --best_defences; leave it out")
-    names = dict.fromkeys(plan.method for plan in plans)
-    for name in FLAGS.keep:
-        if name not in names:
-            raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
+    if FLAGS.best_defences and "val" not in experiment.federation.data.evals:
+        raise ValueError(NO_VALIDATION)
 
 
 def play_rows(
@@ -318,7 +304,7 @@ def fitting_plans(plans: list[Plan]) -> list[Plan]:
     for plan in plans:
         if plan.attack == plans[0].attack:
             try:
-                check_plan(plan)
+                experiment_of(plan)
             except DoesNotFit as why:
                 refused[plan.method] = why
     kept = [plan for plan in plans if plan.method not in refused]
@@ -326,15 +312,15 @@ def fitting_plans(plans: list[Plan]) -> list[Plan]:
         if plan.undefended not in {fitting.undefended for fitting in kept}:
             raise refused[plan.method]
     for attack in FLAGS.attacks[1:]:  # whether the data allow it is the same for all methods
-        check_plan(next(plan for plan in kept if plan.attack == attack))
+        experiment_of(next(plan for plan in kept if plan.attack == attack))
     for method, why in refused.items():
         warnings.warn(f"{method} is left out: {why}", RuntimeWarning, stacklevel=2)
     return kept
 
 
-def check_plan(plan: Plan) -> None:
-    """Checks that the configuration of a plan fits its data."""
-    build_experiment(plan.config, load_federations(plan.config, [0])[0])
+def experiment_of(plan: Plan) -> Experiment:
+    """The experiment of a plan, after a check that its configuration fits its data."""
+    return build_experiment(plan.config, load_federations(plan.config, [0])[0])
 
 
 if __name__ == "__main__":

@@ -27,12 +27,7 @@ from rich.console import Console
 import graphfl_jax
 from experiments.benchmarks import interrupted_runs
 from experiments.benchmarks.interrupted_runs import IDENTICAL, REFUSED, SETTINGS, WRONG
-from graphfl_jax.commands.common.command_line import (
-    FLAGS,
-    launch,
-    progress_bar,
-    refuse_unread,
-)
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar, refuse_unread
 from graphfl_jax.commands.common.interrupts import temporary_folder
 from graphfl_jax.commands.common.text_tables import narrow
 from graphfl_jax.configs import change, fl60
@@ -84,11 +79,7 @@ def main() -> int:
 
 
 def play_interrupted(work: Path, numbers) -> list[interrupted_runs.Outcome]:
-    """The outcomes of interrupted runs.
-
-    Args:
-      work: folder of the runs.
-      numbers: of the runs; the seed and the number of a run determine its faults.
+    """The outcomes of interrupted runs. The seed and the number of a run determine its faults.
 
     Raises:
       ValueError: the run without an interruption fails.
@@ -111,12 +102,7 @@ def play_interrupted(work: Path, numbers) -> list[interrupted_runs.Outcome]:
 
 
 def memory_of_calls(calls: int, work: Path) -> list[dict]:
-    """The memory and memory maps of this process after a fifth of the calls, and after all.
-
-    Args:
-      calls: of `graphfl_jax.run`, with three seeds in turn.
-      work: folder in which the compiled programs are kept.
-    """
+    """The memory and memory maps of this process after a fifth of the calls, and after all."""
     changes = SETTINGS | {"rounds": 2, "model.hidden": (4,)}
     config = change(fl60.get_config("fedavg"), changes)
     measured = []

@@ -41,8 +41,7 @@ from experiments.common.flag_values import check_names, refuse_flag
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.columns import Row
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
-from experiments.paper.forecast_baselines import forecast_rows
-from experiments.paper.panacea_text import error_text
+from experiments.paper.panacea_text import error_text, forecast_rows
 from experiments.paper.pfedgat import SIZES
 from experiments.paper.tables import TABLES, Table
 from graphfl_jax import configs
@@ -101,9 +100,8 @@ def main() -> int:
     seeds = list(range(FLAGS.seeds or table.seeds))
     out = Path(FLAGS.out)
     cache = Cache(out, accept_changes=changes_accepted())
-    where = {"source": FLAGS.source, "root": FLAGS.data_root, "rounds": FLAGS.rounds}
     plans = [
-        Plan(cell, method, paper_config(cell, method, **where))
+        Plan(cell, method, table_config(cell, method))
         for cell, method in itertools.product(cells, methods)
     ]
     baselines = checked_baselines(plans, seeds[0])
@@ -215,6 +213,11 @@ def list_of(flag: str, choices: list[str], default: Sequence[str]) -> Sequence[s
 def number_of_clients(cell: Cell) -> str:
     """The number of clients that a cell sets, as text; empty if it is the data set's."""
     return str(cell.changes.get("data.clients", ""))
+
+
+def table_config(cell: Cell, method: str) -> ConfigDict:
+    where = {"source": FLAGS.source, "root": FLAGS.data_root, "rounds": FLAGS.rounds}
+    return paper_config(cell, method, **where)
 
 
 if __name__ == "__main__":

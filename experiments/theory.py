@@ -27,20 +27,9 @@ from rich.console import Console
 from experiments.common import pages
 from experiments.common.flag_values import check_names
 from experiments.linear_theory import closed_form, simulation
-from experiments.linear_theory.verdicts import (
-    NAMES,
-    TARGETS,
-    graph_rows,
-    risk_rows,
-    verdicts,
-)
+from experiments.linear_theory.verdicts import NAMES, TARGETS, graph_rows, risk_rows, verdicts
 from graphfl_jax.build import load_federation
-from graphfl_jax.commands.common.command_line import (
-    FLAGS,
-    launch,
-    progress_bar,
-    refuse_unread,
-)
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar, refuse_unread
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.plots import draw_risks, save_figure
 from graphfl_jax.commands.common.statistics import critical_value

@@ -61,9 +61,7 @@ def write(
 def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
     """Rounds per second as bars, with each bar's time per round relative to the first.
 
-    Args:
-      times: label of each bar -> median, fastest and slowest seconds per round.
-      title: title of the figure.
+    `times` are the median, fastest and slowest seconds per round, by the label of the bar.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 0.8 + 0.5 * len(times)), layout="constrained")
     first, *_ = next(iter(times.values()))
@@ -88,15 +86,9 @@ def draw_rates(times: dict[str, list[float]], title: str) -> Figure:
 
 
 def draw_power(sizes: list[int], times: list, fit, labels: tuple[str, str], title: str):
-    """Times over sizes on logarithmic axes, with the fitted power law.
+    """Times over sizes on logarithmic axes, with the fitted `scaling.Power`, if there is one.
 
-    Args:
-      sizes: positions on the x axis.
-      times: median, fastest and slowest time of each size.
-      fit: ``factor`` and ``exponent`` of a power law and the ``sizes`` that it was fitted to,
-        or None.
-      labels: labels of the two axes.
-      title: title of the figure.
+    `times` are the median, fastest and slowest time of each size.
     """
     figure, axes = pyplot.subplots(figsize=(7.2, 4.2), layout="constrained")
     median, fastest, slowest = np.array(times).T

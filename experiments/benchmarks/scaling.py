@@ -11,8 +11,11 @@ devices: one such generated federation on more and more devices of this host.
 
 A power law is fitted to the sizes from a tenth of the largest on, at least three. Smaller
 sizes do not fill a device, and their time hardly grows.
+
+Images are generated for ``bench --images``.
 """
 
+import re
 from collections.abc import Callable
 from math import lcm
 from pathlib import Path
@@ -24,25 +27,19 @@ from jax.sharding import AxisType
 from ml_collections import ConfigDict
 from scipy.spatial import cKDTree
 
+from experiments.benchmarks import timing
 from experiments.benchmarks.report import Report, draw_power, show, write
-from experiments.benchmarks.timing import (
-    Rounds,
-    compile_rounds,
-    peak_memory,
-    player,
-    seconds,
-    spread,
-    time_interleaved,
-)
 from graphfl_jax.build import arrange, build_experiment, load_federation
 from graphfl_jax.configs import change
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import relations
+from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.environment import environment
 
+TEST = 5  # training examples of a client with generated images per test example
 EXAMPLES = 100  # of a generated client
 FEW_EXAMPLES = 10  # of a client in a federation of which a cohort trains
 RELATIONS = 5  # undirected ones per client there
@@ -83,13 +80,13 @@ def scale(
     players, rounds, steps = {}, {}, {}
     for size in sizes:
         compiled = compile_for(size)
-        once = player(compiled, 1)
-        seconds(once)  # warms up
-        rounds[size] = max(1, min(rounds_each, int(REPEAT / seconds(once))))
-        players[size] = player(compiled, rounds[size])
+        once = timing.player(compiled, 1)
+        timing.seconds(once)  # warms up
+        rounds[size] = max(1, min(rounds_each, int(REPEAT / timing.seconds(once))))
+        players[size] = timing.player(compiled, rounds[size])
         steps[size] = compiled.client_steps
-    times = time_interleaved(players, repeats)
-    times = [[took / rounds[size] for took in spread(times[size])] for size in sizes]
+    times = timing.time_interleaved(players, repeats)
+    times = [[took / rounds[size] for took in timing.spread(times[size])] for size in sizes]
     fit = power(sizes, [median for median, *_ in times])
     results = {
         "over": over,
@@ -107,7 +104,7 @@ def scale(
             for size, took in zip(sizes, times, strict=True)
         ],
         "power": fit and fit._asdict(),
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": timing.peak_memory(),
     }
     report = _report(results, fit)
     show(report)
@@ -192,14 +189,84 @@ def ring(clients: int) -> list[tuple[int, int]]:
     return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
 
 
+def shape_of(text: str) -> tuple[int, int, int]:
+    """Height, width and channels from text such as 28x28x1.
+
+    Raises:
+      ValueError: the text is not three positive integers.
+    """
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if match is None:
+        raise ValueError(
+            f"images={text} is not HEIGHTxWIDTHxCHANNELS; set --images=28x28x1 or other sizes"
+        )
+    height, width, channels = map(int, match.groups())
+    return height, width, channels
+
+
+def load_images(
+    config: ConfigDict, text: str, *, clients: int, examples: int, classes: int
+) -> Federation:
+    """The `image_federation` of a size as text, in place of the file of custom data.
+
+    Raises:
+      ValueError: the configuration names other data, or a number does not fit.
+    """
+    if config.data.name != "custom" or config.data.path or config.data.val_fraction:
+        raise ValueError(
+            f"images={text} replaces the file of --config=custom, and the configuration has "
+            f"other data; set --config=custom, and leave data.path and "
+            f"data.val_fraction out"
+        )
+    return arrange(config, image_federation(shape_of(text), clients, examples, classes))
+
+
+def image_federation(
+    shape: tuple[int, int, int], clients: int, examples: int, classes: int
+) -> Federation:
+    """A classification of byte images on a ring of clients, which have all classes.
+
+    An image is the mean of its class's pattern and of noise, both uniform from 0 to 255. So
+    equal neighbouring pixels are rare: in max pooling, libraries give the gradient of equal
+    maxima to different places.
+
+    Args:
+      shape: height, width and channels of an image.
+      examples: training examples of each. Each has a fifth as many for test, at least one.
+
+    Raises:
+      ValueError: there are fewer than two classes, or more of them than images.
+    """
+    each = examples + max(1, examples // TEST)
+    total = clients * each
+    if not 2 <= classes <= total:
+        raise ValueError(
+            f"classes={classes} is not in [2, {total}] for {total} generated images; set "
+            f"--classes, --clients or --examples"
+        )
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(total) % classes)
+    patterns = rng.integers(256, size=(classes, *shape), dtype=np.uint16)
+    noise = rng.integers(256, size=(total, *shape), dtype=np.uint16)
+    split = np.where(np.arange(each) < examples, "train", "test")
+    return from_arrays(
+        ((patterns[labels] + noise) // 2).astype(np.uint8),
+        labels,
+        np.repeat(np.arange(clients), each),
+        split=np.tile(split, clients),
+        edges=ring(clients),
+        name=f"generated images {'x'.join(map(str, shape))}",
+    )
+
+
 # Functions of a configuration and of the sizes, which return one that compiles a size.
 
 
-def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
+def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
     return lambda clients: _all_clients_train(config, clients)
 
 
-def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
+def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
     """One cohort in a large federation.
 
     Raises:
@@ -212,12 +279,12 @@ def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Roun
     def compile_for(clients):
         edges = nearest_pairs(clients, RELATIONS * clients)
         federation = generated_federation(clients, edges=edges, examples=FEW_EXAMPLES)
-        return compile_rounds(_experiment_of(config, federation), config)
+        return timing.compile_rounds(_experiment_of(config, federation), config)
 
     return compile_for
 
 
-def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
+def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
     """Numbers of devices.
 
     Raises:
@@ -239,9 +306,9 @@ def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds
     return lambda size: _all_clients_train(config, clients, devices[:size])
 
 
-def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
+def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
     experiment = build_experiment(config, load_federation(config))
-    return lambda runs: compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
+    return lambda runs: timing.compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
 
 
 def mesh_of(runs):
@@ -258,7 +325,7 @@ def _all_clients_train(config, clients, devices=None):
     config = change(config, {"cohort_size": clients})
     experiment = _experiment_of(config, generated_federation(clients))
     mesh = client_mesh(clients, devices=devices) if devices else None
-    return compile_rounds(experiment, config, mesh=mesh)
+    return timing.compile_rounds(experiment, config, mesh=mesh)
 
 
 def _experiment_of(config, federation):

@@ -50,23 +50,15 @@ class Machine(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One row of `MEASUREMENTS`.
-
-    Attributes:
-      name: of the measurement.
-      table: the table of `suite_tables.TABLES` that it is a part of.
-      measure: (words, folder, seconds) -> its numbers.
-      words: of its command line.
-      seconds: budget of each of its commands.
-      needs: "torch" needs PyTorch and no accelerator; "power" needs an accelerator or
-        `MANY_CORES`; "devices" needs several devices.
-    """
+    """One row of `MEASUREMENTS`."""
 
     name: str
-    table: str
-    measure: Callable[..., Any]
-    words: tuple[str, ...]
-    seconds: int
+    table: str  # of `suite_tables.TABLES`, that it is a part of
+    measure: Callable[..., Any]  # (words, folder, seconds) -> its numbers
+    words: tuple[str, ...]  # of its command line
+    seconds: int  # budget of each of its commands
+    # "torch" is PyTorch and no accelerator, "power" an accelerator or `MANY_CORES`, and
+    # "devices" are several.
     needs: str = ""
 
 
@@ -205,14 +197,10 @@ def reports(chosen, results, failed, skipped):
 
 
 def run_command(words: list[str], seconds: float) -> str:
-    """The standard output of a Python command.
-
-    Args:
-      words: after ``python``.
-      seconds: after which it is stopped, with all processes that it started.
+    """The standard output of a Python command; it gets so many seconds.
 
     Raises:
-      Failure: it failed, or was stopped.
+      Failure: it failed, or was stopped with all processes that it started.
     """
     process = subprocess.Popen(
         [sys.executable, *words],

@@ -227,11 +227,8 @@ def verify(
     """Plays JAX's rounds in PyTorch and compares the results.
 
     Args:
-      torch_player: the module.
-      torch_rounds: its `Player`.
+      torch_rounds: a `torch_player.Player`.
       start: weights of the server before the first round.
-      played: rounds that JAX has played.
-      variant: of the player, for the error.
       images: in a round, for a network for images. Then each round starts from JAX's weights.
 
     Returns:

@@ -107,15 +107,9 @@ class Normalize(nn.Module):
 
 
 def convolutional(inputs, outputs, is_bytes, *, channels, paddings, widths) -> nn.Sequential:
-    """Convolutions of 5 x 5 with ReLU and pooling, then a perceptron.
+    """Convolutions of 5 x 5 with ReLU and pooling, then a perceptron with hidden `widths`.
 
-    Args:
-      inputs: C, H, W of an image.
-      outputs: of the network.
-      is_bytes: whether images are bytes, which become values from -1 to 1.
-      channels: of the convolutions.
-      paddings: of the convolutions.
-      widths: of the perceptron's hidden layers.
+    `inputs` are C, H, W of an image. Bytes become values from -1 to 1.
     """
     layers = [Normalize([0.5], [0.5])] if is_bytes else []
     fan_in, *sizes = inputs

@@ -13,6 +13,8 @@ In all variants, the server generates the models of a cohort in one batch. The v
 the module's parameters: those of M clients are theta [M, d].
 """
 
+import functools
+
 import numpy as np
 import torch
 from ml_collections import ConfigDict
@@ -59,15 +61,10 @@ class PolyakSGD(torch.optim.Optimizer):
         return value
 
 
-def sgd(parameters, lr):
-    return torch.optim.SGD(parameters, lr)
-
-
-def adam(parameters, lr):
-    return torch.optim.Adam(parameters, lr, fused=True)  # its fastest implementation
-
-
-CLIENT_OPTIMIZERS = {"sgd": sgd, "adam": adam}
+CLIENT_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": functools.partial(torch.optim.Adam, fused=True),  # its fastest implementation
+}
 SERVER_OPTIMIZERS = CLIENT_OPTIMIZERS | {"polyak_sgd": PolyakSGD}
 
 

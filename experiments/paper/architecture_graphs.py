@@ -16,10 +16,6 @@ def architecture_graphs(experiment: Experiment, model_name: str) -> tuple[list[d
     A line has the architecture's ``name``, its numbers of ``clients`` and ``parameters``, the
     ``types`` of its nodes and its ``edges``, [sender, receiver].
 
-    Args:
-      experiment: a federation with its client models.
-      model_name: ``model.name`` of its configuration.
-
     Raises:
       ValueError: a client model does not describe its layers.
     """
@@ -63,11 +59,9 @@ def graph_rows(lines: list[dict]) -> list[list[str]]:
 
 
 def depths(count: int, edges: list[list[int]]) -> list[int]:
-    """The length of the longest path to every node of an acyclic graph.
+    """The length of the longest path to each of `count` nodes of an acyclic graph.
 
-    Args:
-      count: number of nodes.
-      edges: (sender, receiver), with sender < receiver.
+    Its edges are (sender, receiver), with sender < receiver.
     """
     longest = [0] * count
     for sender, receiver in sorted(edges):
@@ -79,11 +73,6 @@ def draw_architectures(lines: list[dict], title: str) -> Figure:
     """A graph in each panel, from the input at the top to the head, with the types as labels.
 
     Nodes of equal depth are beside each other. Edges over more than one layer are curved.
-
-    Args:
-      lines: each with its ``name``, its number of ``clients``, the ``types`` of its nodes and
-        its ``edges``, (sender, receiver).
-      title: title of the figure.
     """
     columns = min(COLUMNS, len(lines))
     rows = -(-len(lines) // columns)

@@ -59,11 +59,6 @@ class Cache:
     ):
         """Warns of runs of other code in the folder. Nothing is written yet.
 
-        Args:
-          out: output folder of the command.
-          accept_changes: whether runs of other code are used.
-          config_files: the configuration files that the user gave.
-
         Raises:
           ValueError: the folder cannot be written, or holds something else.
         """
@@ -77,13 +72,13 @@ class Cache:
         again = "made again where they are needed"
         advice = f"{again}; add --accept_changes to use them"
         use = "used where they are needed" if accept_changes else advice
-        self._warn(of_other_code, f"of other code and are {use}")
-        self._warn(damaged, f"damaged and are {again}")
-
-    def _warn(self, number, what):
-        if number:
-            text = f"{number} runs in {self.store.folder} are {what}"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        for number, what in (
+            (of_other_code, f"of other code and are {use}"),
+            (damaged, f"damaged and are {again}"),
+        ):
+            if number:
+                text = f"{number} runs in {self.store.folder} are {what}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def counts(self) -> str:
         """How many runs are new and how many the cache had, as text."""
@@ -124,9 +119,6 @@ def cached_runs(
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
-      config: configuration of the runs.
-      seeds: seeds of the runs.
-      cache: of the command.
       points: values of ``hparams``; every point is run with every seed.
       at_once: runs in one program; 0 is all.
       report: called with numbers of rounds, of all runs: of those in the cache at once, of the

@@ -42,7 +42,15 @@ class TableText(NamedTuple):
         """The rows as text; the first one has the heads."""
         heads = [column.head for column in self.columns]
         lines = [line for row in rows for line in self.lines(row)]
-        return [heads, *(_cells(self.columns, line) for line in lines)]
+        return [heads, *map(self._texts, lines)]
+
+    def _texts(self, row):
+        remarks = [f"{row['diverged']} of {row['seeds']} diverged"] if row["diverged"] else []
+        left = iter(remarks)
+        return [
+            next(left, "") if remarks and column.scored else column.text(row)
+            for column in self.columns
+        ]
 
     def console(self, rows: list[Row]) -> ConsoleTable:
         """The rows of one cell for a console of 80 columns."""
@@ -64,15 +72,6 @@ class TableText(NamedTuple):
         return "\n".join([*self.introduction(rows), markdown_table(self.cells(rows)), *notes])
 
 
-def _cells(columns, row):
-    """The text of a row in each column."""
-    remarks = iter([f"{row['diverged']} of {row['seeds']} diverged"] if row["diverged"] else [])
-    return [
-        next(remarks, "") if row["diverged"] and column.scored else column.text(row)
-        for column in columns
-    ]
-
-
 def number_text(value: float | None, digits: int = 2) -> str:
     """A number as text; empty for None."""
     return "" if value is None else f"{value:.{digits}f}"
@@ -88,12 +87,7 @@ PRINTED = Column("published", lambda row: number_text(row["published"]), scored=
 
 
 def common_row(config, runs: list[dict]) -> Row:
-    """The part of a row that does not depend on its table.
-
-    Args:
-      config: configuration of the runs.
-      runs: one per seed, in the format of results.json.
-    """
+    """The part of a row that all tables have, from the results.json of each seed."""
     first = runs[0]
     return {
         "data": config.data.name,
@@ -109,12 +103,7 @@ def common_row(config, runs: list[dict]) -> Row:
 
 
 def seed_statistics(summaries: list[dict], scale: float) -> dict:
-    """Means over seeds and their spread, in the printed unit.
-
-    Args:
-      summaries: one per seed, as in results.json.
-      scale: factor of the printed unit.
-    """
+    """Means over seeds and their spread, from the summaries in the results.json of each."""
     values = {
         name: np.array([summary[name] for summary in summaries])
         for name in ("mean", "std_clients", "worst_decile", "jain")

@@ -60,20 +60,13 @@ class Series(NamedTuple):
     clients: slice = slice(None)  # that are scored
 
 
-EXAMPLES = {
-    "small": (125, 500, 2000, 8000),
-    "full": (125, 250, 500, 1000, 2000, 4000, 8000),
-}
+EXAMPLES = {"small": (125, 500, 2000, 8000), "full": (125, 250, 500, 1000, 2000, 4000, 8000)}
 DIVISORS = {"small": (1, 4), "full": (1, 2, 4)}
 STEPS = {"small": (5, 25, 100), "full": (195, 390, 975, 1950, 3900)}
 SERIES = {
     "flha_7": Series(with_steps, STEPS, "local steps per round", "test", LAYERED),
     "flha_examples": Series(
-        with_examples,
-        EXAMPLES,
-        "training examples per client",
-        "balanced",
-        (*LAYERED, "local"),
+        with_examples, EXAMPLES, "training examples per client", "balanced", (*LAYERED, "local")
     ),
     "flha_once": Series(
         with_divisor,

@@ -12,21 +12,8 @@ from operator import itemgetter
 
 import numpy as np
 
-from experiments.paper.columns import (
-    DATA,
-    METHOD,
-    PRINTED,
-    SETTING,
-    Column,
-    Row,
-    TableText,
-    common_row,
-    new_client_curves,
-    number_text,
-    simulated_notes,
-    size_list,
-    spread_text,
-)
+from experiments.paper import columns
+from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import Cell
 from experiments.paper.flha import (
     CLIENTS,
@@ -113,7 +100,7 @@ def _row(cell, config, runs):
         f"steps of {config.batch_size} images with {config.model.width} channels in the first "
         f"layer"
     )
-    return common_row(config, runs) | {
+    return columns.common_row(config, runs) | {
         "setting": cell.setting,
         "width": config.model.width,
         "size": size,
@@ -187,11 +174,6 @@ def _mean_text(scores):
     return "" if scores is None else f"{np.mean(scores):.2f}"
 
 
-def _mean(point, *, console=True):
-    """The column of the mean over the columns at a point."""
-    return Column(point, lambda row: _mean_text(row["means"].get(point)), console=console)
-
-
 # The millions of numbers that a client receives and sends.
 DOWN, UP = (
     Column(f"M\n{way}", lambda row, way=way: number_text(row["floats"].get(way), 3))
@@ -205,13 +187,19 @@ def text_of(table: str) -> TableText:
     tests = (Column("test\nset", itemgetter("test"), left=True),)
     return TableText(
         columns=(
-            DATA,
-            SETTING,
-            METHOD,
+            columns.DATA,
+            columns.SETTING,
+            columns.METHOD,
             *(tests if len(design.tests) > 1 else ()),
-            *map(_column, design.columns),
-            _mean("G", console=False),
-            _mean("P"),
+            *(
+                Column(
+                    name.replace(" ", "\n"),
+                    lambda row, name=name: _mean_text(row["scores"].get(name)),
+                )
+                for name in design.columns
+            ),
+            Column("G", lambda row: _mean_text(row["means"].get("G")), console=False),
+            Column("P", lambda row: _mean_text(row["means"]["P"])),
             Column("sd\nseeds", lambda row: spread_text(row["means"]["P"])),
             DOWN._replace(console=False),
             UP,
@@ -222,13 +210,8 @@ def text_of(table: str) -> TableText:
         ),
         introduction=lambda rows: _introduction(design, rows),
         lines=lines_of,
-        notes=simulated_notes,
+        notes=columns.simulated_notes,
     )
-
-
-def _column(name):
-    """The column of an architecture or a client."""
-    return Column(name.replace(" ", "\n"), lambda row: _mean_text(row["scores"].get(name)))
 
 
 def _introduction(design, rows):
@@ -245,7 +228,7 @@ def _introduction(design, rows):
 
 def _sizes(rows):
     """The sizes of the runs, and what they mean for published scores."""
-    return SMALL if rows[0]["width"] < FULL_WIDTH else FULL, size_list(rows)
+    return SMALL if rows[0]["width"] < FULL_WIDTH else FULL, columns.size_list(rows)
 
 
 # ------------------------------------------------------------------------ unseen architectures
@@ -273,7 +256,7 @@ def unseen_row(cell: Cell, config, runs: list[dict]) -> Row:
     scores = {
         point: [
             [scale * scores[point]["mean"] for scores in curve]
-            for curve in new_client_curves(runs)
+            for curve in columns.new_client_curves(runs)
         ]
         for point in POINTS
     }
@@ -294,15 +277,15 @@ def _scores(row, point):
 
 UNSEEN_TEXT = TableText(
     columns=(
-        DATA,
-        SETTING,
-        METHOD,
+        columns.DATA,
+        columns.SETTING,
+        columns.METHOD,
         *map(_after, SHOWN),
         Column("sd\nseeds", lambda row: spread_text(_scores(row, "G")[:, -1])),
         Column("P", lambda row: number_text(_scores(row, "P")[:, -1].mean())),
         DOWN,
         UP,
-        PRINTED,
+        columns.PRINTED,
     ),
     title=lambda row: (
         f"flha_6 on {row['data']}, {row['setting']}, {row['metric']} in {row['unit']}, "
@@ -312,5 +295,5 @@ UNSEEN_TEXT = TableText(
         UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=rows[0]["seeds"]),
         *_sizes(rows),
     ],
-    notes=simulated_notes,
+    notes=columns.simulated_notes,
 )

@@ -14,21 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.paper.columns import (
-    DATA,
-    METHOD,
-    PRINTED,
-    SETTING,
-    Column,
-    Row,
-    TableText,
-    common_row,
-    number_text,
-    seed_statistics,
-    simulated_notes,
-    size_list,
-    spread_text,
-)
+from experiments.paper import columns
+from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import PAPERS, Cell, by_column
 from graphfl_jax.commands.common.units import UNITS
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100, FASHION_MNIST
@@ -156,7 +143,7 @@ are the runs of this table:
 
 def table_row(cell: Cell, config, runs: list[dict]) -> Row:
     """A row of a table, as `tables.Table.row`, from runs with a validation split."""
-    row = common_row(config, runs)
+    row = columns.common_row(config, runs)
     score = PUBLISHED[cell.dataset].get(row["method"], {}).get(cell.setting)
     row |= {
         "setting": cell.setting,
@@ -171,7 +158,9 @@ def table_row(cell: Cell, config, runs: list[dict]) -> Row:
     summaries = {point: [test[point] for test in tests] for point in POINTS}
     summaries[BETTER] = [test[point] for test, point in zip(tests, chosen, strict=True)]
     scale = UNITS[row["metric"]][0]
-    scores = {point: seed_statistics(of_seeds, scale) for point, of_seeds in summaries.items()}
+    scores = {
+        point: columns.seed_statistics(of_seeds, scale) for point, of_seeds in summaries.items()
+    }
     return row | {"scores": scores, "at": chosen}
 
 
@@ -232,15 +221,15 @@ def _score(point):
 
 
 COLUMNS = (
-    DATA,
-    SETTING,
-    METHOD,
+    columns.DATA,
+    columns.SETTING,
+    columns.METHOD,
     *map(_score, POINTS),
     _score(BETTER),
     Column("at", lambda row: ", ".join(sorted(set(row["at"])))),
     Column("sd\nseeds", lambda row: spread_text(row["scores"][BETTER]["seeds"])),
     Column("sd\nclients", lambda row: number_text(row["scores"][BETTER]["std_clients"])),
-    PRINTED,
+    columns.PRINTED,
 )
 
 
@@ -254,7 +243,7 @@ def text_of(table: str) -> TableText:
         introduction=lambda rows: [
             CAPTION.format(seeds=rows[0]["seeds"]),
             PAPER,
-            size_list(rows),
+            columns.size_list(rows),
         ],
-        notes=simulated_notes,
+        notes=columns.simulated_notes,
     )

@@ -10,13 +10,9 @@ from graphfl_jax.runs.attack_results import NEIGHBOURS
 
 
 def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
-    """Statistics of attacked runs at G, L and P, in the printed unit.
+    """Statistics of attacked runs at G, L and P, beside clean ones with the same seeds.
 
-    Args:
-      runs: with attackers, one per seed.
-      clean: without attackers, with the same seeds.
-
-    Returns:
+    Returns, in the printed unit:
       ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
       of ``diverged`` runs, ``validation``, the mean score of all clients at P on validation,
       None without it or if a run diverged, and for each of the ``points`` G, L and P summaries

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.paper.forecast_baselines import forecast_rows
+from experiments.paper.panacea_text import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.result_tables import error_cell

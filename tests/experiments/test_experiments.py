@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from experiments.benchmarks import suite
-from experiments.benchmarks.products import matmul_flops
+from experiments.benchmarks.timing import matmul_flops
 from experiments.common import pages
 from experiments.common.pages import command, provenance
 from experiments.paper import cached_runs

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from experiments.benchmarks import torch_comparison
-from experiments.benchmarks.images import image_federation
 from experiments.benchmarks.recorded_rounds import Round, play_in_jax
-from experiments.benchmarks.scaling import generated_federation
+from experiments.benchmarks.scaling import generated_federation, image_federation
 from experiments.benchmarks.timing import compile_rounds
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import change, compcars, fl60, metr_la, tpt48
@@ -211,7 +210,7 @@ def other_embedding(player, start):
 def no_polyak_step_size(player, start):
     from experiments.benchmarks import torch_player
 
-    player.server.make_optimizer = torch_player.sgd
+    player.server.make_optimizer = torch_player.SERVER_OPTIMIZERS["sgd"]
 
 
 def no_penalty(player, start):
