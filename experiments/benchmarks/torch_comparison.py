@@ -134,17 +134,7 @@ def against_torch(
                 failed[variant] = str(error).splitlines()[0]
         times = time_interleaved({name: each.play for name, each in timed.items()}, repeats)
 
-    rows = [
-        {
-            "name": name,
-            "s_per_round": [took / rounds_each for took in spread(times[name])],
-            "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
-            "setup_s": each.cost.seconds,
-            "memory_bytes": each.cost.memory,
-            "differences": each.differences,
-        }
-        for name, each in timed.items()
-    ]
+    rows = [_row(name, each, times, rounds_each) for name, each in timed.items()]
     results = {
         "config": config.to_dict(),
         "repeats": repeats,
@@ -160,6 +150,17 @@ def against_torch(
     show(report := _report(results, title))
     write(report, out, "bench", results, figure)
     return 0
+
+
+def _row(name, each, times, rounds_each):
+    return {
+        "name": name,
+        "s_per_round": [took / rounds_each for took in spread(times[name])],
+        "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
+        "setup_s": each.cost.seconds,
+        "memory_bytes": each.cost.memory,
+        "differences": each.differences,
+    }
 
 
 def _verify(torch_player, experiment, config, variant, verification, rounds_each):
