@@ -39,10 +39,8 @@ import matplotlib
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments.benchmarks import images, scaling, suite, torch_comparison, torch_support
-from experiments.benchmarks.products import matmul_chain, round_flops
+from experiments.benchmarks import scaling, suite, timing, torch_comparison
 from experiments.benchmarks.report import Report, show, write
-from experiments.benchmarks.timing import peak_memory, player, spread, time_interleaved
 from experiments.common import pages
 from experiments.common.flag_values import check_names, flag_text, refuse_flag
 from graphfl_jax.build import build_experiment, load_federation
@@ -72,8 +70,8 @@ flags.DEFINE_enum(
 )
 flags.DEFINE_list(
     "variants",
-    list(torch_support.VARIANTS),
-    f"Variants of the other library, of {', '.join(torch_support.VARIANTS)}.",
+    list(torch_comparison.VARIANTS),
+    f"Variants of the other library, of {', '.join(torch_comparison.VARIANTS)}.",
 )
 flags.DEFINE_integer(
     "threads", None, "Threads of PyTorch; by default its own choice.", lower_bound=1
@@ -89,11 +87,7 @@ flags.DEFINE_integer("clients", 20, "Clients with generated images.", lower_boun
 flags.DEFINE_integer("examples", 500, "Generated images of each client.", lower_bound=1)
 flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
 flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
-flags.DEFINE_list(
-    "only",
-    [],
-    f"Measurements of the suite, of {', '.join(suite.names())}.",
-)
+flags.DEFINE_list("only", [], f"Measurements of the suite, of {', '.join(suite.names())}.")
 flags.DEFINE_string(
     "out",
     None,
@@ -101,13 +95,7 @@ flags.DEFINE_string(
 )
 
 IMAGE_FLAGS = ("clients", "examples", "classes")
-WAYS = (
-    "methods",
-    "vary",
-    "against",
-    "scaling",
-    "suite",
-)  # to measure, each excludes the others
+WAYS = ("methods", "vary", "against", "scaling", "suite")  # each excludes the others
 # By flag: the only flag, or the only flag with its value, with which it is read.
 READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
     "only": "suite",
@@ -120,6 +108,7 @@ UNREAD = {  # flags that a way to measure does not read
     "scaling": ("distributed", "images"),
     "suite": ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"),
 }
+REPEATS = "Medians of {repeats} interleaved repeats of {rounds_each} rounds."
 DATA = ("seed", "data.", "new_clients.", "attack.")  # beginnings of fields that change the data
 
 
@@ -179,16 +168,11 @@ def compared_configurations(config: ConfigDict) -> dict[str, ConfigDict]:
 
 
 def federation_of(config: ConfigDict) -> Federation:
-    """The data of a configuration, or generated images with --images.
-
-    Raises:
-      ValueError: as `load_federation` and `images.load_images`.
-      FileNotFoundError: as `load_federation`.
-    """
+    """The data of a configuration, or generated images with --images."""
     if not FLAGS.images:
         return load_federation(config)
     numbers = {name: FLAGS[name].value for name in IMAGE_FLAGS}
-    return images.load_images(config, FLAGS.images, **numbers)
+    return scaling.load_images(config, FLAGS.images, **numbers)
 
 
 def names_of(words: list[str]) -> list[str]:
@@ -217,7 +201,7 @@ def each_architecture(config: ConfigDict) -> dict[str, ConfigDict]:
     """The configuration, and FedAvg's of each of its architectures with as many clients.
 
     Raises:
-      ValueError: all clients have one architecture, or as `federation_of`.
+      ValueError: all clients have one architecture.
     """
     groups = build_experiment(config, federation_of(config)).groups
     if len(groups) < 2:
@@ -264,22 +248,22 @@ def measure(config: ConfigDict) -> tuple[Report, dict]:
     began = time.perf_counter()
     session = compile_session(experiment, config)
     compiling = time.perf_counter() - began
-    flops = round_flops(experiment, session.state)
-    multiply, peak_flops = matmul_chain()
+    flops = timing.round_flops(experiment, session.state)
+    multiply, peak_flops = timing.matmul_chain()
     functions = {
-        "round": player(session, FLAGS.rounds_each),
+        "round": timing.player(session, FLAGS.rounds_each),
         "evaluation": functools.partial(session.evaluate, session.state),
         "multiply": multiply,
     }
-    times = time_interleaved(functions, FLAGS.repeats)
+    times = timing.time_interleaved(functions, FLAGS.repeats)
     rounds = [took / FLAGS.rounds_each for took in times["round"]]
     results = {
         **description(config, experiment.federation),
         "client_steps": config.cohort_size * config.local_steps,
-        "s_per_round": spread(rounds),
-        "s_per_evaluation": spread(times["evaluation"]),
+        "s_per_round": timing.spread(rounds),
+        "s_per_evaluation": timing.spread(times["evaluation"]),
         "compile_s": compiling,
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": timing.peak_memory(),
         "products_flop": flops,
         "peak_flop_per_s": peak_flops / min(times["multiply"]),
     }
@@ -290,15 +274,14 @@ def measure_report(results: dict) -> Report:
     """The report of the results of `measure`."""
     rows = [["", "median", "fastest", "slowest"]]
     for name in ("round", "evaluation"):
-        rows.append(
-            [f"ms per {name}", *(f"{1e3 * took:.2f}" for took in results[f"s_per_{name}"])]
-        )
+        times = (f"{1e3 * took:.2f}" for took in results[f"s_per_{name}"])
+        rows.append([f"ms per {name}", *times])
     for name, count in (("rounds/s", 1), ("client-steps/s", results["client_steps"])):
         rows.append([name, *(f"{count / took:,.0f}" for took in results["s_per_round"])])
     flops, peak = results["products_flop"], results["peak_flop_per_s"]
     rate = flops / results["s_per_round"][0]
     lines = [
-        repeats_line(),
+        REPEATS.format(**results),
         f"Time to compile {results['compile_s']:.1f} s, peak memory "
         f"{results['peak_memory_bytes'] / 2**20:,.0f} MiB.",
         f"Matrix products: {flops / 1e6:,.0f} MFLOP per round at {rate / 1e9:,.0f} GFLOP/s, "
@@ -310,15 +293,7 @@ def measure_report(results: dict) -> Report:
 
 
 def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report, dict]:
-    """Measures the rounds of several configurations, and compares them with the first.
-
-    Args:
-      config: that they were made from.
-      configs: configurations by name.
-
-    Returns:
-      The report and all numbers.
-    """
+    """Measures the rounds of configurations made from `config`, beside the first of them."""
     players, flops = {}, {}
     data_varies = bool(FLAGS.vary) and FLAGS.vary.startswith(DATA)
     federation = None if data_varies else run_synchronized(federation_of, config)
@@ -327,15 +302,17 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
             federation = run_synchronized(federation_of, compared)
         experiment = run_synchronized(build_experiment, compared, federation)
         session = compile_session(experiment, compared)
-        players[name] = player(session, FLAGS.rounds_each)
-        flops[name] = round_flops(experiment, session.state)
-    times = time_interleaved(players, FLAGS.repeats)
+        players[name] = timing.player(session, FLAGS.rounds_each)
+        flops[name] = timing.round_flops(experiment, session.state)
+    times = timing.time_interleaved(players, FLAGS.repeats)
     first = next(iter(configs))
     results = description(config, federation) | {
         "rows": [
             {
                 "name": name,
-                "s_per_round": [took / FLAGS.rounds_each for took in spread(times[name])],
+                "s_per_round": [
+                    took / FLAGS.rounds_each for took in timing.spread(times[name])
+                ],
                 "time_ratio": statistics.median(times[name]) / statistics.median(times[first]),
                 "products_flop": flops[name],
                 "products_ratio": flops[name] / flops[first],
@@ -360,7 +337,7 @@ def compare_report(results: dict) -> Report:
             ]
         )
     lines = [
-        repeats_line(),
+        REPEATS.format(**results),
         "Ratios are relative to the first row: of the medians, and of the operations in matrix "
         "products.",
     ]
@@ -381,10 +358,6 @@ def description(config: ConfigDict, federation: Federation) -> dict:
         "rounds_each": FLAGS.rounds_each,
         **environment(),
     }
-
-
-def repeats_line() -> str:
-    return f"Medians of {FLAGS.repeats} interleaved repeats of {FLAGS.rounds_each} rounds."
 
 
 if __name__ == "__main__":

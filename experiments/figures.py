@@ -38,7 +38,6 @@ from absl import flags
 from rich.console import Console
 
 from experiments.common import pages
-from experiments.common.architecture_plots import draw_architectures
 from experiments.common.flag_values import check_names, refuse_flag
 from experiments.common.score_plots import (
     draw_histograms,
@@ -47,24 +46,18 @@ from experiments.common.score_plots import (
     draw_panels,
     draw_shares,
 )
-from experiments.paper.architecture_graphs import architecture_graphs, graph_rows
-from experiments.paper.cached_runs import Cache, cached_runs
-from experiments.paper.configurations import Cell, paper_config, remedy_of_source
-from experiments.paper.figure_lines import line_of
-from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
-from experiments.paper.flha_figures import SERIES, Series, series_lines, series_rows
-from experiments.paper.flha_unseen import Unseen, unseen_panels, unseen_rows
-from experiments.paper.pfedgat_figures import (
-    Allocations,
-    Joining,
-    allocation_lines,
-    allocation_rows,
-    joining_panels,
-    joining_rows,
+from experiments.paper import figure_lines
+from experiments.paper.architecture_graphs import (
+    architecture_graphs,
+    draw_architectures,
+    graph_rows,
 )
-from experiments.paper.row_text import SPREAD, spread_text
+from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.columns import SPREAD, spread_text
+from experiments.paper.configurations import Cell, paper_config, remedy_of_source
+from experiments.paper.figure_lines import SERIES, Allocations, Joining, Series, Unseen
+from experiments.paper.flha import PLAIN, RESIDUAL, SIZES
 from experiments.paper.tables import TABLES
-from experiments.paper.value_histograms import histogram_rows, histograms
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -87,6 +80,7 @@ class Curves(NamedTuple):
     """Scores over rounds, a line for each method."""
 
     dataset: str
+    methods: tuple[str, ...] = tuple(for_any_task())
 
 
 class Ablation(NamedTuple):
@@ -190,79 +184,44 @@ def config_of(cell: Cell, method: str):
     return paper_config(cell, method, root=FLAGS.data_root, rounds=FLAGS.rounds)
 
 
+def methods_of(figure) -> list[str]:
+    """The methods that a figure compares."""
+    return FLAGS.methods or list(figure.methods)
+
+
+def runs_of(cache: Cache):
+    """`figure_lines.RunsOf` of the flags."""
+    seeds = list(range(FLAGS.seeds))
+    return lambda cell, method: cached_runs(config_of(cell, method), seeds, cache, at_once=1)
+
+
 def plot_histograms(figure, cache):
+    """A line for each of the first clients.
+
+    A line has the client's ``name``, ``mean`` and ``std``, the ``edges`` of bins, and the
+    ``shares`` of values in them.
+    """
     federation = load_federation(config_of(Cell(figure.dataset), "fedavg"))
-    lines, unit = histograms(federation, figure.clients)
-    return lines, draw_histograms(lines, unit), histogram_rows(lines, unit)
+    units = federation.units
+    values = units.mean + units.std * federation.data.train.series[: figure.clients, :, 0]
+    edges = np.linspace(0, np.ceil(values.max() / 10) * 10, 41)
+    lines = [
+        {
+            "name": name,
+            "mean": float(series.mean()),
+            "std": float(series.std()),
+            "edges": edges.tolist(),
+            "shares": (np.histogram(series, edges)[0] / len(series)).tolist(),
+        }
+        for name, series in zip(federation.clients, values, strict=False)
+    ]
+    rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
+    heads = ["client", f"mean, {units.name}", f"sd, {units.name}"]
+    return lines, draw_histograms(lines, units.name), [heads, *rows]
 
 
 def plot_holdings(figure, cache):
-    lines, title = holdings(figure)
-    return lines, draw_holdings(lines, title), holding_rows(lines)
-
-
-def plot_graphs(figure, cache):
-    config = configuration(default=getattr(configs, figure.dataset).get_config())
-    experiment = build_experiment(config, load_federation(config))
-    lines, title = architecture_graphs(experiment, config.model.name)
-    return lines, draw_architectures(lines, title), graph_rows(lines)
-
-
-def plot_curves(figure, cache):
-    lines = curves(figure, FLAGS.methods or for_any_task(), cache)
-    return lines, draw_lines(lines, "round", figure.dataset), curve_rows(lines)
-
-
-def plot_ablation(figure, cache):
-    lines = ablation(figure, cache)
-    drawn = draw_lines(lines, figure.label, figure.dataset)
-    return lines, drawn, ablation_rows(lines, figure.field)
-
-
-def plot_allocations(figure, cache):
-    lines = allocation_lines(figure, FLAGS.methods or list(figure.methods), config_of, cache)
-    return lines, draw_shares(lines), allocation_rows(lines)
-
-
-def plot_joining(figure, cache):
-    methods = FLAGS.methods or list(figure.methods)
-    panels = joining_panels(figure, methods, list(range(FLAGS.seeds)), config_of, cache)
-    return panels, draw_panels(panels, "rounds of the new clients"), joining_rows(panels)
-
-
-def plot_series(figure, cache):
-    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
-    lines = series_lines(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
-    drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
-    return lines, drawn, series_rows(lines, figure.label)
-
-
-def plot_unseen(figure, cache):
-    methods, size = FLAGS.methods or list(figure.methods), FLAGS.profile or "small"
-    panels = unseen_panels(figure, methods, list(range(FLAGS.seeds)), size, config_of, cache)
-    return (
-        panels,
-        draw_panels(panels, "rounds of the new client", title="cifar10"),
-        unseen_rows(panels),
-    )
-
-
-# The lines, the drawn figure and the rows of text of each kind.
-KINDS = {
-    Histograms: plot_histograms,
-    Holdings: plot_holdings,
-    Graphs: plot_graphs,
-    Curves: plot_curves,
-    Ablation: plot_ablation,
-    Allocations: plot_allocations,
-    Joining: plot_joining,
-    Series: plot_series,
-    Unseen: plot_unseen,
-}
-
-
-def holdings(figure: Holdings) -> tuple[list[dict], str]:
-    """A line for each client, and a title that says what the data are.
+    """A line for each client.
 
     A line has the client's ``name``, the ``source`` of the data, and for each split the number
     of its examples of every class.
@@ -278,86 +237,108 @@ def holdings(figure: Holdings) -> tuple[list[dict], str]:
             f"{federation.task}; choose a configuration of a classification"
         )
     data = federation.everyone or federation.data
-    lines = [
-        {
-            "name": name,
-            "source": federation.source,
-            **{
-                split: np.bincount(
-                    part.y[i, : part.count[i]], minlength=federation.outputs
-                ).tolist()
-                for split, part in {"train": data.train, **data.evals}.items()
-            },
-        }
-        for i, name in enumerate(federation.clients)
-    ]
+    counts = {
+        split: figure_lines.label_counts(part, federation.outputs).tolist()
+        for split, part in {"train": data.train, **data.evals}.items()
+    }
+    lines, rows = [], []
+    for name, *of_client in zip(federation.clients, *counts.values(), strict=True):
+        by_split = dict(zip(counts, of_client, strict=True))
+        lines.append({"name": name, "source": federation.source, **by_split})
+        numbers = [*map(sum, of_client), np.count_nonzero(by_split["train"])]
+        rows.append([name, federation.source, *map(str, numbers)])
     extent = f", {federation.extent}" if federation.extent else ""
-    return lines, f"{federation.name}, data: {federation.source}{extent}"
+    title = f"{federation.name}, data: {federation.source}{extent}"
+    heads = ["client", "data", *(f"{split} examples" for split in counts), "classes"]
+    return lines, draw_holdings(lines, title), [heads, *rows]
 
 
-def curves(figure: Curves, methods: list[str], cache: Cache) -> list[dict]:
+def plot_graphs(figure, cache):
+    config = configuration(default=getattr(configs, figure.dataset).get_config())
+    experiment = build_experiment(config, load_federation(config))
+    lines, title = architecture_graphs(experiment, config.model.name)
+    return lines, draw_architectures(lines, title), graph_rows(lines)
+
+
+def plot_curves(figure, cache):
     """A line for each method: its name, the rounds, and the scores of every seed at P."""
     lines = []
     with progress_bar("methods") as bar:
-        for method in bar.track(methods, description=FLAGS.figure):
+        for method in bar.track(methods_of(figure), description=FLAGS.figure):
             config = config_of(Cell(figure.dataset), method)
             runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
             whole = [run["curve"] for run in runs if not run["diverged"]]
             scores = [[row["P"] for row in curve] for curve in whole]
-            lines.append(line_of(method, runs, whole, "round") | {"seeds": scores})
-    return lines
-
-
-def ablation(figure: Ablation, cache: Cache) -> list[dict]:
-    """One line over the values of a field; values with a diverged run are left out."""
-    values, scores = [], []
-    with progress_bar("values") as bar:
-        for value in bar.track(figure.values, description=FLAGS.figure):
-            config = change(
-                config_of(Cell(figure.dataset), figure.method), {figure.field: value}
-            )
-            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
-            metric = runs[0]["metric"]
-            if not any(run["diverged"] for run in runs):
-                values.append(value)
-                scores.append([run["scores"]["final"]["P"]["mean"] for run in runs])
-    by_seed = np.array(scores).T.tolist()
-    return [{"name": figure.method, "metric": metric, "x": values, "seeds": by_seed}]
-
-
-def holding_rows(lines: list[dict]) -> list[list[str]]:
-    """The number of each client's examples in every split and of its classes, as text."""
-    splits = [name for name in lines[0] if name not in ("name", "source")]
-    rows = [
-        [
-            line["name"],
-            line["source"],
-            *(str(sum(line[split])) for split in splits),
-            str(np.count_nonzero(line["train"])),
-        ]
-        for line in lines
-    ]
-    return [["client", "data", *(f"{split} examples" for split in splits), "classes"], *rows]
-
-
-def curve_rows(lines: list[dict]) -> list[list[str]]:
-    """The score of each method after the last round, as text."""
-    rows = []
+            lines.append(figure_lines.line_of(method, runs, whole, "round") | {"seeds": scores})
+    rows = [["method", "round", *_score_heads(lines[0])]]
     for line in lines:
         last = [scores[-1] for scores in line["seeds"]]
         rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
-    return [["method", "round", *_score_heads(lines[0])], *rows]
+    return lines, draw_lines(lines, "round", figure.dataset), rows
 
 
-def ablation_rows(lines: list[dict], field: str) -> list[list[str]]:
-    """The final score at each value of the field, as text."""
-    (line,) = lines
-    scores = zip(*line["seeds"], strict=True)
-    rows = [
-        [str(value), *_spread(line, of_value)]
-        for value, of_value in zip(line["x"], scores, strict=True)
-    ]
-    return [[field, *_score_heads(line)], *rows]
+def plot_ablation(figure, cache):
+    """One line over the values of a field; values with a diverged run are left out."""
+    line = {"name": figure.method, "metric": None, "x": [], "seeds": []}
+    rows = []
+    with progress_bar("values") as bar:
+        for value in bar.track(figure.values, description=FLAGS.figure):
+            config = config_of(Cell(figure.dataset), figure.method)
+            config = change(config, {figure.field: value})
+            runs = cached_runs(config, list(range(FLAGS.seeds)), cache)
+            line["metric"] = runs[0]["metric"]
+            if not any(run["diverged"] for run in runs):
+                scores = [run["scores"]["final"]["P"]["mean"] for run in runs]
+                line["x"].append(value)
+                line["seeds"].append(scores)
+                rows.append([str(value), *_spread(line, scores)])
+    line["seeds"] = np.array(line["seeds"]).T.tolist()
+    drawn = draw_lines([line], figure.label, figure.dataset)
+    return [line], drawn, [[figure.field, *_score_heads(line)], *rows]
+
+
+def plot_allocations(figure, cache):
+    lines = figure_lines.allocation_lines(figure, methods_of(figure), config_of, cache)
+    return lines, draw_shares(lines), figure_lines.allocation_rows(lines)
+
+
+def plot_series(figure, cache):
+    size = FLAGS.profile or "small"
+    lines = figure_lines.series_lines(figure, methods_of(figure), size, runs_of(cache))
+    drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
+    return lines, drawn, figure_lines.series_rows(lines, figure.label)
+
+
+def plot_joining(figure, cache):
+    panels = figure_lines.new_client_panels(
+        figure.cells(), methods_of(figure), runs_of(cache), "P"
+    )
+    return (
+        panels,
+        draw_panels(panels, "rounds of the new clients"),
+        figure_lines.joining_rows(panels),
+    )
+
+
+def plot_unseen(figure, cache):
+    cells = figure.cells(FLAGS.profile or "small")
+    panels = figure_lines.new_client_panels(cells, methods_of(figure), runs_of(cache), "G")
+    drawn = draw_panels(panels, "rounds of the new client", title="cifar10")
+    return panels, drawn, figure_lines.unseen_rows(panels)
+
+
+# (figure, cache) -> the lines, the drawn figure and the rows of text, of each kind.
+KINDS = {
+    Histograms: plot_histograms,
+    Holdings: plot_holdings,
+    Graphs: plot_graphs,
+    Curves: plot_curves,
+    Ablation: plot_ablation,
+    Allocations: plot_allocations,
+    Joining: plot_joining,
+    Series: plot_series,
+    Unseen: plot_unseen,
+}
 
 
 def _score_heads(line):

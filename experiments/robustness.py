@@ -53,7 +53,7 @@ from experiments.paper.robustness_statistics import (
     robustness_row,
     robustness_tables,
 )
-from graphfl_jax.build import build_experiment
+from graphfl_jax.build import Experiment, build_experiment
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
 from graphfl_jax.commands.common.configuration import (
@@ -107,17 +107,9 @@ def main() -> int:
     first_ratios = ratios_of_choice(ratios)
     pages.check_page()
     out = Path(FLAGS.out)
-    accept = changes_accepted()
-    cache = Cache(out, accept_changes=accept, config_files=[configuration_file()])
+    cache = Cache(out, accept_changes=changes_accepted(), config_files=[configuration_file()])
     plans = fitting_plans(plans_of_flags())
-    check_kept(plans)
-    check_ratios(plans[0].config, ratios)
-    if (
-        FLAGS.best_defences
-        and "val" not in load_federations(plans[0].config, [0])[0].data.evals
-    ):
-        raise ValueError(NO_VALIDATION)
-
+    check_choices(plans, ratios)
     clean_runs, choices = {}, []
     rows = play_rows(plans, first_ratios, cache, clean_runs)
     if FLAGS.best_defences:
@@ -164,27 +156,10 @@ def write_results(results: dict, out: Path, counts: str, started: float) -> None
 
 
 def check_flags() -> None:
-    """Checks the flags that name attacks, methods and defences, and the overrides.
+    """Checks the flags that name attacks, methods and defences.
 
     Raises:
-      ValueError: one does not fit.
-    """
-    check_overrides()
-    check_list("attacks", FLAGS.attacks)
-    check_names("attacks", FLAGS.attacks, ATTACKS)
-    check_list("methods", FLAGS.methods)
-    if FLAGS.defences:
-        check_list("defences", FLAGS.defences)
-        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
-    if FLAGS.best_defences and len(FLAGS.defences) < 2:
-        raise ValueError("best_defences chooses from --defences; give two or more of them")
-
-
-def check_overrides() -> None:
-    """Checks that --config sets nothing that other flags replace.
-
-    Raises:
-      ValueError: it does.
+      ValueError: one does not fit, or --config sets something that other flags replace.
     """
     path, _, method = FLAGS.config.partition(":")
     if method:
@@ -201,73 +176,66 @@ def check_overrides() -> None:
     if FLAGS.defences:
         replaced["defence.name"] = "--defences replaces it"
     refuse_overrides(replaced)
+    check_list("attacks", FLAGS.attacks)
+    check_names("attacks", FLAGS.attacks, ATTACKS)
+    check_list("methods", FLAGS.methods)
+    if FLAGS.defences:
+        check_list("defences", FLAGS.defences)
+        check_names("defences", FLAGS.defences, ("none", *DEFENCES))
+    if FLAGS.best_defences and len(FLAGS.defences) < 2:
+        raise ValueError("best_defences chooses from --defences; give two or more of them")
+    for name, remedy in (("choose_at", "add it"), ("keep", "leave it out")):
+        if FLAGS[name].value and not FLAGS.best_defences:
+            words = f"{name}={','.join(FLAGS[name].value)}"
+            raise ValueError(f"{words} has no effect without --best_defences; {remedy}")
 
 
 def ratios_of_choice(ratios: list[float]) -> list[float]:
-    """The shares of which all defences are trained, with 0.
-
-    Args:
-      ratios: of --ratios.
+    """The shares of `ratios` with which all defences are trained, with 0.
 
     Raises:
       ValueError: --choose_at does not fit.
     """
     if not FLAGS.choose_at:
         return ratios
-    words = f"choose_at={','.join(FLAGS.choose_at)}"
-    if not FLAGS.best_defences:
-        raise ValueError(f"{words} has no effect without --best_defences; add it")
     chosen = shares("choose_at", FLAGS.choose_at)
     if not set(chosen) <= set(ratios):
+        words = f"choose_at={','.join(FLAGS.choose_at)}"
         raise ValueError(f"{words} has a share that --ratios has not; add it to --ratios")
     return chosen
 
 
-def check_ratios(config: ConfigDict, ratios: list[float]) -> None:
-    """Checks that somebody attacks with each share above 0.
+def check_choices(plans: list[Plan], ratios: list[float]) -> None:
+    """Checks the methods, shares and splits that flags name with the runs and their data.
 
     Raises:
-      ValueError: with one of them, nobody does.
+      ValueError: a method of --keep is not trained, nobody attacks with a share above 0, or
+        --best_defences lacks a validation split.
     """
-    experiment = build_experiment(config, load_federations(config, [0])[0])
+    names = dict.fromkeys(plan.method for plan in plans)
+    for name in FLAGS.keep:
+        if name not in names:
+            words = f"keep={','.join(FLAGS.keep)}"
+            raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
+    experiment = experiment_of(plans[0])
     for ratio in filter(None, ratios):
         if not malicious_clients(experiment._replace(hparams={"attack_ratio": ratio})).any():
             raise ValueError(
                 f"ratios={','.join(FLAGS.ratios)}: with {ratio:g}, no client attacks; give "
                 f"larger shares, or 0"
             )
-
-
-def check_kept(plans: list[Plan]) -> None:
-    """Checks --keep.
-
-    Raises:
-      ValueError: a name is none of the methods with their defences, or nothing is chosen.
-    """
-    if not FLAGS.keep:
-        return
-    words = f"keep={','.join(FLAGS.keep)}"
-    if not FLAGS.best_defences:
-        raise ValueError(f"{words} has no effect without --best_defences; leave it out")
-    names = dict.fromkeys(plan.method for plan in plans)
-    for name in FLAGS.keep:
-        if name not in names:
-            raise ValueError(f"{words}: {name} is not trained; choose from {', '.join(names)}")
+    if FLAGS.best_defences and "val" not in experiment.federation.data.evals:
+        raise ValueError(NO_VALIDATION)
 
 
 def play_rows(
     plans: list[Plan], ratios: list[float], cache: Cache, clean_runs: dict
 ) -> list[dict]:
-    """The rows of all methods and attacks.
+    """`robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended``, of all plans.
 
     Args:
-      plans: methods and attacks.
       ratios: in ascending order, with 0 where `clean_runs` has no runs.
-      cache: of runs.
       clean_runs: runs without attackers, which are added.
-
-    Returns:
-      `robustness_row` with ``attack``, ``method``, ``ratio`` and ``undefended`` of each.
     """
     rows, seeds = [], list(range(FLAGS.seeds))
     with progress_bar("methods") as bar:
@@ -285,8 +253,8 @@ def play_rows(
                 attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
                 clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
                 names = {"attack": attack, "method": method, "ratio": ratio}
-                names["undefended"] = undefended
-                rows.append(names | robustness_row(attacked, clean))
+                row = robustness_row(attacked, clean)
+                rows.append(names | {"undefended": undefended} | row)
             bar.advance(task)
     return rows
 
@@ -336,7 +304,7 @@ def fitting_plans(plans: list[Plan]) -> list[Plan]:
     for plan in plans:
         if plan.attack == plans[0].attack:
             try:
-                check_plan(plan)
+                experiment_of(plan)
             except DoesNotFit as why:
                 refused[plan.method] = why
     kept = [plan for plan in plans if plan.method not in refused]
@@ -344,15 +312,15 @@ def fitting_plans(plans: list[Plan]) -> list[Plan]:
         if plan.undefended not in {fitting.undefended for fitting in kept}:
             raise refused[plan.method]
     for attack in FLAGS.attacks[1:]:  # whether the data allow it is the same for all methods
-        check_plan(next(plan for plan in kept if plan.attack == attack))
+        experiment_of(next(plan for plan in kept if plan.attack == attack))
     for method, why in refused.items():
         warnings.warn(f"{method} is left out: {why}", RuntimeWarning, stacklevel=2)
     return kept
 
 
-def check_plan(plan: Plan) -> None:
-    """Checks that the configuration of a plan fits its data."""
-    build_experiment(plan.config, load_federations(plan.config, [0])[0])
+def experiment_of(plan: Plan) -> Experiment:
+    """The experiment of a plan, after a check that its configuration fits its data."""
+    return build_experiment(plan.config, load_federations(plan.config, [0])[0])
 
 
 if __name__ == "__main__":

@@ -20,20 +20,17 @@ import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 from absl import flags
 from rich.console import Console
 
+import graphfl_jax
 from experiments.benchmarks import interrupted_runs
-from experiments.benchmarks.interrupted_runs import IDENTICAL, REFUSED, WRONG
-from experiments.benchmarks.repeated_calls import growing_numbers, memory_of_calls
-from graphfl_jax.commands.common.command_line import (
-    FLAGS,
-    launch,
-    progress_bar,
-    refuse_unread,
-)
+from experiments.benchmarks.interrupted_runs import IDENTICAL, REFUSED, SETTINGS, WRONG
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar, refuse_unread
 from graphfl_jax.commands.common.interrupts import temporary_folder
 from graphfl_jax.commands.common.text_tables import narrow
+from graphfl_jax.configs import change, fl60
 from graphfl_jax.runs.checkpoint import write_json
 from graphfl_jax.runs.store import check_folder
 
@@ -41,6 +38,8 @@ flags.DEFINE_integer("runs", 200, "Interrupted runs.", lower_bound=0)
 flags.DEFINE_integer("calls", 1000, "Calls of graphfl_jax.run in one process.", lower_bound=0)
 flags.DEFINE_integer("seed", 0, "Seed of the faults.", lower_bound=0)
 flags.DEFINE_string("out", "runs/soak", "Output folder of soak.json.")
+
+GROWTH = 1.1  # largest factor of the memory from a fifth of the calls to all
 
 
 def main() -> int:
@@ -54,7 +53,7 @@ def main() -> int:
             outcomes = (
                 play_interrupted(work, bar.track(range(FLAGS.runs))) if FLAGS.runs else []
             )
-        memory = memory_of_calls(FLAGS.calls, work) if FLAGS.calls else []
+        memory = memory_of_calls(FLAGS.calls, work)
     title = f"{len(outcomes)} interrupted runs, seed {FLAGS.seed}"
     console.print(narrow(title, rows(outcomes), left=("runs with",)))
     for size in memory:
@@ -69,18 +68,18 @@ def main() -> int:
     runs = [outcome._asdict() for outcome in outcomes]
     write_json(out / "soak.json", {"seed": FLAGS.seed, "runs": runs, "memory": memory})
     console.print(f"{out}/soak.json", highlight=False, markup=False)
-    grown = growing_numbers(memory)
+    grown = [
+        what
+        for what in ("bytes", "maps")
+        if memory and memory[-1][what] > GROWTH * memory[0][what]
+    ]
     if grown:
         console.print(f"{' and '.join(grown)} grew by more than a tenth")
     return int(bool(wrong or grown))
 
 
 def play_interrupted(work: Path, numbers) -> list[interrupted_runs.Outcome]:
-    """The outcomes of interrupted runs.
-
-    Args:
-      work: folder of the runs.
-      numbers: of the runs; the seed and the number of a run determine its faults.
+    """The outcomes of interrupted runs. The seed and the number of a run determine its faults.
 
     Raises:
       ValueError: the run without an interruption fails.
@@ -100,6 +99,20 @@ def play_interrupted(work: Path, numbers) -> list[interrupted_runs.Outcome]:
         outcomes.append(interrupted_runs.play_with_faults(rng, folder, cache, whole, seconds))
         shutil.rmtree(folder, ignore_errors=True)
     return outcomes
+
+
+def memory_of_calls(calls: int, work: Path) -> list[dict]:
+    """The memory and memory maps of this process after a fifth of the calls, and after all."""
+    changes = SETTINGS | {"rounds": 2, "model.hidden": (4,)}
+    config = change(fl60.get_config("fedavg"), changes)
+    measured = []
+    for call in range(1, calls + 1):
+        graphfl_jax.run(change(config, {"seed": call % 3}), keep_in=work / "kept")
+        if call in (max(1, calls // 5), calls):
+            maps = Path("/proc/self/maps").read_text().count("\n")
+            size = psutil.Process().memory_info().rss
+            measured.append({"calls": call, "bytes": size, "maps": maps})
+    return measured
 
 
 def rows(outcomes: list[interrupted_runs.Outcome]) -> list[list[str]]:

@@ -41,16 +41,13 @@ from experiments.common.flag_values import check_names, refuse_flag
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.columns import Row
 from experiments.paper.configurations import Cell, paper_config, remedy_of_source
-from experiments.paper.forecast_baselines import forecast_rows
-from experiments.paper.panacea_text import error_text, forecast_row
+from experiments.paper.panacea_text import error_text, forecast_rows
 from experiments.paper.pfedgat import SIZES
 from experiments.paper.tables import TABLES, Table
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
-from graphfl_jax.core import Task
-from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import Units
 
 flags.DEFINE_enum("table", "panacea_2", list(TABLES), "Table to make.")
@@ -125,15 +122,14 @@ def main() -> int:
             errors = error_text(forecasts)
             console.print(errors.console(forecasts))
             parts.append(errors.markdown(forecasts))
-    name = FLAGS.table
-    note = f" {cache.counts()}."
+    name, note = FLAGS.table, f" {cache.counts()}."
     pages.write_results(out, name, rows + baselines, "\n".join(parts), since=started, note=note)
     pages.print_line(console, f"{cache.counts()}; {out}/{name}.md and .json")
     return 0
 
 
 def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:
-    """The forecast baselines of the cells of a table, after a check that all rows fit.
+    """The forecast baselines of data with physical units, after a check that all rows fit.
 
     Raises:
       ValueError: something does not fit.
@@ -144,8 +140,10 @@ def checked_baselines(plans: list[Plan], seed: int) -> list[Row]:
         with remedy_of_source("--source=simulated"):
             federation = load_federations(config, [seed])[seed]
         task = build_experiment(config, federation).model.task
-        if method == plans[0].method:
-            baselines += baseline_rows(cell, federation, task)
+        measured = isinstance(federation.units, Units) and not federation.new_clients
+        if measured and method == plans[0].method:
+            rows = forecast_rows(federation, task)
+            baselines += [{"data": cell.dataset, **row} for row in rows]
     return baselines
 
 
@@ -217,19 +215,9 @@ def number_of_clients(cell: Cell) -> str:
     return str(cell.changes.get("data.clients", ""))
 
 
-def baseline_rows(cell: Cell, federation: Federation, task: Task) -> list[dict]:
-    """Rows of the forecast baselines, if the data have physical units."""
-    if not isinstance(federation.units, Units) or federation.new_clients:
-        return []
-    units = federation.units.name
-    return [forecast_row(cell, row, units) for row in forecast_rows(federation, task)]
-
-
-def table_config(cell: Cell, method: str):
-    """The configuration of a row of the table."""
-    return paper_config(
-        cell, method, source=FLAGS.source, root=FLAGS.data_root, rounds=FLAGS.rounds
-    )
+def table_config(cell: Cell, method: str) -> ConfigDict:
+    where = {"source": FLAGS.source, "root": FLAGS.data_root, "rounds": FLAGS.rounds}
+    return paper_config(cell, method, **where)
 
 
 if __name__ == "__main__":

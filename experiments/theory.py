@@ -28,20 +28,9 @@ from experiments.common import pages
 from experiments.common.flag_values import check_names
 from experiments.common.score_plots import draw_risks
 from experiments.linear_theory import closed_form, simulation
-from experiments.linear_theory.verdicts import (
-    NAMES,
-    TARGETS,
-    graph_rows,
-    risk_rows,
-    verdicts,
-)
+from experiments.linear_theory.verdicts import NAMES, TARGETS, graph_rows, risk_rows, verdicts
 from graphfl_jax.build import load_federation
-from graphfl_jax.commands.common.command_line import (
-    FLAGS,
-    launch,
-    progress_bar,
-    refuse_unread,
-)
+from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar, refuse_unread
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.plots import save_figure
 from graphfl_jax.commands.common.statistics import critical_value
@@ -96,8 +85,10 @@ def main() -> int:
     with progress_bar("cases") as bar:
         task = bar.add_task("tables", total=len(cases) + len(plotted))
         for case in cases:
-            graphs.append(conditions_of(case))
-            risks += risks_of(case, graphs[-1]["attacked"], within)
+            attacked = round(FLAGS.attacked * len(case.step))
+            names = {"graph": case.graph, "normalisation": case.normalisation}
+            graphs.append(names | closed_form.conditions(case.step, FLAGS.layers, attacked))
+            risks += risks_of(case, attacked, within)
             bar.advance(task)
         bar.update(task, description="plot")
         for case in plotted:
@@ -106,7 +97,10 @@ def main() -> int:
     worst = [closed_form.extremes(4, directed=True), closed_form.extremes(6, directed=False)]
 
     console = Console()
-    tables = tables_of(graphs, risks)
+    tables = [("G~ with rows or columns that sum to one", graph_rows(graphs))]
+    for regime, targets in TARGETS.items():
+        rows = risk_rows([risk for risk in risks if risk["regime"] == regime])
+        tables.append((f"Risk for {regime} targets, {targets}", rows))
     for title, rows in tables:
         console.print(narrow(title, rows, left=("graph", "G~", "method")))
     lines = verdicts(risks, graphs, worst, within=within, steps=FLAGS.steps)
@@ -193,13 +187,6 @@ def cases_of(graphs: dict[str, np.ndarray]) -> list[Case]:
     return cases
 
 
-def conditions_of(case: Case) -> dict:
-    """`closed_form.conditions` of a case."""
-    attacked = round(FLAGS.attacked * len(case.step))
-    names = {"graph": case.graph, "normalisation": case.normalisation}
-    return names | closed_form.conditions(case.step, FLAGS.layers, attacked)
-
-
 def risks_of(case: Case, attacked: int, within: float) -> list[dict]:
     """A row for each kind of targets and each method: derived, simulated and stated risks."""
     sizes = {"params": FLAGS.params, "embedding": FLAGS.embedding}
@@ -258,15 +245,6 @@ def curves_of(case: Case, within: float) -> list[dict]:
         | {name: {method: risk(name, regime, method) for method in NAMES} for name in names}
         for regime in closed_form.REGIMES
     ]
-
-
-def tables_of(graphs: list[dict], risks: list[dict]) -> list[tuple[str, list[list[str]]]]:
-    """Titles and rows of all tables."""
-    tables = [("G~ with rows or columns that sum to one", graph_rows(graphs))]
-    for regime, targets in TARGETS.items():
-        rows = risk_rows([risk for risk in risks if risk["regime"] == regime])
-        tables.append((f"Risk for {regime} targets, {targets}", rows))
-    return tables
 
 
 def page(tables: list[tuple[str, list[list[str]]]], lines: list[str]) -> str:

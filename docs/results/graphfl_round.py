@@ -12,7 +12,7 @@ import time
 import jax
 import psutil
 
-from experiments.benchmarks import images, timing
+from experiments.benchmarks import scaling, timing
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.runs.session import mesh_of
@@ -33,7 +33,7 @@ def main():
             "hparams.client_lr": 0.1,
         },
     )
-    federation = images.image_federation((28, 28, 1), clients=20, examples=500, classes=10)
+    federation = scaling.image_federation((28, 28, 1), clients=20, examples=500, classes=10)
     experiment = build_experiment(config, federation)
     rounds = timing.compile_rounds(experiment, config, mesh=mesh_of(experiment))
     play = timing.player(rounds, 1)

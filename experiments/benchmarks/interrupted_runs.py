@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.common.provenance import ROOT
-
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = "custom:fedavg"
 DATA = "federation.npz"
 SETTINGS = {
@@ -59,12 +58,9 @@ def write_data(work: Path) -> None:
 
 
 def start_run(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
-    """Starts the command of a run.
+    """Starts the command of a run, whose folder is beside the file of `write_data`.
 
-    Args:
-      folder: of the run, beside the file of `write_data`.
-      cache: the user's cache folder, in which compiled programs are kept.
-      words: further flags.
+    `cache` is the user's cache folder, in which compiled programs are kept.
     """
     values = SETTINGS | {"data.path": folder.parent / DATA}
     settings = [f"--config.{field}={value}" for field, value in values.items()]
@@ -114,12 +110,7 @@ def play_with_faults(
 ) -> Outcome:
     """Plays a run with faults, resumes it, and compares it with an uninterrupted one.
 
-    Args:
-      rng: that draws the faults and their moments.
-      folder: of the run; it does not exist.
-      cache: as in `start_run`.
-      whole: the `outputs_of` the uninterrupted run.
-      seconds: that it took.
+    `whole` is the `outputs_of` the uninterrupted run, which took so many seconds.
     """
     first = rng.choice([*SIGNALS, FULL])  # so that there are files to damage
     faults = [str(fault) for fault in (first, *rng.choice(FAULTS, rng.integers(MOST_FAULTS)))]

@@ -11,8 +11,11 @@ devices: one such generated federation on more and more devices of this host.
 
 A power law is fitted to the sizes from a tenth of the largest on, at least three. Smaller
 sizes do not fill a device, and their time hardly grows.
+
+Images are generated for ``bench --images``.
 """
 
+import re
 from collections.abc import Callable
 from math import lcm
 from pathlib import Path
@@ -24,26 +27,19 @@ from jax.sharding import AxisType
 from ml_collections import ConfigDict
 from scipy.spatial import cKDTree
 
-from experiments.benchmarks.report import Report, show, write
-from experiments.benchmarks.timing import (
-    Rounds,
-    compile_rounds,
-    peak_memory,
-    player,
-    seconds,
-    spread,
-    time_interleaved,
-)
-from experiments.common.time_plots import draw_power
+from experiments.benchmarks import timing
+from experiments.benchmarks.report import Report, draw_power, show, write
 from graphfl_jax.build import arrange, build_experiment, load_federation
 from graphfl_jax.configs import change
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data import relations
+from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.runs.environment import environment
 
+TEST = 5  # training examples of a client with generated images per test example
 EXAMPLES = 100  # of a generated client
 FEW_EXAMPLES = 10  # of a client in a federation of which a cohort trains
 RELATIONS = 5  # undirected ones per client there
@@ -69,15 +65,11 @@ def scale(
     rounds_each: int,
     out: Path,
 ) -> int:
-    """Prints, draws and writes the time of a round over a number of clients, runs or devices.
+    """Prints, draws and writes the time of a round over one of `SCALINGS`.
 
     Args:
-      config: of the rounds.
-      over: one of `SCALINGS`.
       sizes: the numbers, as text; empty for the default ones.
-      repeats: timed repeats of each size.
       rounds_each: largest number of rounds in a repeat.
-      out: output folder.
 
     Raises:
       ValueError: a field or a size does not fit.
@@ -88,13 +80,13 @@ def scale(
     players, rounds, steps = {}, {}, {}
     for size in sizes:
         compiled = compile_for(size)
-        once = player(compiled, 1)
-        seconds(once)  # warms up
-        rounds[size] = max(1, min(rounds_each, int(REPEAT / seconds(once))))
-        players[size] = player(compiled, rounds[size])
+        once = timing.player(compiled, 1)
+        timing.seconds(once)  # warms up
+        rounds[size] = max(1, min(rounds_each, int(REPEAT / timing.seconds(once))))
+        players[size] = timing.player(compiled, rounds[size])
         steps[size] = compiled.client_steps
-    times = time_interleaved(players, repeats)
-    times = [[took / rounds[size] for took in spread(times[size])] for size in sizes]
+    times = timing.time_interleaved(players, repeats)
+    times = [[took / rounds[size] for took in timing.spread(times[size])] for size in sizes]
     fit = power(sizes, [median for median, *_ in times])
     results = {
         "over": over,
@@ -112,7 +104,7 @@ def scale(
             for size, took in zip(sizes, times, strict=True)
         ],
         "power": fit and fit._asdict(),
-        "peak_memory_bytes": peak_memory(),
+        "peak_memory_bytes": timing.peak_memory(),
     }
     report = _report(results, fit)
     show(report)
@@ -192,8 +184,90 @@ def nearest_pairs(clients: int, pairs: int) -> np.ndarray:
     return pairs_within[np.argsort(gaps, kind="stable")[:pairs]]
 
 
-def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of one cohort in a large federation.
+def ring(clients: int) -> list[tuple[int, int]]:
+    """The edges of a ring; of two clients, the one between them."""
+    return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
+
+
+def shape_of(text: str) -> tuple[int, int, int]:
+    """Height, width and channels from text such as 28x28x1.
+
+    Raises:
+      ValueError: the text is not three positive integers.
+    """
+    match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)x([1-9]\d*)", text)
+    if match is None:
+        raise ValueError(
+            f"images={text} is not HEIGHTxWIDTHxCHANNELS; set --images=28x28x1 or other sizes"
+        )
+    height, width, channels = map(int, match.groups())
+    return height, width, channels
+
+
+def load_images(
+    config: ConfigDict, text: str, *, clients: int, examples: int, classes: int
+) -> Federation:
+    """The `image_federation` of a size as text, in place of the file of custom data.
+
+    Raises:
+      ValueError: the configuration names other data, or a number does not fit.
+    """
+    if config.data.name != "custom" or config.data.path or config.data.val_fraction:
+        raise ValueError(
+            f"images={text} replaces the file of --config=custom, and the configuration has "
+            f"other data; set --config=custom, and leave data.path and "
+            f"data.val_fraction out"
+        )
+    return arrange(config, image_federation(shape_of(text), clients, examples, classes))
+
+
+def image_federation(
+    shape: tuple[int, int, int], clients: int, examples: int, classes: int
+) -> Federation:
+    """A classification of byte images on a ring of clients, which have all classes.
+
+    An image is the mean of its class's pattern and of noise, both uniform from 0 to 255. So
+    equal neighbouring pixels are rare: in max pooling, libraries give the gradient of equal
+    maxima to different places.
+
+    Args:
+      shape: height, width and channels of an image.
+      examples: training examples of each. Each has a fifth as many for test, at least one.
+
+    Raises:
+      ValueError: there are fewer than two classes, or more of them than images.
+    """
+    each = examples + max(1, examples // TEST)
+    total = clients * each
+    if not 2 <= classes <= total:
+        raise ValueError(
+            f"classes={classes} is not in [2, {total}] for {total} generated images; set "
+            f"--classes, --clients or --examples"
+        )
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(total) % classes)
+    patterns = rng.integers(256, size=(classes, *shape), dtype=np.uint16)
+    noise = rng.integers(256, size=(total, *shape), dtype=np.uint16)
+    split = np.where(np.arange(each) < examples, "train", "test")
+    return from_arrays(
+        ((patterns[labels] + noise) // 2).astype(np.uint8),
+        labels,
+        np.repeat(np.arange(clients), each),
+        split=np.tile(split, clients),
+        edges=ring(clients),
+        name=f"generated images {'x'.join(map(str, shape))}",
+    )
+
+
+# Functions of a configuration and of the sizes, which return one that compiles a size.
+
+
+def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
+    return lambda clients: _all_clients_train(config, clients)
+
+
+def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
+    """One cohort in a large federation.
 
     Raises:
       ValueError: a size is smaller than 20 clients, or than the cohort.
@@ -205,24 +279,13 @@ def over_relations(config: ConfigDict, sizes: list[int]) -> Callable[[int], Roun
     def compile_for(clients):
         edges = nearest_pairs(clients, RELATIONS * clients)
         federation = generated_federation(clients, edges=edges, examples=FEW_EXAMPLES)
-        checked = _checked_model(config)
-        return compile_rounds(build_experiment(checked, arrange(checked, federation)), checked)
+        return timing.compile_rounds(_experiment_of(config, federation), config)
 
     return compile_for
 
 
-def ring(clients: int) -> list[tuple[int, int]]:
-    """The edges of a ring; of two clients, the one between them."""
-    return [(i, (i + 1) % clients) for i in range(clients if clients > 2 else clients - 1)]
-
-
-def over_clients(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of a number of clients."""
-    return lambda clients: _all_clients_train(config, clients)
-
-
-def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds on a number of devices.
+def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
+    """Numbers of devices.
 
     Raises:
       ValueError: this host has only one device, or fewer than the largest size.
@@ -243,10 +306,9 @@ def over_devices(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds
     return lambda size: _all_clients_train(config, clients, devices[:size])
 
 
-def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], Rounds]:
-    """A function that compiles rounds of a number of runs."""
+def over_runs(config: ConfigDict, sizes: list[int]) -> Callable[[int], timing.Rounds]:
     experiment = build_experiment(config, load_federation(config))
-    return lambda runs: compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
+    return lambda runs: timing.compile_rounds(experiment, config, mesh=mesh_of(runs), runs=runs)
 
 
 def mesh_of(runs):
@@ -260,43 +322,28 @@ def mesh_of(runs):
 
 def _all_clients_train(config, clients, devices=None):
     """Rounds of a generated federation in which all clients train."""
-    experiment, config = _generated_experiment(config, clients)
+    config = change(config, {"cohort_size": clients})
+    experiment = _experiment_of(config, generated_federation(clients))
     mesh = client_mesh(clients, devices=devices) if devices else None
-    return compile_rounds(experiment, config, mesh=mesh)
+    return timing.compile_rounds(experiment, config, mesh=mesh)
 
 
-def _generated_experiment(config, clients):
-    config = change(_checked_model(config), {"cohort_size": clients})
-    federation = arrange(config, generated_federation(clients))
-    return build_experiment(config, federation), config
-
-
-def _checked_model(config):
+def _experiment_of(config, federation):
+    """The experiment of a generated federation."""
     if config.model.name != "mlp":
         raise ValueError(
             f"model.name={config.model.name} does not fit generated clients, which have "
             f"perceptrons; set --config.model.name=mlp, or use --config=tpt48"
         )
-    return config
+    return build_experiment(config, arrange(config, federation))
 
 
 def _numbers_of_clients(config):
-    experiment, _ = _generated_experiment(config, 5)
+    config = change(config, {"cohort_size": 5})
+    experiment = _experiment_of(config, generated_federation(5))
     relational = experiment.build(experiment.hparams, 0).needs.relations
     numbers = [5, 10, 30, 100, 300, 1000]
     return numbers if relational else [*numbers, 3000, 10000]
-
-
-def _numbers_of_related(config):
-    return [1000, 10_000, 100_000]
-
-
-def _numbers_of_devices(config):
-    return _powers_of_two(len(jax.local_devices()))
-
-
-def _numbers_of_runs(config):
-    return _powers_of_two(64)
 
 
 def _powers_of_two(most):
@@ -326,7 +373,7 @@ def _report(results, fit):
 # For each: (config) -> default sizes, and (config, sizes) -> a function that compiles a size.
 SCALINGS = {
     "clients": (_numbers_of_clients, over_clients),
-    "relations": (_numbers_of_related, over_relations),
-    "runs": (_numbers_of_runs, over_runs),
-    "devices": (_numbers_of_devices, over_devices),
+    "relations": (lambda config: [1000, 10_000, 100_000], over_relations),
+    "runs": (lambda config: _powers_of_two(64), over_runs),
+    "devices": (lambda config: _powers_of_two(len(jax.local_devices())), over_devices),
 }

@@ -8,10 +8,14 @@ The suite needs nothing but the checkout: all data are generated or simulated. O
 compares with PyTorch, if that is installed.
 """
 
+import contextlib
 import datetime
 import importlib.util
 import json
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,21 +25,16 @@ from rich.console import Console
 
 from experiments.benchmarks import suite_tables
 from experiments.benchmarks.report import Report, markdown, show
-from experiments.benchmarks.suite_commands import (
-    Failure,
-    bench,
-    resume,
-    run_command,
-    scaling_over,
-    start_up,
-)
 from experiments.common import pages
 from experiments.common.flag_values import check_names
-from experiments.common.provenance import provenance
 from graphfl_jax.commands.common.interrupts import mark_unfinished, temporary_folder
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MANY_CORES = 8  # on which long measurements are made
+
+
+class Failure(Exception):
+    """A command failed or exceeded its budget; the message is one line."""
 
 
 class Machine(NamedTuple):
@@ -51,35 +50,23 @@ class Machine(NamedTuple):
 
 
 class Measurement(NamedTuple):
-    """One row of `MEASUREMENTS`.
-
-    Attributes:
-      name: of the measurement.
-      table: the table of `suite_tables.TABLES` that it is a part of.
-      measure: (words, folder, seconds) -> its numbers.
-      words: of its command line.
-      seconds: budget of each of its commands.
-      needs: "torch" needs PyTorch and no accelerator; "power" needs an accelerator or
-        `MANY_CORES`; "devices" needs several devices.
-    """
+    """One row of `MEASUREMENTS`."""
 
     name: str
-    table: str
-    measure: Callable[..., Any]
-    words: tuple[str, ...]
-    seconds: int
+    table: str  # of `suite_tables.TABLES`, that it is a part of
+    measure: Callable[..., Any]  # (words, folder, seconds) -> its numbers
+    words: tuple[str, ...]  # of its command line
+    seconds: int  # budget of each of its commands
+    # "torch" is PyTorch and no accelerator, "power" an accelerator or `MANY_CORES`, and
+    # "devices" are several.
     needs: str = ""
 
 
 def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -> int:
     """Runs the measurements, prints and writes their tables, and returns the exit status.
 
-    Args:
-      only: names of measurements; empty is all.
-      out: folder of suite.json and suite.md, which are written after every measurement, so that
-        an interrupted suite leaves what it has measured.
-      page: a Markdown page whose blocks are replaced by the tables that were measured.
-      argv: command line of the suite, for the tables.
+    suite.json and suite.md are written after every measurement, so that an interrupted suite
+    leaves what it has measured.
 
     Raises:
       ValueError: a name is unknown, or the page lacks a block.
@@ -89,26 +76,21 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
         pages.around(page, suite_tables.TABLES[table].block)
     out.mkdir(parents=True, exist_ok=True)
     mark_unfinished(out / "suite.json")
-    console, progress = Console(), Console(stderr=True)
-    where = machine()
+    progress, where = Console(stderr=True), machine()
     numbers, failed, skipped, spent = {}, {}, {}, {}
     for number, measurement in enumerate(chosen, start=1):
-        why = reason_to_skip(measurement, where)
-        if why:
-            skipped[measurement.name] = why
+        name, state = measurement.name, reason_to_skip(measurement, where)
+        if state:
+            skipped[name] = state
         else:
             began = time.perf_counter()
             try:
-                numbers[measurement.name] = numbers_of(measurement)
+                numbers[name] = numbers_of(measurement)
             except Failure as failure:
-                failed[measurement.name] = str(failure)
-            spent[measurement.name] = time.perf_counter() - began
-        state = (
-            skipped.get(measurement.name)
-            or failed.get(measurement.name)
-            or f"{spent[measurement.name]:.0f} s"
-        )
-        pages.print_line(progress, f"[{number}/{len(chosen)}] {measurement.name}: {state}")
+                failed[name] = str(failure)
+            spent[name] = time.perf_counter() - began
+            state = failed.get(name) or f"{spent[name]:.0f} s"
+        pages.print_line(progress, f"[{number}/{len(chosen)}] {name}: {state}")
         results = {
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "cores": where.cores,
@@ -118,7 +100,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
             "failed": failed,
             "not_measured": skipped,
         }
-        made = provenance(argv, seconds=sum(spent.values()), where=where.environment)
+        made = pages.provenance(argv, seconds=sum(spent.values()), where=where.environment)
         made += f" Date {results['date'][:10]}, usable CPU cores: {where.cores}."
         tables = list(reports(chosen[:number], numbers, failed, skipped))
         write_json(out / "suite.json", results)
@@ -129,7 +111,7 @@ def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -
         show(report)
         if page and len(report.rows) > 1:
             pages.update(page, block, f"{made}\n\n{markdown(report)}")
-    pages.print_line(console, f"{out}/suite.json\n{out}/suite.md")
+    pages.print_line(Console(), f"{out}/suite.json\n{out}/suite.md")
     return 1 if failed else 0
 
 
@@ -211,101 +193,150 @@ def reports(chosen, results, failed, skipped):
         yield Report(table.title, rows, lines), table.block
 
 
-def _config(name, *words):
-    return (f"--config={name}", *words)
+# ----------------------------------------------------------------------------------- commands
+
+
+def run_command(words: list[str], seconds: float) -> str:
+    """The standard output of a Python command; it gets so many seconds.
+
+    Raises:
+      Failure: it failed, or was stopped with all processes that it started.
+    """
+    process = subprocess.Popen(
+        [sys.executable, *words],
+        env=os.environ | {"PYTHONPATH": str(pages.ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        printed, errors = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        raise Failure(f"it takes longer than its budget of {seconds} s") from error
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it has ended with all its children
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode:
+        lines = [line for line in errors.splitlines() if line.strip()]
+        raise Failure(lines[-1].strip() if lines else f"it ended with {process.returncode}")
+    return printed
+
+
+def bench(words, folder, seconds):
+    """The numbers that `python -m experiments.bench` writes."""
+    run_command(["-m", "experiments.bench", *words, f"--out={folder}"], seconds)
+    (path,) = folder.glob("*.json")
+    return json.loads(path.read_text())
+
+
+def start_up(words, folder, seconds):
+    """Seconds from the command to the end of a run, without and with kept programs."""
+    took = {}
+    for name in ("first", "second"):
+        began = time.perf_counter()
+        _run([*words, f"--out={folder / name}"], folder, seconds)
+        took[name] = time.perf_counter() - began
+    return took
+
+
+def resume(words, folder, seconds):
+    """Compares a run with one that stops at half of its rounds and is resumed.
+
+    Raises:
+      Failure: the files of metrics differ.
+    """
+    parts = (("whole", 40, ()), ("resumed", 20, ()), ("resumed", 40, ("--resume",)))
+    for name, rounds, more in parts:
+        part = (f"--config.rounds={rounds}", f"--out={folder / name}", *more)
+        _run([*words, *part], folder, seconds)
+    whole, resumed = ((folder / n / "metrics.jsonl").read_bytes() for n in ("whole", "resumed"))
+    if whole != resumed:
+        raise Failure("metrics.jsonl of the resumed run differs from that of the whole run")
+    return {"rounds": 40, "bytes": len(whole), "equal": True}
+
+
+def _run(words, folder, seconds):
+    kept = f"--compilation_cache={folder / 'compiled'}"
+    run_command(["-m", "graphfl_jax", "run", *words, kept], seconds)
 
 
 SIMULATED = "--config.data.source=simulated"
-GRU = _config("metr_la", SIMULATED, "--config.data.steps=600")
-CARS = _config("compcars:fedavg", SIMULATED)
-LAYERED = _config("flha_cifar10", SIMULATED)
-
-
-def _images(model, shape, *words):
-    """FedAvg of ten of 20 clients with 500 images each, in rounds of one epoch."""
-    return _config(
-        "custom:fedavg",
-        f"--images={shape}",
-        f"--config.model.name={model}",
-        "--config.cohort_size=10",
-        "--config.local_steps=8",
-        "--config.batch_size=64",
-        "--config.hparams.client_lr=0.1",
-        *words,
-    )
-
-
-LENET, CNN = _images("lenet", "28x28x1"), _images("cnn", "28x28x1")
-RESNET = _images("resnet18", "32x32x3", "--config.model.width=8")
+TPT48 = f"--config=tpt48 {SIMULATED}"
+GRU = f"--config=metr_la {SIMULATED} --config.data.steps=600"
+CARS = f"--config=compcars:fedavg {SIMULATED}"
+LAYERED = f"--config=flha_cifar10 {SIMULATED}"
+# FedAvg of ten of 20 clients with 500 images each, in rounds of one epoch.
+IMAGES = (
+    "--config=custom:fedavg --config.cohort_size=10 --config.local_steps=8 "
+    "--config.batch_size=64 --config.hparams.client_lr=0.1"
+)
+LENET = f"{IMAGES} --images=28x28x1 --config.model.name=lenet"
+CNN = f"{IMAGES} --images=28x28x1 --config.model.name=cnn"
+RESNET = f"{IMAGES} --images=32x32x3 --config.model.name=resnet18 --config.model.width=8"
 # One of each cost; the others only change what is averaged, or how.
 METHODS = "panacea,panacea-mlp,pfedhn,fedavg,fedprox,perfedavg,pfedme,ditto,sfl,scaffold"
-FEW = ("--repeats=3", "--rounds_each=2")
-ONE = ("--repeats=3", "--rounds_each=1")
-SOME = ("--repeats=5", "--rounds_each=20")
-
-
-def _rounds(name, seconds, *words, table="rounds"):
-    return Measurement(name, table, bench, words, seconds)
-
-
-def _over(what, seconds, *words, name="", needs=""):
-    """Times over numbers of clients, relations, runs or devices."""
-    return Measurement(name or what, what, scaling_over(what), words, seconds, needs)
-
-
-def _torch(name, seconds, *words):
-    return Measurement(name, "torch", bench, (*words, "--against=torch"), seconds, "torch")
-
-
-TPT48 = _config("tpt48", SIMULATED)
-FEDAVG = _config("tpt48:fedavg", "--repeats=3")
+FEW = "--repeats=3 --rounds_each=2"
+ONE = "--repeats=3 --rounds_each=1"
+FEDAVG = "--config=tpt48:fedavg --repeats=3"
 LOWERINGS = "--vary=model.lowering=im2col,rows,xla"
+
+
+def _rounds(name, seconds, words, *, table="rounds", measure=bench, needs=""):
+    return Measurement(name, table, measure, tuple(words.split()), seconds, needs)
+
+
+def _over(what, seconds, words, *, name="", needs=""):
+    """Times over numbers of clients, relations, runs or devices."""
+    words = f"{words} --scaling={what}"
+    return _rounds(name or what, seconds, words, table=what, needs=needs)
+
+
+def _torch(name, seconds, words):
+    return _rounds(name, seconds, f"{words} --against=torch", table="torch", needs="torch")
+
+
 MEASUREMENTS = [
-    _rounds("mlp", 90, *TPT48, *SOME),
+    _rounds("mlp", 90, f"{TPT48} --repeats=5 --rounds_each=20"),
     # Its evaluation, which trains 207 sensors for L, takes as long as 40 rounds.
-    _rounds("gru", 360, *GRU, "--repeats=1", "--rounds_each=3"),
-    _rounds("lenet", 120, *LENET, *FEW),
-    _rounds("cnn", 360, *CNN, *ONE),
-    _rounds("resnet-cars", 360, *CARS, *FEW),
-    _rounds("resnet", 360, *RESNET, *ONE),
-    _rounds("layered", 360, *LAYERED, *ONE),
-    _rounds("architectures", 360, *LAYERED, "--against=fedavg", *ONE, table="architectures"),
+    _rounds("gru", 360, f"{GRU} --repeats=1 --rounds_each=3"),
+    _rounds("lenet", 120, f"{LENET} {FEW}"),
+    _rounds("cnn", 360, f"{CNN} {ONE}"),
+    _rounds("resnet-cars", 360, f"{CARS} {FEW}"),
+    _rounds("resnet", 360, f"{RESNET} {ONE}"),
+    _rounds("layered", 360, f"{LAYERED} {ONE}"),
+    _rounds("architectures", 360, f"{LAYERED} --against=fedavg {ONE}", table="architectures"),
     _rounds(
         "methods",
         240,
-        *TPT48,
-        f"--methods={METHODS}",
-        "--repeats=5",
-        "--rounds_each=10",
+        f"{TPT48} --methods={METHODS} --repeats=5 --rounds_each=10",
         table="methods",
     ),
-    _over("clients", 240, *FEDAVG, "--sizes=5,30,100,300,1000"),
+    _over("clients", 240, f"{FEDAVG} --sizes=5,30,100,300,1000"),
     _over(
         "clients",
         240,
-        *_config("tpt48:fedavg", "--repeats=2"),
-        "--sizes=3000,10000",
+        "--config=tpt48:fedavg --repeats=2 --sizes=3000,10000",
         name="clients-large",
         needs="power",
     ),
-    _over("relations", 240, *_config("tpt48", "--sizes=1000,10000,100000"), *FEW),
-    _over("runs", 180, *TPT48, "--sizes=1,8,64", "--repeats=3"),
-    _over("devices", 240, *FEDAVG, needs="devices"),
-    _rounds("lowering-resnet", 240, *CARS, LOWERINGS, *ONE, table="lowerings"),
-    _rounds("lowering-lenet", 240, *LENET, LOWERINGS, *ONE, table="lowerings"),
-    Measurement("start-up", "start", start_up, (*TPT48, "--config.rounds=20"), 120),
-    Measurement("resume", "start", resume, (*TPT48, "--config.eval_every=10"), 120),
-    _torch("torch-mlp", 240, *TPT48, "--repeats=3", "--rounds_each=10"),
-    _torch("torch-gru", 240, *GRU, "--variants=eager,vmap", *ONE),
-    _torch("torch-lenet", 240, *LENET, *ONE),
-    _torch("torch-cnn", 240, *CNN, "--variants=eager", *ONE),
-    _torch("torch-resnet", 240, *CARS, "--variants=eager,vmap", *ONE),
+    _over("relations", 240, f"--config=tpt48 --sizes=1000,10000,100000 {FEW}"),
+    _over("runs", 180, f"{TPT48} --sizes=1,8,64 --repeats=3"),
+    _over("devices", 240, FEDAVG, needs="devices"),
+    _rounds("lowering-resnet", 240, f"{CARS} {LOWERINGS} {ONE}", table="lowerings"),
+    _rounds("lowering-lenet", 240, f"{LENET} {LOWERINGS} {ONE}", table="lowerings"),
+    _rounds("start-up", 120, f"{TPT48} --config.rounds=20", table="start", measure=start_up),
+    _rounds("resume", 120, f"{TPT48} --config.eval_every=10", table="start", measure=resume),
+    _torch("torch-mlp", 240, f"{TPT48} --repeats=3 --rounds_each=10"),
+    _torch("torch-gru", 240, f"{GRU} --variants=eager,vmap {ONE}"),
+    _torch("torch-lenet", 240, f"{LENET} {ONE}"),
+    _torch("torch-cnn", 240, f"{CNN} --variants=eager {ONE}"),
+    _torch("torch-resnet", 240, f"{CARS} --variants=eager,vmap {ONE}"),
     _torch(
         "torch-layered",
         360,
-        *LAYERED,
-        "--config.client_schedule=constant",
-        "--variants=eager",
-        *ONE,
+        f"{LAYERED} --config.client_schedule=constant --variants=eager {ONE}",
     ),
 ]

@@ -6,16 +6,15 @@ each round, the loss and the weights of the server must agree with JAX's; otherw
 timed. In the timed rounds, each library draws with its own generator.
 
 Networks for images are verified in rounds of one local step, each from JAX's weights, because
-further steps amplify rounding too much (`torch_support.IMAGE_MODELS`). What several steps add
+further steps amplify rounding too much (`IMAGE_MODELS`). What several steps add
 is the same for all client models.
 """
 
-import contextlib
 import importlib.util
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,8 +22,8 @@ import jax
 import numpy as np
 from ml_collections import ConfigDict
 
-from experiments.benchmarks.recorded_rounds import Round, play_in_jax
-from experiments.benchmarks.report import Report, show, write
+from experiments.benchmarks.recorded_rounds import LAYERED_MODEL, Round, play_in_jax
+from experiments.benchmarks.report import Report, draw_rates, show, write
 from experiments.benchmarks.timing import (
     Cost,
     compile_rounds,
@@ -33,11 +32,11 @@ from experiments.benchmarks.timing import (
     spread,
     time_interleaved,
 )
-from experiments.benchmarks.torch_support import IMAGE_MODELS, check, check_dense
-from experiments.common.time_plots import draw_rates
+from experiments.common.flag_values import check_names
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.base import variant_of
-from graphfl_jax.configs.values import change
+from graphfl_jax.configs.values import change, values_of
+from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.session import mesh_of
@@ -54,6 +53,41 @@ LOSS_TOLERANCE = 1e-4
 # cause more: 3e-2 without Panacea's penalty at lambda_d = 0.01, and at least 0.2 with a wrong
 # embedding or weight.
 SERVER_TOLERANCE = 5e-3
+VARIANTS = ("eager", "compile", "vmap", "vmap+compile")
+# Networks for images, which have many units with a kink: ReLU and max pooling. A unit within
+# rounding of its kink passes the gradient in one library and not in the other. This changes the
+# gradient of one of n images by at most about itself. Gradients of images are nearly
+# independent, so the mean over n changes by up to 1 / sqrt(n) of itself. Further steps amplify
+# the change: after a round of 8 steps, PyTorch in float32 and in float64 differ by 4e-3 of the
+# change with LeNet at learning rate 0.1, and by 0.3 with a ResNet of width 8 at 0.01. So rounds
+# have one step, all differ by at most 1 / sqrt(n), and one by at most
+# `SERVER_TOLERANCE`. Measured: 2e-5 if no unit is at its kink; a ResNet with
+# n = 192 had 1e-2 in one of 3 rounds.
+IMAGE_MODELS = ("lenet", "cnn", "resnet18", LAYERED_MODEL)
+# Values that `torch_player` supports, by field; the others are checked for Panacea only.
+SUPPORTED = {
+    "algorithm.name": ("panacea", "fedavg"),
+    "tuning.part": ("",),
+    "attack.name": ("",),
+    "defence.name": ("",),
+    "model.name": ("mlp", "gru", *IMAGE_MODELS),
+    "client_optimizer": ("sgd", "adam"),
+    "client_schedule": ("constant",),
+}
+SUPPORTED_IMAGES = {"algorithm.name": ("fedavg",)}
+SUPPORTED_LAYERED = {
+    "algorithm.name": ("flha_ghn",),
+    "algorithm.flha_generator": ("ghn",),
+    "client_optimizer": ("momentum",),
+}
+LAYERED_VARIANTS = ("eager",)  # clients with different networks cannot be vmapped
+UNPOOLED = ("arch", "hybrid")  # beginnings of the names of architectures without pooling
+SUPPORTED_PANACEA = {
+    "algorithm.layer": ("sage",),
+    "algorithm.output": ("direct",),
+    "server_optimizer": ("polyak_sgd", "sgd", "adam"),
+    "server_schedule": ("constant",),
+}
 
 
 class Timed(NamedTuple):
@@ -76,29 +110,21 @@ def against_torch(
 ) -> int:
     """Prints, draws and writes the time of a round in JAX and in PyTorch.
 
-    Args:
-      config: of the rounds.
-      variants: some of `VARIANTS`.
-      load: makes the federation of a configuration.
-      threads: of PyTorch; None keeps its own choice.
-      repeats: timed repeats of each library and variant.
-      rounds_each: rounds in a repeat.
-      out: output folder.
-
     Raises:
-      ValueError: a field or a flag does not fit, PyTorch is not installed, or the rounds of a
-        variant differ from JAX's.
+      ValueError: a field or a flag does not fit, relations are sparse, PyTorch is not
+        installed, or the rounds of a variant differ from JAX's.
     """
     check(config, variants)
     torch_player = import_torch_player(threads)
     experiment = build_experiment(config, load(config))
-    check_dense(experiment.federation)
+    _check_dense(experiment.federation)
     with cost() as spent:
         rounds = compile_rounds(experiment, config, mesh=mesh_of(experiment))
         jax.block_until_ready(player(rounds, 1)())
     timed = {JAX: Timed(player(rounds, rounds_each), spent(), None)}
     verification, failed = _verification(experiment, config, rounds), {}
-    with _empty_compile_cache():
+    with tempfile.TemporaryDirectory() as empty:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = empty  # so that it compiles, as XLA does
         for variant in variants:
             try:
                 timed[variant] = _verify(
@@ -108,7 +134,7 @@ def against_torch(
                 failed[variant] = str(error).splitlines()[0]
         times = time_interleaved({name: each.play for name, each in timed.items()}, repeats)
 
-    rows = [_row(name, timed[name], times, rounds_each) for name in timed]
+    rows = [_row(name, each, times, rounds_each) for name, each in timed.items()]
     results = {
         "config": config.to_dict(),
         "repeats": repeats,
@@ -126,6 +152,17 @@ def against_torch(
     return 0
 
 
+def _row(name, each, times, rounds_each):
+    return {
+        "name": name,
+        "s_per_round": [took / rounds_each for took in spread(times[name])],
+        "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
+        "setup_s": each.cost.seconds,
+        "memory_bytes": each.cost.memory,
+        "differences": each.differences,
+    }
+
+
 def _verify(torch_player, experiment, config, variant, verification, rounds_each):
     """A variant after its verification.
 
@@ -135,31 +172,21 @@ def _verify(torch_player, experiment, config, variant, verification, rounds_each
     """
     start, played = verification
     with cost() as spent:
-        torch_rounds = torch_player.player_of(experiment, config, variant)
-        torch_rounds.start(start)
-        torch_rounds.play(torch_rounds.draw())
+        rounds = torch_player.player_of(experiment, config, variant)
+        rounds.start(start)
+        rounds.play(rounds.draw())
     images = images_of(config)
-    differences = verify(torch_player, torch_rounds, start, played, variant, images=images)
-    return Timed(_play_several(torch_rounds, rounds_each), spent(), differences)
+    differences = verify(torch_player, rounds, start, played, variant, images=images)
 
+    def play():
+        for _ in range(rounds_each):
+            rounds.play(rounds.draw())
 
-def _row(name, timed, times, rounds_each):
-    """The results of a library or a variant."""
-    return {
-        "name": name,
-        "s_per_round": [took / rounds_each for took in spread(times[name])],
-        "time_ratio": statistics.median(times[name]) / statistics.median(times[JAX]),
-        "setup_s": timed.cost.seconds,
-        "memory_bytes": timed.cost.memory,
-        "differences": timed.differences,
-    }
+    return Timed(play, spent(), differences)
 
 
 def import_torch_player(threads: int | None) -> Any:
-    """The module `torch_player`, after the number of PyTorch's threads is set.
-
-    Args:
-      threads: that number; None keeps PyTorch's own.
+    """The module `torch_player`, after the number of PyTorch's threads is set, if any.
 
     Raises:
       ValueError: PyTorch is not installed.
@@ -201,11 +228,8 @@ def verify(
     """Plays JAX's rounds in PyTorch and compares the results.
 
     Args:
-      torch_player: the module.
-      torch_rounds: its `Player`.
+      torch_rounds: a `torch_player.Player`.
       start: weights of the server before the first round.
-      played: rounds that JAX has played.
-      variant: of the player, for the error.
       images: in a round, for a network for images. Then each round starts from JAX's weights.
 
     Returns:
@@ -250,30 +274,6 @@ def _distance(a, b):
     return float(np.sqrt(sum(squares)))
 
 
-def _play_several(torch_rounds, count):
-    """A function that plays `count` rounds with draws of PyTorch."""
-
-    def play():
-        for _ in range(count):
-            torch_rounds.play(torch_rounds.draw())
-
-    return play
-
-
-@contextlib.contextmanager
-def _empty_compile_cache() -> Iterator[None]:
-    """Gives torch.compile an empty cache, so that it compiles, as XLA does."""
-    before = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["TORCHINDUCTOR_CACHE_DIR"] = folder
-        try:
-            yield
-        finally:
-            del os.environ["TORCHINDUCTOR_CACHE_DIR"]
-            if before is not None:
-                os.environ["TORCHINDUCTOR_CACHE_DIR"] = before
-
-
 def _report(results, title):
     pytorch = results["torch"]
     title = (
@@ -314,3 +314,57 @@ def _report(results, title):
             f"{server:.0e} of their change."
         )
     return Report(title, cells, lines)
+
+
+def check(config: ConfigDict, variants: list[str]) -> None:
+    """Checks that `torch_player` supports a configuration and the variants.
+
+    Raises:
+      ValueError: it does not, or JAX does not use the CPU.
+    """
+    check_names("variants", variants, VARIANTS)
+    values, _ = values_of(config)
+    is_panacea = config.algorithm.name == "panacea"
+    supported = SUPPORTED | (SUPPORTED_PANACEA if is_panacea else {})
+    if config.model.name == LAYERED_MODEL:
+        supported |= SUPPORTED_LAYERED
+        _check_layered(config, variants)
+    elif config.model.name in IMAGE_MODELS:
+        supported |= SUPPORTED_IMAGES
+    if "model.augment" in values:
+        supported |= {"model.augment": (False,)}
+    for field, choices in supported.items():
+        if values[field] not in choices:
+            raise ValueError(
+                f"{field}={values[field]!r} is not supported by --against=torch; set "
+                f"--config.{field} to one of {', '.join(map(repr, choices))}, or use "
+                f"--config=tpt48 or metr_la"
+            )
+    if jax.default_backend() != "cpu":
+        raise ValueError(
+            f"against=torch compares on CPUs, but JAX uses a {jax.default_backend()}; set "
+            f"JAX_PLATFORMS=cpu"
+        )
+
+
+def _check_layered(config, variants):
+    for variant in variants:
+        if variant not in LAYERED_VARIANTS:
+            raise ValueError(
+                f"variants={variant} is not supported with model.name={LAYERED_MODEL!r}, whose "
+                f"clients have different networks; set --variants={','.join(LAYERED_VARIANTS)}"
+            )
+    for name in config.model.architectures:
+        if not name.startswith(UNPOOLED):
+            raise ValueError(
+                f"model.architectures={name!r} is not supported by --against=torch, which has "
+                f"no pooling; choose from arch0 to arch3 and hybrid0 to hybrid3"
+            )
+
+
+def _check_dense(federation):
+    if relations.is_sparse(federation.data.graph):
+        raise ValueError(
+            f"data.name={federation.name!r} has {len(federation.clients)} clients with sparse "
+            f"relations, which --against=torch does not support; use a smaller data set"
+        )

@@ -1,15 +1,18 @@
-"""The PyTorch modules that `torch_player` trains: client models, graph hypernetwork.
+"""The PyTorch modules that `torch_player` trains: client models, hypernetworks.
 
 It is imported only if PyTorch is installed.
 """
 
 import numpy as np
 import torch
+from ml_collections import ConfigDict
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from graphfl_jax.architecture import JOINS, Architecture, layer_of
 from graphfl_jax.data import relations
 from graphfl_jax.models import resnet
+from graphfl_jax.models.images import BATCH_NORM_EPSILON
 
 
 class Forecaster(nn.Module):
@@ -104,15 +107,9 @@ class Normalize(nn.Module):
 
 
 def convolutional(inputs, outputs, is_bytes, *, channels, paddings, widths) -> nn.Sequential:
-    """Convolutions of 5 x 5 with ReLU and pooling, then a perceptron.
+    """Convolutions of 5 x 5 with ReLU and pooling, then a perceptron with hidden `widths`.
 
-    Args:
-      inputs: C, H, W of an image.
-      outputs: of the network.
-      is_bytes: whether images are bytes, which become values from -1 to 1.
-      channels: of the convolutions.
-      paddings: of the convolutions.
-      widths: of the perceptron's hidden layers.
+    `inputs` are C, H, W of an image. Bytes become values from -1 to 1.
     """
     layers = [Normalize([0.5], [0.5])] if is_bytes else []
     fan_in, *sizes = inputs
@@ -250,6 +247,105 @@ class Hypernetwork(nn.Module):
         return gap + penalty, gap
 
 
+class Generator:
+    """The networks of all architectures, generated from shared weights.
+
+    The weights are named as in JAX, joined by "/". Kernels of layers have PyTorch's layout, so
+    the outputs of a type's network are in that order, see `recorded_rounds.export_weights`.
+    """
+
+    def __init__(self, architectures: list[Architecture], config: ConfigDict):
+        self.config = config
+        self.types = sorted({node.type for graph in architectures for node in graph.nodes})
+        self.layers = [kind for kind in self.types if layer_of(kind)]
+        self.graphs = [self.graph_of(architecture) for architecture in architectures]
+
+    def graph_of(self, architecture: Architecture):
+        """One-hot types [n, types], and the edges as a matrix [receivers, senders]."""
+        numbers = torch.tensor([self.types.index(node.type) for node in architecture.nodes])
+        edges = torch.zeros(len(numbers), len(numbers))
+        for sender, receiver in architecture.edges:
+            edges[receiver, sender] = 1
+            if self.config.ghn_edges == "bidirectional":
+                edges[sender, receiver] = 1
+        return F.one_hot(numbers, len(self.types)).float(), edges
+
+    def layers_of(self, weights: dict[str, Tensor], k: int, architecture: Architecture):
+        """The kernel, the scale (None in a head) and the bias of each node with parameters."""
+        nodes, edges = self.graphs[k]
+        for number in range(self.config.ghn_depth):
+            prefix = "gnn/others/" if number else "gnn/first/"
+            layer = {
+                name.removeprefix(prefix): leaf[number - 1] if number else leaf
+                for name, leaf in weights.items()
+                if name.startswith(prefix)
+            }
+            mixed = (edges @ nodes) @ layer["Dense_0/kernel"] + layer["Dense_0/bias"]
+            nodes = F.relu(mixed + nodes @ layer["Dense_1/kernel"])
+        made = {}
+        for place, node in enumerate(architecture.nodes):
+            if node.type not in self.layers:
+                continue
+            number = self.layers.index(node.type)
+            hidden = nodes[place] @ weights["hidden/kernel"][number]
+            hidden = F.leaky_relu(hidden + weights["hidden/bias"][number])
+            head = f"heads/{node.type}"
+            row = hidden @ weights[f"{head}/kernel"] + weights[f"{head}/bias"]
+            made[place] = parameters_of(row, node.type)
+        return made
+
+    def predict(self, weights, k: int, architecture: Architecture, x: Tensor) -> Tensor:
+        """The outputs [B, O] of architecture number k for images [B, C, H, W]."""
+        made, values = self.layers_of(weights, k, architecture), [x]
+        for number, node in list(enumerate(architecture.nodes))[1:-1]:
+            *shortcuts, main = [values[sender] for sender in architecture.senders(number)]
+            if node.type == "concat":
+                x = torch.cat([*(subsample(value, main) for value in shortcuts), main], dim=1)
+            else:
+                x = main
+                if node.type != "add":
+                    kernel, scale, bias = made[number]
+                    layer = layer_of(node.type)
+                    x = F.conv2d(x, kernel, stride=layer.stride, padding=layer.size // 2)
+                    x = F.batch_norm(
+                        x, None, None, scale, bias, training=True, eps=BATCH_NORM_EPSILON
+                    )
+                for shortcut in shortcuts:
+                    value = subsample(shortcut, x)
+                    added = x.shape[1] - value.shape[1]
+                    x = x + (F.pad(value, (0, 0, 0, 0, 0, added)) if added else value)
+            receivers = architecture.receivers(number)
+            if any(architecture.nodes[node].type not in JOINS for node in receivers):
+                x = F.relu(x)
+            values.append(x)
+        head = len(architecture.nodes) - 1
+        (last,) = architecture.senders(head)
+        kernel, _, bias = made[head]
+        return F.linear(values[last].mean(dim=(2, 3)), kernel, bias)
+
+
+def subsample(x: Tensor, like: Tensor) -> Tensor:
+    """Every n-th row and column of x [B, C, H, W], for the height and width of `like`."""
+    down, across = (-(-x.shape[axis] // like.shape[axis]) for axis in (2, 3))
+    return x[:, :, ::down, ::across]
+
+
+def parameters_of(row: Tensor, kind: str) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Kernel, scale and bias of a layer from the outputs of the network of its type."""
+    layer = layer_of(kind)
+    *sides, inputs, outputs = layer.kernel
+    shape = (outputs, inputs, *sides)
+    sizes = [outputs, outputs, int(np.prod(shape)), *([outputs] if sides else [])]
+    bias, channels, kernel, *scale = row.split(sizes)
+    kernel = kernel.view(shape) * (1 + channels).view(-1, *[1] * (len(shape) - 1))
+    return kernel, 1 + scale[0] if scale else None, bias
+
+
 def tensor(array) -> Tensor:
     """A copy of an array as a tensor."""
     return torch.from_numpy(np.array(array))
+
+
+def pixels(array) -> Tensor:
+    """Images [..., H, W, C] as a tensor [..., C, H, W]."""
+    return tensor(array).movedim(-1, -3).contiguous()

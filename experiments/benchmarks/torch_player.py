@@ -13,6 +13,8 @@ In all variants, the server generates the models of a cohort in one batch. The v
 the module's parameters: those of M clients are theta [M, d].
 """
 
+import functools
+
 import numpy as np
 import torch
 from ml_collections import ConfigDict
@@ -23,13 +25,14 @@ from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from experiments.benchmarks.recorded_rounds import LAYERED_MODEL, Draws
-from experiments.benchmarks.torch_layered import LayeredPlayer
 from experiments.benchmarks.torch_models import (
     IMAGE_MODELS,
     CellForecaster,
     Forecaster,
+    Generator,
     Hypernetwork,
     perceptron,
+    pixels,
     tensor,
 )
 from graphfl_jax.build import Experiment
@@ -58,17 +61,10 @@ class PolyakSGD(torch.optim.Optimizer):
         return value
 
 
-def sgd(parameters, lr):
-    return torch.optim.SGD(parameters, lr)
-
-
-def adam(parameters, lr):
-    return torch.optim.Adam(
-        parameters, lr, fused=True
-    )  # the fastest of its three implementations
-
-
-CLIENT_OPTIMIZERS = {"sgd": sgd, "adam": adam}
+CLIENT_OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": functools.partial(torch.optim.Adam, fused=True),  # its fastest implementation
+}
 SERVER_OPTIMIZERS = CLIENT_OPTIMIZERS | {"polyak_sgd": PolyakSGD}
 
 
@@ -95,7 +91,7 @@ class Clients:
             elif federation.labels:
                 self.loss = F.binary_cross_entropy_with_logits
         if config.model.name in IMAGE_MODELS:
-            self.x = self.x.permute(0, 1, 4, 2, 3).contiguous()  # [N, S, C, H, W]
+            self.x = pixels(train.x)  # [N, S, C, H, W]
             make, is_bytes = IMAGE_MODELS[config.model.name], self.x.dtype == torch.uint8
             shape = self.x.shape[2:]
             self.module = make(shape, federation.outputs, is_bytes, config.model)
@@ -178,25 +174,29 @@ class Clients:
         return self.loss(functional_call(self.module, weights, (x,)), y)
 
 
-class FedAvgServer:
+class ServerOfWeights:
+    """Weights by name."""
+
+    def start(self, weights):
+        self.current = weights
+
+    def weights(self):
+        return self.current
+
+
+class FedAvgServer(ServerOfWeights):
     """One model, theta [d]."""
 
     def __init__(self, clients: Clients):
         self.counts = clients.counts
-        self.theta = torch.zeros(clients.size)
+        self.start({"theta": torch.zeros(clients.size)})
 
     def download(self, draws):
-        return self.theta.expand(len(draws.ids), -1)
+        return self.current["theta"].expand(len(draws.ids), -1)
 
     def aggregate(self, draws, uploads):
         counts = self.counts[draws.ids].float()
-        self.theta = counts / counts.sum() @ uploads
-
-    def start(self, weights):
-        self.theta = weights["theta"]
-
-    def weights(self):
-        return {"theta": self.theta}
+        self.start({"theta": counts / counts.sum() @ uploads})
 
 
 class PanaceaServer:
@@ -250,8 +250,10 @@ class Player:
     """A federation in one variant."""
 
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
-        self.config, self.dropout = config, experiment.hparams.get("embedding_dropout", 0.0)
+        self.config, self.hparams = config, experiment.hparams
         self.clients = Clients(experiment, config, variant)
+        self.counts = self.clients.counts
+        self.groups = [(torch.arange(len(self.counts)), config.cohort_size)]
         if config.algorithm.name == "fedavg":
             self.server = FedAvgServer(self.clients)
         else:
@@ -270,12 +272,19 @@ class Player:
 
     def draw(self) -> Draws:
         """The draws of a round, by PyTorch's generator."""
-        counts, size = self.clients.counts, self.config.cohort_size
-        ids = torch.randperm(len(counts))[:size].sort().values
+        ids = torch.cat(
+            [
+                group[torch.randperm(len(group))[:size].sort().values]
+                for group, size in self.groups
+            ]
+        )
         shape = (self.config.local_steps, self.config.batch_size)
-        indices = torch.stack([torch.randint(int(counts[i]), shape) for i in ids])
-        dropped = (torch.rand(len(counts), 1) < self.dropout) & self.has_neighbours
-        return Draws(ids, indices, dropped)
+        indices = torch.stack([torch.randint(int(self.counts[i]), shape) for i in ids])
+        return Draws(ids, indices, self.draw_dropped())
+
+    def draw_dropped(self):
+        dropout = self.hparams.get("embedding_dropout", 0.0)
+        return (torch.rand(len(self.counts), 1) < dropout) & self.has_neighbours
 
     def start(self, weights: dict[str, np.ndarray]) -> None:
         """Starts the federation again, with these weights of the server."""
@@ -287,9 +296,75 @@ class Player:
         return {name: leaf.detach().numpy().copy() for name, leaf in current.items()}
 
 
-def player_of(
-    experiment: Experiment, config: ConfigDict, variant: str
-) -> Player | LayeredPlayer:
+class LayeredPlayer(Player):
+    """FLHA-GHN with several architectures.
+
+    Client by client, the hypernetwork generates the network of the client's architecture in
+    every local step, and torch.optim trains the hypernetwork's weights.
+    """
+
+    def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
+        algorithm = experiment.build(experiment.hparams, 0)
+        self.architectures = [client.model.architecture for client in algorithm.clients]
+        self.groups = [
+            (tensor(group.ids).long(), group.cohort_size) for group in experiment.groups
+        ]
+        self.generator = Generator(self.architectures, config.algorithm)
+        self.server = ServerOfWeights()
+        train = experiment.federation.data.train
+        self.x = pixels(train.x)  # [N, S, C, H, W]
+        if self.x.dtype == torch.uint8:
+            self.x = self.x.float() / 127.5 - 1
+        self.y, self.counts = tensor(train.y).long(), tensor(train.count).long()
+        self.config, self.hparams = config, experiment.hparams
+
+    def play(self, draws: Draws) -> Tensor:
+        number = {int(i): k for k, (ids, _) in enumerate(self.groups) for i in ids}
+        uploads, losses = zip(
+            *(
+                self.train(i, number[i], indices)
+                for i, indices in zip(draws.ids.tolist(), draws.indices, strict=True)
+            ),
+            strict=True,
+        )
+        self.server.start(
+            {name: torch.stack([each[name] for each in uploads]).mean(0) for name in uploads[0]}
+        )
+        return torch.stack(losses).mean()
+
+    def train(self, i: int, k: int, indices: Tensor):
+        """The weights after the steps of client i with architecture k, and its mean loss."""
+        weights = {
+            name: leaf.clone().requires_grad_() for name, leaf in self.server.weights().items()
+        }
+        rates, every = self.hparams, list(weights.values())
+        optimizer = torch.optim.SGD(
+            every,
+            rates["client_lr"],
+            rates["client_momentum"],
+            weight_decay=rates["client_weight_decay"],
+        )
+        losses = []
+        for batch in indices:
+            optimizer.zero_grad()
+            outputs = self.generator.predict(
+                weights, k, self.architectures[k], self.x[i, batch]
+            )
+            loss = F.cross_entropy(outputs, self.y[i, batch])
+            loss.backward()
+            for weight in every:  # of types that this architecture lacks
+                weight.grad = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            nn.utils.clip_grad_norm_(every, rates["client_clip"])
+            optimizer.step()
+            losses.append(loss.detach())
+        trained = {name: leaf.detach() for name, leaf in weights.items()}
+        return trained, torch.stack(losses).mean()
+
+    def draw_dropped(self):
+        return None
+
+
+def player_of(experiment: Experiment, config: ConfigDict, variant: str) -> Player:
     """The player of a configuration."""
     kind = LayeredPlayer if config.model.name == LAYERED_MODEL else Player
     return kind(experiment, config, variant)

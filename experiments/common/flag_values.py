@@ -13,11 +13,7 @@ def flag_text(name: str) -> str:
 
 
 def refuse_flag(name: str, why: str) -> None:
-    """Refuses a flag that is not read.
-
-    Args:
-      name: of the flag.
-      why: it is not read, behind "is not read".
+    """Refuses a flag that is not read; `why` is behind these words.
 
     Raises:
       ValueError: it is set.

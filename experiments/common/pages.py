@@ -1,8 +1,11 @@
-"""Files of results. A command can also replace one block of a Markdown page by them.
+"""Files of results, which state how they were made: command, commit, device and versions.
 
-A block is the text between the lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
+A command can also replace one block of a Markdown page by them: the text between the
+lines ``<!-- begin NAME -->`` and ``<!-- end NAME -->``.
 """
 
+import platform
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -11,8 +14,20 @@ from typing import Any
 from absl import flags
 from rich.console import Console
 
-from experiments.common.provenance import provenance
 from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.environment import environment
+from graphfl_jax.version import __version__
+
+ROOT = Path(__file__).resolve().parents[2]
+# Flags that name folders or files of one machine.
+PATH_FLAGS = {
+    "out",
+    "page",
+    "data_root",
+    "compilation_cache",
+    "config.data.root",
+    "config.data.path",
+}
 
 flags.DEFINE_string(
     "page", None, "FILE.md#BLOCK: the block of a Markdown page that the result replaces."
@@ -26,14 +41,13 @@ def write_results(
 
     Args:
       out: the folder, which is made if it does not exist.
-      name: of the files.
       results: all numbers, for the JSON file.
       text: in Markdown, below the provenance.
       since: `time.perf_counter` at the start of the command; None states no duration.
       note: behind the provenance.
 
     Raises:
-      ValueError: as `update`.
+      ValueError: as `around`.
     """
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / f"{name}.json", results)
@@ -50,11 +64,7 @@ def print_line(console: Console, text: str) -> None:
 
 
 def check_page() -> None:
-    """Checks that there is the block that --page names, if it does; writes nothing.
-
-    Raises:
-      ValueError: as `update`.
-    """
+    """Checks that there is the block that --page names, if it does, as `around`."""
     if flags.FLAGS.page:
         around(*_place())
 
@@ -67,13 +77,8 @@ def _place():
 def update(path: str | Path, name: str, text: str) -> None:
     """Replaces the block `name` of a page. The markers and the page's line ends stay.
 
-    Args:
-      path: the page.
-      name: of the block.
-      text: its new content.
-
     Raises:
-      ValueError: the page does not exist, or does not have both markers once and in order.
+      ValueError: as `around`.
     """
     before, after = around(path, name)
     page = "\n".join([*before, text.strip("\n"), *after]) + "\n"
@@ -86,7 +91,7 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
     """The lines of a page up to the beginning of the block `name`, and from its end on.
 
     Raises:
-      ValueError: as `update`.
+      ValueError: the page does not exist, or does not have both markers once and in order.
     """
     path = Path(path)
     begin, end = markers(name)
@@ -106,3 +111,66 @@ def around(path: str | Path, name: str) -> tuple[list[str], list[str]]:
 def markers(name: str) -> tuple[str, str]:
     """The lines before and after a block."""
     return f"<!-- begin {name} -->", f"<!-- end {name} -->"
+
+
+def provenance(
+    argv: list[str], *, seconds: float | None = None, where: dict | None = None
+) -> str:
+    """One sentence in Markdown that states how a result page was made.
+
+    Args:
+      argv: ``sys.argv`` of the command. Flags that name data or output folders are left out.
+      seconds: wall-clock time of the command, if it is to be stated.
+      where: the `environment` of the numbers; None is this process, which initialises JAX.
+    """
+    where = where or environment()
+    device, versions = where["device"], where["versions"]
+    if "cpu" in device:
+        device += f" ({_processor()})"
+    duration = "" if seconds is None else f", in {seconds:.0f} s"
+    return (
+        f"Made by `{command(argv)}` at {_commit(where['git_commit'])} on {device}, "
+        f"Python {versions['python']}, JAX {versions['jax']}{duration}."
+    )
+
+
+def command(argv: list[str]) -> str:
+    """What was typed to start a command, without folders of this machine."""
+    module = Path(argv[0]).name.removesuffix(".py").rpartition(".")[2]
+    words, flag = [], ""
+    for word in argv[1:]:
+        if word.startswith("-"):
+            name, has_value, value = word.partition("=")
+            flag = name.lstrip("-")
+            word = f"{name}={_portable(value)}" if has_value else word
+        else:  # the value of the flag before it, as in "--out DIR", or a word of its own
+            word, has_value = _portable(word), True
+        if flag not in PATH_FLAGS:
+            words.append(word)
+        flag = "" if has_value else flag
+    return shlex.join(["python", "-m", f"experiments.{module}", *words])
+
+
+def _portable(value):
+    """An absolute path, relative to this checkout if it is inside, else its file name."""
+    path = Path(value)
+    if not path.is_absolute():
+        return value
+    return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
+
+
+def _commit(commit):
+    if commit is None:
+        return f"version {__version__}"
+    changes = " with uncommitted changes" if commit.endswith("+changes") else ""
+    return f"commit {commit[:7]}{changes}"
+
+
+def _processor():
+    """The name of the CPU."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()

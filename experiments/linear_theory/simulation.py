@@ -40,13 +40,9 @@ def simulate(
     Args:
       graph: G [n, n].
       targets: C of each regime [3, n, n].
-      attacked: number of attacked clients.
-      params: d, size of a model.
-      embedding: k, size of an embedding.
-      draws: number of random generators, targets and initial embeddings.
+      params, embedding: d and k, the sizes of a model and of an embedding.
       steps: gradient steps, at the largest rate that is sure to descend; 0 computes the limit
         by least squares.
-      seed: seed of the draws.
     """
     benign = np.arange(len(graph)) >= attacked
     with jax.enable_x64(True):  # G = G~^L may be nearly singular

@@ -78,7 +78,6 @@ def verdicts(
       graphs: `closed_form.conditions` of each graph.
       worst: results of `closed_form.extremes`.
       within: standard errors by which a true formula may differ from the simulated mean.
-      steps: gradient steps; 0 is the limit of training.
     """
     return [
         "± is a 95 % confidence interval. A formula holds if it differs from the simulated "

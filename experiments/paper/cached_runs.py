@@ -7,7 +7,6 @@ the code are the same, or if a change of the code is accepted.
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -59,11 +58,6 @@ class Cache:
     ):
         """Warns of runs of other code in the folder. Nothing is written yet.
 
-        Args:
-          out: output folder of the command.
-          accept_changes: whether runs of other code are used.
-          config_files: the configuration files that the user gave.
-
         Raises:
           ValueError: the folder cannot be written, or holds something else.
         """
@@ -77,13 +71,13 @@ class Cache:
         again = "made again where they are needed"
         advice = f"{again}; add --accept_changes to use them"
         use = "used where they are needed" if accept_changes else advice
-        self._warn(of_other_code, f"of other code and are {use}")
-        self._warn(damaged, f"damaged and are {again}")
-
-    def _warn(self, number, what):
-        if number:
-            text = f"{number} runs in {self.store.folder} are {what}"
-            warnings.warn(text, RuntimeWarning, stacklevel=3)
+        for number, what in (
+            (of_other_code, f"of other code and are {use}"),
+            (damaged, f"damaged and are {again}"),
+        ):
+            if number:
+                text = f"{number} runs in {self.store.folder} are {what}"
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def counts(self) -> str:
         """How many runs are new and how many the cache had, as text."""
@@ -112,15 +106,6 @@ class Cache:
         return runs[0]
 
 
-class Missing(NamedTuple):
-    """A run that the cache does not have."""
-
-    trial: Trial
-    name: str
-    fields: str
-    identity: Identity
-
-
 def cached_runs(
     config: ConfigDict,
     seeds: list[int],
@@ -133,9 +118,6 @@ def cached_runs(
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
-      config: configuration of the runs.
-      seeds: seeds of the runs.
-      cache: of the command.
       points: values of ``hparams``; every point is run with every seed.
       at_once: runs in one program; 0 is all.
       report: called with numbers of rounds, of all runs: of those in the cache at once, of the
@@ -149,7 +131,7 @@ def cached_runs(
     resumable(marker=cache.store.folder)
     federations = load_federations(config, seeds)
     arrays = {seed: digest_of_arrays(data) for seed, data in federations.items()}
-    runs, missing = [], {}  # by place among the runs
+    runs, missing = [], []
     for trial in [Trial(point, seed) for point in points for seed in seeds]:
         run_config, federation = config_of(config, trial), federations[trial.seed]
         identity = identity_of(run_config, federation, arrays[trial.seed], cache.code)
@@ -159,10 +141,11 @@ def cached_runs(
         name = f"{federation.name.replace('/', '-')}-{variant}-seed{trial.seed}-{digest}"
         runs.append(cache.find(name, identity, fields))
         if runs[-1] is None:
-            missing[len(runs) - 1] = Missing(trial, name, fields, identity)
-    for seed in {run.trial.seed for run in missing.values()}:
+            known = {"fields": fields, "identity": identity}
+            missing.append((len(runs) - 1, trial, name, known))
+    trials = [trial for _, trial, *_ in missing]
+    for seed in {trial.seed for trial in trials}:
         build_experiment(with_seed(config, seed), federations[seed])  # checks all fields first
-    places, trials = list(missing), [run.trial for run in missing.values()]
     report(config.rounds * (len(runs) - len(missing)))
     for index, outcome in run_trials(
         config,
@@ -171,10 +154,10 @@ def cached_runs(
         at_once=at_once or len(trials),
         report=lambda played: report(config.rounds * played),
     ):
-        run = missing[places[index]]
-        made = {"identity": run.identity, "curve": list(map(_curve_row, outcome.rows))}
-        runs[places[index]] = {"fields": run.fields, **outcome.results, **made}
-        cache.store.write(run.name, runs[places[index]])
+        place, _, name, known = missing[index]
+        curve = list(map(_curve_row, outcome.rows))
+        runs[place] = outcome.results | known | {"curve": curve}
+        cache.store.write(name, runs[place])
     cache.made += len(missing)
     cache.reused += len(runs) - len(missing)
     return runs

@@ -1,11 +1,16 @@
-"""Tables as lists of columns: their text for a console and in Markdown."""
+"""Tables as lists of columns, and what the rows of all tables of runs have."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.table import Table as ConsoleTable
 
+from graphfl_jax.commands.common.statistics import diverged
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import escape, markdown_table, narrow
+from graphfl_jax.configs.base import variant_of
 
 Row = dict[str, Any]  # of a table: a method in a cell
 
@@ -37,7 +42,15 @@ class TableText(NamedTuple):
         """The rows as text; the first one has the heads."""
         heads = [column.head for column in self.columns]
         lines = [line for row in rows for line in self.lines(row)]
-        return [heads, *(_cells(self.columns, line) for line in lines)]
+        return [heads, *map(self._texts, lines)]
+
+    def _texts(self, row):
+        remarks = [f"{row['diverged']} of {row['seeds']} diverged"] if row["diverged"] else []
+        left = iter(remarks)
+        return [
+            next(left, "") if remarks and column.scored else column.text(row)
+            for column in self.columns
+        ]
 
     def console(self, rows: list[Row]) -> ConsoleTable:
         """The rows of one cell for a console of 80 columns."""
@@ -59,15 +72,85 @@ class TableText(NamedTuple):
         return "\n".join([*self.introduction(rows), markdown_table(self.cells(rows)), *notes])
 
 
-def _cells(columns, row):
-    """The text of a row in each column."""
-    remarks = iter([f"{row['diverged']} of {row['seeds']} diverged"] if row["diverged"] else [])
-    return [
-        next(remarks, "") if row["diverged"] and column.scored else column.text(row)
-        for column in columns
-    ]
-
-
 def number_text(value: float | None, digits: int = 2) -> str:
     """A number as text; empty for None."""
     return "" if value is None else f"{value:.{digits}f}"
+
+
+# What tables with the column "sd seeds" say of it.
+SPREAD = "*sd seeds* is the standard deviation over seeds; its divisor is the number of seeds."
+DATA, SETTING = (
+    Column(name, itemgetter(name), scored=False, console=False) for name in ("data", "setting")
+)
+METHOD = Column("method", itemgetter("method"), scored=False, left=True)
+PRINTED = Column("published", lambda row: number_text(row["published"]), scored=False)
+
+
+def common_row(config, runs: list[dict]) -> Row:
+    """The part of a row that all tables have, from the results.json of each seed."""
+    first = runs[0]
+    return {
+        "data": config.data.name,
+        "method": variant_of(config),
+        "metric": first["metric"],
+        "unit": UNITS[first["metric"]][1],
+        "seeds": len(runs),
+        "hparams": first["hparams"],
+        "diverged": sum(map(diverged, runs)),
+        "source": first["dataset"]["source"],
+        "extent": first["dataset"]["extent"],
+    }
+
+
+def seed_statistics(summaries: list[dict], scale: float) -> dict:
+    """Means over seeds and their spread, from the summaries in the results.json of each."""
+    values = {
+        name: np.array([summary[name] for summary in summaries])
+        for name in ("mean", "std_clients", "worst_decile", "jain")
+    }
+    return {
+        "mean": scale * values["mean"].mean(),
+        "std_clients": scale * values["std_clients"].mean(),
+        "std_seeds": scale * values["mean"].std(),
+        "worst_decile": scale * values["worst_decile"].mean(),
+        "jain": values["jain"].mean(),
+        "seeds": (scale * values["mean"]).tolist(),
+    }
+
+
+def new_client_curves(runs: list[dict]) -> list[list[dict]]:
+    """The scores of the new clients in each run that did not diverge, by round and point."""
+    return [run["new_clients"]["curve"] for run in runs if not diverged(run)]
+
+
+def spread_text(scores: Sequence[float]) -> str:
+    """The standard deviation over seeds as text; empty for one seed."""
+    return f"{np.std(scores):.2f}" if len(scores) > 1 else ""
+
+
+def size_list(rows: list[Row]) -> str:
+    """The size of the runs of each data set, or of each setting if they differ in it.
+
+    It is a list in Markdown. The size of a row that is computed from others is None.
+    """
+    settings = {}
+    for row in rows:
+        if row["size"]:
+            size = f"{row['size']}, {row['extent'] or 'all images'}"
+            settings.setdefault((row["data"], size), []).append(row["setting"])
+    return "".join(
+        f"- {data}, {'; '.join(dict.fromkeys(names))}: {size}\n"
+        for (data, size), names in settings.items()
+    )
+
+
+def simulated_notes(rows: list[Row]) -> list[str]:
+    """Notes on simulated data."""
+    simulated = dict.fromkeys(row["data"] for row in rows if row["source"] == "simulated")
+    return [f"{data}: simulated; not comparable with published scores" for data in simulated]
+
+
+def interval_text(summary: dict) -> str:
+    """A mean with the half width of its 95 % interval, from `statistics.over_seeds`."""
+    half_width = summary["half_width"]
+    return f"{summary['mean']:.2f}" + ("" if half_width is None else f"±{half_width:.2f}")

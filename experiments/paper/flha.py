@@ -9,7 +9,7 @@ flha_1, 2, 3, 5, 6 and 7 are the tables of these numbers, and flha_b is the text
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from experiments.paper.configurations import Cell
+from experiments.paper.configurations import PAPERS, Cell, by_column
 from graphfl_jax.configs.base import needing
 from graphfl_jax.data.chest_xray import OFFICIAL
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100
@@ -118,6 +118,15 @@ TABLES = {
     ),
     "flha_b": Design(LAYERED, HYBRID, _numbers_of_clients(BOTH, (4, 8), HYBRID)),
 }
+# table -> (data set, setting, name of the test set) -> method -> column -> score in %
+PUBLISHED = {
+    name: {
+        tuple(place): by_column(table["columns"], methods)
+        for *place, methods in table["places"]
+    }
+    for name, table in PAPERS["flha"].items()
+}
+(UNSEEN,) = PUBLISHED.pop("flha_6").values()  # unseen architectures are columns
 
 
 def cells_of(table: str, profile: str) -> tuple[Cell, ...]:
@@ -163,6 +172,7 @@ def cell(place: Place, profile: str = "small") -> Cell:
 
 UNSEEN_METHODS = ("local", *LAYERED)  # local training starts from scratch
 REFINING = 20  # rounds of a new client, with as many steps each as those of the others
+SHOWN = (0, 1, 5, REFINING)  # of these rounds, in tables
 RANDOM_START_LR = 0.3  # of a new client that starts from a random model, chosen by validation
 
 

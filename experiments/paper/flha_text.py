@@ -2,24 +2,27 @@
 
 A row is a method in a cell. It has a line for each test set, with the scores of every seed by
 point and column; a column is an architecture, or a client.
+
+flha_6 has clients that join with an architecture that nobody trained. A new client gets a
+generated model, and then trains all its layers by itself, which changes nothing for others.
+With local training it starts from a random model.
 """
 
 from operator import itemgetter
 
 import numpy as np
 
-from experiments.paper.columns import Column, Row, TableText, number_text
+from experiments.paper import columns
+from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import Cell
-from experiments.paper.flha import CLIENTS, NONE_REPLACED, SIZES, TABLES
-from experiments.paper.flha_published import PUBLISHED
-from experiments.paper.row_text import (
-    DATA,
-    METHOD,
-    SETTING,
-    common_row,
-    simulated_notes,
-    size_list,
-    spread_text,
+from experiments.paper.flha import (
+    CLIENTS,
+    NONE_REPLACED,
+    PUBLISHED,
+    SHOWN,
+    SIZES,
+    TABLES,
+    UNSEEN,
 )
 from graphfl_jax.commands.common.styles import UNITS
 
@@ -52,23 +55,15 @@ The sizes are small, so scores cannot be compared with the published ones, which
 all images and larger networks. These are the runs of this table:
 """
 FULL = "These are the runs of this table:\n"
-SHOWN = ("G", "P")  # of the points
+POINTS = ("G", "P")  # that a table shows
 
 
 def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
     """A row of a table of `flha.TABLES`, as `tables.Table.row`."""
-    row = common_row(config, runs)
-    scale, traffic = UNITS[row["metric"]][0], runs[0]["communication"]
-    row |= {
-        "setting": cell.setting,
-        "width": config.model.width,
-        "size": size_of(config),
-        "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
-        "lines": None,
-    }
+    row = _row(cell, config, runs) | {"lines": None}
     if row["diverged"]:
         return row
-    columns = columns_of(table, config)
+    scale, columns = UNITS[row["metric"]][0], columns_of(table, config)
     row["lines"] = []
     for test, split in TABLES[table].tests.items():
         scores = [run["scores"]["final" if split == "test" else split] for run in runs]
@@ -80,7 +75,7 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
                 ]
                 for name, ids in columns.items()
             }
-            for point in SHOWN
+            for point in POINTS
         }
         cell_scores = PUBLISHED[table].get((cell.dataset, cell.setting, test), {})
         published = None if row["source"] == "simulated" else cell_scores.get(row["method"])
@@ -97,13 +92,20 @@ def columns_of(table: str, config) -> dict[str, list[int]]:
     return {name: list(everyone[k :: len(names)]) for k, name in enumerate(names)}
 
 
-def size_of(config) -> str:
-    """The size of a run in words."""
-    return (
+def _row(cell, config, runs):
+    """What the rows of all these tables have."""
+    traffic = runs[0]["communication"]
+    size = (
         f"{config.rounds} rounds of all {config.cohort_size} clients, {config.local_steps} "
         f"steps of {config.batch_size} images with {config.model.width} channels in the first "
         f"layer"
     )
+    return columns.common_row(config, runs) | {
+        "setting": cell.setting,
+        "width": config.model.width,
+        "size": size,
+        "floats": {way: traffic[f"{way}_bytes"] / FLOAT for way in ("down", "up")},
+    }
 
 
 def with_drops(rows: list[Row]) -> list[Row]:
@@ -172,11 +174,6 @@ def _mean_text(scores):
     return "" if scores is None else f"{np.mean(scores):.2f}"
 
 
-def _mean(point, *, console=True):
-    """The column of the mean over the columns at a point."""
-    return Column(point, lambda row: _mean_text(row["means"].get(point)), console=console)
-
-
 # The millions of numbers that a client receives and sends.
 DOWN, UP = (
     Column(f"M\n{way}", lambda row, way=way: number_text(row["floats"].get(way), 3))
@@ -190,13 +187,19 @@ def text_of(table: str) -> TableText:
     tests = (Column("test\nset", itemgetter("test"), left=True),)
     return TableText(
         columns=(
-            DATA,
-            SETTING,
-            METHOD,
+            columns.DATA,
+            columns.SETTING,
+            columns.METHOD,
             *(tests if len(design.tests) > 1 else ()),
-            *map(_column, design.columns),
-            _mean("G", console=False),
-            _mean("P"),
+            *(
+                Column(
+                    name.replace(" ", "\n"),
+                    lambda row, name=name: _mean_text(row["scores"].get(name)),
+                )
+                for name in design.columns
+            ),
+            Column("G", lambda row: _mean_text(row["means"].get("G")), console=False),
+            Column("P", lambda row: _mean_text(row["means"]["P"])),
             Column("sd\nseeds", lambda row: spread_text(row["means"]["P"])),
             DOWN._replace(console=False),
             UP,
@@ -207,13 +210,8 @@ def text_of(table: str) -> TableText:
         ),
         introduction=lambda rows: _introduction(design, rows),
         lines=lines_of,
-        notes=simulated_notes,
+        notes=columns.simulated_notes,
     )
-
-
-def _column(name):
-    """The column of an architecture or a client."""
-    return Column(name.replace(" ", "\n"), lambda row: _mean_text(row["scores"].get(name)))
 
 
 def _introduction(design, rows):
@@ -224,11 +222,78 @@ def _introduction(design, rows):
         CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=columns),
         *(text for split, text in TESTS.items() if split in design.tests.values()),
         *([DROPS.format(drop=DROP)] if first["setting"] == NONE_REPLACED else []),
-        size_note(first),
-        size_list(rows),
+        *_sizes(rows),
     ]
 
 
-def size_note(row: Row) -> str:
-    """What the sizes of the runs mean for published scores."""
-    return SMALL if row["width"] < FULL_WIDTH else FULL
+def _sizes(rows):
+    """The sizes of the runs, and what they mean for published scores."""
+    return SMALL if rows[0]["width"] < FULL_WIDTH else FULL, columns.size_list(rows)
+
+
+# ------------------------------------------------------------------------ unseen architectures
+
+UNSEEN_CAPTION = """\
+Test {metric} in % of the new client, means over {seeds} seeds. The columns *after* have the
+accuracy of its model (G) after this number of its rounds of local training: at 0 it is as it
+was generated, or random with local. *sd seeds* is the standard deviation of the last of them
+over seeds; its divisor is the number of seeds. P is after the last round too, when the head has
+been refined once more. *M down* and *M up* are the millions of numbers that one of the other
+clients receives and sends in a round; where architectures differ in them, this is the mean over
+these clients. With local, the other clients train for one round only, since they do not affect
+the new client. The paper does not state how long its new clients train.
+"""
+
+
+def unseen_row(cell: Cell, config, runs: list[dict]) -> Row:
+    """A row of flha_6, as `tables.Table.row`."""
+    (name,) = config.new_clients.architectures
+    row = _row(cell, config, runs)
+    row["size"] += f"; then {config.new_clients.rounds} rounds of the new client"
+    scale = UNITS[row["metric"]][0]
+    printed = UNSEEN.get(row["method"], {}).get(name)
+    published = None if row["source"] == "simulated" else printed
+    scores = {
+        point: [
+            [scale * scores[point]["mean"] for scores in curve]
+            for curve in columns.new_client_curves(runs)
+        ]
+        for point in POINTS
+    }
+    return row | {"published": published, "scores": None if row["diverged"] else scores}
+
+
+def _after(rounds):
+    """The column of the score after a number of rounds of the new client."""
+    return Column(
+        f"after\n{rounds}", lambda row: number_text(_scores(row, "G")[:, rounds].mean())
+    )
+
+
+def _scores(row, point):
+    """[seeds, rounds] of a row."""
+    return np.array(row["scores"][point])
+
+
+UNSEEN_TEXT = TableText(
+    columns=(
+        columns.DATA,
+        columns.SETTING,
+        columns.METHOD,
+        *map(_after, SHOWN),
+        Column("sd\nseeds", lambda row: spread_text(_scores(row, "G")[:, -1])),
+        Column("P", lambda row: number_text(_scores(row, "P")[:, -1].mean())),
+        DOWN,
+        UP,
+        columns.PRINTED,
+    ),
+    title=lambda row: (
+        f"flha_6 on {row['data']}, {row['setting']}, {row['metric']} in {row['unit']}, "
+        f"{row['seeds']} seeds"
+    ),
+    introduction=lambda rows: [
+        UNSEEN_CAPTION.format(metric=rows[0]["metric"], seeds=rows[0]["seeds"]),
+        *_sizes(rows),
+    ],
+    notes=columns.simulated_notes,
+)

@@ -1,24 +1,20 @@
-"""Rows of Panacea's tables from runs, and their text."""
+"""Rows of Panacea's tables from runs, their text, and forecast baselines."""
 
 from operator import itemgetter
 
 import jax
 import numpy as np
 
-from experiments.paper.columns import Column, Row, TableText, number_text
-from experiments.paper.configurations import Cell
-from experiments.paper.row_text import (
-    DATA,
-    METHOD,
-    SPREAD,
-    common_row,
-    seed_statistics,
-    spread_text,
-)
+from experiments.paper import columns
+from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
+from graphfl_jax import tree
 from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.configs.published import OUT_OF_REACH, published_score
+from graphfl_jax.core import Task
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.examples import Windows
 from graphfl_jax.metrics import OWN
 
 NEW_CLIENTS = "panacea_3"  # the table of new clients
@@ -26,7 +22,7 @@ NEW_CLIENTS = "panacea_3"  # the table of new clients
 
 def table_row(table: str, config, runs: list[dict]) -> Row:
     """A row of a table of `published.PUBLISHED`, as `tables.Table.row`."""
-    row = common_row(config, runs)
+    row = columns.common_row(config, runs)
     variant, scale = row["method"], UNITS[row["metric"]][0]
     score = published_score(config, variant, runs[0]["dataset"], table)
     row |= {
@@ -58,7 +54,7 @@ def table_row(table: str, config, runs: list[dict]) -> Row:
 def _scores(summaries, scale):
     """`seed_statistics` at G, L and P, from the summaries of all points of each seed."""
     return {
-        point: seed_statistics([points[point] for points in summaries], scale)
+        point: columns.seed_statistics([points[point] for points in summaries], scale)
         for point in POINTS
     }
 
@@ -79,8 +75,8 @@ def text_of(table: str) -> TableText:
     adapted = Column("P\nadapted", lambda row: number_text(row["adapted"][-1]["P"]["mean"]))
     return TableText(
         columns=(
-            DATA,
-            METHOD,
+            columns.DATA,
+            columns.METHOD,
             _score("P"),
             _score("sd\nclients", "std_clients"),
             Column("sd\nseeds", lambda row: spread_text(row["scores"]["P"]["seeds"])),
@@ -91,15 +87,17 @@ def text_of(table: str) -> TableText:
             Column("published", _published_text, scored=False, optional=True),
         ),
         title=lambda row: f"{table} on {row['data']}, {row['unit']}, {row['seeds']} seeds",
-        introduction=lambda rows: [f"{_metrics_of(rows)}\n"],
+        introduction=introduction,
         notes=notes,
     )
 
 
-def _metrics_of(rows):
+def introduction(rows: list[Row]) -> list[str]:
     """Metrics, seeds and their spread, in a sentence."""
     metrics = dict.fromkeys(f"{row['data']}: {row['metric']}, {row['unit']}" for row in rows)
-    return f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {SPREAD}"
+    return [
+        f"Test scores of {rows[0]['seeds']} seeds; {'; '.join(metrics)}. {columns.SPREAD}\n"
+    ]
 
 
 def notes(rows: list[Row]) -> list[str]:
@@ -123,29 +121,13 @@ def notes(rows: list[Row]) -> list[str]:
 # ------------------------------------------------------------------------ errors of forecasts
 
 
-def forecast_row(cell: Cell, forecast: dict, units: str) -> Row:
-    """A row of a forecast baseline, from an element of `forecast_baselines.forecast_rows`."""
-    return {
-        "data": cell.dataset,
-        "setting": cell.setting,
-        "method": forecast["method"],
-        "units": units,
-        "mse": forecast["scores"]["mean"],
-        "errors": {"P": forecast["errors"]},
-    }
-
-
 def error_text(rows: list[Row]) -> TableText:
-    """The text of the errors of methods on one data set, at G and P at every horizon.
-
-    Args:
-      rows: with ``errors``, of this module's functions.
-    """
+    """The text of the ``errors`` in rows of one data set, at G and P at every horizon."""
     title = f"MAE/RMSE ({rows[0]['units']})/MAPE (%) on {rows[0]['data']}"
     return TableText(
         columns=(
-            DATA,
-            METHOD,
+            columns.DATA,
+            columns.METHOD,
             Column("at", itemgetter("at")),
             Column("1e-3 MSE", lambda row: f"{row['mse']:.1f}"),
             *(
@@ -168,3 +150,70 @@ def _errors_at_points(row):
             continue
         mse = 1e3 * row["mse"] if "mse" in row else row["scores"][point]["mean"]
         yield row | {"diverged": 0, "at": point, "mse": mse, "horizons": horizons}
+
+
+# ------------------------------------------------------------------------ forecast baselines
+# Forecasts without training of models put a mean squared error in standardised units into
+# perspective: speeds change little in a quarter of an hour, so that repeating the last one
+# forecasts well.
+
+
+def persistence(train: Windows, test: Windows) -> np.ndarray:
+    """Repeats the last value."""
+    return np.repeat(_rows(test).x[:, test.past - 1 : test.past, 0], test.future, axis=1)
+
+
+def linear(train: Windows, test: Windows) -> np.ndarray:
+    """Least squares from the client's own past to each of its next steps."""
+    inputs, targets = _inputs(train), _targets(train)
+    coefficients, *_ = np.linalg.lstsq(inputs, targets, rcond=None)
+    return _inputs(test) @ coefficients
+
+
+FORECASTS = {"persistence": persistence, "linear regression": linear}
+
+
+def forecast_rows(federation: Federation, task: Task) -> list[dict]:
+    """A row of `error_text` for each of `FORECASTS`, on the test split.
+
+    Scores and errors are computed in the same way as for the predictor of a run.
+    """
+    data = federation.data
+    rows = []
+    for name, forecast in FORECASTS.items():
+        scores, extras = [], []
+        for i in range(len(federation.clients)):
+            train, test = tree.take((data.train, data.evals["test"]), i)
+            outputs = forecast(train, test).astype(np.float32)
+            y = _targets(test)
+            scores.append(np.mean(task.score(outputs, y)))
+            extra = task.extra_metrics(outputs, y)
+            extras.append(jax.tree.map(lambda leaf: np.mean(leaf, axis=0), extra))
+        stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *extras)
+        rows.append(
+            {
+                "method": name,
+                "units": federation.units.name,
+                "mse": float(np.mean(scores, dtype=np.float64)),
+                "errors": {"P": task.summarize(stacked)},
+            }
+        )
+    return rows
+
+
+def _rows(windows):
+    return windows.rows(np.arange(windows.count))
+
+
+def _targets(windows):
+    return _rows(windows).y
+
+
+def _inputs(windows):
+    """Past values, sine and cosine of the time features, and one: [S, past + 2 (F - 1) + 1]."""
+    x = _rows(windows).x
+    angle = 2 * np.pi * x[:, windows.past - 1, 1:]
+    constant = np.ones((len(x), 1), np.float32)
+    return np.concatenate(
+        [x[:, : windows.past, 0], np.sin(angle), np.cos(angle), constant], axis=1
+    )

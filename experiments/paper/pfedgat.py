@@ -1,4 +1,4 @@
-"""The experiments of the pFedGAT paper: settings, sizes, and published accuracies.
+"""The experiments of the pFedGAT paper: settings, sizes, and rows and text of its tables.
 
 Zhou, Gao, Wu, Lyu. Personalized Federated Learning via Learning Dynamic Graphs. 2025.
 https://arxiv.org/abs/2503.05474, Tables 1 to 4.
@@ -9,10 +9,17 @@ pFedHN on CIFAR-10 in Table 1 (73.02, the mean is 66.04), and Local and FedAMP i
 and 29.58, the means are 38.46 and 26.58).
 """
 
+import itertools
 from typing import NamedTuple
 
-from experiments.paper.configurations import Cell
+import numpy as np
+
+from experiments.paper import columns
+from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
+from experiments.paper.configurations import PAPERS, Cell, by_column
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100, FASHION_MNIST
+from graphfl_jax.evaluation import POINTS
 
 # Those of the paper, the other attentions, and FedAvg with fine-tuning.
 METHODS = (
@@ -64,82 +71,8 @@ SETTINGS |= {
     f"Dirichlet 0.1, N={clients}": SETTINGS["Dirichlet 0.1"] | {"data.clients": clients}
     for clients in (25, 50)
 }
-
-
-def _accuracies(settings, text):
-    """Method -> setting -> accuracy, from lines with a method and its numbers."""
-    lines = (line.split() for line in text.strip().splitlines())
-    return {
-        method: dict(zip(settings, map(float, numbers), strict=True))
-        for method, *numbers in lines
-    }
-
-
 # data set -> method -> setting -> accuracy in %
-PUBLISHED = {
-    "fashion_mnist": _accuracies(
-        ("IID", "pathological", "Dirichlet 0.5"),
-        """
-        local          84.77  99.28  90.38
-        fedavg         89.61  96.33  88.44
-        fedprox        89.61  94.11  88.20
-        sfl-star       88.91  98.81  91.15
-        cfl            87.95  99.35  91.41
-        perfedavg      88.14  99.16  91.93
-        pfedme         84.29  98.64  88.56
-        fedamp         81.59  99.02  86.93
-        pfedhn         85.30  99.05  90.38
-        fedrod         87.35  99.17  91.55
-        knnper         89.63  98.06  88.89
-        fedah          87.99  99.34  91.88
-        pfedgat        89.76  99.31  91.90
-        """,
-    ),
-    "cifar10": _accuracies(
-        (
-            "IID",
-            "pathological",
-            "Dirichlet 0.5",
-            "Dirichlet 0.1",
-            "Dirichlet 0.1, N=25",
-            "Dirichlet 0.1, N=50",
-        ),
-        """
-        local          54.96  91.05  75.08  83.89  88.97  83.98
-        fedavg         67.09  67.27  63.55  61.11  64.41  58.58
-        fedprox        67.02  58.56  63.20  61.64  60.69  58.53
-        sfl-star       66.36  89.43  73.85  83.26  88.58  82.47
-        cfl            57.53  90.65  74.55  83.55  89.51  84.68
-        perfedavg      64.33  89.90  74.59  84.01  89.82  84.02
-        pfedme         47.17  81.71  66.38  75.64  87.29  82.23
-        fedamp         46.03  86.05  64.40  75.58  86.72  81.64
-        pfedhn         48.30  83.69  66.12  77.22  80.01  74.74
-        fedrod         62.79  90.54  73.93  83.30  89.61  84.73
-        knnper         66.81  79.61  62.89  72.06  84.77  78.84
-        fedah          63.29  90.15  74.39  83.23  89.39  84.80
-        pfedgat        67.17  90.73  74.80  84.23  89.91  85.05
-        """,
-    ),
-    "cifar100": _accuracies(
-        ("IID", "pathological", "Dirichlet 0.5", "Dirichlet 0.3", "Dirichlet 0.1"),
-        """
-        local          16.61  49.41  30.30  37.24  47.85
-        fedavg         31.36  24.99  31.30  29.80  27.93
-        fedprox        30.83  25.19  29.81  28.11  27.28
-        sfl-star       30.82  50.23  34.87  40.94  50.83
-        cfl            21.39  52.35  32.01  38.28  47.78
-        perfedavg      24.21  51.14  36.46  41.61  50.15
-        pfedme         12.99  33.06  23.00  26.65  34.55
-        fedamp         10.17  37.92  21.47  26.79  31.47
-        pfedhn         14.54  36.00  26.46  29.83  39.10
-        fedrod         18.69  49.17  31.07  36.46  47.58
-        knnper         31.38  25.80  30.21  29.00  28.87
-        fedah          26.53  50.81  36.81  41.26  50.81
-        pfedgat        31.38  51.52  36.87  42.15  51.32
-        pfedgat-direct 30.23  50.75  36.36  41.15  49.87
-        """,
-    ),
-}
+PUBLISHED = {dataset: by_column(**table) for dataset, table in PAPERS["pfedgat"].items()}
 # table -> data set -> settings
 TABLES = {
     "pfedgat_1": dict.fromkeys(PUBLISHED, ("IID", "pathological", "Dirichlet 0.5")),
@@ -186,4 +119,131 @@ def cell(dataset: str, setting: str, profile: str = "small") -> Cell:
             "rounds": size.rounds,
             "eval_every": size.rounds,
         },
+    )
+
+
+# ---------------------------------------------------------------------------- rows and text
+
+BETTER = "max(G, L)"
+AVERAGE = "average"
+CAPTION = """\
+Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of G
+and L which has the higher mean accuracy on validation, and *at* says which one. The spreads
+are those of max(G, L): the standard deviation over seeds of the mean over clients, whose
+divisor is the number of seeds, and the standard deviation over clients, as a mean over seeds.
+The paper does not say at which point it scores a method. FedAvg at max(G, L) is the control: it
+has no personalised models, and gains by the choice of the point alone.
+"""
+PAPER = """\
+The published scores are from runs with all training images, 50 rounds of 5 epochs in batches
+of 64, learning rate 0.01, and a network with three convolutional and three dense layers. These
+are the runs of this table:
+"""
+
+
+def table_row(cell: Cell, config, runs: list[dict]) -> Row:
+    """A row of a table, as `tables.Table.row`, from runs with a validation split."""
+    row = columns.common_row(config, runs)
+    score = PUBLISHED[cell.dataset].get(row["method"], {}).get(cell.setting)
+    row |= {
+        "setting": cell.setting,
+        "published": None if row["source"] == "simulated" else score,
+        "scores": None,
+        "size": _size(config),
+    }
+    if row["diverged"]:
+        return row
+    tests = [run["scores"]["final"] for run in runs]
+    chosen = [better_point(run) for run in runs]
+    summaries = {point: [test[point] for test in tests] for point in POINTS}
+    summaries[BETTER] = [test[point] for test, point in zip(tests, chosen, strict=True)]
+    scale = UNITS[row["metric"]][0]
+    scores = {
+        point: columns.seed_statistics(of_seeds, scale) for point, of_seeds in summaries.items()
+    }
+    return row | {"scores": scores, "at": chosen}
+
+
+def better_point(run: dict) -> str:
+    """That of G and L with the better mean validation score of a run; G if they are equal."""
+    means = {point: run["scores"]["validation"][point]["mean"] for point in ("G", "L")}
+    return (max if run["higher_is_better"] else min)(means, key=means.get)
+
+
+def _size(config):
+    clients = config.data.clients
+    return (
+        f"{config.rounds} rounds of all {clients} clients, {config.local_steps} steps of "
+        f"{config.batch_size} images with {config.model.name}"
+    )
+
+
+def with_averages(rows: list[Row]) -> list[Row]:
+    """The rows, and after each data set the averages of its settings for every method.
+
+    The spread over seeds is that of the averages. A method with a diverged run has none.
+    """
+    result = []
+    for _, of_data in itertools.groupby(rows, key=lambda row: row["data"]):
+        of_data = list(of_data)
+        result += of_data
+        for method in dict.fromkeys(row["method"] for row in of_data):
+            settings = [row for row in of_data if row["method"] == method]
+            if all(row["scores"] for row in settings):
+                result.append(_average(settings))
+    return result
+
+
+def _average(rows):
+    scores = {}
+    for point in rows[0]["scores"]:
+        of_settings = [row["scores"][point] for row in rows]
+        seeds = np.mean([score["seeds"] for score in of_settings], axis=0)
+        scores[point] = {
+            "mean": seeds.mean(),
+            "std_clients": np.mean([score["std_clients"] for score in of_settings]),
+            "std_seeds": seeds.std(),
+            "seeds": seeds.tolist(),
+        }
+    printed = [row["published"] for row in rows]
+    published = None if None in printed else round(float(np.mean(printed)), 2)
+    return rows[0] | {
+        "setting": AVERAGE,
+        "at": [],
+        "published": published,
+        "scores": scores,
+        "size": None,
+    }
+
+
+def _score(point):
+    return Column(point, lambda row: number_text(row["scores"][point]["mean"]))
+
+
+COLUMNS = (
+    columns.DATA,
+    columns.SETTING,
+    columns.METHOD,
+    *map(_score, POINTS),
+    _score(BETTER),
+    Column("at", lambda row: ", ".join(sorted(set(row["at"])))),
+    Column("sd\nseeds", lambda row: spread_text(row["scores"][BETTER]["seeds"])),
+    Column("sd\nclients", lambda row: number_text(row["scores"][BETTER]["std_clients"])),
+    columns.PRINTED,
+)
+
+
+def text_of(table: str) -> TableText:
+    """The text of a table."""
+    return TableText(
+        COLUMNS,
+        title=lambda row: (
+            f"{table} on {row['data']}, {row['setting']}, {row['unit']}, {row['seeds']} seeds"
+        ),
+        introduction=lambda rows: [
+            CAPTION.format(seeds=rows[0]["seeds"]),
+            PAPER,
+            columns.size_list(rows),
+        ],
+        notes=columns.simulated_notes,
     )

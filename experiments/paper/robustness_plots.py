@@ -18,11 +18,7 @@ def draw_robustness(rows: list[dict], title: str) -> Figure:
     """Scores of benign clients at P over the share of malicious clients.
 
     Where a run diverged, the line has a gap, and a cross marks the edge with the worst scores.
-    Errors that differ much have a logarithmic axis.
-
-    Args:
-      rows: as `robustness.main` makes them.
-      title: title of the figure.
+    Errors that differ much have a logarithmic axis. `rows` are those of `robustness.play_rows`.
     """
     figure, panels = _panels(rows, title)
     metric = rows[0]["metric"]
@@ -63,10 +59,6 @@ def draw_neighbours(rows: list[dict], title: str) -> Figure:
 
     They are those with the largest share of malicious clients. Where errors become much worse,
     the axis is logarithmic except around 0.
-
-    Args:
-      rows: as `robustness.main` makes them.
-      title: title of the figure.
     """
     largest = max(row["ratio"] for row in rows)
     title = f"{title}; {100 * largest:g} % malicious clients"

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from experiments.paper.columns import interval_text
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.evaluation import POINTS
@@ -9,13 +10,9 @@ from graphfl_jax.runs.results import NEIGHBOURS
 
 
 def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
-    """Statistics of attacked runs at G, L and P, in the printed unit.
+    """Statistics of attacked runs at G, L and P, beside clean ones with the same seeds.
 
-    Args:
-      runs: with attackers, one per seed.
-      clean: without attackers, with the same seeds.
-
-    Returns:
+    Returns, in the printed unit:
       ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
       of ``diverged`` runs, ``validation``, the mean score of all clients at P on validation,
       None without it or if a run diverged, and for each of the ``points`` G, L and P summaries
@@ -137,9 +134,8 @@ def defence_choices(rows: list[dict]) -> list[dict]:
         raise ValueError(NO_VALIDATION)
     by_method = {}
     for row in rows:
-        cell = (row["attack"] if row["ratio"] else "", row["ratio"])
-        defences = by_method.setdefault(row["undefended"], {})
-        defences.setdefault(row["method"], {})[cell] = row
+        cells = by_method.setdefault(row["undefended"], {}).setdefault(row["method"], {})
+        cells[row["attack"] if row["ratio"] else "", row["ratio"]] = row
     return [choice for defences in by_method.values() for choice in _choices(defences)]
 
 
@@ -158,11 +154,7 @@ def _choices(rows):
         scores[name] = float(np.mean(chosen)) if chosen else None
     first = next(iter(rows[stable[0]].values()))
     sign = 1 if first["higher_is_better"] else -1
-
-    def quality(name):
-        return -np.inf if scores[name] is None else sign * scores[name]
-
-    best = max(stable, key=quality)
+    best = max(stable, key=lambda n: -np.inf if scores[n] is None else sign * scores[n])
     return [
         {"method": name, "diverged": broken[name], "validation": scores.get(name)}
         | {"chosen": name == best}
@@ -196,101 +188,79 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
         "increase": f"increase of the {metric} of benign clients at P, %",
         "success": "success at P, % of benign clients' triggered images",
     }
-    tables = [(title, rows, name) for name, title in of_statistics.items()]
-    tables += [
-        (f"{loss} by their malicious neighbours, {unit}", rows_of_neighbours(rows), "part"),
-        ("rejected uploads, %", rows_of_rejections(rows), "part"),
-        (f"{loss} minus that with {first}, {unit}", excess_losses(rows, first), "excess_loss"),
-    ]
-    return [
-        (title, text_rows(table, name))
-        for title, table, name in tables
-        if name == "benign" or any(_has(row, name) for row in table)
-    ]
-
-
-def _has(row, name):
-    return bool(row["points"]) and name in row["points"]["P"]
-
-
-def rows_of_neighbours(rows: list[dict]) -> list[dict]:
-    """A row for each share of malicious neighbours, with the losses at P as ``part``."""
-    return [
-        _of_part(row, share, row["neighbours"].get(share, {}).get("P"))
+    # By title: (row, method, statistic of `over_seeds` or None) of each cell.
+    tables = {
+        title: [(row, row["method"], _at_p(row, name)) for row in rows]
+        for name, title in of_statistics.items()
+    }
+    tables[f"{loss} by their malicious neighbours, {unit}"] = [
+        (row, f"{row['method']}, {share}", row["neighbours"].get(share, {}).get("P"))
         for row in rows
         for share in NEIGHBOURS
     ]
-
-
-def rows_of_rejections(rows: list[dict]) -> list[dict]:
-    """Rows for honest and malicious clients, with the rejected uploads as ``part``."""
     rejecting = {row["method"] for row in rows if row["rejected"]}
-    return [
-        _of_part(row, kind, row["rejected"].get(kind))
+    tables["rejected uploads, %"] = [
+        (row, f"{row['method']}, {kind}", row["rejected"].get(kind))
         for row in rows
         if row["method"] in rejecting
         for kind in ("honest", "malicious")
     ]
+    tables[f"{loss} minus that with {first}, {unit}"] = excess_losses(rows, first)
+    return [
+        (title, text_rows(cells))
+        for title, cells in tables.items()
+        if title == of_statistics["benign"] or any(statistic for _, _, statistic in cells)
+    ]
 
 
-def _of_part(row, name, statistic):
-    """The row of a part of the clients, with a statistic of `over_seeds` or None."""
-    points = {"P": {"part": statistic}} if statistic else None
-    return row | {"method": f"{row['method']}, {name}", "points": points}
+def _at_p(row, name):
+    return row["points"] and row["points"]["P"].get(name)
 
 
-def excess_losses(rows: list[dict], first: str) -> list[dict]:
-    """Rows of all methods but `first`: their losses minus its losses, seed by seed."""
+def excess_losses(rows: list[dict], first: str) -> list[tuple[dict, str, dict | None]]:
+    """The cells of all methods but `first`: their losses minus its losses, seed by seed."""
     reference = {
-        (row["attack"], row["ratio"]): row["points"] for row in rows if row["method"] == first
+        (row["attack"], row["ratio"]): _at_p(row, "loss")
+        for row in rows
+        if row["method"] == first
     }
-    compared = []
+    cells = []
     for row in rows:
-        if row["method"] == first or row["ratio"] == 0:
-            continue
-        pair = [
-            points and points["P"].get("loss")
-            for points in (row["points"], reference[row["attack"], row["ratio"]])
-        ]
-        excess = None
-        if all(pair):
-            changes = np.subtract(*(loss["seeds"] for loss in pair)).tolist()
-            excess = {"P": {"excess_loss": over_seeds(changes)}}
-        compared.append(row | {"points": excess})
-    return compared
+        if row["method"] != first and row["ratio"]:
+            pair = [_at_p(row, "loss"), reference[row["attack"], row["ratio"]]]
+            excess = None
+            if all(pair):
+                excess = over_seeds(np.subtract(*(loss["seeds"] for loss in pair)).tolist())
+            cells.append((row, row["method"], excess))
+    return cells
 
 
-def text_rows(rows: list[dict], name: str) -> list[list[str]]:
-    """One statistic as text: heads with the ratios, and a row for each attack and method."""
-    ratios = list(dict.fromkeys(row["ratio"] for row in rows))
-    cells = {}
-    for row in rows:
-        of_ratios = cells.setdefault(row["attack"], {}).setdefault(row["method"], {})
-        of_ratios[row["ratio"]] = _cell(row, name)
+def text_rows(cells: list[tuple[dict, str, dict | None]]) -> list[list[str]]:
+    """Statistics as text: heads with the ratios, and a row for each attack and method."""
+    ratios = list(dict.fromkeys(row["ratio"] for row, *_ in cells))
+    lines = {}
+    for row, method, statistic in cells:
+        of_ratios = lines.setdefault(row["attack"], {}).setdefault(method, {})
+        of_ratios[row["ratio"]] = _cell(row, statistic)
     return [
         ["attack", "method", *(f"{ratio:g}" for ratio in ratios)],
         *(
             [attack, method, *(of_ratios.get(ratio, "") for ratio in ratios)]
-            for attack, methods in cells.items()
+            for attack, methods in lines.items()
             for method, of_ratios in methods.items()
         ),
     ]
 
 
-def _cell(row, name):
+def _cell(row, statistic):
     """Mean and half width of the interval, the number of diverged runs, or nothing.
 
     With some seeds, there may be no clients of a kind. Then the cell says how many seeds count.
     """
     if row["diverged"]:
         return f"{row['diverged']} diverged"
-    if not _has(row, name):
+    if not statistic:
         return ""
-    value = row["points"]["P"][name]
-    half_width = value["half_width"]
-    seeds, every = len(value["seeds"]), row["seeds"]
-    return (
-        f"{value['mean']:.2f}"
-        + ("" if half_width is None else f"±{half_width:.2f}")
-        + (f" ({seeds} of {every} seeds)" if seeds < every else "")
-    )
+    seeds, every = len(statistic["seeds"]), row["seeds"]
+    part = f" ({seeds} of {every} seeds)" if seeds < every else ""
+    return interval_text(statistic) + part

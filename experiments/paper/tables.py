@@ -4,9 +4,9 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.paper import flha, flha_text, flha_unseen, panacea_text, pfedgat, pfedgat_text
+from experiments.paper import flha, flha_text, panacea_text, pfedgat
 from experiments.paper.columns import Row, TableText
-from experiments.paper.configurations import CONFIGS, Cell
+from experiments.paper.configurations import Cell
 from graphfl_jax.configs.published import PUBLISHED
 from graphfl_jax.declarations import NOTHING
 
@@ -18,13 +18,13 @@ class Table(NamedTuple):
 
     methods: tuple[str, ...]
     cells: dict[str, tuple[Cell, ...]]  # by size, the first by default; "" is the only one
-    datasets: tuple[str, ...]  # of the first size, by default; empty is all
-    seeds: int  # by default
     # (cell, configuration, the results.json of each seed) -> a row: scores in the printed unit,
     # or the number of diverged runs
     row: Callable[..., Row]
-    complete: Callable[[list[Row]], list[Row]]  # adds rows that follow from the others
     text: TableText
+    complete: Callable[[list[Row]], list[Row]] = list  # adds rows that follow from the others
+    seeds: int = 3  # by default
+    datasets: tuple[str, ...] = ()  # of the first size, by default; empty is all
     clients: tuple[str, ...] = ()  # numbers of clients of the first size, as `datasets`
 
 
@@ -35,21 +35,17 @@ def _panacea(name, changes=NOTHING):
         datasets=("fl60", "tpt48"),
         seeds=5,
         row=lambda cell, config, runs: panacea_text.table_row(name, config, runs),
-        complete=list,
         text=panacea_text.text_of(name),
     )
 
 
 def _pfedgat(name):
-    methods = pfedgat.ATTENTIONS if name == "pfedgat_4" else pfedgat.METHODS
     return Table(
-        methods=methods,
+        methods=pfedgat.ATTENTIONS if name == "pfedgat_4" else pfedgat.METHODS,
         cells={size: pfedgat.cells_of(name, size) for size in pfedgat.SIZES},
-        datasets=(),
-        seeds=3,
-        row=pfedgat_text.table_row,
-        complete=pfedgat_text.with_averages if name in pfedgat.AVERAGED else list,
-        text=pfedgat_text.text_of(name),
+        row=pfedgat.table_row,
+        complete=pfedgat.with_averages if name in pfedgat.AVERAGED else list,
+        text=pfedgat.text_of(name),
     )
 
 
@@ -60,14 +56,13 @@ def _flha(name):
         cells={size: flha.cells_of(name, size) for size in flha.SIZES},
         datasets=design.datasets,
         clients=design.clients,
-        seeds=3,
         row=functools.partial(flha_text.table_row, name),
         complete=flha_text.with_drops if name == "flha_7" else list,
         text=flha_text.text_of(name),
     )
 
 
-PANACEA_DATASETS = [name for name in CONFIGS if name not in pfedgat.IMAGES]
+PANACEA_DATASETS = ("fl60", "tpt48", "metr_la", "pems_bay", "compcars")
 TABLES = {
     "panacea_2": _panacea("panacea_2"),
     "panacea_3": _panacea("panacea_3", NEW_CLIENTS),
@@ -81,9 +76,6 @@ TABLES["flha_6"] = Table(
         size: tuple(flha.unseen_cell(name, size) for name in flha.RESIDUAL)
         for size in flha.SIZES
     },
-    datasets=(),
-    seeds=3,
-    row=flha_unseen.table_row,
-    complete=list,
-    text=flha_unseen.TEXT,
+    row=flha_text.unseen_row,
+    text=flha_text.UNSEEN_TEXT,
 )

@@ -17,7 +17,7 @@ import pytest
 
 import graphfl_jax
 from experiments import bench
-from experiments.common.architecture_plots import depths
+from experiments.paper.architecture_graphs import depths
 from graphfl_jax.architecture import Architecture, Node, check_architecture, layer_of
 from graphfl_jax.build import arrange, build_experiment
 from graphfl_jax.configs import change, fl60, flha_cifar10, methods

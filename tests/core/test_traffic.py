@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import graphfl_jax
-from experiments.paper.forecast_baselines import forecast_rows
+from experiments.paper.panacea_text import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.result_tables import error_cell
@@ -456,6 +456,6 @@ def test_linear_series_are_forecast_by_regression_and_not_by_persistence(tmp_pat
     write_matrix(tmp_path / "metr-la/adj_mx.pkl")
     loaded = load(tmp_path)
     rows = forecast_rows(loaded, task_of("regression", loaded.units))
-    persistence, regression = (row["errors"]["60 min"] for row in rows)
+    persistence, regression = (row["errors"]["P"]["60 min"] for row in rows)
     np.testing.assert_allclose(persistence["mae"], 12 * 0.25, rtol=1e-4)
     assert regression["mae"] < 1e-2

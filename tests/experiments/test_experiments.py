@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from experiments.benchmarks import suite_commands
-from experiments.benchmarks.products import matmul_flops
+from experiments.benchmarks import suite
+from experiments.benchmarks.timing import matmul_flops
 from experiments.common import pages
-from experiments.common.provenance import command, provenance
+from experiments.common.pages import command, provenance
 from experiments.common.score_plots import draw_lines
 from experiments.paper import cached_runs
+from experiments.paper.columns import SPREAD
 from experiments.paper.configurations import Cell, paper_config
-from experiments.paper.panacea_text import error_text, forecast_row, notes, table_row, text_of
-from experiments.paper.pfedgat_text import CAPTION
-from experiments.paper.row_text import SPREAD
+from experiments.paper.panacea_text import error_text, notes, table_row, text_of
+from experiments.paper.pfedgat import CAPTION
 from experiments.paper.tables import TABLES
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.build import build_experiment, load_federation
@@ -255,7 +255,7 @@ def test_matrix_products_are_counted_with_their_loops():
 def test_the_benchmark_writes_its_measures(tmp_path):
     """In a process of its own, as the suite starts it."""
     words = [*small_words("fl60.py:fedavg"), "--repeats=1", "--rounds_each=2"]
-    results = suite_commands.bench(words, tmp_path, seconds=300)
+    results = suite.bench(words, tmp_path, seconds=300)
     assert results["client_steps"] > 0 < results["products_flop"] and results["compile_s"] > 0
     page = (tmp_path / "bench.md").read_text()
     for measure in ("ms per round", "client-steps/s", "compile", "peak memory", "GFLOP/s"):
@@ -547,10 +547,10 @@ def test_notes_state_the_form_of_data_that_are_not_the_whole_real_ones(source, e
 
 def test_errors_of_forecasts_and_of_methods_are_rows_of_one_table():
     errors = {"15 min": {"mae_seen": 1.0, "rmse_seen": 2.0, "mape_seen": 3.0}}
-    forecast = {"method": "persistence", "scores": {"mean": 0.5}, "errors": errors}
+    forecast = {"data": "metr_la", "method": "persistence", "mse": 0.5, "units": "mph"}
     run = run_with(errors={"units": "mph", **dict.fromkeys("GLP", errors)})
     rows = [
-        forecast_row(Cell("metr_la"), forecast, "mph"),
+        forecast | {"errors": {"P": errors}},
         table_row("panacea_2", metr_la.get_config("fedavg"), [run]),
     ]
     heads, *lines = error_text(rows).cells(rows)

@@ -8,15 +8,24 @@ from rich.console import Console
 
 from experiments.common.score_plots import draw_panels
 from experiments.paper import cached_runs as cache
-from experiments.paper import flha_figures, flha_unseen
 from experiments.paper.configurations import paper_config
+from experiments.paper.figure_lines import (
+    SERIES,
+    Unseen,
+    new_client_panels,
+    series_lines,
+    series_rows,
+    unseen_rows,
+)
 from experiments.paper.flha import (
     CLIENTS,
     LAYERED,
     PLAIN,
+    PUBLISHED,
     RESIDUAL,
     SIZES,
     TABLES,
+    UNSEEN,
     XRAY,
     cell,
     cells_of,
@@ -25,9 +34,15 @@ from experiments.paper.flha import (
     with_examples,
     with_steps,
 )
-from experiments.paper.flha_figures import SERIES, series_lines, series_rows
-from experiments.paper.flha_published import PUBLISHED, UNSEEN
-from experiments.paper.flha_text import DROP, columns_of, table_row, text_of, with_drops
+from experiments.paper.flha_text import (
+    DROP,
+    UNSEEN_TEXT,
+    columns_of,
+    table_row,
+    text_of,
+    unseen_row,
+    with_drops,
+)
 from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment
 from graphfl_jax.configs import change
@@ -336,13 +351,14 @@ def test_a_console_of_80_columns_shows_a_whole_table(table):
 # --------------------------------------------------------------------------------- figures
 
 
-def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path):
+def test_a_series_has_the_scores_of_each_method_and_number():
     """Two seeds; no-gnn diverges once with 250 examples."""
     seen = []
 
-    def fake(config, seeds, out, *, at_once):
+    def runs_of(of_figure, method):
+        config = paper_config(of_figure, method)
         seen.append(config)
-        cap, method = config.data.cap, variant_of(config)
+        cap = config.data.cap
         below = {"flha-ghn": 0.0, "flha-ghn-no-gnn": 0.1, "local": 0.2}[method]
         scores = [cap / 10_000 - below + 0.3, cap / 10_000 + 0.3]
         broken = (cap, method) == (250, "flha-ghn-no-gnn")
@@ -356,10 +372,9 @@ def test_a_series_has_the_scores_of_each_method_and_number(monkeypatch, tmp_path
         ]
         return runs
 
-    monkeypatch.setattr(flha_figures, "cached_runs", fake)
     figure = SERIES["flha_examples"]._replace(numbers={"small": (125, 250)})
     methods = ["flha-ghn", "flha-ghn-no-gnn", "local"]
-    lines = series_lines(figure, methods, [0, 1], "small", paper_config, tmp_path)
+    lines = series_lines(figure, methods, "small", runs_of)
     names = ["flha-ghn", "flha-ghn-no-gnn (1 diverged)", "local"]
     assert [line["name"] for line in lines] == names
     assert [line["x"] for line in lines] == [[125, 250], [125], [125, 250]]
@@ -395,20 +410,18 @@ def test_every_point_of_the_figures_is_a_configuration():
                 assert config.eval_every == config.rounds >= 5
 
 
-def test_types_of_layers_that_occur_once_are_scored_apart(monkeypatch, tmp_path):
+def test_types_of_layers_that_occur_once_are_scored_apart():
     """The first client has 0.1 per divisor of its width, the others always 0.9."""
 
-    def fake(config, seeds, out, *, at_once):
-        first, *more = config.model.architectures
+    def runs_of(of_figure, method):
+        first, *more = paper_config(of_figure, method).model.architectures
         assert tuple(more) == RESIDUAL[1:]
         score = 0.1 * int(first.removeprefix("arch0").removeprefix("/") or 1)
-        run = run_of([score, 0.8, 0.9, 1.0])
-        return [run for _ in seeds]
+        return [run_of([score, 0.8, 0.9, 1.0])]
 
-    monkeypatch.setattr(flha_figures, "cached_runs", fake)
     seeds = {}
     for name in ("flha_once", "flha_once_others"):
-        (line,) = series_lines(SERIES[name], ["local"], [0], "full", paper_config, tmp_path)
+        (line,) = series_lines(SERIES[name], ["local"], "full", runs_of)
         assert line["x"] == [1, 2, 4]
         seeds[name] = line["seeds"]
     np.testing.assert_allclose(seeds["flha_once"], [[0.1, 0.2, 0.4]])
@@ -491,14 +504,14 @@ def test_a_row_has_the_scores_after_rounds_of_the_new_client():
     unseen = unseen_cell("arch1")
     config = paper_config(unseen, "flha-ghn")
     runs = [joined_run(CLIMBING), joined_run(CLIMBING + 0.1)]
-    row = flha_unseen.table_row(unseen, config, runs)
-    _, text = flha_unseen.TEXT.cells([row])
+    row = unseen_row(unseen, config, runs)
+    _, text = UNSEEN_TEXT.cells([row])
     expected = "cifar10|arch1 unseen|flha-ghn|25.00|27.00|35.00|65.00|5.00|75.00|1.250|1.000"
     assert text == [*expected.split("|"), "84.20"]
-    broken = flha_unseen.table_row(unseen, config, [runs[0], joined_run([0.1], diverged_at=1)])
-    _, text = flha_unseen.TEXT.cells([broken])
+    broken = unseen_row(unseen, config, [runs[0], joined_run([0.1], diverged_at=1)])
+    _, text = UNSEEN_TEXT.cells([broken])
     assert text[3] == "1 of 2 diverged"
-    page = flha_unseen.TEXT.markdown([row])
+    page = UNSEEN_TEXT.markdown([row])
     assert "40 rounds of all 3 clients, 25 steps" in page
     assert "then 20 rounds of the new client" in page
 
@@ -508,30 +521,26 @@ def test_generated_starts_are_above_random_ones_in_the_paper():
     np.testing.assert_allclose(gains, [2.2, 2.9, 0.6, 2.0])
 
 
-def test_the_figure_has_a_panel_for_each_unseen_architecture(monkeypatch, tmp_path):
+def test_the_figure_has_a_panel_for_each_unseen_architecture():
     """Seed 1 diverges with flha-ghn, and seed 0 with the table."""
 
-    def fake(config, seeds, out, *, at_once):
-        method = variant_of(config)
+    def runs_of(of_figure, method):
         below = {"flha-ghn": [0.0, 0.1, 0.0], "flha-ghn-table": [0.5, 0.2, 0.1]}
         lost = {"flha-ghn": 1, "flha-ghn-table": 0}.get(method)
         return [
-            joined_run(CLIMBING - by, diverged_at=3 if seed == lost else -1)
-            for seed, by in zip(seeds, below.get(method, [0.1, 0.0, 0.2]), strict=True)
+            joined_run(CLIMBING - by, diverged_at=3 if seed == lost else -1) | {"seed": seed}
+            for seed, by in enumerate(below.get(method, [0.1, 0.0, 0.2]))
         ]
 
-    monkeypatch.setattr(flha_unseen, "cached_runs", fake)
-    figure = flha_unseen.Unseen(("arch0", "plain7"))
+    figure = Unseen(("arch0", "plain7"))
     assert figure.methods == ("flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table", "local")
     methods = ["flha-ghn", "flha-ghn-table", "local"]
-    panels = flha_unseen.unseen_panels(
-        figure, methods, [0, 1, 2], "small", paper_config, tmp_path
-    )
+    panels = new_client_panels(figure.cells("small"), methods, runs_of, "G")
     names = ["flha-ghn (1 diverged)", "flha-ghn-table (1 diverged)", "local"]
     for lines in panels.values():
         assert [line["name"] for line in lines] == names
         assert [line["kept"] for line in lines] == [[0, 2], [1, 2], [0, 1, 2]]
-    heads, *rows = flha_unseen.unseen_rows(panels)
+    heads, *rows = unseen_rows(panels)
     assert heads[2:] == ["rounds", "G, %", "sd seeds", "flha-ghn minus it"]
     assert len(rows) == 2 * 3 * 4 and {len(row) for row in rows} == {len(heads)}
     assert [row[:3] for row in rows[2:5]] == [
@@ -549,16 +558,18 @@ def test_the_figure_has_a_panel_for_each_unseen_architecture(monkeypatch, tmp_pa
     np.testing.assert_allclose(drawn[0].get_lines()[0].get_ydata(), 100 * CLIMBING)
 
 
-def test_a_method_that_always_diverges_has_no_rows_and_no_differences(monkeypatch, tmp_path):
-    def fake(config, seeds, out, *, at_once):
-        lost = variant_of(config) == "flha-ghn"
-        return [joined_run(CLIMBING, diverged_at=3 if lost else -1) for _ in seeds]
+def test_a_method_that_always_diverges_has_no_rows_and_no_differences():
+    def runs_of(of_figure, method):
+        lost = method == "flha-ghn"
+        return [
+            joined_run(CLIMBING, diverged_at=3 if lost else -1) | {"seed": seed}
+            for seed in (0, 1)
+        ]
 
-    monkeypatch.setattr(flha_unseen, "cached_runs", fake)
-    figure = flha_unseen.Unseen(("arch0",))
+    figure = Unseen(("arch0",))
     methods = ["flha-ghn", "local"]
-    panels = flha_unseen.unseen_panels(figure, methods, [0, 1], "small", paper_config, tmp_path)
-    rows = flha_unseen.unseen_rows(panels)[1:]
+    panels = new_client_panels(figure.cells("small"), methods, runs_of, "G")
+    rows = unseen_rows(panels)[1:]
     assert [row[1] for row in rows] == ["local"] * 4
     assert [row[-1] for row in rows] == [""] * 4
 
@@ -615,9 +626,9 @@ def test_rows_are_made_of_real_runs(tiny_run):
 def test_rows_of_unseen_architectures_are_made_of_real_runs(tiny_run):
     unseen = unseen_cell("plain7")
     config, runs = tiny_run(unseen, "flha-ghn-table")
-    row = flha_unseen.table_row(unseen, config, runs)
+    row = unseen_row(unseen, config, runs)
     assert np.shape(row["scores"]["G"]) == np.shape(row["scores"]["P"]) == (1, 21)
-    assert len(flha_unseen.TEXT.cells([row])) == 2
+    assert len(UNSEEN_TEXT.cells([row])) == 2
 
 
 # --------------------------------------------------------------------------------- commands

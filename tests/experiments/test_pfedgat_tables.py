@@ -7,33 +7,30 @@ import pytest
 
 from experiments.common.score_plots import draw_panels, draw_shares
 from experiments.paper import cached_runs as cache
-from experiments.paper import pfedgat_figures
 from experiments.paper.cached_runs import Cache, cached_runs
+from experiments.paper.columns import size_list
 from experiments.paper.configurations import paper_config
+from experiments.paper.figure_lines import (
+    Joining,
+    allocation_rows,
+    by_labels,
+    joining_rows,
+    label_counts,
+    new_client_panels,
+)
 from experiments.paper.pfedgat import (
+    BETTER,
     METHODS,
     PUBLISHED,
     SETTINGS,
     TABLES,
+    better_point,
     cell,
     cells_of,
-)
-from experiments.paper.pfedgat_figures import (
-    Joining,
-    allocation_rows,
-    by_labels,
-    joining_panels,
-    joining_rows,
-    label_shares,
-)
-from experiments.paper.pfedgat_text import (
-    BETTER,
-    better_point,
     table_row,
     text_of,
     with_averages,
 )
-from experiments.paper.row_text import size_list
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.runs.batch import Outcome
@@ -304,13 +301,12 @@ def test_clients_with_similar_labels_are_neighbours():
     assert twins.tolist() == [3, 4, 4, 0, 1]
 
 
-def test_label_shares_count_real_examples_only():
-    federation = two_clusters(padding=3)
-    train = federation.data.train
-    expected = [train.y[i, :count].mean() for i, count in enumerate(train.count)]
-    shares = label_shares(federation)
-    np.testing.assert_allclose(shares[:, 1], expected)
-    np.testing.assert_allclose(shares.sum(1), 1)
+def test_labels_are_counted_in_real_examples_only():
+    train = two_clusters(padding=3).data.train
+    expected = [train.y[i, :count].sum() for i, count in enumerate(train.count)]
+    counts = label_counts(train, 2)
+    np.testing.assert_array_equal(counts[:, 1], expected)
+    np.testing.assert_array_equal(counts.sum(1), train.count)
 
 
 MATRIX = [[0.5, 0.4, 0.1], [0.3, 0.7, 0.0], [0.2, 0.2, 0.6]]
@@ -342,23 +338,22 @@ def new_client_run(scores, diverged_at=-1):
         for k, score in enumerate(scores)
     ]
     joined = {"curve": curve, "diverged_at": diverged_at}
-    return {"metric": "accuracy", "diverged": False, "new_clients": joined}
+    return {"metric": "accuracy", "seed": 0, "diverged": False, "new_clients": joined}
 
 
-def test_scores_of_new_clients_are_means_over_finished_runs(monkeypatch, tmp_path):
+def test_scores_of_new_clients_are_means_over_finished_runs():
     made = {
         "local": [new_client_run([0.2, 0.4]), new_client_run([0.4, 0.8])],
         "fedamp": [new_client_run([0.5, 0.5]), new_client_run([0.5], diverged_at=1)],
     }
     seen = []
 
-    def fake(config, seeds, out, *, at_once):
-        seen.append(config)
-        return made[variant_of(config)]
+    def runs_of(of_figure, method):
+        seen.append(paper_config(of_figure, method))
+        return made[method]
 
-    monkeypatch.setattr(pfedgat_figures, "cached_runs", fake)
     figure = Joining(("cifar10", "cifar100"), "Dirichlet 0.1", rounds=40, new_rounds=1)
-    panels = joining_panels(figure, ["local", "fedamp"], [0, 1], paper_config, tmp_path)
+    panels = new_client_panels(figure.cells(), ["local", "fedamp"], runs_of, "P")
     assert [config.data.name for config in seen] == ["cifar10"] * 2 + ["cifar100"] * 2
     for config in seen:
         assert (config.rounds, config.eval_every, config.cohort_size) == (40, 40, 8)

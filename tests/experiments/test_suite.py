@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.bench import FLAGS
-from experiments.benchmarks import images, suite, suite_commands, suite_tables
+from experiments.benchmarks import scaling, suite, suite_tables
 from graphfl_jax.configs import PRESETS, custom, parse, tpt48
 from tests.commands import ROOT, launched
 
@@ -29,7 +29,7 @@ SIZES = {"rows": [{"size": n, "s_per_round": [n / 10] * 3, "client_steps": 5} fo
 
 
 def test_generated_images_have_all_classes_and_a_ring_of_clients():
-    federation = images.image_federation((5, 4, 3), 3, 10, 4)
+    federation = scaling.image_federation((5, 4, 3), 3, 10, 4)
     data = federation.data
     assert data.train.x.shape == (3, 10, 5, 4, 3) and data.train.x.dtype == np.uint8
     assert data.train.count.tolist() == [10] * 3
@@ -48,14 +48,14 @@ def test_generated_images_have_all_classes_and_a_ring_of_clients():
 def test_invalid_images_are_refused():
     for text in ("28x28", "0x2x1", "28x28xone"):
         with pytest.raises(ValueError, match=f"^images={text} is not HEIGHTxWIDTHxCHANNELS"):
-            images.shape_of(text)
+            scaling.shape_of(text)
     with pytest.raises(ValueError, match=r"^classes=13 is not in \[2, 12\]"):
-        images.image_federation((2, 2, 1), 2, 5, 13)
+        scaling.image_federation((2, 2, 1), 2, 5, 13)
     for config in (tpt48.get_config(), parse(custom.get_config(), {"data.path": "mine.npz"})):
         with pytest.raises(
             ValueError, match="^images=2x2x1 replaces the file of --config=custom"
         ):
-            images.load_images(config, "2x2x1", clients=2, examples=5, classes=2)
+            scaling.load_images(config, "2x2x1", clients=2, examples=5, classes=2)
 
 
 # ------------------------------------------------------------------------------ measurements
@@ -98,7 +98,7 @@ def fake(name, table, measure):
 
 
 def broken(words, folder, seconds):
-    raise suite_commands.Failure("no memory is left")
+    raise suite.Failure("no memory is left")
 
 
 @pytest.fixture
@@ -168,9 +168,9 @@ def test_the_page_has_a_block_for_each_table():
 
 def test_the_error_of_a_command_is_its_last_line():
     script = "import sys; print('a', file=sys.stderr); sys.exit('error: x=1 is wrong')"
-    with pytest.raises(suite_commands.Failure, match="^error: x=1 is wrong$"):
-        suite_commands.run_command(["-c", script], 60)
-    assert suite_commands.run_command(["-c", "print(7)"], 60) == "7\n"
+    with pytest.raises(suite.Failure, match="^error: x=1 is wrong$"):
+        suite.run_command(["-c", script], 60)
+    assert suite.run_command(["-c", "print(7)"], 60) == "7\n"
 
 
 @pytest.mark.slow
@@ -178,10 +178,8 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
     """The child would write a file after two seconds."""
     child = f"import time; time.sleep(2); open({str(tmp_path / 'late')!r}, 'w')"
     script = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    with pytest.raises(
-        suite_commands.Failure, match="^it takes longer than its budget of 1 s$"
-    ):
-        suite_commands.run_command(["-c", script], 1)
+    with pytest.raises(suite.Failure, match="^it takes longer than its budget of 1 s$"):
+        suite.run_command(["-c", script], 1)
     time.sleep(2.5)
     assert not list(tmp_path.iterdir())
 

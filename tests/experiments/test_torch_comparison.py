@@ -7,10 +7,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from experiments.benchmarks import torch_comparison, torch_support
-from experiments.benchmarks.images import image_federation
+from experiments.benchmarks import torch_comparison
 from experiments.benchmarks.recorded_rounds import Round, play_in_jax
-from experiments.benchmarks.scaling import generated_federation
+from experiments.benchmarks.scaling import generated_federation, image_federation
 from experiments.benchmarks.timing import compile_rounds
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import change, compcars, fl60, metr_la, tpt48
@@ -211,7 +210,7 @@ def other_embedding(player, start):
 def no_polyak_step_size(player, start):
     from experiments.benchmarks import torch_player
 
-    player.server.make_optimizer = torch_player.sgd
+    player.server.make_optimizer = torch_player.SERVER_OPTIMIZERS["sgd"]
 
 
 def no_penalty(player, start):
@@ -264,7 +263,7 @@ def test_draws_of_pytorch_have_the_shapes_of_those_of_jax(torch_player, jax_roun
 
 
 def test_supported_optimizers_exist_in_pytorch(torch_player):
-    supported = torch_support.SUPPORTED | torch_support.SUPPORTED_PANACEA
+    supported = torch_comparison.SUPPORTED | torch_comparison.SUPPORTED_PANACEA
     assert set(supported["client_optimizer"]) == set(torch_player.CLIENT_OPTIMIZERS)
     assert set(supported["server_optimizer"]) == set(torch_player.SERVER_OPTIMIZERS)
 
@@ -288,15 +287,15 @@ def test_supported_optimizers_exist_in_pytorch(torch_player):
 def test_unsupported_fields_are_refused(config, field):
     message = f"^{field} is not supported by --against=torch; set --config"
     with pytest.raises(ValueError, match=message):
-        torch_support.check(config, ["eager"])
+        torch_comparison.check(config, ["eager"])
 
 
 def test_supported_configurations_are_accepted():
     configs = [tpt48.get_config(), fl60.get_config("fedavg"), metr_la.get_config()]
     for config in (*configs, compcars.get_config("fedavg")):
-        torch_support.check(config, list(torch_support.VARIANTS))
+        torch_comparison.check(config, list(torch_comparison.VARIANTS))
     with pytest.raises(ValueError, match="variants='jit' is unknown; choose from eager, "):
-        torch_support.check(tpt48.get_config(), ["jit"])
+        torch_comparison.check(tpt48.get_config(), ["jit"])
 
 
 def test_the_error_without_pytorch_names_the_command_that_installs_it(monkeypatch):
