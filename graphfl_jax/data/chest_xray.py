@@ -96,8 +96,8 @@ def chest_xray(
 
     Raises:
       ValueError: a file is damaged or foreign, an image is not a grey square of the others'
-        size, the partition does not fit, or a split of a client has no finding with positive
-        and negative examples. One line.
+        size or is smaller than `image_size`, the partition does not fit, or a split of a
+        client has no finding with positive and negative examples. One line.
       FileNotFoundError: the list or an image is missing.
     """
     file = _find_file(Path(root) / _FOLDER, source)
@@ -132,13 +132,7 @@ def chest_xray(
 
 
 def read_official(path, image_size) -> Radiographs:
-    """Reads the official list, and the images beside it.
-
-    Raises:
-      ValueError: a column is missing, a line has an unknown finding or no number of a patient
-        or repeats an image, or an image is not a grey square of the others' size.
-      FileNotFoundError: an image is missing.
-    """
+    """Reads the official list, and the images beside it."""
     y, patients, lines = [], [], {}
     for line, (name, findings, patient) in _read_list(path):
         where = f"{path}: line {line}"
@@ -182,10 +176,6 @@ def read_arrays(path, image_size) -> Radiographs:
     """Reads a file of arrays: images, labels, image_index, and class_names.
 
     A patient's number is the first part of the name in image_index, as in 00000005_003.png.
-
-    Raises:
-      ValueError: an array is missing or of another form, or the images are smaller than
-        `image_size`.
     """
     remedy = f"replace it by the file {_ARRAYS}"
     try:

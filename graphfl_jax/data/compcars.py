@@ -62,14 +62,14 @@ def compcars(
 ) -> Federation:
     """Loads CompCars, or draws simulated images of cars.
 
-    Images are resized to squares. The rules of `car_relations` are in `_RELATIONS`.
+    Images are resized to squares.
 
     Returns:
       30 clients, x [image_size, image_size, 3] uint8 (RGB), labels 0 to 3.
 
     Raises:
-      ValueError: `path` is set for a source that reads no file, the list has a wrong line, or
-        an image cannot be decoded. One line with the file and the line.
+      ValueError: `path` is set for a source that reads no file, the list has a wrong line or
+        no image of a client, or an image cannot be decoded. One line with file and line.
       FileNotFoundError: the list or an image is missing.
     """
     folder = Path(root) / "compcars"
@@ -113,11 +113,7 @@ class Photo(NamedTuple):
 
 
 def read_list(path) -> list[Photo]:
-    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client.
-
-    Raises:
-      ValueError: a line has another format or repeats an image, or a client has no images.
-    """
+    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client."""
     lines = {}
     # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
     for number, line in enumerate(Path(path).read_text("latin1").splitlines(), start=1):

@@ -123,16 +123,14 @@ def federate_series(
 ) -> Federation:
     """Checks one time series per client and splits their windows in order of time.
 
+    The arguments that are not named here are those of `federate`.
+
     Args:
-      clients: N names.
       series: [N, T, F] float32. The target is feature 0; the inputs are all features.
       past: input steps of a window.
       future: steps to forecast.
       counts: number of windows in "train", "val" and "test", in order of time. The windows on
         the two sides of a border share past + future - 1 steps.
-      graph: relations between the N clients.
-      name: of the data set, in error messages and results.
-      source: as in `Federation`.
       units: of feature 0.
 
     Raises:
@@ -164,11 +162,7 @@ def federate_series(
 def with_shared_split(federation: Federation, name: str, x, y) -> Federation:
     """Adds a split of which all clients evaluate the same examples, and updates the hash.
 
-    Args:
-      federation: a federation of examples.
-      name: of the split.
-      x: inputs [n, *features].
-      y: labels or targets [n, ...].
+    The examples are inputs x [n, *features] and labels or targets y [n, ...].
     """
     train = federation.data.train
     x, y = np.asarray(x, train.x.dtype), np.asarray(y, train.y.dtype)

@@ -13,8 +13,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-_CHUNK = 1 << 16  # bytes held in memory during a download
-
 
 class MissingFilesError(FileNotFoundError):
     """Files of a data set are not there. Its message names the setting that needs no files.
@@ -102,7 +100,7 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     Args:
       url: an https address.
       destination: the file. Its folder is created.
-      max_bytes: size limit of the download.
+      max_bytes: size limit of the download, which is held in memory.
       timeout: seconds without an answer.
 
     Raises:
@@ -114,14 +112,26 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:
             _check_https(response.url)  # after redirections
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            with open_new(destination) as file:
-                _copy(response, file, url, max_bytes)
+            content = response.read(max_bytes + 1)
+            announced = response.headers.get("Content-Length")
     except http.client.HTTPException as error:
         # Raised for incomplete answers and answers that are not HTTP; it is not an OSError.
         raise ConnectionError(
             f"{url}: the server's answer is invalid ({error!r}); try again later"
         ) from error
+    if len(content) > max_bytes:
+        raise ValueError(
+            f"{url}: the file is larger than {max_bytes} bytes; download it by hand"
+        )
+    # A connection that closes early ends the answer without an error.
+    if announced is not None and len(content) != int(announced):
+        raise ConnectionError(
+            f"{url}: the answer ended after {len(content)} of {announced} bytes; try again "
+            "later"
+        )
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with open_new(destination) as file:
+        file.write(content)
     return destination
 
 
@@ -219,20 +229,3 @@ class _ArrayUnpickler(pickle.Unpickler):
 def _check_https(url):
     if not url.startswith("https://"):
         raise ValueError(f"url={url!r} is not https; use an address that starts with https://")
-
-
-def _copy(response, file, url, max_bytes):
-    count = 0  # bytes
-    while chunk := response.read(_CHUNK):
-        count += len(chunk)
-        if count > max_bytes:
-            raise ValueError(
-                f"{url}: the file is larger than {max_bytes} bytes; download it by hand"
-            )
-        file.write(chunk)
-    # A connection that closes early ends the answer without an error.
-    announced = response.headers.get("Content-Length")
-    if announced is not None and count != int(announced):
-        raise ConnectionError(
-            f"{url}: the answer ended after {count} of {announced} bytes; try again later"
-        )

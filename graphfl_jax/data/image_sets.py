@@ -70,57 +70,35 @@ class ImageSet(NamedTuple):
     versions: tuple[Version, ...]  # the first one whose first file exists is read
 
 
-_KINDS = "images-idx3", "labels-idx1"
-
-
 def _idx(suffix):
     train, test = (
-        tuple(f"fashion-mnist/{part}-{kind}-ubyte{suffix}" for kind in _KINDS)
+        tuple(
+            f"fashion-mnist/{part}-{kind}-ubyte{suffix}"
+            for kind in ("images-idx3", "labels-idx1")
+        )
         for part in ("train", "t10k")
     )
     return Version((train,), (test,), image_files.read_idx)
 
 
-def _cifar(folder, train, test, suffix, reader):
-    groups = tuple((f"{folder}/{name}{suffix}",) for name in train)
-    return Version(groups, ((f"{folder}/{test}{suffix}",),), reader)
+def _cifar(classes, train, test, folders):
+    """CIFAR of so many classes, whose `folders` end so: binary, and for Python."""
+    versions = []
+    readers = (".bin", image_files.read_binary), ("", image_files.read_python)
+    for end, (suffix, reader) in zip(folders, readers, strict=True):
+        folder = f"cifar-{classes}-{end}"
+        groups = tuple((f"{folder}/{name}{suffix}",) for name in (*train, test))
+        versions.append(Version(groups[:-1], groups[-1:], reader))
+    name, title = f"cifar{classes}", f"CIFAR-{classes}"
+    return ImageSet(name, title, (32, 32, 3), classes, 50_000, 10_000, tuple(versions))
 
 
-_BINARY, _PYTHON = (".bin", image_files.read_binary), ("", image_files.read_python)
-_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch"
 FASHION_MNIST = ImageSet(
-    name="fashion_mnist",
-    title="Fashion-MNIST",
-    shape=(28, 28, 1),
-    classes=10,
-    train=60_000,
-    test=10_000,
-    versions=(_idx(".gz"), _idx("")),
+    "fashion_mnist", "Fashion-MNIST", (28, 28, 1), 10, 60_000, 10_000, (_idx(".gz"), _idx(""))
 )
-CIFAR10 = ImageSet(
-    name="cifar10",
-    title="CIFAR-10",
-    shape=(32, 32, 3),
-    classes=10,
-    train=50_000,
-    test=10_000,
-    versions=(
-        _cifar("cifar-10-batches-bin", *_BATCHES, *_BINARY),
-        _cifar("cifar-10-batches-py", *_BATCHES, *_PYTHON),
-    ),
-)
-CIFAR100 = ImageSet(
-    name="cifar100",
-    title="CIFAR-100",
-    shape=(32, 32, 3),
-    classes=100,
-    train=50_000,
-    test=10_000,
-    versions=(
-        _cifar("cifar-100-binary", ("train",), "test", *_BINARY),
-        _cifar("cifar-100-python", ("train",), "test", *_PYTHON),
-    ),
-)
+_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
+CIFAR10 = _cifar(10, _BATCHES, "test_batch", ("batches-bin", "batches-py"))
+CIFAR100 = _cifar(100, ["train"], "test", ("binary", "python"))
 
 
 def _loader(image_set: ImageSet):

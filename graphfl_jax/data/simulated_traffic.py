@@ -25,12 +25,13 @@ PER_LINE = 24  # sensors of a line
 
 
 class Traffic(NamedTuple):
-    """Speeds and distances of a random network."""
+    """Speeds of sensors."""
 
     sensors: list[str]  # N ids
     times: np.ndarray  # [T] int64, ns since 1970
-    values: np.ndarray  # [N, T] float32, miles per hour
-    distances: np.ndarray  # [N, N] metres by road from row to column; infinite if far
+    values: np.ndarray  # [N, T] float32, miles per hour; 0 is a missing reading
+    # [N, N] metres by road from row to column, infinite if far; of a random network
+    distances: np.ndarray | None = None
 
 
 class _Network(NamedTuple):

@@ -38,7 +38,7 @@ from graphfl_jax.settings import Choice, Switch
 FIRST_YEAR, LAST_YEAR = 1895, 2019
 WINDOWS_FROM = 2008  # first year of the protocol "windows"
 with Path(__file__).with_name("us_states.csv").open(newline="") as _opened:
-    # In the order of NOAA's state numbers 001 to 048. Each border is listed by one of its states.
+    # In the order of NOAA's numbers 001 to 048. A border is listed by one of its two states.
     _ROWS = tuple(csv.DictReader(_opened))
 NUM_STATES = len(_ROWS)
 STATES = tuple(row["name"] for row in _ROWS)
@@ -119,10 +119,6 @@ def read_table(path, *, first_year) -> np.ndarray:
 
     A line has the number of a state (3 characters), a division (1), an element (2), a year (4)
     and twelve months (7 each). Numbers above 048 are Alaska and regions.
-
-    Raises:
-      ValueError: a line has another format, a value is missing, or two lines differ in the
-        values of a year of a state.
     """
     table = np.full((NUM_STATES, LAST_YEAR + 1 - first_year, 12), np.nan)
     # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.

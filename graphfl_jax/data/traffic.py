@@ -22,6 +22,7 @@ from graphfl_jax.data import files, roads, simulated_traffic
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, forms
 from graphfl_jax.data.federation import Federation, federate_series
 from graphfl_jax.data.scaling import Scaling
+from graphfl_jax.data.simulated_traffic import Traffic
 from graphfl_jax.memory import check_memory
 from graphfl_jax.metrics import Units, standardise
 from graphfl_jax.settings import Choice, Integer
@@ -40,11 +41,6 @@ class Official(NamedTuple):
     steps: int
     roads: roads.RoadFiles
     first: int  # time of the first step, in ns since 1970
-
-    @property
-    def folder(self) -> str:
-        """Name of the folder of all files."""
-        return self.name.replace("_", "-")
 
 
 METR_LA = Official(
@@ -75,14 +71,6 @@ PEMS_BAY = Official(
 )
 
 
-class Speeds(NamedTuple):
-    """Readings of sensors."""
-
-    sensors: list[str]  # N ids
-    times: np.ndarray  # [T] int64, ns since 1970
-    values: np.ndarray  # [N, T] float32, miles per hour; 0 is a missing reading
-
-
 def _loader(official: Official):
     """The loader of an official data set. All have the same settings.
 
@@ -109,7 +97,7 @@ def _loader(official: Official):
         ] = 0,
         generator_seed: GeneratorSeed = 0,
     ) -> Federation:
-        folder = Path(root) / official.folder
+        folder = Path(root) / official.name.replace("_", "-")
         file = _find_series(official, folder, source, path)
         if file is None:
             return _simulate(official, sensors, steps, generator_seed)
@@ -173,7 +161,7 @@ def _simulate(official, sensors, steps, generator_seed):
         step=STEP * 60 * 10**9,
     )
     graph = roads.graph_of(roads.weights_of(traffic.distances))
-    return _federate(official, official.name, Speeds(*traffic[:3]), graph, "simulated")
+    return _federate(official, official.name, traffic, graph, "simulated")
 
 
 def _federate(official, file, speeds, graph, source):
@@ -205,11 +193,7 @@ def _scaling(units):
 
 
 def split_sizes(file, steps) -> tuple[int, int, int]:
-    """Numbers of training, validation and test examples in a series of `steps` steps.
-
-    Raises:
-      ValueError: a number would be 0.
-    """
+    """Numbers of training, validation and test examples in a series of `steps` steps."""
     examples = steps - PAST - FUTURE + 1
     train, test = round(0.7 * examples), round(0.2 * examples)
     if min(train, examples - train - test, test) < 1:
@@ -220,7 +204,7 @@ def split_sizes(file, steps) -> tuple[int, int, int]:
     return train, examples - train - test, test
 
 
-def read_speeds(file) -> Speeds:
+def read_speeds(file) -> Traffic:
     """Reads speeds from an HDF file with one pandas frame in fixed format.
 
     Rows are times and columns are sensors. The arrays axis0 (sensors), axis1 (times in ns),
@@ -233,7 +217,7 @@ def read_speeds(file) -> Speeds:
     check_memory(f"{file}", _read_frame(file, _declared_bytes))
     columns, items, times, values = _read_frame(file, _read_arrays)
     order = [items.index(column) for column in columns]
-    speeds = Speeds(columns, times.astype(np.int64), values[:, order].T)
+    speeds = Traffic(columns, times.astype(np.int64), values[:, order].T)
     _check_speeds(file, speeds)
     return speeds
 
@@ -315,7 +299,7 @@ def _cut(file, speeds, sensors, steps):
                 f"--config.data.{field} to {counts[field]} or less, or to 0 for all"
             )
     n, t = sensors or counts["sensors"], steps or counts["steps"]
-    cut = Speeds(speeds.sensors[:n], speeds.times[:t], speeds.values[:n, :t])
+    cut = Traffic(speeds.sensors[:n], speeds.times[:t], speeds.values[:n, :t])
     _check_speeds(file, cut)
     return cut
 

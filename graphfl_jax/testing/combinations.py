@@ -11,8 +11,6 @@ import numpy as np
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.core import Cohort
 from graphfl_jax.declarations import parameters
-from graphfl_jax.program import Program
-from graphfl_jax.rounds import Group
 from graphfl_jax.runs import checkpoint, fleet, models, single
 from graphfl_jax.testing.subject import (
     STEPS,
@@ -125,13 +123,10 @@ def new_clients_join_and_train(
 
 def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
     """The state after the first round of a method with an attack."""
-    experiment, data = subject.with_attackers(**fields)
-    size = subject.config().cohort_size
-    program = Program(
-        experiment.build, groups=(Group(size),), mesh=mesh, poison=experiment.poison
-    ).compiled()
-    hparams = floats(experiment.hparams, attack_ratio=ratio)
-    return program.advance(subject.first_state, fixed_key(), hparams, data, np.int32(1))[0]
+    experiment, program = subject.with_attackers(mesh=mesh, **fields)
+    inputs = (fixed_key(), floats(experiment.hparams, attack_ratio=ratio))
+    data = experiment.federation.data
+    return program.advance(subject.first_state, *inputs, data, np.int32(1))[0]
 
 
 def a_round_without_attackers_is_an_honest_one_bit_for_bit(
@@ -143,7 +138,8 @@ def a_round_without_attackers_is_an_honest_one_bit_for_bit(
 
 def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     """With another lambda it is not, unless nothing is sent."""
-    experiment, data = subject.with_attackers(attack__name="poisoning")
+    experiment, _ = subject.with_attackers(attack__name="poisoning")
+    data = experiment.federation.data
     cohort, rank = Cohort(jnp.arange(7), jnp.ones(7)), jnp.asarray(data.attack_rank)
     algorithm = experiment.build(experiment.hparams, 0)
 
@@ -184,16 +180,12 @@ def a_defence_keeps_the_shape_of_the_state(subject: Subject, defence: str = "cli
     if defence in COUNTING:
         fields["defence__attackers"] = 0
     try:
-        experiment, data = subject.with_attackers(**fields)
+        experiment, program = subject.with_attackers(**fields)
     except ValueError as error:
         if not str(error).startswith(f"defence.name={defence!r} "):
             raise
         raise LeftOut(str(error)) from error
-    size = subject.config().cohort_size
-    program = Program(
-        experiment.build, groups=(Group(size),), poison=experiment.poison
-    ).compiled()
-    hparams = floats(experiment.hparams)
-    before = jax.eval_shape(program.start, fixed_key(), hparams, data)
-    after, _ = jax.eval_shape(program.advance, before, fixed_key(), hparams, data, jnp.int32(1))
+    inputs = (fixed_key(), floats(experiment.hparams), experiment.federation.data)
+    before = jax.eval_shape(program.start, *inputs)
+    after, _ = jax.eval_shape(program.advance, before, *inputs, jnp.int32(1))
     assert before == after

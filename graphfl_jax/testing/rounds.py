@@ -8,12 +8,12 @@ from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.core import ClientData
 from graphfl_jax.data import relations
+from graphfl_jax.data.new_clients import select_clients
 from graphfl_jax.examples import Examples
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import streams_of
 from graphfl_jax.rounds import message_bytes, messages_per_client, sample_cohorts
 from graphfl_jax.runs.session import program_of
-from graphfl_jax.testing.federations import rename_clients
 from graphfl_jax.testing.subject import (
     RATES,
     LeftOut,
@@ -137,26 +137,11 @@ def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
 
 
-def vmapped_rounds_are_the_looped_ones(subject: Subject) -> None:
-    """The rounds of `vmapped_runs_are_the_looped_ones` alone, which compile faster."""
-    program, data = subject.program, subject.data
-    keys, rates = _two_runs(subject)
-    starts = [
-        jax.device_get(program.start(key, hparams, data))
-        for key, hparams in zip(keys, rates, strict=True)
-    ]
-    stacked = stack(starts), keys, stack(rates)
-    rounds = jax.jit(jax.vmap(lambda *run: program.advance(*run, data, np.int32(2))))
-    vmapped = jax.device_get(rounds(*stacked))
-    for i in range(2):
-        alone = program.advance(starts[i], keys[i], rates[i], data, np.int32(2))
-        assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, rtol=1e-4, atol=1e-5)  # noqa: B023
-
-
 def vmapped_runs_are_the_looped_ones(subject: Subject) -> None:
     """A batch of runs has the scores of single runs."""
     program, data = subject.program, subject.data
-    keys, rates = _two_runs(subject)
+    rates = [floats(subject.hparams, client_lr=rate) for rate in (0.02, 0.01)]
+    keys = jax.random.split(jax.random.key(5), 2)
 
     def run(key, hparams):
         state = program.start(key, hparams, data)
@@ -167,12 +152,6 @@ def vmapped_runs_are_the_looped_ones(subject: Subject) -> None:
     for i in range(2):
         alone = run(keys[i], rates[i])
         assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, atol=1e-5)  # noqa: B023
-
-
-def _two_runs(subject):
-    """Keys and floats of two runs."""
-    rates = [floats(subject.hparams, client_lr=rate) for rate in (0.02, 0.01)]
-    return jax.random.split(jax.random.key(5), 2), rates
 
 
 def values_of_padding_change_nothing(subject: Subject) -> None:
@@ -218,7 +197,7 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
 
         return jax.tree.map(permute_leaf, values)
 
-    other_data = rename_clients(data, order)
+    other_data = select_clients(data, order)
     state, _ = program.advance(start, fixed_key(), rates, data, np.int32(1))
     other, _ = program.advance(permute(start), fixed_key(), rates, other_data, np.int32(1))
     assert_equal(permute(state), other, rtol=1e-4, atol=1e-5)

@@ -31,6 +31,7 @@ from graphfl_jax.testing.subject import (
     federation,
     fixed_key,
     floats,
+    stack,
 )
 from tests.commands import scripted
 
@@ -155,8 +156,19 @@ def test_a_sharded_evaluation_is_the_unsharded_one(subject):
 
 @chosen([row for row in ROUNDS if row not in FEW], ["scaffold"], [])
 def test_vmapped_rounds_are_the_looped_ones(subject):
-    """The other rows are in `test_vmapped_runs_are_the_looped_ones`."""
-    rounds.vmapped_rounds_are_the_looped_ones(subject)
+    """The other rows are in `test_vmapped_runs_are_the_looped_ones`, which compiles longer."""
+    program, data = subject.program, subject.data
+    keys = jax.random.split(jax.random.key(5), 2)
+    rates = [floats(subject.hparams, client_lr=rate) for rate in (0.02, 0.01)]
+    starts = [
+        jax.device_get(program.start(key, hparams, data))
+        for key, hparams in zip(keys, rates, strict=True)
+    ]
+    play = jax.jit(jax.vmap(lambda *run: program.advance(*run, data, np.int32(2))))
+    vmapped = jax.device_get(play(stack(starts), keys, stack(rates)))
+    for i in range(2):
+        alone = program.advance(starts[i], keys[i], rates[i], data, np.int32(2))
+        assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, rtol=1e-4, atol=1e-5)  # noqa: B023
 
 
 @chosen(FEW, ["panacea"], [])
@@ -279,7 +291,8 @@ def with_images():
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
     whole = with_images() if attack == "backdoor" else None
-    experiment, data = subject_of("fedavg").with_attackers(whole, attack__name=attack)
+    experiment, _ = subject_of("fedavg").with_attackers(whole, attack__name=attack)
+    data = experiment.federation.data
     assert experiment.hparams["attack_ratio"] == 0.0
     if attack not in DATA_ATTACKS:
         cohort = Cohort(jnp.arange(7), jnp.arange(1.0, 8.0))
