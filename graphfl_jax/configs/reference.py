@@ -9,28 +9,18 @@ from typing import NamedTuple
 from graphfl_jax.configs.fields import BASE, EVERY, all_fields
 from graphfl_jax.declarations import Setting
 
-SECTIONS = {  # title: the choices whose fields it lists
+SECTIONS = {  # title: the first letters of the choices whose fields it lists
     "Every configuration": (EVERY,),
     "Data sets": ("data.name",),
     "Partitions": ("data.partition",),
     "Relations": ("data.graph",),
-    "Client models": ("model.name",),
-    "Methods": (
-        "algorithm.name",
-        "algorithm.attention",
-        "algorithm.feedback",
-        "algorithm.flha_generator",
-    ),
-    "Optimisers and schedules": (
-        "client_optimizer",
-        "client_schedule",
-        "server_optimizer",
-        "server_schedule",
-    ),
-    "Fine-tuning": ("tuning.part",),
-    "New clients": ("new_clients.fraction",),
-    "Attacks": ("attack.name",),
-    "Defences": ("defence.name",),
+    "Client models": ("model.",),
+    "Methods": ("algorithm.",),
+    "Optimisers and schedules": ("client_", "server_"),
+    "Fine-tuning": ("tuning.",),
+    "New clients": ("new_clients.",),
+    "Attacks": ("attack.",),
+    "Defences": ("defence.",),
 }
 NEW_CLIENTS = "new_clients.fraction"
 ALWAYS = ("data.name", "model.name", "algorithm.name")  # choices of every configuration
@@ -75,11 +65,12 @@ def sections() -> dict[str, list[Entry]]:
     """
     fields = list(all_fields())
     entries = {}
-    for title, choices in SECTIONS.items():
+    for title, starts in SECTIONS.items():
         rows = {}
         for name, field in fields:
             setting, choice = field.setting, field.reader.partition("=")[0]
-            if (NEW_CLIENTS if setting.when == NEW_CLIENTS else choice) in choices:
+            listed = NEW_CLIENTS if setting.when == NEW_CLIENTS else choice
+            if listed.startswith(starts):
                 text = (setting.kind, setting.values, setting.meaning)
                 rows.setdefault((name, text, field.default), []).append(field)
         entries[title] = [

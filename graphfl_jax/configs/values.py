@@ -77,7 +77,6 @@ def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     """A configuration with other values; fields that are no longer read are dropped.
 
     Args:
-      config: a configuration; it does not change.
       changes: values by dotted name. If they make another choice, such as another
         ``algorithm.name``, fields with the default of the old choice get that of the new one.
 
@@ -97,11 +96,7 @@ def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
 
 
 def parse(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
-    """A configuration with other values, given as text, as on a command line.
-
-    Args:
-      config: a configuration; it does not change.
-      texts: values as text by dotted name.
+    """A configuration with other values, given as text by dotted name, as on a command line.
 
     Raises:
       ValueError: as `configuration`, or a text is not of its field's type.
@@ -120,7 +115,6 @@ def adjust(
     Values that choose something are applied first, so that fields appear before they are set.
 
     Args:
-      config: remains as it is.
       texts: values as text by dotted name.
       changes: values by dotted name; they replace texts of the same name.
 
@@ -175,12 +169,7 @@ def as_text(values: Mapping[str, Any], *, without: set[str]) -> str:
 
 
 def structure(config: ConfigDict, *, without: set[str]) -> str:
-    """The fields that shape a program, as text: of traced floats the names, not the values.
-
-    Args:
-      config: a configuration.
-      without: fields that are left out.
-    """
+    """The fields that shape a program, as text: of traced floats the names, not the values."""
     values, _ = values_of(config)
     floats = {name for name in values if name.startswith(FLOATS)}
     return as_text(values, without=without | floats) + json.dumps(sorted(floats - without))

@@ -50,11 +50,9 @@ def locate(root, pattern) -> Path | None:
 
 
 def check_path(path, source, *, reading) -> None:
-    """Checks the setting `data.path`. An empty path is always valid.
+    """Checks the setting `data.path` beside `data.source`. An empty path is always valid.
 
     Args:
-      path: the value of `data.path`.
-      source: the value of `data.source`.
       reading: the sources that read a file.
 
     Raises:
@@ -94,14 +92,13 @@ def check_exists(path) -> None:
         raise FileNotFoundError(f"data.path={str(path)!r} is not a file; correct the path")
 
 
-def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
+def fetch(url, destination, *, max_bytes) -> Path:
     """Downloads `url` to the file `destination`. A failure leaves no partial file.
 
     Args:
       url: an https address.
       destination: the file. Its folder is created.
       max_bytes: size limit of the download, which is held in memory.
-      timeout: seconds without an answer.
 
     Raises:
       OSError: the network or the server fails, as urllib reports it.
@@ -110,7 +107,7 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     _check_https(url)
     destination = Path(destination)
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
+        with urllib.request.urlopen(url, timeout=10) as response:
             _check_https(response.url)  # after redirections
             content = response.read(max_bytes + 1)
             announced = response.headers.get("Content-Length")

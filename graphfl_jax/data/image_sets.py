@@ -133,6 +133,7 @@ def _loader(image_set: ImageSet):
         rows = label_skew.divide(
             partition, y, image_set.classes, split=split, cap=cap, seed=seed
         )
+        random = RandomSplit(seed, val_fraction)
         federation = federate(
             [f"client {i}" for i in range(len(rows))],
             x=[x[i] for i in rows],
@@ -142,7 +143,9 @@ def _loader(image_set: ImageSet):
             outputs=image_set.classes,
             name=image_set.name,
             source="real" if version else "simulated",
-            split=_split_clients(split, rows, RandomSplit(seed, val_fraction)),
+            split=random
+            if split is None
+            else [_split_training(split[i], client, random) for client, i in enumerate(rows)],
         )
         extent = _extent(image_set, version, split, train, cap, image_size)
         federation = federation._replace(extent=extent)
@@ -198,13 +201,6 @@ def _read_images(image_set, version, root, generator_seed):
         y.append(labels)
         train += len(labels) if group in version.train else 0
     return np.concatenate(x), np.concatenate(y), train
-
-
-def _split_clients(split, rows, random):
-    """A random split of each client; or if `split` [n] states the test examples, by this."""
-    if split is None:
-        return random
-    return [_split_training(split[i], client, random) for client, i in enumerate(rows)]
 
 
 def _split_training(split, client, random):

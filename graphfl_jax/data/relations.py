@@ -201,6 +201,8 @@ def propagation(graph, layer: str) -> jax.Array | SparseMatrix:
     Raises:
       ValueError: the layer is unknown.
     """
+    if layer not in LAYERS:
+        raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
     if is_sparse(graph):
         return _sparse_propagation(graph, layer)
     return propagation_array(graph, layer)
@@ -208,7 +210,6 @@ def propagation(graph, layer: str) -> jax.Array | SparseMatrix:
 
 def propagation_array(graph, layer: str) -> jax.Array:
     """`propagation` as an array [N, N], whatever the number of clients."""
-    _check_layer(layer)
     symmetric = layer == "gcn"
     convolve = jraph.GraphConvolution(
         update_node_fn=lambda nodes: nodes,
@@ -223,7 +224,6 @@ def propagation_array(graph, layer: str) -> jax.Array:
 
 
 def _sparse_propagation(graph, layer):
-    _check_layer(layer)
     n, loops = num_clients(graph), 0.0 if layer == "sage" else 1.0  # edges to oneself
 
     def count(ends):
@@ -238,11 +238,6 @@ def _sparse_propagation(graph, layer):
     else:  # D^-1 A, or (D + I)^-1 (A + I)
         weights, diagonal = 1.0 / received[graph.receivers], loops / received
     return sparse_matrix(graph.senders, graph.receivers, weights, diagonal)
-
-
-def _check_layer(layer):
-    if layer not in LAYERS:
-        raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
 
 
 def _check_edges(num_clients, edges, weights, directed, names):

@@ -7,9 +7,8 @@ import numpy as np
 
 TEST_FRACTION = 0.2  # of each client's examples
 
-Split = Mapping[
-    str, np.ndarray
-]  # of a client: indices of its examples in "train", "test", "val"
+# Of a client: indices of its examples in "train", "test", "val".
+Split = Mapping[str, np.ndarray]
 
 
 class RandomSplit(NamedTuple):

@@ -43,32 +43,19 @@ class Official(NamedTuple):
     first: int  # time of the first step, in ns since 1970
 
 
-METR_LA = Official(
-    name="metr_la",
-    series="metr-la.h5",
-    sensors=207,
-    steps=34272,
-    roads=roads.RoadFiles(
-        matrix="adj_mx.pkl",
-        distances="distances_la_2012.csv",
-        sensors="graph_sensor_ids.txt",
-        places="graph_sensor_locations.csv",
-    ),
-    first=1_330_560_000 * 10**9,  # 2012-03-01
-)
-PEMS_BAY = Official(
-    name="pems_bay",
-    series="pems-bay.h5",
-    sensors=325,
-    steps=52116,
-    roads=roads.RoadFiles(
-        matrix="adj_mx_bay.pkl",
-        distances="distances_bay_2017.csv",
-        sensors="graph_sensor_ids_bay.txt",
-        places="graph_sensor_locations_bay.csv",
-    ),
-    first=1_483_228_800 * 10**9,  # 2017-01-01
-)
+def _official(name, area, suffix, sensors, steps, first):
+    names = roads.RoadFiles(
+        matrix=f"adj_mx{suffix}.pkl",
+        distances=f"distances_{area}.csv",
+        sensors=f"graph_sensor_ids{suffix}.txt",
+        places=f"graph_sensor_locations{suffix}.csv",
+    )
+    series = f"{name.replace('_', '-')}.h5"
+    return Official(name, series, sensors, steps, names, first * 10**9)
+
+
+METR_LA = _official("metr_la", "la_2012", "", 207, 34272, 1_330_560_000)  # 2012-03-01
+PEMS_BAY = _official("pems_bay", "bay_2017", "_bay", 325, 52116, 1_483_228_800)  # 2017-01-01
 
 
 def _loader(official: Official):

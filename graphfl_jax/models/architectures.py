@@ -137,7 +137,6 @@ def deal_out(names: Sequence[str], clients: int, *, field: str, who: str) -> lis
 
     Args:
       names: of architectures; if a name is repeated, one for each client.
-      clients: their number.
       field: that holds the names, for errors.
       who: the clients, for errors.
 

@@ -169,8 +169,6 @@ def graph_model(graph: Graph, *, inputs: tuple[int, ...], task: Task, lowering: 
     Args:
       graph: convolutions, sums and concatenations, then a dense layer as the head.
       inputs: shape of an image [H, W, C].
-      task: of the model.
-      lowering: one of `convolutions.LOWERINGS`.
 
     Raises:
       ValueError: as `architecture.check_graph`; or the graph has a dense layer that is not the

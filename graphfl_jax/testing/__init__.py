@@ -73,13 +73,13 @@ def check_algorithm(
     subject.config()
     failed = []
     with tempfile.TemporaryDirectory() as folder:
-        checks: list[tuple[Callable, tuple[Path, ...]]] = [(check, ()) for check in CHECKS]
-        for check in WITH_FOLDER:
-            of_check = Path(folder, check.__name__)
-            of_check.mkdir()
-            checks.append((check, (of_check,)))
-        for check, folders in checks:
-            if not _passes(check, subject, *folders, report=report):
+        checks = (*CHECKS, *WITH_FOLDER)
+        for check in checks:
+            arguments: list[Any] = [subject]
+            if check in WITH_FOLDER:
+                arguments.append(Path(folder, check.__name__))
+                arguments[-1].mkdir()
+            if not _passes(check, *arguments, report=report):
                 failed.append(check.__name__)
     if failed:
         raise AssertionError(

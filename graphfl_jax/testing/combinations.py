@@ -126,7 +126,8 @@ def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
     experiment, program = subject.with_attackers(mesh=mesh, **fields)
     inputs = (fixed_key(), floats(experiment.hparams, attack_ratio=ratio))
     data = experiment.federation.data
-    return program.advance(subject.first_state, *inputs, data, np.int32(1))[0]
+    start = subject.program.start(fixed_key(), subject.hparams, subject.data)
+    return program.advance(jax.device_get(start), *inputs, data, np.int32(1))[0]
 
 
 def a_round_without_attackers_is_an_honest_one_bit_for_bit(

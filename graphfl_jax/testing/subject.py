@@ -70,8 +70,7 @@ class Subject:
 
     def config(self, **fields: Any) -> ConfigDict:
         """The configuration with other fields, with __ for the dots of their names."""
-        other = {name.replace("__", "."): value for name, value in fields.items()}
-        return change(small_config(self.method), self.settings | other)
+        return small_config(self.method, **(self.settings | fields))
 
     @functools.cached_property
     def experiment(self) -> Experiment:
@@ -104,10 +103,6 @@ class Subject:
     def fast(self) -> float:
         """A learning rate with which every method learns; momentum multiplies it."""
         return 0.3 * (1 - self.experiment.hparams.get("client_momentum", 0.0))
-
-    @functools.cached_property
-    def first_state(self):
-        return jax.device_get(self.program.start(fixed_key(), self.hparams, self.data))
 
     def play(self, rounds: int, data=None, **rates: float):
         """State, log and scores after some rounds."""
