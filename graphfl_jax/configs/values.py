@@ -1,10 +1,10 @@
 """Configurations from values of fields, which are checked, changed, and read from text."""
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from graphfl_jax.configs.fields import field_names, fields_of, not_read
@@ -13,22 +13,11 @@ from graphfl_jax.declarations import NOTHING, Setting
 FLOATS = "hparams."  # fields whose values are traced
 
 
-def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, by dotted names."""
-    dotted = {}
-    for name, value in fields.items():
-        if isinstance(value, Mapping | ConfigDict):
-            dotted |= flatten(value, f"{prefix}{name}.")
-        else:
-            dotted[prefix + name] = value
-    return dotted
-
-
 def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a configuration, and its settings that nothing reads yet."""
     values = config.to_dict()
     defaults = values.pop("defaults", {})
-    return flatten(values), flatten(defaults)
+    return flatten_dict(values, sep="."), flatten_dict(defaults, sep=".")
 
 
 def configuration(
@@ -48,7 +37,6 @@ def configuration(
     for name, value in values.items():
         if name not in fields:
             raise ValueError(not_read(name, value, fields))
-    nested = {"hparams": {}}
     read = {
         name: field.setting.check(name, values.get(name, field.default))
         for name, field in fields.items()
@@ -57,11 +45,8 @@ def configuration(
     for name, value in defaults.items():
         if name not in fields and name not in field_names():
             raise ValueError(not_read(name, value, fields))
-    for name, value in sorted((read | unread).items()):
-        *sections, last = name.split(".")
-        place = functools.reduce(lambda part, key: part.setdefault(key, {}), sections, nested)
-        place[last] = value
-    return ConfigDict(nested).lock()
+    nested = unflatten_dict(dict(sorted((read | unread).items())), sep=".")
+    return ConfigDict({"hparams": {}} | nested).lock()
 
 
 def complete(config: ConfigDict) -> ConfigDict:

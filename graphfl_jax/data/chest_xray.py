@@ -20,7 +20,7 @@ with a part of the images. Resized images of the first form are cached there (se
 
 import csv
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
@@ -63,14 +63,6 @@ _COLUMNS = ("Image Index", "Finding Labels", "Patient ID")
 _IMAGES = ("images", *(f"images_{part:03}/images" for part in range(1, 13)))
 
 
-class Radiographs(NamedTuple):
-    """Images in the order of a file."""
-
-    x: np.ndarray  # [n, image_size, image_size, 1] uint8
-    y: np.ndarray  # [n, 14] float32, 1 for each finding of an image
-    patients: np.ndarray  # [n] int64
-
-
 def chest_xray(
     *,
     root,
@@ -103,15 +95,15 @@ def chest_xray(
     file = _find_file(Path(root) / _FOLDER, source)
     if file is None:
         rng = np.random.default_rng(generator_seed)
-        images = Radiographs(*drawn_patterns.draw_patients(rng, len(FINDINGS), image_size))
+        x, y, patients = drawn_patterns.draw_patients(rng, len(FINDINGS), image_size)
     else:
         read = read_official if file.name == _LIST else read_arrays
-        images = read(file, image_size)
-    rows, splits = _divide(images, partition, cap, RandomSplit(seed, val_fraction))
+        x, y, patients = read(file, image_size)
+    rows, splits = _divide(y, patients, partition, cap, RandomSplit(seed, val_fraction))
     federation = federate(
         [f"client {i}" for i in range(len(rows))],
-        x=[images.x[i] for i in rows],
-        y=[images.y[i] for i in rows],
+        x=[x[i] for i in rows],
+        y=[y[i] for i in rows],
         graph=relations.from_edges(len(rows), ()),
         task="multi-label classification",
         outputs=len(FINDINGS),
@@ -120,19 +112,24 @@ def chest_xray(
         split=splits,
     )
     notes = []
-    if file and len(images.y) < OFFICIAL:
-        notes.append(f"{len(images.y)} of {OFFICIAL} images")
+    if file and len(y) < OFFICIAL:
+        notes.append(f"{len(y)} of {OFFICIAL} images")
     if cap:
         notes.append(f"at most {cap} images of a split per client")
     federation = federation._replace(labels=FINDINGS, extent=", ".join(notes))
     if not pooled_test:
         return federation
     tests = np.concatenate([i[split["test"]] for i, split in zip(rows, splits, strict=True)])
-    return with_shared_split(federation, "pooled", images.x[tests], images.y[tests])
+    return with_shared_split(federation, "pooled", x[tests], y[tests])
 
 
-def read_official(path, image_size) -> Radiographs:
-    """Reads the official list, and the images beside it."""
+def read_official(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Reads the official list, and the images beside it.
+
+    Returns:
+      Images [n, image_size, image_size, 1] uint8, y [n, 14] float32, which is 1 for each
+      finding of an image, and patients [n] int64.
+    """
     y, patients, lines = [], [], {}
     for line, (name, findings, patient) in _read_list(path):
         where = f"{path}: line {line}"
@@ -153,7 +150,7 @@ def read_official(path, image_size) -> Radiographs:
     folder = Path(path).parent
     cache = folder / f"images-{image_size}.npy"
     x = photographs.squares(folder, names, size=image_size, cache=cache, grey=True)
-    return Radiographs(x, np.array(y, np.float32), np.array(patients))
+    return x, np.array(y, np.float32), np.array(patients)
 
 
 def _read_list(path):
@@ -172,8 +169,8 @@ def _read_list(path):
             raise ValueError(f"{path}: the file is no list ({error}); {remedy}") from error
 
 
-def read_arrays(path, image_size) -> Radiographs:
-    """Reads a file of arrays: images, labels, image_index, and class_names.
+def read_arrays(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `read_official`, of a file of images, labels, image_index, and class_names.
 
     A patient's number is the first part of the name in image_index, as in 00000005_003.png.
     """
@@ -211,7 +208,7 @@ def read_arrays(path, image_size) -> Radiographs:
             f"--config.data.image_size={x.shape[1]} or less, or put the official images there"
         )
     x = photographs.resize(x[..., None], image_size)
-    return Radiographs(x, y.astype(np.float32), np.array(patients, int))
+    return x, y.astype(np.float32), np.array(patients, int)
 
 
 def _find_file(folder, source):
@@ -258,12 +255,12 @@ def _locate_images(path, lines):
     return [places[name] for name in lines]
 
 
-def _divide(images, partition, cap, split):
+def _divide(y, patients, partition, cap, split):
     """Per client, the indices of its images, and their positions in each split."""
-    names, patient_of = np.unique(images.patients, return_inverse=True)  # [P], [n]
+    names, patient_of = np.unique(patients, return_inverse=True)  # [P], [n]
     classes = np.full(len(names), -1)  # [P]; -1 is no finding
-    for image in np.flatnonzero(images.y.any(axis=1))[::-1]:
-        classes[patient_of[image]] = np.argmax(images.y[image])
+    for image in np.flatnonzero(y.any(axis=1))[::-1]:
+        classes[patient_of[image]] = np.argmax(y[image])
     ill, well = np.flatnonzero(classes >= 0), np.flatnonzero(classes < 0)
     of_ill = label_skew.divide(partition, classes[ill], len(FINDINGS), seed=split.seed)
     divide_equally = label_skew.iid(clients=len(of_ill), seed=split.seed)

@@ -1,6 +1,5 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +13,6 @@ from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit
 from graphfl_jax.settings import Choice, Text, Variant
 
-PARTITIONS = label_skew.PARTITIONS
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
@@ -27,8 +25,8 @@ def custom(
         Any,  # a name in configurations, and here what the factory of that name makes
         Variant(
             "How examples without clients are divided among clients; empty: they have clients.",
-            ("", *PARTITIONS),
-            factories=PARTITIONS,
+            ("", *label_skew.PARTITIONS),
+            factories=label_skew.PARTITIONS,
         ),
     ] = "",
     cap: Cap = 0,
@@ -270,7 +268,7 @@ def _divide(name, rows, partition, cap, seed):
     if rows.client is None:
         raise ValueError(
             f"{name}: there is no array 'client'; add it, or set --config.data.partition to "
-            f"{' or '.join(PARTITIONS)}"
+            f"{' or '.join(label_skew.PARTITIONS)}"
         )
     names, holder, counts = np.unique(rows.client, return_inverse=True, return_counts=True)
     return names, np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
@@ -297,7 +295,6 @@ def _divide_by_label(name, rows, partition, cap, seed):
 
 def _federate(name, rows, names, indices, graph, random, scale):
     """The federation of clients with these names and examples; `scale` is how and by whom."""
-    clients = tuple(map(str, names))
     kind, by = scale
     Choice("", scaling.KINDS).check("data.scale", kind)
     Choice("", scaling.BY).check("data.scale_by", by)
@@ -305,10 +302,8 @@ def _federate(name, rows, names, indices, graph, random, scale):
         raise ValueError(
             f"{name}: data.scale_by={by} has no effect with data.scale=none; leave it out"
         )
-    labels = rows.task == "classification"
-    rescale = functools.partial(scaling.scale_examples, name, kind, by, clients, labels=labels)
     return federate(
-        clients,
+        map(str, names),
         x=[rows.x[i] for i in indices],
         y=[rows.y[i] for i in indices],
         graph=graph,
@@ -317,7 +312,7 @@ def _federate(name, rows, names, indices, graph, random, scale):
         name=name,
         source="own",
         split=random if rows.split is None else _read_splits(name, names, rows.split, indices),
-        rescale=None if kind == "none" else rescale,
+        scale=None if kind == "none" else scale,
     )
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
-from graphfl_jax.data.scaling import Scaling
-from graphfl_jax.data.splits import RandomSplit, check_apart, check_both_kinds, check_sizes
+from graphfl_jax.data.scaling import Scaling, scale_examples
+from graphfl_jax.data.splits import RandomSplit, check_both_kinds, check_splits
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import OwnUnits, Units
 
@@ -48,7 +48,7 @@ class Federation(NamedTuple):
 
 
 def federate(
-    clients, *, x, y, graph, task, outputs, name, source, split, rescale=None
+    clients, *, x, y, graph, task, outputs, name, source, split, scale=None
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
@@ -67,8 +67,7 @@ def federate(
       source: as in `Federation`.
       split: a `RandomSplit`; or per client, indices of its examples in "train", "test" and, for
         all clients or none, "val".
-      rescale: scales the examples by the training examples: (x, y, per client the indices of
-        its training examples) -> x, y and a `Scaling`. The hash is of the examples before.
+      scale: the kind and the decider of `scale_examples`. The hash is of the examples before.
 
     Raises:
       ValueError: the examples, the graph or the split do not fit together. One line with the
@@ -83,15 +82,16 @@ def federate(
         indices = []
     else:
         splits = split
-        check_apart(name, clients, splits)
         indices = [rows[part] for rows in splits for part in sorted(rows)]
     sha256 = _digest([*x, *y, *_arrays(graph), *indices])
-    check_sizes(name, clients, splits)
+    check_splits(name, clients, splits)
     if task == "multi-label classification":
         check_both_kinds(name, clients, y, splits)
     scaling = None
-    if rescale is not None:
-        x, y, scaling = rescale(*unscaled, [rows["train"] for rows in splits])
+    if scale is not None:
+        train = [rows["train"] for rows in splits]
+        labels = task == "classification"
+        x, y, scaling = scale_examples(name, *scale, clients, *unscaled, train, labels=labels)
         x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
     stacked = {part: _stack(x, y, [rows[part] for rows in splits]) for part in splits[0]}

@@ -1,5 +1,6 @@
 """Images: resizing; and reading of image files, which are decoded once and cached."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -89,12 +90,12 @@ def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(fill, range(len(paths))):
             pass  # the iteration raises errors of `fill`
-    try:
-        _write_cache(cache, fingerprint, pixels)
-    except OSError:
-        return pixels
-    cached = _read_cache(cache, fingerprint, shape)
-    return pixels if cached is None else cached  # another process may have replaced it
+    with contextlib.suppress(OSError):
+        with open_new(cache) as file:
+            np.save(file, pixels)
+        with open_new(cache.with_suffix(".json")) as file:
+            file.write(json.dumps({"files": fingerprint, "pixels": _sha256(pixels)}).encode())
+    return pixels
 
 
 def decode(file, size) -> np.ndarray:
@@ -169,14 +170,6 @@ def _read_cache(cache, fingerprint, shape):
     if (pixels.shape, pixels.dtype) != (shape, np.uint8):
         return None
     return pixels if hashes == {"files": fingerprint, "pixels": _sha256(pixels)} else None
-
-
-def _write_cache(cache, fingerprint, pixels):
-    hashes = {"files": fingerprint, "pixels": _sha256(pixels)}
-    with open_new(cache) as file:
-        np.save(file, pixels)
-    with open_new(cache.with_suffix(".json")) as file:
-        file.write(json.dumps(hashes).encode())
 
 
 def _sha256(pixels):

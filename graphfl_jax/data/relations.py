@@ -32,7 +32,7 @@ def from_edges(
     """Builds a client graph.
 
     Args:
-      num_clients: N, at least 1.
+      num_clients: N.
       edges: [m, 2] integers, pairs (sender, receiver) of client indices. An undirected edge is
         given once, in either order, and stored in both directions with the same weight.
       weights: [m] finite numbers of at least 0; None means that all are 1.
@@ -45,8 +45,6 @@ def from_edges(
     Raises:
       ValueError: an edge or a weight is invalid. One line with the edge and a remedy.
     """
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients} is not positive; give at least one client")
     pairs, weights = _check_edges(num_clients, edges, weights, directed, names)
     if not directed:
         pairs = np.concatenate([pairs, pairs[:, ::-1]])

@@ -34,12 +34,6 @@ class Traffic(NamedTuple):
     distances: np.ndarray | None = None
 
 
-class _Network(NamedTuple):
-    carriageway: np.ndarray  # [N] index
-    along: np.ndarray  # [N] km in the direction of travel
-    place: np.ndarray  # [N, 2] km
-
-
 def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
     """Simulates traffic on a random network.
 
@@ -68,7 +62,11 @@ def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
 
 
 def _network(rng, sensors):
-    """Random winding lines, each with two carriageways."""
+    """Random winding lines, each with two carriageways.
+
+    For each sensor: the number of its carriageway [N], its kilometre in the direction of travel
+    [N], and its place [N, 2] in km.
+    """
     carriageway, along, place = [], [], []
     lines = -(-sensors // PER_LINE)
     size = 7 * np.sqrt(lines)  # km, side of the area
@@ -83,7 +81,7 @@ def _network(rng, sensors):
         carriageway.append(2 * line + back)
         along.append(np.where(back, kilometres[-1] - kilometres, kilometres))
         place.append(path)
-    return _Network(*(np.concatenate(part) for part in (carriageway, along, place)))
+    return tuple(np.concatenate(part) for part in (carriageway, along, place))
 
 
 def _road_distances(network):

@@ -46,8 +46,8 @@ class RandomSplit(NamedTuple):
         return split | {"val": order[test : test + val]} if val_fraction > 0 else split
 
 
-def check_apart(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
-    """Raises a ValueError if an example is twice in the splits of its client."""
+def check_splits(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
+    """Raises a ValueError if a client has an example twice in its splits, or an empty split."""
     for client, split in zip(clients, splits, strict=True):
         rows, times = np.unique(np.concatenate(list(split.values())), return_counts=True)
         if times.max(initial=1) > 1:
@@ -55,15 +55,9 @@ def check_apart(name: str, clients: Sequence[str], splits: Sequence[Split]) -> N
                 f"{name}: client {client!r} has example {rows[times > 1][0]} twice in its "
                 f"splits; give every example to one split"
             )
-
-
-def check_sizes(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
-    """Raises a ValueError if a split of a client is empty."""
-    for client, split in zip(clients, splits, strict=True):
-        sizes = [len(rows) for rows in split.values()]
-        if min(sizes) == 0:
+        if not all(len(part) for part in split.values()):
             raise ValueError(
-                f"{name}: client {client!r} has too few examples ({sum(sizes)}) for one in "
+                f"{name}: client {client!r} has too few examples ({len(rows)}) for one in "
                 f"each of {', '.join(split)}; leave it out, or use smaller shares for "
                 f"validation and test"
             )
