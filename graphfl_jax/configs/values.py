@@ -41,11 +41,12 @@ def configuration(
         name: field.setting.check(name, values.get(name, field.default))
         for name, field in fields.items()
     }
-    unread = {f"defaults.{name}": v for name, v in defaults.items() if name not in fields}
     for name, value in defaults.items():
         if name not in fields and name not in field_names():
             raise ValueError(not_read(name, value, fields))
-    nested = unflatten_dict(dict(sorted((read | unread).items())), sep=".")
+        if name not in fields:
+            read[f"defaults.{name}"] = value
+    nested = unflatten_dict(dict(sorted(read.items())), sep=".")
     return ConfigDict({"hparams": {}} | nested).lock()
 
 

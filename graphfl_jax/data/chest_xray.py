@@ -218,13 +218,12 @@ def _find_file(folder, source):
     for file in (folder / _LIST, folder / _ARRAYS):
         if file.is_file():
             return file
-    files.report_missing(
+    return files.report_missing(
         f"chest_xray: no file {folder / _LIST}",
         "put the files of ChestX-ray14 there",
         required=source == "real" or folder.is_dir(),
         stand_in="images are simulated",
     )
-    return None
 
 
 def _parse_findings(where, findings):

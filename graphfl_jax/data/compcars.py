@@ -170,13 +170,12 @@ def _find_list(folder, source, path):
         remedy = "put the images of CompCars (CVPR 2015) there"
     else:
         return file
-    files.report_missing(
+    return files.report_missing(
         f"compcars: {missing}",
         remedy,
         required=source == "real" or path,
         stand_in="images are simulated",
     )
-    return None
 
 
 def _read_photographs(folder, file, size):

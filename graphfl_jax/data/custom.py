@@ -137,12 +137,7 @@ class _Rows(NamedTuple):
 
 
 def read_arrays(path) -> dict[str, Any]:
-    """Reads the arrays of a file by name. Pickled arrays are refused.
-
-    Raises:
-      ValueError: the path is empty, the file is damaged, or an array is missing or unknown.
-      FileNotFoundError: the file is missing.
-    """
+    """Reads the arrays of a file by name. Pickled arrays are refused."""
     if not path:
         raise ValueError(
             "custom: data.path is empty; set --config.data.path to a file of arrays, written "

@@ -52,7 +52,8 @@ def federate(
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
-    Clients with fewer examples than the largest client are padded with zeros.
+    Clients with fewer examples than the largest client are padded with zeros. The arguments
+    that are not named here are fields of `Federation`.
 
     Args:
       clients: N names.
@@ -61,10 +62,6 @@ def federate(
         flattened to [n_i, outputs]; or for several labels per example [n_i, outputs], with 1
         for each label that an example has, and else 0.
       graph: relations between the N clients.
-      task: a name in `metrics.TASKS`.
-      outputs: number of classes, of labels, or of flattened targets.
-      name: of the data set, in error messages and results.
-      source: as in `Federation`.
       split: a `RandomSplit`; or per client, indices of its examples in "train", "test" and, for
         all clients or none, "val".
       scale: the kind and the decider of `scale_examples`. The hash is of the examples before.
@@ -113,9 +110,8 @@ def input_range(federation: Federation) -> tuple[float, float]:
     train = federation.data.train
     if isinstance(train, Windows):
         return float(train.series.min()), float(train.series.max())
-    pairs = zip(train.x, train.count, strict=True)
-    ends = [(rows[:count].min(), rows[:count].max()) for rows, count in pairs]
-    return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+    clients = [rows[:count] for rows, count in zip(train.x, train.count, strict=True)]
+    return float(min(map(np.min, clients))), float(max(map(np.max, clients)))
 
 
 def federate_series(
@@ -123,7 +119,7 @@ def federate_series(
 ) -> Federation:
     """Checks one time series per client and splits their windows in order of time.
 
-    The arguments that are not named here are those of `federate`.
+    The arguments that are not named here are fields of `Federation`, as in `federate`.
 
     Args:
       series: [N, T, F] float32. The target is feature 0; the inputs are all features.

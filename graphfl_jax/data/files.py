@@ -43,12 +43,6 @@ def cache_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "graphfl_jax"
 
 
-def locate(root, pattern) -> Path | None:
-    """The file under `root` that matches a glob pattern; of several, the last by name."""
-    matches = [path for path in Path(root).glob(pattern) if path.is_file()]
-    return max(matches, key=lambda path: path.name, default=None)
-
-
 def check_path(path, source, *, reading) -> None:
     """Checks the setting `data.path` beside `data.source`. An empty path is always valid.
 
@@ -71,9 +65,10 @@ def check_path(path, source, *, reading) -> None:
 def report_missing(missing, remedy, *, required, stand_in) -> None:
     """Warns that a loader makes up data since a file is missing, or raises an error.
 
+    It returns None in place of the file.
+
     Args:
-      missing: what is missing.
-      remedy: where to get it.
+      remedy: where to get what is missing.
       required: whether the settings do not allow made-up data.
       stand_in: what the loader makes instead, such as "images are simulated".
 

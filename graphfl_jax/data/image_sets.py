@@ -60,7 +60,7 @@ class Version(NamedTuple):
 
     train: tuple[tuple[str, ...], ...]  # groups
     test: tuple[tuple[str, ...], ...]
-    reader: Callable  # (*paths of a group, classes) -> images and labels
+    reader: Callable  # (*paths of a group, classes) -> images [n, H, W, C] uint8, labels [n]
 
 
 class ImageSet(NamedTuple):
@@ -84,16 +84,7 @@ def read_idx(images, labels, *, classes) -> tuple[np.ndarray, np.ndarray]:
     """Reads a pair of IDX files, compressed by gzip if their names end in .gz.
 
     A file has two zero bytes, the type of its values (8 is uint8), the number of its axes, the
-    length of each axis (4 bytes, big-endian), and the values.
-
-    Args:
-      images: file with the axes n, H, W.
-      labels: file with the axis n.
-      classes: labels are 0 to `classes` - 1.
-
-    Raises:
-      ValueError: a file has another format or is truncated, or the two do not fit together.
-        One line with the file.
+    length of each axis (4 bytes, big-endian), and the values. The axes of images are n, H, W.
     """
     x, y = _read_idx_file(images, axes=3), _read_idx_file(labels, axes=1)
     if len(x) != len(y):
@@ -109,9 +100,6 @@ def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
 
     A record of CIFAR-10 has the label; a record of CIFAR-100 has the coarse and the fine label,
     of which the fine one is used. Both have 3,072 bytes, the red, green and blue plane.
-
-    Raises:
-      ValueError: the file does not consist of whole records, or a label is too large.
     """
     head = 1 if classes == 10 else 2  # bytes of labels
     content = np.fromfile(path, np.uint8)
@@ -129,9 +117,6 @@ def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
     """Reads a pickle of CIFAR's version for Python; no code of the pickle is executed.
 
     It is a dictionary with data [n, 3072] uint8 and a list of labels, or of fine_labels.
-
-    Raises:
-      ValueError: the file is damaged, or it holds something else.
     """
     content = files.load_pickle(path)
     key = "labels" if classes == 10 else "fine_labels"
@@ -298,13 +283,12 @@ def _find_version(image_set, root, source):
     version, *_ = there or image_set.versions
     for file in (root / name for group in version.train + version.test for name in group):
         if not file.is_file():
-            files.report_missing(
+            return files.report_missing(
                 f"{image_set.name}: no file {file}",
                 f"put the official files of {image_set.title} there",
                 required=source == "real" or there,
                 stand_in="images are simulated",
             )
-            return None
     return version
 
 

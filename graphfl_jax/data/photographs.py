@@ -19,16 +19,10 @@ _COLOURED = ("LA", "P", "RGB", "RGBA")  # modes of files that may hold a grey im
 
 
 def resize(images, size: int) -> np.ndarray:
-    """Resizes images to squares.
+    """Resizes images [n, H, W, C] uint8, C being 1 or 3, to squares [n, size, size, C].
 
     Where `size` divides height and width, a pixel is the mean over a rectangle of pixels,
     rounded. Otherwise, resizing is bilinear, with antialiasing where the images become smaller.
-
-    Args:
-      images: [n, H, W, C] uint8; C is 1 or 3.
-
-    Returns:
-      [n, size, size, C] uint8.
 
     Raises:
       ValueError: the result does not fit into memory.

@@ -101,9 +101,6 @@ def join_nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
       neighbours: at least 1, and less than the number of clients that are there from the start.
       later: number of clients that come later, the last ones. They are joined to their nearest
         among the first, whose edges to each other are as without them.
-
-    Raises:
-      ValueError: `neighbours` is out of range.
     """
     points = np.asarray(points, np.float64)
     n = len(points) - later

@@ -76,10 +76,7 @@ def read_relations(
 def read_positions(file, sensors) -> Positions | None:
     """Reads the coordinates of sensors; None without such a file.
 
-    Args:
-      file: text file whose rows end with "sensor,latitude,longitude". The first row may be a
-        header.
-      sensors: N ids.
+    Its rows end with "sensor,latitude,longitude". The first row may be a header.
 
     Raises:
       ValueError: a row has another format, or a sensor is missing or has two places.

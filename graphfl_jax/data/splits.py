@@ -23,11 +23,7 @@ class RandomSplit(NamedTuple):
     test_fraction: float = TEST_FRACTION  # share of test examples, in (0, 1)
 
     def of_client(self, client: int, count: int) -> Split:
-        """Splits the `count` examples of a client; "val" is there if `val_fraction` > 0.
-
-        Raises:
-          ValueError: the seed is negative, or a fraction is out of range.
-        """
+        """Splits the `count` examples of a client; "val" is there if `val_fraction` > 0."""
         seed, val_fraction, test_fraction = self
         if seed < 0:
             raise ValueError(f"seed={seed} is negative; set it to 0 or more")
@@ -66,10 +62,8 @@ def check_splits(name: str, clients: Sequence[str], splits: Sequence[Split]) -> 
 def check_both_kinds(name, clients: Sequence[str], y, splits: Sequence[Split]) -> None:
     """Raises a ValueError if an evaluation split of a client has no AUC.
 
-    It needs a label that some of its examples have, and others have not.
-
-    Args:
-      y: per client, [n_i, labels] of 0 and 1.
+    It needs a label that some of its examples have, and others have not. Per client, `y` is
+    [n_i, labels] of 0 and 1.
     """
     for client, targets, split in zip(clients, y, splits, strict=True):
         for part in split.keys() - {"train"}:

@@ -216,7 +216,8 @@ def _find_file(root, source, path, download):
     if source == "simulated":
         return None
     # A release is named by its date of eight digits, so the last by name is the newest.
-    file = files.locate(root, f"tpt48/{_FILE}????????")
+    releases = filter(Path.is_file, root.glob(f"tpt48/{_FILE}????????"))
+    file = max(releases, key=lambda path: path.name, default=None)
     why = ""
     if file is None and download and source != "file":
         try:

@@ -107,13 +107,12 @@ def _find_series(official, folder, source, path):
     file = Path(path) if path else folder / official.series
     if file.is_file():
         return file
-    files.report_missing(
+    return files.report_missing(
         f"{official.name}: no file {file}",
         f"put it there from {roads.URL}",
         required=source == "real",
         stand_in="traffic is simulated",
     )
-    return None
 
 
 def _read(official, folder, file, source, sensors, steps):
@@ -196,10 +195,6 @@ def read_speeds(file) -> Traffic:
 
     Rows are times and columns are sensors. The arrays axis0 (sensors), axis1 (times in ns),
     block0_items and block0_values are read directly, so pandas is not needed.
-
-    Raises:
-      ValueError: the file has another format or does not fit into memory, times are not a
-        multiple of five minutes apart, or a sensor has wrong values or no readings.
     """
     check_memory(f"{file}", _read_frame(file, _declared_bytes))
     columns, items, times, values = _read_frame(file, _read_arrays)

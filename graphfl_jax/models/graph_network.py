@@ -133,11 +133,7 @@ class Layers:
         return self._add(Node(type, ("body", name)), features, senders)
 
     def join(self, type: str, *senders: int) -> int:
-        """Adds the sum or the concatenation of layers; images get the size of the last.
-
-        Raises:
-          ValueError: the layers are not in ascending order.
-        """
+        """Adds the sum or the concatenation of layers; images get the size of the last."""
         sizes = [self.channels[sender] for sender in senders]
         return self._add(Node(type), sum(sizes) if type == "concat" else sizes[-1], senders)
 

@@ -203,7 +203,7 @@ def test_borders_are_equal_to_the_published_ones(data_root):
 
 
 def test_official_table_has_the_known_statistics(data_root):
-    path = tpt48.files.locate(data_root, "tpt48/climdiv-tmpcst-*-20200106")
+    (path,) = data_root.glob("tpt48/climdiv-tmpcst-*-20200106")
     table = tpt48.read_table(path, first_year=1895)
     assert (table.min(), table.max()) == (-14.1, 89.2)
     recent = table[:, 2008 - 1895 :]
