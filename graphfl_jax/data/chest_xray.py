@@ -100,6 +100,11 @@ def chest_xray(
         read = read_official if file.name == _LIST else read_arrays
         x, y, patients = read(file, image_size)
     rows, splits = _divide(y, patients, partition, cap, RandomSplit(seed, val_fraction))
+    notes = []
+    if file and len(y) < OFFICIAL:
+        notes.append(f"{len(y)} of {OFFICIAL} images")
+    if cap:
+        notes.append(f"at most {cap} images of a split per client")
     federation = federate(
         [f"client {i}" for i in range(len(rows))],
         x=[x[i] for i in rows],
@@ -110,13 +115,9 @@ def chest_xray(
         name="chest_xray",
         source="real" if file else "simulated",
         split=splits,
+        labels=FINDINGS,
+        extent=", ".join(notes),
     )
-    notes = []
-    if file and len(y) < OFFICIAL:
-        notes.append(f"{len(y)} of {OFFICIAL} images")
-    if cap:
-        notes.append(f"at most {cap} images of a split per client")
-    federation = federation._replace(labels=FINDINGS, extent=", ".join(notes))
     if not pooled_test:
         return federation
     tests = np.concatenate([i[split["test"]] for i, split in zip(rows, splits, strict=True)])

@@ -62,8 +62,6 @@ def compcars(
 ) -> Federation:
     """Loads CompCars, or draws simulated images of cars.
 
-    Images are resized to squares.
-
     Returns:
       30 clients, x [image_size, image_size, 3] uint8 (RGB), labels 0 to 3.
 
@@ -78,7 +76,7 @@ def compcars(
         x, y, extent = _read_photographs(folder, file, image_size)
     else:
         x, y, extent = *_simulate(generator_seed, image_size), ""
-    federation = federate(
+    return federate(
         [f"{year} view {viewpoint}" for year, viewpoint in CLIENTS],
         x=x,
         y=y,
@@ -88,8 +86,8 @@ def compcars(
         name="compcars",
         source="real" if file else "simulated",
         split=RandomSplit(seed, val_fraction),
+        extent=extent,
     )
-    return federation._replace(extent=extent)
 
 
 def car_graph(rule):

@@ -48,7 +48,7 @@ class Federation(NamedTuple):
 
 
 def federate(
-    clients, *, x, y, graph, task, outputs, name, source, split, scale=None
+    clients, *, x, y, graph, task, outputs, name, source, split, scale=None, **facts
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
@@ -102,6 +102,7 @@ def federate(
         clients=clients,
         units=scaling and scaling.units,
         scaling=scaling,
+        **facts,
     )
 
 
@@ -115,7 +116,7 @@ def input_range(federation: Federation) -> tuple[float, float]:
 
 
 def federate_series(
-    clients, *, series, past, future, counts, graph, name, source, units
+    clients, *, series, past, future, counts, graph, name, source, **facts
 ) -> Federation:
     """Checks one time series per client and splits their windows in order of time.
 
@@ -127,7 +128,6 @@ def federate_series(
       future: steps to forecast.
       counts: number of windows in "train", "val" and "test", in order of time. The windows on
         the two sides of a border share past + future - 1 steps.
-      units: of feature 0.
 
     Raises:
       ValueError: numbers of clients differ, or a value is not finite. One line with the data
@@ -151,7 +151,7 @@ def federate_series(
         source=source,
         sha256=_digest([*series, *_arrays(graph), *order]),
         clients=tuple(clients),
-        units=units,
+        **facts,
     )
 
 

@@ -258,9 +258,8 @@ def _loader(image_set: ImageSet):
             name=image_set.name,
             source="real" if version else "simulated",
             split=splits,
+            extent=_extent(image_set, version, split, train, cap, image_size),
         )
-        extent = _extent(image_set, version, split, train, cap, image_size)
-        federation = federation._replace(extent=extent)
         if balanced_test:
             federation = with_shared_split(federation, "balanced", *shared)
         return federation

@@ -125,11 +125,7 @@ def num_clients(graph) -> int:
 
 
 def check_number_of_pairs(total: int, method: str) -> None:
-    """Checks N, for a method that holds a number for each pair of clients.
-
-    Raises:
-      ValueError: there are more than `LARGEST_OF_PAIRS` clients.
-    """
+    """Raises a ValueError if there are too many clients to hold a number for each pair."""
     if total > LARGEST_OF_PAIRS:
         raise ValueError(
             f"algorithm.name={method!r} holds N x N numbers, and N={total} clients exceed "

@@ -94,7 +94,7 @@ def tpt48(
     else:
         table = simulate(generator_seed)[:, first_year - FIRST_YEAR :]
     x, y, scaling = _cut(table, protocol)
-    federation = federate(
+    return federate(
         STATES,
         x=x,
         y=y,
@@ -104,9 +104,9 @@ def tpt48(
         name="tpt48",
         source="real" if file else "simulated",
         split=RandomSplit(seed, val_fraction),
+        loader_scaling=scaling,
+        positions=Positions(("longitude", "latitude"), PLACES),
     )
-    positions = Positions(("longitude", "latitude"), PLACES)
-    return federation._replace(loader_scaling=scaling, positions=positions)
 
 
 def border_graph():

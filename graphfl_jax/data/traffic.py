@@ -128,8 +128,8 @@ def _read(official, folder, file, source, sensors, steps):
     positions = roads.read_positions(folder / official.roads.places, speeds.sensors)
     (n, t), whole = speeds.values.shape, (official.sensors, official.steps)
     extent = f"{n} of {whole[0]} sensors, {t} of {whole[1]} steps" if (n, t) != whole else ""
-    federation = _federate(official, file, speeds, graph, "real")
-    return federation._replace(extent=extent, positions=positions)
+    facts = {"extent": extent, "positions": positions}
+    return _federate(official, file, speeds, graph, "real", **facts)
 
 
 def _simulate(official, sensors, steps, generator_seed):
@@ -150,13 +150,13 @@ def _simulate(official, sensors, steps, generator_seed):
     return _federate(official, official.name, traffic, graph, "simulated")
 
 
-def _federate(official, file, speeds, graph, source):
+def _federate(official, file, speeds, graph, source, **facts):
     """Standardises the speeds and splits their windows; `file` is for error messages."""
     train, val, test = split_sizes(file, len(speeds.times))
     units = _units_of(file, speeds.values, train)
     speed = standardise(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
-    federation = federate_series(
+    return federate_series(
         speeds.sensors,
         series=np.stack([speed, np.broadcast_to(time_of_day, speed.shape)], axis=-1),
         past=PAST,
@@ -166,8 +166,9 @@ def _federate(official, file, speeds, graph, source):
         name=official.name,
         source=source,
         units=units,
+        loader_scaling=_scaling(units),
+        **facts,
     )
-    return federation._replace(loader_scaling=_scaling(units))
 
 
 def _scaling(units):

@@ -74,14 +74,8 @@ class GraphNetwork(nn.Module):
             x = values[main]
             if node.type not in JOINS:
                 layer, (_, name) = layer_of(node.type), node.params
-                conv = NormalisedConv(
-                    layer.outputs,
-                    layer.size,
-                    layer.stride,
-                    self.lowering,
-                    name=name,
-                )
-                x = conv(x, count)
+                outputs, size, stride = layer.outputs, layer.size, layer.stride
+                x = NormalisedConv(outputs, size, stride, self.lowering, name=name)(x, count)
             shortcuts = [subsample(values[sender], x) for sender in senders]
             for sender, shortcut in zip(senders, shortcuts, strict=True):
                 if shortcut.shape[1:] != x.shape[1:]:
