@@ -27,7 +27,7 @@ format: install
 	$(BIN)/ruff check --fix .
 
 docs: install
-	$(BIN)/python -m graphfl_jax.configs > docs/guide/settings.md
+	$(BIN)/python -m graphfl_jax.configs.reference > docs/guide/settings.md
 
 # The pages as a site; open build/site/index.html.
 site: install

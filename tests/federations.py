@@ -1,5 +1,5 @@
 """Small federations and settings, which `graphfl_jax.testing` has for users too."""
 
-from graphfl_jax.testing.federations import SMALL, rename_clients, small_config, two_clusters
+from graphfl_jax.testing.subject import SMALL, small_config, two_clusters
 
-__all__ = ["SMALL", "rename_clients", "small_config", "two_clusters"]
+__all__ = ["SMALL", "small_config", "two_clusters"]

@@ -23,7 +23,7 @@ from graphfl_jax import configs
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.commands.common.help_text import words_of
 from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.reference import default_text, readers_text, sections
+from graphfl_jax.configs.reference import sections
 from graphfl_jax.data import DATASETS
 from graphfl_jax.models import MODELS
 
@@ -69,11 +69,10 @@ def models() -> Iterator[Row]:
 def fields() -> Iterator[Row]:
     """The name, type, default, values, meaning and readers of each field."""
     for entries in sections().values():
-        for name, readers, field in entries:
-            setting = field.setting
-            known = readers_text(readers).replace("`", "")
+        for name, readers, default, setting in entries:
+            known = readers.replace("`", "")
             about = f"{setting.meaning}\n{setting.kind}: {setting.values}\nread by {known}"
-            yield name, default_text(field), about
+            yield name, default, about
 
 
 LISTS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Row]]]] = {

@@ -1,6 +1,8 @@
 """Methods by name, and how the configuration of a method on a data set is made."""
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
@@ -15,6 +17,9 @@ from graphfl_jax.settings import Choice, perhaps
 TUNING = "tuning.part"
 # Settings of the data for methods that train on a split of it.
 SPLITS = {"val": {"data.val_fraction": 0.1}}
+# Floats of ``hparams`` by data set and method. docs/developer/decisions.md lists those that
+# were chosen on validation; the others were not searched.
+TUNED = json.loads(Path(__file__).with_name("tuned.json").read_text())
 
 
 def methods() -> dict[str, dict[str, Any]]:
@@ -55,8 +60,6 @@ def configure(
     """The configuration of a method on a data set.
 
     Args:
-      method: one of `methods`.
-      data: the name of the data set.
       tuned: floats of ``hparams`` that were chosen for some methods.
       settings: other settings of the data set, each for the methods that read it.
 

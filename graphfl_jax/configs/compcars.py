@@ -13,26 +13,6 @@ hypernetwork generates what is added to pretrained weights. It needs a GPU of 80
 
 from graphfl_jax.configs import base
 
-# Learning rates of clients and server were chosen on validation, see
-# docs/developer/decisions.md; the other floats, and those of scaffold, fedavgm, fedadam,
-# fedyogi, fedper, fedrep and fedah, were not searched.
-METHODS = {
-    "panacea": {"server_lr": 0.1, "lambda_d": 0.01},
-    "panacea-gn": {"server_lr": 0.1},
-    "panacea-mean": {"server_lr": 0.1, "lambda_d": 0.01},
-    "panacea-mlp": {"server_lr": 0.1},
-    "pfedhn": {"client_lr": 0.03, "server_lr": 0.03},
-    "fedavg-finetune": {"tuning_lr": 0.1},
-    "fedprox": {"mu": 0.001},
-    "fedavgm": {"server_lr": 0.1},
-    "fedadam": {"server_lr": 0.01},
-    "fedyogi": {"server_lr": 0.01},
-    "perfedavg": {"perfedavg_alpha": 0.03},
-    "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.03},
-    "ditto": {"ditto_lambda": 0.1},
-    "sfl": {"sfl_lambda": 0.1},
-    "sfl-star": {"sfl_lambda": 0.1},
-}
 SETTINGS = {
     "model.name": "resnet18",
     "algorithm.output": "residual",
@@ -56,4 +36,6 @@ def get_config(method="panacea"):
     """The configuration of a method of `base.methods`: small, or METHOD-full, the papers'."""
     name = method.removesuffix(SUFFIX)
     scale = SMALL if method == name else FULL
-    return base.configure(name, "compcars", tuned=METHODS, settings=SETTINGS | scale)
+    return base.configure(
+        name, "compcars", tuned=base.TUNED["compcars"], settings=SETTINGS | scale
+    )

@@ -130,17 +130,6 @@ def _form(values, defaults=NOTHING):
     walk_chosen("algorithm.name", ALGORITHMS, "algorithm")
     if form.choose("tuning.part"):
         form.walk(tuning_trainer, Place("tuning", "tuning.part"))
-    _add_new_clients(form)
-    if form.choose("attack.name"):
-        form.walk(with_attack_order, Place("attack", "attack.name"))
-        form.walk(attackers, Place("attack", "attack.name"))
-        walk_chosen("attack.name", ATTACKS, "attack")
-    if form.choose("defence.name"):
-        walk_chosen("defence.name", DEFENCES, "defence")
-    return form
-
-
-def _add_new_clients(form):
     reader = "new_clients.fraction"
     if form.choose(reader):
         form.add("new_clients.rounds", ROUNDS, 0, reader)
@@ -149,6 +138,13 @@ def _add_new_clients(form):
     if architectures and form.depend(reader):
         setting = dataclasses.replace(architectures.setting, meaning=OF_NEW_CLIENTS)
         form.add("new_clients.architectures", setting, (), reader)
+    if form.choose("attack.name"):
+        form.walk(with_attack_order, Place("attack", "attack.name"))
+        form.walk(attackers, Place("attack", "attack.name"))
+        walk_chosen("attack.name", ATTACKS, "attack")
+    if form.choose("defence.name"):
+        walk_chosen("defence.name", DEFENCES, "defence")
+    return form
 
 
 def all_fields() -> Iterator[tuple[str, Field]]:

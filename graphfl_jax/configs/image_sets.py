@@ -46,10 +46,7 @@ SETTINGS = CLIPPED | {
 def configure(method: str, data: str, **settings) -> ConfigDict:
     """The configuration of a method on one of the data sets.
 
-    Args:
-      method: one of `base.methods`.
-      data: the name of the data set.
-      **settings: further settings by name, with __ for the dots.
+    Names of further settings have __ for the dots.
     """
     dotted = {name.replace("__", "."): value for name, value in settings.items()}
     return base.configure(method, data, tuned=METHODS, settings=SETTINGS | dotted)

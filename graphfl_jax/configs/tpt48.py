@@ -12,28 +12,9 @@ Quick look: add --config.rounds=40. To choose settings: add --config.data.val_fr
 
 from graphfl_jax.configs import base
 
-# Chosen on validation; see docs/developer/decisions.md.
-METHODS = {
-    "panacea": {"server_lr": 0.1, "lambda_d": 0.1},
-    "panacea-gn": {"server_lr": 0.1},
-    "panacea-mean": {"server_lr": 0.1, "lambda_d": 0.3},
-    "panacea-mlp": {"server_lr": 0.1},
-    "pfedhn": {"client_lr": 0.03, "server_lr": 0.03},
-    "fedavg-finetune": {"tuning_lr": 0.1},
-    "fedprox": {"client_lr": 0.03, "mu": 0.001},
-    "fedavgm": {"server_lr": 0.1},
-    "fedadam": {"server_lr": 0.01},
-    "fedyogi": {"server_lr": 0.01},
-    "fedah": {"fedah_eta": 100.0},
-    "perfedavg": {"perfedavg_alpha": 0.1},
-    "pfedme": {"client_lr": 0.03, "pfedme_lr": 0.1},
-    "ditto": {"ditto_lambda": 0.1},
-    "sfl": {"sfl_lambda": 0.1},
-    "sfl-star": {"sfl_lambda": 0.1},
-}
 SETTINGS = {"hparams.client_lr": 0.1}
 
 
 def get_config(method="panacea"):
     """The configuration of a method of `base.methods`."""
-    return base.configure(method, "tpt48", tuned=METHODS, settings=SETTINGS)
+    return base.configure(method, "tpt48", tuned=base.TUNED["tpt48"], settings=SETTINGS)

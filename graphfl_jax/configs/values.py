@@ -1,10 +1,10 @@
 """Configurations from values of fields, which are checked, changed, and read from text."""
 
-import functools
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from flax.traverse_util import flatten_dict, unflatten_dict
 from ml_collections import ConfigDict
 
 from graphfl_jax.configs.fields import field_names, fields_of, not_read
@@ -13,22 +13,11 @@ from graphfl_jax.declarations import NOTHING, Setting
 FLOATS = "hparams."  # fields whose values are traced
 
 
-def flatten(fields: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested dictionaries as one, by dotted names."""
-    dotted = {}
-    for name, value in fields.items():
-        if isinstance(value, Mapping | ConfigDict):
-            dotted |= flatten(value, f"{prefix}{name}.")
-        else:
-            dotted[prefix + name] = value
-    return dotted
-
-
 def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
     """The values of a configuration, and its settings that nothing reads yet."""
     values = config.to_dict()
     defaults = values.pop("defaults", {})
-    return flatten(values), flatten(defaults)
+    return flatten_dict(values, sep="."), flatten_dict(defaults, sep=".")
 
 
 def configuration(
@@ -48,20 +37,17 @@ def configuration(
     for name, value in values.items():
         if name not in fields:
             raise ValueError(not_read(name, value, fields))
-    nested = {"hparams": {}}
     read = {
         name: field.setting.check(name, values.get(name, field.default))
         for name, field in fields.items()
     }
-    unread = {f"defaults.{name}": v for name, v in defaults.items() if name not in fields}
     for name, value in defaults.items():
         if name not in fields and name not in field_names():
             raise ValueError(not_read(name, value, fields))
-    for name, value in sorted((read | unread).items()):
-        *sections, last = name.split(".")
-        place = functools.reduce(lambda part, key: part.setdefault(key, {}), sections, nested)
-        place[last] = value
-    return ConfigDict(nested).lock()
+        if name not in fields:
+            read[f"defaults.{name}"] = value
+    nested = unflatten_dict(dict(sorted(read.items())), sep=".")
+    return ConfigDict({"hparams": {}} | nested).lock()
 
 
 def complete(config: ConfigDict) -> ConfigDict:
@@ -77,7 +63,6 @@ def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
     """A configuration with other values; fields that are no longer read are dropped.
 
     Args:
-      config: a configuration; it does not change.
       changes: values by dotted name. If they make another choice, such as another
         ``algorithm.name``, fields with the default of the old choice get that of the new one.
 
@@ -97,11 +82,7 @@ def change(config: ConfigDict, changes: Mapping[str, Any]) -> ConfigDict:
 
 
 def parse(config: ConfigDict, texts: Mapping[str, str]) -> ConfigDict:
-    """A configuration with other values, given as text, as on a command line.
-
-    Args:
-      config: a configuration; it does not change.
-      texts: values as text by dotted name.
+    """A configuration with other values, given as text by dotted name, as on a command line.
 
     Raises:
       ValueError: as `configuration`, or a text is not of its field's type.
@@ -120,7 +101,6 @@ def adjust(
     Values that choose something are applied first, so that fields appear before they are set.
 
     Args:
-      config: remains as it is.
       texts: values as text by dotted name.
       changes: values by dotted name; they replace texts of the same name.
 
@@ -175,12 +155,7 @@ def as_text(values: Mapping[str, Any], *, without: set[str]) -> str:
 
 
 def structure(config: ConfigDict, *, without: set[str]) -> str:
-    """The fields that shape a program, as text: of traced floats the names, not the values.
-
-    Args:
-      config: a configuration.
-      without: fields that are left out.
-    """
+    """The fields that shape a program, as text: of traced floats the names, not the values."""
     values, _ = values_of(config)
     floats = {name for name in values if name.startswith(FLOATS)}
     return as_text(values, without=without | floats) + json.dumps(sorted(floats - without))

@@ -20,7 +20,7 @@ with a part of the images. Resized images of the first form are cached there (se
 
 import csv
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 
@@ -63,14 +63,6 @@ _COLUMNS = ("Image Index", "Finding Labels", "Patient ID")
 _IMAGES = ("images", *(f"images_{part:03}/images" for part in range(1, 13)))
 
 
-class Radiographs(NamedTuple):
-    """Images in the order of a file."""
-
-    x: np.ndarray  # [n, image_size, image_size, 1] uint8
-    y: np.ndarray  # [n, 14] float32, 1 for each finding of an image
-    patients: np.ndarray  # [n] int64
-
-
 def chest_xray(
     *,
     root,
@@ -96,48 +88,48 @@ def chest_xray(
 
     Raises:
       ValueError: a file is damaged or foreign, an image is not a grey square of the others'
-        size, the partition does not fit, or a split of a client has no finding with positive
-        and negative examples. One line.
+        size or is smaller than `image_size`, the partition does not fit, or a split of a
+        client has no finding with positive and negative examples. One line.
       FileNotFoundError: the list or an image is missing.
     """
     file = _find_file(Path(root) / _FOLDER, source)
     if file is None:
         rng = np.random.default_rng(generator_seed)
-        images = Radiographs(*drawn_patterns.draw_patients(rng, len(FINDINGS), image_size))
+        x, y, patients = drawn_patterns.draw_patients(rng, len(FINDINGS), image_size)
     else:
         read = read_official if file.name == _LIST else read_arrays
-        images = read(file, image_size)
-    rows, splits = _divide(images, partition, cap, RandomSplit(seed, val_fraction))
+        x, y, patients = read(file, image_size)
+    rows, splits = _divide(y, patients, partition, cap, RandomSplit(seed, val_fraction))
+    notes = []
+    if file and len(y) < OFFICIAL:
+        notes.append(f"{len(y)} of {OFFICIAL} images")
+    if cap:
+        notes.append(f"at most {cap} images of a split per client")
     federation = federate(
         [f"client {i}" for i in range(len(rows))],
-        x=[images.x[i] for i in rows],
-        y=[images.y[i] for i in rows],
+        x=[x[i] for i in rows],
+        y=[y[i] for i in rows],
         graph=relations.from_edges(len(rows), ()),
         task="multi-label classification",
         outputs=len(FINDINGS),
         name="chest_xray",
         source="real" if file else "simulated",
         split=splits,
+        labels=FINDINGS,
+        extent=", ".join(notes),
     )
-    notes = []
-    if file and len(images.y) < OFFICIAL:
-        notes.append(f"{len(images.y)} of {OFFICIAL} images")
-    if cap:
-        notes.append(f"at most {cap} images of a split per client")
-    federation = federation._replace(labels=FINDINGS, extent=", ".join(notes))
     if not pooled_test:
         return federation
     tests = np.concatenate([i[split["test"]] for i, split in zip(rows, splits, strict=True)])
-    return with_shared_split(federation, "pooled", images.x[tests], images.y[tests])
+    return with_shared_split(federation, "pooled", x[tests], y[tests])
 
 
-def read_official(path, image_size) -> Radiographs:
+def read_official(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Reads the official list, and the images beside it.
 
-    Raises:
-      ValueError: a column is missing, a line has an unknown finding or no number of a patient
-        or repeats an image, or an image is not a grey square of the others' size.
-      FileNotFoundError: an image is missing.
+    Returns:
+      Images [n, image_size, image_size, 1] uint8, y [n, 14] float32, which is 1 for each
+      finding of an image, and patients [n] int64.
     """
     y, patients, lines = [], [], {}
     for line, (name, findings, patient) in _read_list(path):
@@ -159,7 +151,7 @@ def read_official(path, image_size) -> Radiographs:
     folder = Path(path).parent
     cache = folder / f"images-{image_size}.npy"
     x = photographs.squares(folder, names, size=image_size, cache=cache, grey=True)
-    return Radiographs(x, np.array(y, np.float32), np.array(patients))
+    return x, np.array(y, np.float32), np.array(patients)
 
 
 def _read_list(path):
@@ -178,14 +170,10 @@ def _read_list(path):
             raise ValueError(f"{path}: the file is no list ({error}); {remedy}") from error
 
 
-def read_arrays(path, image_size) -> Radiographs:
-    """Reads a file of arrays: images, labels, image_index, and class_names.
+def read_arrays(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """As `read_official`, of a file of images, labels, image_index, and class_names.
 
     A patient's number is the first part of the name in image_index, as in 00000005_003.png.
-
-    Raises:
-      ValueError: an array is missing or of another form, or the images are smaller than
-        `image_size`.
     """
     remedy = f"replace it by the file {_ARRAYS}"
     try:
@@ -221,7 +209,7 @@ def read_arrays(path, image_size) -> Radiographs:
             f"--config.data.image_size={x.shape[1]} or less, or put the official images there"
         )
     x = photographs.resize(x[..., None], image_size)
-    return Radiographs(x, y.astype(np.float32), np.array(patients, int))
+    return x, y.astype(np.float32), np.array(patients, int)
 
 
 def _find_file(folder, source):
@@ -231,13 +219,12 @@ def _find_file(folder, source):
     for file in (folder / _LIST, folder / _ARRAYS):
         if file.is_file():
             return file
-    files.report_missing(
+    return files.report_missing(
         f"chest_xray: no file {folder / _LIST}",
         "put the files of ChestX-ray14 there",
         required=source == "real" or folder.is_dir(),
         stand_in="images are simulated",
     )
-    return None
 
 
 def _parse_findings(where, findings):
@@ -268,12 +255,12 @@ def _locate_images(path, lines):
     return [places[name] for name in lines]
 
 
-def _divide(images, partition, cap, split):
+def _divide(y, patients, partition, cap, split):
     """Per client, the indices of its images, and their positions in each split."""
-    names, patient_of = np.unique(images.patients, return_inverse=True)  # [P], [n]
+    names, patient_of = np.unique(patients, return_inverse=True)  # [P], [n]
     classes = np.full(len(names), -1)  # [P]; -1 is no finding
-    for image in np.flatnonzero(images.y.any(axis=1))[::-1]:
-        classes[patient_of[image]] = np.argmax(images.y[image])
+    for image in np.flatnonzero(y.any(axis=1))[::-1]:
+        classes[patient_of[image]] = np.argmax(y[image])
     ill, well = np.flatnonzero(classes >= 0), np.flatnonzero(classes < 0)
     of_ill = label_skew.divide(partition, classes[ill], len(FINDINGS), seed=split.seed)
     divide_equally = label_skew.iid(clients=len(of_ill), seed=split.seed)

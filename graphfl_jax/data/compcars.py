@@ -62,14 +62,12 @@ def compcars(
 ) -> Federation:
     """Loads CompCars, or draws simulated images of cars.
 
-    Images are resized to squares. The rules of `car_relations` are in `_RELATIONS`.
-
     Returns:
       30 clients, x [image_size, image_size, 3] uint8 (RGB), labels 0 to 3.
 
     Raises:
-      ValueError: `path` is set for a source that reads no file, the list has a wrong line, or
-        an image cannot be decoded. One line with the file and the line.
+      ValueError: `path` is set for a source that reads no file, the list has a wrong line or
+        no image of a client, or an image cannot be decoded. One line with file and line.
       FileNotFoundError: the list or an image is missing.
     """
     folder = Path(root) / "compcars"
@@ -78,7 +76,7 @@ def compcars(
         x, y, extent = _read_photographs(folder, file, image_size)
     else:
         x, y, extent = *_simulate(generator_seed, image_size), ""
-    federation = federate(
+    return federate(
         [f"{year} view {viewpoint}" for year, viewpoint in CLIENTS],
         x=x,
         y=y,
@@ -88,8 +86,8 @@ def compcars(
         name="compcars",
         source="real" if file else "simulated",
         split=RandomSplit(seed, val_fraction),
+        extent=extent,
     )
-    return federation._replace(extent=extent)
 
 
 def car_graph(rule):
@@ -113,11 +111,7 @@ class Photo(NamedTuple):
 
 
 def read_list(path) -> list[Photo]:
-    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client.
-
-    Raises:
-      ValueError: a line has another format or repeats an image, or a client has no images.
-    """
+    """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client."""
     lines = {}
     # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
     for number, line in enumerate(Path(path).read_text("latin1").splitlines(), start=1):
@@ -174,13 +168,12 @@ def _find_list(folder, source, path):
         remedy = "put the images of CompCars (CVPR 2015) there"
     else:
         return file
-    files.report_missing(
+    return files.report_missing(
         f"compcars: {missing}",
         remedy,
         required=source == "real" or path,
         stand_in="images are simulated",
     )
-    return None
 
 
 def _read_photographs(folder, file, size):

@@ -1,6 +1,5 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -14,7 +13,6 @@ from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit
 from graphfl_jax.settings import Choice, Text, Variant
 
-PARTITIONS = label_skew.PARTITIONS
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
@@ -27,8 +25,8 @@ def custom(
         Any,  # a name in configurations, and here what the factory of that name makes
         Variant(
             "How examples without clients are divided among clients; empty: they have clients.",
-            ("", *PARTITIONS),
-            factories=PARTITIONS,
+            ("", *label_skew.PARTITIONS),
+            factories=label_skew.PARTITIONS,
         ),
     ] = "",
     cap: Cap = 0,
@@ -116,11 +114,10 @@ def from_arrays(
     Raises:
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
-    arrays = {"x": x, "y": y, "client": client, "split": split}
-    _check_masks(name, arrays | {"edges": edges, "edge_weight": edge_weight})
-    rows = _read_rows(name, arrays)
+    rows = _read_rows(name, {"x": x, "y": y, "client": client, "split": split})
     random = RandomSplit(seed, val_fraction, test_fraction)
-    _check_random_split_is_read(name, rows, random)
+    if rows.split is not None:
+        _check_random_split_is_unset(name, random)
     if cap and not partition:
         raise ValueError(f"{name}: cap={cap} has no effect without a partition; leave it out")
     names, indices = _divide(name, rows, partition, cap, seed)
@@ -140,12 +137,7 @@ class _Rows(NamedTuple):
 
 
 def read_arrays(path) -> dict[str, Any]:
-    """Reads the arrays of a file by name. Pickled arrays are refused.
-
-    Raises:
-      ValueError: the path is empty, the file is damaged, or an array is missing or unknown.
-      FileNotFoundError: the file is missing.
-    """
+    """Reads the arrays of a file by name. Pickled arrays are refused."""
     if not path:
         raise ValueError(
             "custom: data.path is empty; set --config.data.path to a file of arrays, written "
@@ -176,18 +168,13 @@ def read_arrays(path) -> dict[str, Any]:
     return arrays
 
 
-def _check_masks(name, arrays):
-    """Refuses masked values, which would be used as if they were not masked."""
-    for field, array in arrays.items():
-        if isinstance(array, np.ma.MaskedArray) and array.mask.any():
-            raise ValueError(
-                f"{name}: {field} has {int(array.mask.sum())} masked values; leave their "
-                "examples out, or fill them in"
-            )
-
-
 def _read_array(name, field, rows):
     """The array of an argument. Strings that are objects, as in pandas, become strings."""
+    if isinstance(rows, np.ma.MaskedArray) and rows.mask.any():
+        raise ValueError(
+            f"{name}: {field} has {int(rows.mask.sum())} masked values; leave their examples "
+            "out, or fill them in"
+        )
     try:
         rows = np.asarray(rows)
     except ValueError:
@@ -198,7 +185,7 @@ def _read_array(name, field, rows):
 
 
 def _read_rows(name, arrays):
-    """Checks the types of the arguments, and that all have the length of x."""
+    """Checks the types of the arguments, that all have the length of x, and the parts."""
     rows = {f: _read_array(name, f, array) for f, array in arrays.items() if array is not None}
     kinds = {
         "x": ("biuf", "give numbers"),
@@ -224,6 +211,13 @@ def _read_rows(name, arrays):
                 f"{name}: {field} has shape {array.shape} and x has {rows['x'].shape}; give "
                 "one row of each per example"
             )
+    unknown = ~np.isin(rows.get("split", ()), PARTS)
+    if unknown.any():
+        first = int(np.argmax(unknown))
+        raise ValueError(
+            f"{name}: split has {str(rows['split'][first])!r} at example {first}; "
+            f"use {', '.join(PARTS)}"
+        )
     task, y, outputs = _read_targets(name, rows["y"])
     return _Rows(rows["x"], y, rows.get("client"), rows.get("split"), task, outputs)
 
@@ -247,10 +241,8 @@ def _read_targets(name, y):
     return "classification", y, labels
 
 
-def _check_random_split_is_read(name, rows, random):
+def _check_random_split_is_unset(name, random):
     """Refuses settings of a random split beside a given one."""
-    if rows.split is None:
-        return
     if random.val_fraction > 0:
         raise ValueError(
             f"{name}: data.val_fraction={random.val_fraction} has no effect on a given split; "
@@ -271,7 +263,7 @@ def _divide(name, rows, partition, cap, seed):
     if rows.client is None:
         raise ValueError(
             f"{name}: there is no array 'client'; add it, or set --config.data.partition to "
-            f"{' or '.join(PARTITIONS)}"
+            f"{' or '.join(label_skew.PARTITIONS)}"
         )
     names, holder, counts = np.unique(rows.client, return_inverse=True, return_counts=True)
     return names, np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
@@ -291,8 +283,6 @@ def _divide_by_label(name, rows, partition, cap, seed):
     labels = rows.y.astype(np.int64)
     if labels.min() < 0:
         raise ValueError(f"{name}: y has label {labels.min()}; number labels from 0 on")
-    if rows.split is not None:
-        _check_parts(name, rows.split)
     return label_skew.divide(
         partition, labels, rows.outputs, split=rows.split, cap=cap, seed=seed
     )
@@ -300,7 +290,6 @@ def _divide_by_label(name, rows, partition, cap, seed):
 
 def _federate(name, rows, names, indices, graph, random, scale):
     """The federation of clients with these names and examples; `scale` is how and by whom."""
-    clients = tuple(map(str, names))
     kind, by = scale
     Choice("", scaling.KINDS).check("data.scale", kind)
     Choice("", scaling.BY).check("data.scale_by", by)
@@ -308,10 +297,8 @@ def _federate(name, rows, names, indices, graph, random, scale):
         raise ValueError(
             f"{name}: data.scale_by={by} has no effect with data.scale=none; leave it out"
         )
-    labels = rows.task == "classification"
-    rescale = functools.partial(scaling.scale_examples, name, kind, by, clients, labels=labels)
     return federate(
-        clients,
+        map(str, names),
         x=[rows.x[i] for i in indices],
         y=[rows.y[i] for i in indices],
         graph=graph,
@@ -320,23 +307,12 @@ def _federate(name, rows, names, indices, graph, random, scale):
         name=name,
         source="own",
         split=random if rows.split is None else _read_splits(name, names, rows.split, indices),
-        rescale=None if kind == "none" else rescale,
+        scale=None if kind == "none" else scale,
     )
-
-
-def _check_parts(name, split):
-    unknown = ~np.isin(split, PARTS)
-    if unknown.any():
-        first = int(np.argmax(unknown))
-        raise ValueError(
-            f"{name}: split has {str(split[first])!r} at example {first}; "
-            f"use {', '.join(PARTS)}"
-        )
 
 
 def _read_splits(name, names, split, indices):
     """Per client, the positions in indices[i] of the examples of each part."""
-    _check_parts(name, split)
     parts = [part for part in PARTS if part in split or part != "val"]
     splits = []
     for client, rows in zip(names, indices, strict=True):
@@ -373,7 +349,7 @@ def _read_graph(name, names, edges, edge_weight, directed):
             f"{edges[unknown][0].item()!r}, which has no examples; correct it"
         )
     if edge_weight is not None:
-        edge_weight = np.asarray(edge_weight)
+        edge_weight = _read_array(name, "edge_weight", edge_weight)
         if edge_weight.dtype.kind not in "biuf" or edge_weight.shape != (len(edges),):
             raise ValueError(
                 f"{name}: edge_weight has shape {edge_weight.shape} and type "

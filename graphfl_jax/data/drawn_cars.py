@@ -34,10 +34,8 @@ def draw(rng, *, year, view, image_size):
     Paint, light, pose, size, place and background are random and independent of the type.
 
     Args:
-      rng: a NumPy generator.
       year: index of the model year, from 0.
       view: 0 (front) to 4 (rear), in steps of 1/8 of a turn over the left side of the car.
-      image_size: width and height in pixels.
 
     Returns:
       x [n, image_size, image_size, 3] uint8 and types y [n] from 0 to 3.

@@ -23,9 +23,7 @@ def draw(rng, *, classes, shape):
     """Draws images whose classes are equally frequent.
 
     Args:
-      rng: a NumPy generator.
       classes: number of classes, of which `TRAIN` and `TEST` are multiples.
-      shape: height, width and channels.
 
     Returns:
       Images [TRAIN + TEST, H, W, C] uint8, the training images first, and labels [TRAIN + TEST]
@@ -56,11 +54,6 @@ def draw_patients(rng, findings, size):
     Half of the patients have a main finding, with equal numbers of each, which most of their
     images show; each image may show others too. A finding is a soft spot, with a place, size
     and brightness of its own.
-
-    Args:
-      rng: a NumPy generator.
-      findings: number of findings.
-      size: height and width.
 
     Returns:
       Images [n, size, size, 1] uint8, labels [n, findings] float32, which are 1 for the

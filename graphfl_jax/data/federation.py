@@ -14,8 +14,8 @@ import numpy as np
 
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
-from graphfl_jax.data.scaling import Scaling
-from graphfl_jax.data.splits import RandomSplit, check_apart, check_both_kinds, check_sizes
+from graphfl_jax.data.scaling import Scaling, scale_examples
+from graphfl_jax.data.splits import RandomSplit, check_both_kinds, check_splits
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import OwnUnits, Units
 
@@ -48,11 +48,12 @@ class Federation(NamedTuple):
 
 
 def federate(
-    clients, *, x, y, graph, task, outputs, name, source, split, rescale=None
+    clients, *, x, y, graph, task, outputs, name, source, split, scale=None, **facts
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
-    Clients with fewer examples than the largest client are padded with zeros.
+    Clients with fewer examples than the largest client are padded with zeros. The arguments
+    that are not named here are fields of `Federation`.
 
     Args:
       clients: N names.
@@ -61,14 +62,9 @@ def federate(
         flattened to [n_i, outputs]; or for several labels per example [n_i, outputs], with 1
         for each label that an example has, and else 0.
       graph: relations between the N clients.
-      task: a name in `metrics.TASKS`.
-      outputs: number of classes, of labels, or of flattened targets.
-      name: of the data set, in error messages and results.
-      source: as in `Federation`.
       split: a `RandomSplit`; or per client, indices of its examples in "train", "test" and, for
         all clients or none, "val".
-      rescale: scales the examples by the training examples: (x, y, per client the indices of
-        its training examples) -> x, y and a `Scaling`. The hash is of the examples before.
+      scale: the kind and the decider of `scale_examples`. The hash is of the examples before.
 
     Raises:
       ValueError: the examples, the graph or the split do not fit together. One line with the
@@ -83,15 +79,16 @@ def federate(
         indices = []
     else:
         splits = split
-        check_apart(name, clients, splits)
         indices = [rows[part] for rows in splits for part in sorted(rows)]
     sha256 = _digest([*x, *y, *_arrays(graph), *indices])
-    check_sizes(name, clients, splits)
+    check_splits(name, clients, splits)
     if task == "multi-label classification":
         check_both_kinds(name, clients, y, splits)
     scaling = None
-    if rescale is not None:
-        x, y, scaling = rescale(*unscaled, [rows["train"] for rows in splits])
+    if scale is not None:
+        train = [rows["train"] for rows in splits]
+        labels = task == "classification"
+        x, y, scaling = scale_examples(name, *scale, clients, *unscaled, train, labels=labels)
         x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
     stacked = {part: _stack(x, y, [rows[part] for rows in splits]) for part in splits[0]}
@@ -105,6 +102,7 @@ def federate(
         clients=clients,
         units=scaling and scaling.units,
         scaling=scaling,
+        **facts,
     )
 
 
@@ -113,27 +111,23 @@ def input_range(federation: Federation) -> tuple[float, float]:
     train = federation.data.train
     if isinstance(train, Windows):
         return float(train.series.min()), float(train.series.max())
-    pairs = zip(train.x, train.count, strict=True)
-    ends = [(rows[:count].min(), rows[:count].max()) for rows, count in pairs]
-    return float(min(low for low, _ in ends)), float(max(high for _, high in ends))
+    clients = [rows[:count] for rows, count in zip(train.x, train.count, strict=True)]
+    return float(min(map(np.min, clients))), float(max(map(np.max, clients)))
 
 
 def federate_series(
-    clients, *, series, past, future, counts, graph, name, source, units
+    clients, *, series, past, future, counts, graph, name, source, **facts
 ) -> Federation:
     """Checks one time series per client and splits their windows in order of time.
 
+    The arguments that are not named here are fields of `Federation`, as in `federate`.
+
     Args:
-      clients: N names.
       series: [N, T, F] float32. The target is feature 0; the inputs are all features.
       past: input steps of a window.
       future: steps to forecast.
       counts: number of windows in "train", "val" and "test", in order of time. The windows on
         the two sides of a border share past + future - 1 steps.
-      graph: relations between the N clients.
-      name: of the data set, in error messages and results.
-      source: as in `Federation`.
-      units: of feature 0.
 
     Raises:
       ValueError: numbers of clients differ, or a value is not finite. One line with the data
@@ -157,18 +151,14 @@ def federate_series(
         source=source,
         sha256=_digest([*series, *_arrays(graph), *order]),
         clients=tuple(clients),
-        units=units,
+        **facts,
     )
 
 
 def with_shared_split(federation: Federation, name: str, x, y) -> Federation:
     """Adds a split of which all clients evaluate the same examples, and updates the hash.
 
-    Args:
-      federation: a federation of examples.
-      name: of the split.
-      x: inputs [n, *features].
-      y: labels or targets [n, ...].
+    The examples are inputs x [n, *features] and labels or targets y [n, ...].
     """
     train = federation.data.train
     x, y = np.asarray(x, train.x.dtype), np.asarray(y, train.y.dtype)

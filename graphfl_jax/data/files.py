@@ -13,8 +13,6 @@ from typing import BinaryIO
 
 import numpy as np
 
-_CHUNK = 1 << 16  # bytes held in memory during a download
-
 
 class MissingFilesError(FileNotFoundError):
     """Files of a data set are not there. Its message names the setting that needs no files.
@@ -45,18 +43,10 @@ def cache_folder() -> Path:
     return (Path(cache) if cache else Path.home() / ".cache") / "graphfl_jax"
 
 
-def locate(root, pattern) -> Path | None:
-    """The file under `root` that matches a glob pattern; of several, the last by name."""
-    matches = [path for path in Path(root).glob(pattern) if path.is_file()]
-    return max(matches, key=lambda path: path.name, default=None)
-
-
 def check_path(path, source, *, reading) -> None:
-    """Checks the setting `data.path`. An empty path is always valid.
+    """Checks the setting `data.path` beside `data.source`. An empty path is always valid.
 
     Args:
-      path: the value of `data.path`.
-      source: the value of `data.source`.
       reading: the sources that read a file.
 
     Raises:
@@ -75,9 +65,10 @@ def check_path(path, source, *, reading) -> None:
 def report_missing(missing, remedy, *, required, stand_in) -> None:
     """Warns that a loader makes up data since a file is missing, or raises an error.
 
+    It returns None in place of the file.
+
     Args:
-      missing: what is missing.
-      remedy: where to get it.
+      remedy: where to get what is missing.
       required: whether the settings do not allow made-up data.
       stand_in: what the loader makes instead, such as "images are simulated".
 
@@ -96,14 +87,13 @@ def check_exists(path) -> None:
         raise FileNotFoundError(f"data.path={str(path)!r} is not a file; correct the path")
 
 
-def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
+def fetch(url, destination, *, max_bytes) -> Path:
     """Downloads `url` to the file `destination`. A failure leaves no partial file.
 
     Args:
       url: an https address.
       destination: the file. Its folder is created.
-      max_bytes: size limit of the download.
-      timeout: seconds without an answer.
+      max_bytes: size limit of the download, which is held in memory.
 
     Raises:
       OSError: the network or the server fails, as urllib reports it.
@@ -112,16 +102,28 @@ def fetch(url, destination, *, max_bytes, timeout=10) -> Path:
     _check_https(url)
     destination = Path(destination)
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
+        with urllib.request.urlopen(url, timeout=10) as response:
             _check_https(response.url)  # after redirections
-            destination.parent.mkdir(parents=True, exist_ok=True)
-            with open_new(destination) as file:
-                _copy(response, file, url, max_bytes)
+            content = response.read(max_bytes + 1)
+            announced = response.headers.get("Content-Length")
     except http.client.HTTPException as error:
         # Raised for incomplete answers and answers that are not HTTP; it is not an OSError.
         raise ConnectionError(
             f"{url}: the server's answer is invalid ({error!r}); try again later"
         ) from error
+    if len(content) > max_bytes:
+        raise ValueError(
+            f"{url}: the file is larger than {max_bytes} bytes; download it by hand"
+        )
+    # A connection that closes early ends the answer without an error.
+    if announced is not None and len(content) != int(announced):
+        raise ConnectionError(
+            f"{url}: the answer ended after {len(content)} of {announced} bytes; try again "
+            "later"
+        )
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    with open_new(destination) as file:
+        file.write(content)
     return destination
 
 
@@ -219,20 +221,3 @@ class _ArrayUnpickler(pickle.Unpickler):
 def _check_https(url):
     if not url.startswith("https://"):
         raise ValueError(f"url={url!r} is not https; use an address that starts with https://")
-
-
-def _copy(response, file, url, max_bytes):
-    count = 0  # bytes
-    while chunk := response.read(_CHUNK):
-        count += len(chunk)
-        if count > max_bytes:
-            raise ValueError(
-                f"{url}: the file is larger than {max_bytes} bytes; download it by hand"
-            )
-        file.write(chunk)
-    # A connection that closes early ends the answer without an error.
-    announced = response.headers.get("Content-Length")
-    if announced is not None and count != int(announced):
-        raise ConnectionError(
-            f"{url}: the answer ended after {count} of {announced} bytes; try again later"
-        )

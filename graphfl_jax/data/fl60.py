@@ -153,7 +153,9 @@ def _read_published(root, path):
 
 
 def _federate(name, x, y, edges, source, split):
-    federation = federate(
+    # A client's place is the mean of its class 0; that of class 1 is opposite.
+    places = [rows[labels == 0].mean(axis=0) for rows, labels in zip(x, y, strict=True)]
+    return federate(
         [f"domain {client}" for client in range(NUM_CLIENTS)],
         x=x,
         y=y,
@@ -163,7 +165,5 @@ def _federate(name, x, y, edges, source, split):
         name=name,
         source=source,
         split=split,
+        positions=Positions(("x", "y"), np.array(places)),
     )
-    # A client's place is the mean of its class 0; that of class 1 is opposite.
-    places = [rows[labels == 0].mean(axis=0) for rows, labels in zip(x, y, strict=True)]
-    return federation._replace(positions=Positions(("x", "y"), np.array(places)))

@@ -1,14 +1,20 @@
 """Fashion-MNIST, CIFAR-10 and CIFAR-100, divided among clients by a partition of the labels.
 
-The files are those of the publishers, see `image_files`. Without them, simulated images of the
-same shape and with as many classes take their place, see `drawn_patterns`. The clients have no
-relations.
+The files are those of the publishers. Without them, simulated images of the same shape and with
+as many classes take their place, see `drawn_patterns`. The clients have no relations.
+
+Sources: Xiao, Rasul, Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
+Learning Algorithms, arXiv:1708.07747. Krizhevsky, Learning Multiple Layers of Features from
+Tiny Images, 2009.
 
 Official test examples are divided among clients in the class proportions of their training
 examples. With test="own", they are not used for it; a random fifth of a client's training
 examples takes their place.
 """
 
+import gzip
+import math
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -18,7 +24,6 @@ import numpy as np
 from graphfl_jax.data import (
     drawn_patterns,
     files,
-    image_files,
     label_skew,
     photographs,
     relations,
@@ -55,7 +60,7 @@ class Version(NamedTuple):
 
     train: tuple[tuple[str, ...], ...]  # groups
     test: tuple[tuple[str, ...], ...]
-    reader: Callable  # (*paths of a group, classes) -> images and labels
+    reader: Callable  # (*paths of a group, classes) -> images [n, H, W, C] uint8, labels [n]
 
 
 class ImageSet(NamedTuple):
@@ -70,57 +75,142 @@ class ImageSet(NamedTuple):
     versions: tuple[Version, ...]  # the first one whose first file exists is read
 
 
-_KINDS = "images-idx3", "labels-idx1"
+SIDE, CHANNELS = 32, 3  # of CIFAR's images
+PIXELS = SIDE * SIDE * CHANNELS
+_LONGEST = 60_000  # examples of an IDX file; bounds what is unpacked
+
+
+def read_idx(images, labels, *, classes) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a pair of IDX files, compressed by gzip if their names end in .gz.
+
+    A file has two zero bytes, the type of its values (8 is uint8), the number of its axes, the
+    length of each axis (4 bytes, big-endian), and the values. The axes of images are n, H, W.
+    """
+    x, y = _read_idx_file(images, axes=3), _read_idx_file(labels, axes=1)
+    if len(x) != len(y):
+        raise ValueError(
+            f"{labels}: the file has {len(y)} labels and {images} has {len(x)} images; use the "
+            "official pair"
+        )
+    return x[..., None], _check_labels(labels, y, classes)
+
+
+def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a file of CIFAR's binary version.
+
+    A record of CIFAR-10 has the label; a record of CIFAR-100 has the coarse and the fine label,
+    of which the fine one is used. Both have 3,072 bytes, the red, green and blue plane.
+    """
+    head = 1 if classes == 10 else 2  # bytes of labels
+    content = np.fromfile(path, np.uint8)
+    length = head + PIXELS
+    if not len(content) or len(content) % length:
+        raise ValueError(
+            f"{path}: the file has {len(content)} bytes, which are no whole records of {length}"
+            "; replace it by the file of the official binary version"
+        )
+    records = content.reshape(-1, length)
+    return _join_planes(records[:, head:]), _check_labels(path, records[:, head - 1], classes)
+
+
+def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
+    """Reads a pickle of CIFAR's version for Python; no code of the pickle is executed.
+
+    It is a dictionary with data [n, 3072] uint8 and a list of labels, or of fine_labels.
+    """
+    content = files.load_pickle(path)
+    key = "labels" if classes == 10 else "fine_labels"
+    arrays = content if isinstance(content, dict) else {}
+    x, y = np.asarray(arrays.get("data")), np.asarray(arrays.get(key))
+    if x.dtype != np.uint8 or x.shape != (len(x) if x.ndim else 0, PIXELS) or not len(x):
+        raise ValueError(
+            f"{path}: 'data' is of type {x.dtype} and shape {x.shape} and not bytes of shape "
+            f"(n, {PIXELS}); replace it by the official file"
+        )
+    if y.dtype.kind not in "iu" or y.shape != x.shape[:1]:
+        raise ValueError(
+            f"{path}: {key!r} is of type {y.dtype} and shape {y.shape} and not integers of "
+            f"shape {x.shape[:1]}; replace it by the official file"
+        )
+    return _join_planes(x), _check_labels(path, y, classes)
+
+
+def _read_idx_file(path, *, axes):
+    """The values of an IDX file of bytes with so many axes."""
+    opened = gzip.open if Path(path).suffix == ".gz" else open
+    remedy = "replace it by the official file"
+    try:
+        with opened(path, "rb") as file:
+            start = file.read(4 + 4 * axes)
+            if start[:4] != bytes([0, 0, 8, axes]) or len(start) < 4 + 4 * axes:
+                raise ValueError(
+                    f"{path}: the file is not an IDX file of bytes with {axes} axes; {remedy}"
+                )
+            shape = tuple(np.frombuffer(start, ">u4", offset=4).tolist())
+            size = math.prod(shape)
+            if not 0 < shape[0] <= _LONGEST or not 0 < size <= _LONGEST * SIDE * SIDE:
+                raise ValueError(f"{path}: the file has axes of lengths {shape}; {remedy}")
+            values = file.read(size + 1)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        why = " ".join(str(error).split())
+        raise ValueError(
+            f"{path}: the file is damaged or truncated ({why}); {remedy}"
+        ) from error
+    if len(values) != size:
+        more = "more" if len(values) > size else len(values)
+        raise ValueError(
+            f"{path}: the file has {more} bytes after its head, not {size}; {remedy}"
+        )
+    return np.frombuffer(values, np.uint8).reshape(shape)
+
+
+def _join_planes(rows):
+    """Rows [n, 3072] of three planes as images [n, 32, 32, 3]."""
+    planes = rows.reshape(-1, CHANNELS, SIDE, SIDE)
+    return np.ascontiguousarray(np.moveaxis(planes, 1, 3))
+
+
+def _check_labels(path, labels, classes):
+    labels = labels.astype(np.int64)
+    wrong = (labels < 0) | (labels >= classes)
+    if wrong.any():
+        first = int(np.argmax(wrong))
+        raise ValueError(
+            f"{path}: label {labels[first]} of example {first} is not in 0 to {classes - 1}; "
+            "replace it by the official file"
+        )
+    return labels
 
 
 def _idx(suffix):
     train, test = (
-        tuple(f"fashion-mnist/{part}-{kind}-ubyte{suffix}" for kind in _KINDS)
+        tuple(
+            f"fashion-mnist/{part}-{kind}-ubyte{suffix}"
+            for kind in ("images-idx3", "labels-idx1")
+        )
         for part in ("train", "t10k")
     )
-    return Version((train,), (test,), image_files.read_idx)
+    return Version((train,), (test,), read_idx)
 
 
-def _cifar(folder, train, test, suffix, reader):
-    groups = tuple((f"{folder}/{name}{suffix}",) for name in train)
-    return Version(groups, ((f"{folder}/{test}{suffix}",),), reader)
+def _cifar(classes, train, test, folders):
+    """CIFAR of so many classes, whose `folders` end so: binary, and for Python."""
+    versions = []
+    readers = (".bin", read_binary), ("", read_python)
+    for end, (suffix, reader) in zip(folders, readers, strict=True):
+        folder = f"cifar-{classes}-{end}"
+        groups = tuple((f"{folder}/{name}{suffix}",) for name in (*train, test))
+        versions.append(Version(groups[:-1], groups[-1:], reader))
+    name, title = f"cifar{classes}", f"CIFAR-{classes}"
+    return ImageSet(name, title, (32, 32, 3), classes, 50_000, 10_000, tuple(versions))
 
 
-_BINARY, _PYTHON = (".bin", image_files.read_binary), ("", image_files.read_python)
-_BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6)), "test_batch"
 FASHION_MNIST = ImageSet(
-    name="fashion_mnist",
-    title="Fashion-MNIST",
-    shape=(28, 28, 1),
-    classes=10,
-    train=60_000,
-    test=10_000,
-    versions=(_idx(".gz"), _idx("")),
+    "fashion_mnist", "Fashion-MNIST", (28, 28, 1), 10, 60_000, 10_000, (_idx(".gz"), _idx(""))
 )
-CIFAR10 = ImageSet(
-    name="cifar10",
-    title="CIFAR-10",
-    shape=(32, 32, 3),
-    classes=10,
-    train=50_000,
-    test=10_000,
-    versions=(
-        _cifar("cifar-10-batches-bin", *_BATCHES, *_BINARY),
-        _cifar("cifar-10-batches-py", *_BATCHES, *_PYTHON),
-    ),
-)
-CIFAR100 = ImageSet(
-    name="cifar100",
-    title="CIFAR-100",
-    shape=(32, 32, 3),
-    classes=100,
-    train=50_000,
-    test=10_000,
-    versions=(
-        _cifar("cifar-100-binary", ("train",), "test", *_BINARY),
-        _cifar("cifar-100-python", ("train",), "test", *_PYTHON),
-    ),
-)
+_BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
+CIFAR10 = _cifar(10, _BATCHES, "test_batch", ("batches-bin", "batches-py"))
+CIFAR100 = _cifar(100, ["train"], "test", ("binary", "python"))
 
 
 def _loader(image_set: ImageSet):
@@ -155,6 +245,9 @@ def _loader(image_set: ImageSet):
         rows = label_skew.divide(
             partition, y, image_set.classes, split=split, cap=cap, seed=seed
         )
+        splits = RandomSplit(seed, val_fraction)
+        if split is not None:
+            splits = [_split_training(split[i], c, splits) for c, i in enumerate(rows)]
         federation = federate(
             [f"client {i}" for i in range(len(rows))],
             x=[x[i] for i in rows],
@@ -164,10 +257,9 @@ def _loader(image_set: ImageSet):
             outputs=image_set.classes,
             name=image_set.name,
             source="real" if version else "simulated",
-            split=_split_clients(split, rows, RandomSplit(seed, val_fraction)),
+            split=splits,
+            extent=_extent(image_set, version, split, train, cap, image_size),
         )
-        extent = _extent(image_set, version, split, train, cap, image_size)
-        federation = federation._replace(extent=extent)
         if balanced_test:
             federation = with_shared_split(federation, "balanced", *shared)
         return federation
@@ -190,13 +282,12 @@ def _find_version(image_set, root, source):
     version, *_ = there or image_set.versions
     for file in (root / name for group in version.train + version.test for name in group):
         if not file.is_file():
-            files.report_missing(
+            return files.report_missing(
                 f"{image_set.name}: no file {file}",
                 f"put the official files of {image_set.title} there",
                 required=source == "real" or there,
                 stand_in="images are simulated",
             )
-            return None
     return version
 
 
@@ -220,13 +311,6 @@ def _read_images(image_set, version, root, generator_seed):
         y.append(labels)
         train += len(labels) if group in version.train else 0
     return np.concatenate(x), np.concatenate(y), train
-
-
-def _split_clients(split, rows, random):
-    """A random split of each client; or if `split` [n] states the test examples, by this."""
-    if split is None:
-        return random
-    return [_split_training(split[i], client, random) for client, i in enumerate(rows)]
 
 
 def _split_training(split, client, random):

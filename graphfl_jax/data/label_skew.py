@@ -151,12 +151,10 @@ def divide(
     Args:
       partition: of the training examples.
       labels: [n] integers from 0 to `classes` - 1.
-      classes: C.
       split: [n] names of splits. The partition divides "train"; every other split is divided so
         that a client has the same share of a class as of the training examples of that class.
         None: the partition divides all examples.
       cap: most examples of a client in a split, drawn at random; 0 is all.
-      seed: of the draws.
 
     Returns:
       Per client, the indices [n_i] of its examples, those of "train" first.

@@ -59,8 +59,8 @@ def hold_out(
     order = np.random.default_rng([seed, total, new_clients]).permutation(total)
     training, new = np.sort(order[new_clients:]), np.sort(order[:new_clients])
     order = np.concatenate([training, new])
-    everyone = _select(federation.data, order)
-    data, positions = _select(federation.data, training), federation.positions
+    everyone = select_clients(federation.data, order)
+    data, positions = select_clients(federation.data, training), federation.positions
     units = federation.units
     if graph == "transductive":
         data = data._replace(graph=everyone.graph)
@@ -74,7 +74,7 @@ def hold_out(
     )
 
 
-def _select(data, clients):
+def select_clients(data, clients):
     """The data of `clients` [n], which become clients 0 to n - 1."""
     return data._replace(
         train=tree.take(data.train, clients),

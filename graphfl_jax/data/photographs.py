@@ -1,5 +1,6 @@
 """Images: resizing; and reading of image files, which are decoded once and cached."""
 
+import contextlib
 import hashlib
 import json
 import math
@@ -18,17 +19,10 @@ _COLOURED = ("LA", "P", "RGB", "RGBA")  # modes of files that may hold a grey im
 
 
 def resize(images, size: int) -> np.ndarray:
-    """Resizes images to squares.
+    """Resizes images [n, H, W, C] uint8, C being 1 or 3, to squares [n, size, size, C].
 
     Where `size` divides height and width, a pixel is the mean over a rectangle of pixels,
     rounded. Otherwise, resizing is bilinear, with antialiasing where the images become smaller.
-
-    Args:
-      images: [n, H, W, C] uint8; C is 1 or 3.
-      size: height and width of the result in pixels.
-
-    Returns:
-      [n, size, size, C] uint8.
 
     Raises:
       ValueError: the result does not fit into memory.
@@ -65,15 +59,14 @@ def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
     images are decoded in every call.
 
     Args:
-      folder: of the images.
       names: n paths within the folder.
       size: width and height of the result in pixels; the aspect ratio is not kept.
       cache: file of the cache, ``*.npy``.
       grey: whether the images are grey squares of one size.
 
     Raises:
-      ValueError: an image cannot be decoded, or does not fit to `grey`, or all of them do not
-        fit into memory.
+      ValueError: an image cannot be decoded, or with `grey` is none, is no square of the
+        others' size or is smaller than `size`, or all of them do not fit into memory.
     """
     paths = [Path(folder) / name for name in names]
     fingerprint = _fingerprint(names, paths)
@@ -91,21 +84,18 @@ def squares(folder, names, *, size, cache, grey=False) -> np.ndarray:
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(fill, range(len(paths))):
             pass  # the iteration raises errors of `fill`
-    try:
-        _write_cache(cache, fingerprint, pixels)
-    except OSError:
-        return pixels
-    cached = _read_cache(cache, fingerprint, shape)
-    return pixels if cached is None else cached  # another process may have replaced it
+    with contextlib.suppress(OSError):
+        with open_new(cache) as file:
+            np.save(file, pixels)
+        with open_new(cache.with_suffix(".json")) as file:
+            file.write(json.dumps({"files": fingerprint, "pixels": _sha256(pixels)}).encode())
+    return pixels
 
 
 def decode(file, size) -> np.ndarray:
     """Reads an image as RGB and resizes it to [size, size, 3] uint8.
 
     Resizing is bilinear, with antialiasing where the image becomes smaller.
-
-    Raises:
-      ValueError: the image cannot be decoded.
     """
     from PIL import Image
 
@@ -117,10 +107,6 @@ def decode_grey(file, size, side) -> np.ndarray:
     """Reads a grey square of `side` pixels, resized by `resize` to [size, size, 1] uint8.
 
     A file in colour is read if red, green and blue are equal in all pixels.
-
-    Raises:
-      ValueError: the image cannot be decoded, is not grey, is no square of `side` pixels, or is
-        smaller than `size`.
     """
     image = _load(file)
     if image.size != (side, side) or side < size:
@@ -170,7 +156,7 @@ def _fingerprint(names, paths):
 def _read_cache(cache, fingerprint, shape):
     """The cached pixels, or None if they are of other files, damaged, or missing."""
     try:
-        hashes = json.loads(_hash_file(cache).read_text())
+        hashes = json.loads(cache.with_suffix(".json").read_text())
         pixels = np.lib.format.open_memmap(cache, mode="r")
     # Damaged bytes can make NumPy raise almost any exception.
     except Exception:
@@ -178,18 +164,6 @@ def _read_cache(cache, fingerprint, shape):
     if (pixels.shape, pixels.dtype) != (shape, np.uint8):
         return None
     return pixels if hashes == {"files": fingerprint, "pixels": _sha256(pixels)} else None
-
-
-def _write_cache(cache, fingerprint, pixels):
-    hashes = {"files": fingerprint, "pixels": _sha256(pixels)}
-    with open_new(cache) as file:
-        np.save(file, pixels)
-    with open_new(_hash_file(cache)) as file:
-        file.write(json.dumps(hashes).encode())
-
-
-def _hash_file(cache):
-    return cache.with_suffix(".json")
 
 
 def _sha256(pixels):

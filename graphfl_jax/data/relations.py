@@ -32,7 +32,7 @@ def from_edges(
     """Builds a client graph.
 
     Args:
-      num_clients: N, at least 1.
+      num_clients: N.
       edges: [m, 2] integers, pairs (sender, receiver) of client indices. An undirected edge is
         given once, in either order, and stored in both directions with the same weight.
       weights: [m] finite numbers of at least 0; None means that all are 1.
@@ -45,8 +45,6 @@ def from_edges(
     Raises:
       ValueError: an edge or a weight is invalid. One line with the edge and a remedy.
     """
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients} is not positive; give at least one client")
     pairs, weights = _check_edges(num_clients, edges, weights, directed, names)
     if not directed:
         pairs = np.concatenate([pairs, pairs[:, ::-1]])
@@ -103,9 +101,6 @@ def join_nearest(points, neighbours, *, later=0) -> jraph.GraphsTuple:
       neighbours: at least 1, and less than the number of clients that are there from the start.
       later: number of clients that come later, the last ones. They are joined to their nearest
         among the first, whose edges to each other are as without them.
-
-    Raises:
-      ValueError: `neighbours` is out of range.
     """
     points = np.asarray(points, np.float64)
     n = len(points) - later
@@ -130,11 +125,7 @@ def num_clients(graph) -> int:
 
 
 def check_number_of_pairs(total: int, method: str) -> None:
-    """Checks N, for a method that holds a number for each pair of clients.
-
-    Raises:
-      ValueError: there are more than `LARGEST_OF_PAIRS` clients.
-    """
+    """Raises a ValueError if there are too many clients to hold a number for each pair."""
     if total > LARGEST_OF_PAIRS:
         raise ValueError(
             f"algorithm.name={method!r} holds N x N numbers, and N={total} clients exceed "
@@ -201,6 +192,8 @@ def propagation(graph, layer: str) -> jax.Array | SparseMatrix:
     Raises:
       ValueError: the layer is unknown.
     """
+    if layer not in LAYERS:
+        raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
     if is_sparse(graph):
         return _sparse_propagation(graph, layer)
     return propagation_array(graph, layer)
@@ -208,7 +201,6 @@ def propagation(graph, layer: str) -> jax.Array | SparseMatrix:
 
 def propagation_array(graph, layer: str) -> jax.Array:
     """`propagation` as an array [N, N], whatever the number of clients."""
-    _check_layer(layer)
     symmetric = layer == "gcn"
     convolve = jraph.GraphConvolution(
         update_node_fn=lambda nodes: nodes,
@@ -223,7 +215,6 @@ def propagation_array(graph, layer: str) -> jax.Array:
 
 
 def _sparse_propagation(graph, layer):
-    _check_layer(layer)
     n, loops = num_clients(graph), 0.0 if layer == "sage" else 1.0  # edges to oneself
 
     def count(ends):
@@ -238,11 +229,6 @@ def _sparse_propagation(graph, layer):
     else:  # D^-1 A, or (D + I)^-1 (A + I)
         weights, diagonal = 1.0 / received[graph.receivers], loops / received
     return sparse_matrix(graph.senders, graph.receivers, weights, diagonal)
-
-
-def _check_layer(layer):
-    if layer not in LAYERS:
-        raise ValueError(f"layer={layer!r} is unknown; choose from {', '.join(LAYERS)}")
 
 
 def _check_edges(num_clients, edges, weights, directed, names):

@@ -38,8 +38,6 @@ def read_relations(
 
     Args:
       sensors: N ids.
-      folder: of the files.
-      names: of the files.
       source: one of `SOURCES`; "auto" takes the matrix, or the distances if only they exist.
       series: file of the sensors, for error messages.
       complete: whether `sensors` are all sensors of the data set. If not, sigma is computed
@@ -47,7 +45,8 @@ def read_relations(
 
     Raises:
       FileNotFoundError: the file is missing.
-      ValueError: the file has another format, or a sensor is missing in it.
+      ValueError: the file has another format, a sensor is missing in it, a pair has two
+        different distances, or all distances are equal.
     """
     matrix, distances = folder / names.matrix, folder / names.distances
     if source == "auto":
@@ -77,10 +76,7 @@ def read_relations(
 def read_positions(file, sensors) -> Positions | None:
     """Reads the coordinates of sensors; None without such a file.
 
-    Args:
-      file: text file whose rows end with "sensor,latitude,longitude". The first row may be a
-        header.
-      sensors: N ids.
+    Its rows end with "sensor,latitude,longitude". The first row may be a header.
 
     Raises:
       ValueError: a row has another format, or a sensor is missing or has two places.
@@ -116,11 +112,7 @@ def graph_of(weights) -> jraph.GraphsTuple:
 
 
 def read_matrix(file) -> tuple[list[str], np.ndarray]:
-    """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle.
-
-    Raises:
-      ValueError: the file has another format.
-    """
+    """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle."""
     loaded = files.load_pickle(file)
     try:
         ids, _, weights = loaded
@@ -146,10 +138,6 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
 
     Returns:
       The N ids of those sensors that the file has, and weights [N, N] with senders as rows.
-
-    Raises:
-      ValueError: a row has another format, a pair has two different distances, or no sigma can
-        be computed.
     """
     by_pair = {}  # metres
     wrong = f"is not from,to,metres; use the file from {URL}"
@@ -175,11 +163,7 @@ def read_distances(file, sensors) -> tuple[list[str], np.ndarray]:
 
 
 def weights_of(distances) -> np.ndarray:
-    """Weights [N, N] of edges from distances [N, N], which are infinite if unknown.
-
-    Raises:
-      ValueError: there are no distances, or all are equal.
-    """
+    """Weights [N, N] of edges from distances [N, N], which are infinite if unknown."""
     finite = distances[np.isfinite(distances)]
     sigma = finite.std() if len(finite) else 0.0
     if sigma == 0:

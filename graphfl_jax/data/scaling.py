@@ -44,10 +44,8 @@ def scale_examples(name, kind, by, clients, x, y, train, *, labels):
     """Scales the examples of all clients.
 
     Args:
-      name: of the data set, in error messages.
       kind: "standard" or "minmax".
       by: one of `BY`: whose training examples decide.
-      clients: N names.
       x: per client, finite inputs [n_i, *features].
       y: per client, labels, or finite targets [n_i, O].
       train: per client, indices of its training examples.

@@ -25,18 +25,13 @@ PER_LINE = 24  # sensors of a line
 
 
 class Traffic(NamedTuple):
-    """Speeds and distances of a random network."""
+    """Speeds of sensors."""
 
     sensors: list[str]  # N ids
     times: np.ndarray  # [T] int64, ns since 1970
-    values: np.ndarray  # [N, T] float32, miles per hour
-    distances: np.ndarray  # [N, N] metres by road from row to column; infinite if far
-
-
-class _Network(NamedTuple):
-    carriageway: np.ndarray  # [N] index
-    along: np.ndarray  # [N] km in the direction of travel
-    place: np.ndarray  # [N, 2] km
+    values: np.ndarray  # [N, T] float32, miles per hour; 0 is a missing reading
+    # [N, N] metres by road from row to column, infinite if far; of a random network
+    distances: np.ndarray | None = None
 
 
 def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
@@ -67,7 +62,11 @@ def simulate(generator_seed, *, sensors, steps, first, step) -> Traffic:
 
 
 def _network(rng, sensors):
-    """Random winding lines, each with two carriageways."""
+    """Random winding lines, each with two carriageways.
+
+    For each sensor: the number of its carriageway [N], its kilometre in the direction of travel
+    [N], and its place [N, 2] in km.
+    """
     carriageway, along, place = [], [], []
     lines = -(-sensors // PER_LINE)
     size = 7 * np.sqrt(lines)  # km, side of the area
@@ -82,7 +81,7 @@ def _network(rng, sensors):
         carriageway.append(2 * line + back)
         along.append(np.where(back, kilometres[-1] - kilometres, kilometres))
         place.append(path)
-    return _Network(*(np.concatenate(part) for part in (carriageway, along, place)))
+    return tuple(np.concatenate(part) for part in (carriageway, along, place))
 
 
 def _road_distances(network):

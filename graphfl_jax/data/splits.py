@@ -7,9 +7,8 @@ import numpy as np
 
 TEST_FRACTION = 0.2  # of each client's examples
 
-Split = Mapping[
-    str, np.ndarray
-]  # of a client: indices of its examples in "train", "test", "val"
+# Of a client: indices of its examples in "train", "test", "val".
+Split = Mapping[str, np.ndarray]
 
 
 class RandomSplit(NamedTuple):
@@ -24,11 +23,7 @@ class RandomSplit(NamedTuple):
     test_fraction: float = TEST_FRACTION  # share of test examples, in (0, 1)
 
     def of_client(self, client: int, count: int) -> Split:
-        """Splits the `count` examples of a client; "val" is there if `val_fraction` > 0.
-
-        Raises:
-          ValueError: the seed is negative, or a fraction is out of range.
-        """
+        """Splits the `count` examples of a client; "val" is there if `val_fraction` > 0."""
         seed, val_fraction, test_fraction = self
         if seed < 0:
             raise ValueError(f"seed={seed} is negative; set it to 0 or more")
@@ -47,8 +42,8 @@ class RandomSplit(NamedTuple):
         return split | {"val": order[test : test + val]} if val_fraction > 0 else split
 
 
-def check_apart(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
-    """Raises a ValueError if an example is twice in the splits of its client."""
+def check_splits(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
+    """Raises a ValueError if a client has an example twice in its splits, or an empty split."""
     for client, split in zip(clients, splits, strict=True):
         rows, times = np.unique(np.concatenate(list(split.values())), return_counts=True)
         if times.max(initial=1) > 1:
@@ -56,15 +51,9 @@ def check_apart(name: str, clients: Sequence[str], splits: Sequence[Split]) -> N
                 f"{name}: client {client!r} has example {rows[times > 1][0]} twice in its "
                 f"splits; give every example to one split"
             )
-
-
-def check_sizes(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
-    """Raises a ValueError if a split of a client is empty."""
-    for client, split in zip(clients, splits, strict=True):
-        sizes = [len(rows) for rows in split.values()]
-        if min(sizes) == 0:
+        if not all(len(part) for part in split.values()):
             raise ValueError(
-                f"{name}: client {client!r} has too few examples ({sum(sizes)}) for one in "
+                f"{name}: client {client!r} has too few examples ({len(rows)}) for one in "
                 f"each of {', '.join(split)}; leave it out, or use smaller shares for "
                 f"validation and test"
             )
@@ -73,10 +62,8 @@ def check_sizes(name: str, clients: Sequence[str], splits: Sequence[Split]) -> N
 def check_both_kinds(name, clients: Sequence[str], y, splits: Sequence[Split]) -> None:
     """Raises a ValueError if an evaluation split of a client has no AUC.
 
-    It needs a label that some of its examples have, and others have not.
-
-    Args:
-      y: per client, [n_i, labels] of 0 and 1.
+    It needs a label that some of its examples have, and others have not. Per client, `y` is
+    [n_i, labels] of 0 and 1.
     """
     for client, targets, split in zip(clients, y, splits, strict=True):
         for part in split.keys() - {"train"}:

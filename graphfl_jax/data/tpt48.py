@@ -2,8 +2,10 @@
 
 Temperatures are NOAA's nClimDiv (Vose et al., Improved historical temperature and precipitation
 time series for U.S. climate divisions, J. Appl. Meteorol. Climatol. 53, 2014), file
-climdiv-tmpcst. States with a common border are joined. The task is that of Xu et al.,
-Graph-Relational Domain Adaptation, ICLR 2022: predict the next six months from six months.
+climdiv-tmpcst. The task is that of Xu et al., Graph-Relational Domain Adaptation, ICLR 2022:
+predict the next six months from six months. States with a common border are joined. Borders are
+those of D. E. Knuth, The Stanford GraphBase (ACM Press, 1993), without the District of
+Columbia. States that only touch in a corner, such as Arizona and Colorado, have no border.
 
 The years are 1895 to 2019 for every release of the file. The protocols are
 
@@ -19,13 +21,14 @@ The years are 1895 to 2019 for every release of the file. The protocols are
 The extremes are taken over all examples, including test examples.
 """
 
+import csv
 import os
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from graphfl_jax.data import files, relations, us_states
+from graphfl_jax.data import files, relations
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, Positions, federate
 from graphfl_jax.data.scaling import Scaling
@@ -34,8 +37,16 @@ from graphfl_jax.settings import Choice, Switch
 
 FIRST_YEAR, LAST_YEAR = 1895, 2019
 WINDOWS_FROM = 2008  # first year of the protocol "windows"
-NUM_STATES = len(us_states.STATES)
-STATES = tuple(state.name for state in us_states.STATES)
+with Path(__file__).with_name("us_states.csv").open(newline="") as _opened:
+    # In the order of NOAA's numbers 001 to 048. A border is listed by one of its two states.
+    _ROWS = tuple(csv.DictReader(_opened))
+NUM_STATES = len(_ROWS)
+STATES = tuple(row["name"] for row in _ROWS)
+POSTAL = tuple(row["postal"] for row in _ROWS)  # codes
+PLACES = np.array([(row["longitude"], row["latitude"]) for row in _ROWS], float)  # degrees
+BORDERS = tuple(  # pairs of indices
+    (i, POSTAL.index(other)) for i, row in enumerate(_ROWS) for other in row["borders"].split()
+)
 
 _URL = "https://www.ncei.noaa.gov/pub/data/cirs/climdiv/"
 _FILE = "climdiv-tmpcst-v1.0.0-"
@@ -83,7 +94,7 @@ def tpt48(
     else:
         table = simulate(generator_seed)[:, first_year - FIRST_YEAR :]
     x, y, scaling = _cut(table, protocol)
-    federation = federate(
+    return federate(
         STATES,
         x=x,
         y=y,
@@ -93,15 +104,14 @@ def tpt48(
         name="tpt48",
         source="real" if file else "simulated",
         split=RandomSplit(seed, val_fraction),
+        loader_scaling=scaling,
+        positions=Positions(("longitude", "latitude"), PLACES),
     )
-    places = [(state.longitude, state.latitude) for state in us_states.STATES]
-    positions = Positions(("longitude", "latitude"), np.array(places))
-    return federation._replace(loader_scaling=scaling, positions=positions)
 
 
 def border_graph():
     """The graph of states with a common border: 48 clients, 105 undirected edges."""
-    return relations.from_edges(NUM_STATES, us_states.BORDERS)
+    return relations.from_edges(NUM_STATES, BORDERS)
 
 
 def read_table(path, *, first_year) -> np.ndarray:
@@ -109,10 +119,6 @@ def read_table(path, *, first_year) -> np.ndarray:
 
     A line has the number of a state (3 characters), a division (1), an element (2), a year (4)
     and twelve months (7 each). Numbers above 048 are Alaska and regions.
-
-    Raises:
-      ValueError: a line has another format, a value is missing, or two lines differ in the
-        values of a year of a state.
     """
     table = np.full((NUM_STATES, LAST_YEAR + 1 - first_year, 12), np.nan)
     # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
@@ -152,7 +158,7 @@ def simulate(generator_seed) -> np.ndarray:
     border graph, has an autocorrelation of 0.25 from month to month, and is larger in winter.
     The constants are rounded values of the real table.
     """
-    latitude = np.array([[state.latitude] for state in us_states.STATES])  # [48, 1]
+    latitude = PLACES[:, 1:]  # [48, 1]
     months = (LAST_YEAR + 1 - FIRST_YEAR) * 12
     # [months], 1 in July and -1 in January; months are counted from 0.
     season = np.cos(2 * np.pi * (np.arange(months) - 6) / 12)
@@ -210,7 +216,8 @@ def _find_file(root, source, path, download):
     if source == "simulated":
         return None
     # A release is named by its date of eight digits, so the last by name is the newest.
-    file = files.locate(root, f"tpt48/{_FILE}????????")
+    releases = filter(Path.is_file, root.glob(f"tpt48/{_FILE}????????"))
+    file = max(releases, key=lambda path: path.name, default=None)
     why = ""
     if file is None and download and source != "file":
         try:

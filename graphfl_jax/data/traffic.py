@@ -22,6 +22,7 @@ from graphfl_jax.data import files, roads, simulated_traffic
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, forms
 from graphfl_jax.data.federation import Federation, federate_series
 from graphfl_jax.data.scaling import Scaling
+from graphfl_jax.data.simulated_traffic import Traffic
 from graphfl_jax.memory import check_memory
 from graphfl_jax.metrics import Units, standardise
 from graphfl_jax.settings import Choice, Integer
@@ -41,46 +42,20 @@ class Official(NamedTuple):
     roads: roads.RoadFiles
     first: int  # time of the first step, in ns since 1970
 
-    @property
-    def folder(self) -> str:
-        """Name of the folder of all files."""
-        return self.name.replace("_", "-")
+
+def _official(name, area, suffix, sensors, steps, first):
+    names = roads.RoadFiles(
+        matrix=f"adj_mx{suffix}.pkl",
+        distances=f"distances_{area}.csv",
+        sensors=f"graph_sensor_ids{suffix}.txt",
+        places=f"graph_sensor_locations{suffix}.csv",
+    )
+    series = f"{name.replace('_', '-')}.h5"
+    return Official(name, series, sensors, steps, names, first * 10**9)
 
 
-METR_LA = Official(
-    name="metr_la",
-    series="metr-la.h5",
-    sensors=207,
-    steps=34272,
-    roads=roads.RoadFiles(
-        matrix="adj_mx.pkl",
-        distances="distances_la_2012.csv",
-        sensors="graph_sensor_ids.txt",
-        places="graph_sensor_locations.csv",
-    ),
-    first=1_330_560_000 * 10**9,  # 2012-03-01
-)
-PEMS_BAY = Official(
-    name="pems_bay",
-    series="pems-bay.h5",
-    sensors=325,
-    steps=52116,
-    roads=roads.RoadFiles(
-        matrix="adj_mx_bay.pkl",
-        distances="distances_bay_2017.csv",
-        sensors="graph_sensor_ids_bay.txt",
-        places="graph_sensor_locations_bay.csv",
-    ),
-    first=1_483_228_800 * 10**9,  # 2017-01-01
-)
-
-
-class Speeds(NamedTuple):
-    """Readings of sensors."""
-
-    sensors: list[str]  # N ids
-    times: np.ndarray  # [T] int64, ns since 1970
-    values: np.ndarray  # [N, T] float32, miles per hour; 0 is a missing reading
+METR_LA = _official("metr_la", "la_2012", "", 207, 34272, 1_330_560_000)  # 2012-03-01
+PEMS_BAY = _official("pems_bay", "bay_2017", "_bay", 325, 52116, 1_483_228_800)  # 2017-01-01
 
 
 def _loader(official: Official):
@@ -109,7 +84,7 @@ def _loader(official: Official):
         ] = 0,
         generator_seed: GeneratorSeed = 0,
     ) -> Federation:
-        folder = Path(root) / official.folder
+        folder = Path(root) / official.name.replace("_", "-")
         file = _find_series(official, folder, source, path)
         if file is None:
             return _simulate(official, sensors, steps, generator_seed)
@@ -132,13 +107,12 @@ def _find_series(official, folder, source, path):
     file = Path(path) if path else folder / official.series
     if file.is_file():
         return file
-    files.report_missing(
+    return files.report_missing(
         f"{official.name}: no file {file}",
         f"put it there from {roads.URL}",
         required=source == "real",
         stand_in="traffic is simulated",
     )
-    return None
 
 
 def _read(official, folder, file, source, sensors, steps):
@@ -154,8 +128,8 @@ def _read(official, folder, file, source, sensors, steps):
     positions = roads.read_positions(folder / official.roads.places, speeds.sensors)
     (n, t), whole = speeds.values.shape, (official.sensors, official.steps)
     extent = f"{n} of {whole[0]} sensors, {t} of {whole[1]} steps" if (n, t) != whole else ""
-    federation = _federate(official, file, speeds, graph, "real")
-    return federation._replace(extent=extent, positions=positions)
+    facts = {"extent": extent, "positions": positions}
+    return _federate(official, file, speeds, graph, "real", **facts)
 
 
 def _simulate(official, sensors, steps, generator_seed):
@@ -173,16 +147,16 @@ def _simulate(official, sensors, steps, generator_seed):
         step=STEP * 60 * 10**9,
     )
     graph = roads.graph_of(roads.weights_of(traffic.distances))
-    return _federate(official, official.name, Speeds(*traffic[:3]), graph, "simulated")
+    return _federate(official, official.name, traffic, graph, "simulated")
 
 
-def _federate(official, file, speeds, graph, source):
+def _federate(official, file, speeds, graph, source, **facts):
     """Standardises the speeds and splits their windows; `file` is for error messages."""
     train, val, test = split_sizes(file, len(speeds.times))
     units = _units_of(file, speeds.values, train)
     speed = standardise(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
-    federation = federate_series(
+    return federate_series(
         speeds.sensors,
         series=np.stack([speed, np.broadcast_to(time_of_day, speed.shape)], axis=-1),
         past=PAST,
@@ -192,8 +166,9 @@ def _federate(official, file, speeds, graph, source):
         name=official.name,
         source=source,
         units=units,
+        loader_scaling=_scaling(units),
+        **facts,
     )
-    return federation._replace(loader_scaling=_scaling(units))
 
 
 def _scaling(units):
@@ -205,11 +180,7 @@ def _scaling(units):
 
 
 def split_sizes(file, steps) -> tuple[int, int, int]:
-    """Numbers of training, validation and test examples in a series of `steps` steps.
-
-    Raises:
-      ValueError: a number would be 0.
-    """
+    """Numbers of training, validation and test examples in a series of `steps` steps."""
     examples = steps - PAST - FUTURE + 1
     train, test = round(0.7 * examples), round(0.2 * examples)
     if min(train, examples - train - test, test) < 1:
@@ -220,20 +191,16 @@ def split_sizes(file, steps) -> tuple[int, int, int]:
     return train, examples - train - test, test
 
 
-def read_speeds(file) -> Speeds:
+def read_speeds(file) -> Traffic:
     """Reads speeds from an HDF file with one pandas frame in fixed format.
 
     Rows are times and columns are sensors. The arrays axis0 (sensors), axis1 (times in ns),
     block0_items and block0_values are read directly, so pandas is not needed.
-
-    Raises:
-      ValueError: the file has another format or does not fit into memory, times are not a
-        multiple of five minutes apart, or a sensor has wrong values or no readings.
     """
     check_memory(f"{file}", _read_frame(file, _declared_bytes))
     columns, items, times, values = _read_frame(file, _read_arrays)
     order = [items.index(column) for column in columns]
-    speeds = Speeds(columns, times.astype(np.int64), values[:, order].T)
+    speeds = Traffic(columns, times.astype(np.int64), values[:, order].T)
     _check_speeds(file, speeds)
     return speeds
 
@@ -315,7 +282,7 @@ def _cut(file, speeds, sensors, steps):
                 f"--config.data.{field} to {counts[field]} or less, or to 0 for all"
             )
     n, t = sensors or counts["sensors"], steps or counts["steps"]
-    cut = Speeds(speeds.sensors[:n], speeds.times[:t], speeds.values[:n, :t])
+    cut = Traffic(speeds.sensors[:n], speeds.times[:t], speeds.values[:n, :t])
     _check_speeds(file, cut)
     return cut
 

@@ -135,11 +135,8 @@ class Names(Collection):
 def deal_out(names: Sequence[str], clients: int, *, field: str, who: str) -> list[str]:
     """The architecture of each client: names that differ are assigned in turn.
 
-    Args:
-      names: of architectures; if a name is repeated, one for each client.
-      clients: their number.
-      field: that holds the names, for errors.
-      who: the clients, for errors.
+    If a name is repeated, there is one for each client. Errors name the field that holds the
+    names, and the clients by `who`.
 
     Raises:
       ValueError: there are too many names, or too few for one each.

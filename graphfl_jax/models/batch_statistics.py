@@ -31,8 +31,6 @@ def model_with_batch_norm(
       body: (images [B, H, W, C], count []) -> features [B, F], with `images.BatchNorm`.
       inputs: (H, W, C).
       features: F.
-      outputs: O.
-      architecture: the graph of its layers.
     """
     head = dense(outputs, features)
 

@@ -44,22 +44,8 @@ class Convolution(nn.Module):
         return halve(nn.relu(x + per_channel(bias)))
 
 
-class Dense(nn.Module):
-    """A dense layer with ReLU: [B, F] -> [B, features]."""
-
-    features: int
-
-    @nn.compact
-    def __call__(self, x):
-        inputs = x.shape[1]
-        init = uniform_within(inputs**-0.5)
-        kernel = self.param("kernel", init, (inputs, self.features))
-        bias = self.param("bias", init, (self.features,))
-        return nn.relu(x @ kernel + bias[None])
-
-
 class Body(nn.Module):
-    """Convolutions, then dense layers: images [B, H, W, C] -> [B, F]."""
+    """Convolutions, then dense layers with ReLU: images [B, H, W, C] -> [B, F]."""
 
     size: int  # of the kernels
     channels: tuple[int, ...]
@@ -75,74 +61,10 @@ class Body(nn.Module):
             x = Convolution(channels, self.size, padding, self.lowering, name=name)(x)
         x = x.reshape(-1, x.shape[-1]).T  # [B, channels height width]
         for i, width in enumerate(self.widths):
-            x = Dense(width, name=f"dense{i + 1}")(x)
+            init = uniform_within(x.shape[1] ** -0.5)
+            layer = nn.Dense(width, kernel_init=init, bias_init=init, name=f"dense{i + 1}")
+            x = nn.relu(layer(x))
         return x
-
-
-def lenet(
-    *,
-    inputs: tuple[int, ...],
-    outputs: int,
-    task: Task,
-    lowering: Lowering = "auto",
-    augment: Augment = False,
-) -> ClientModel:
-    """A client's LeNet-5 for images [H, W, C] of at least 16 x 16.
-
-    Convolutions with 6 and 16 channels, dense layers with 120 and 84 units, and the head. With
-    10 outputs it has 61,706 parameters on 28 x 28 x 1, where the first convolution has a
-    padding of 2, and 62,006 on 32 x 32 x 3.
-
-    Raises:
-      ValueError: the examples are not images, or they are too small.
-    """
-    check_images("lenet", inputs, smallest=16)
-    first = 2 if tuple(inputs[:2]) == (28, 28) else 0
-    body = Body(5, (6, 16), (first, 0), (120, 84), lowering)
-    return _network("lenet", body, inputs, outputs, task, augment)
-
-
-def cnn(
-    *,
-    inputs: tuple[int, ...],
-    outputs: int,
-    task: Task,
-    lowering: Lowering = "auto",
-    augment: Augment = False,
-) -> ClientModel:
-    """A client's network of the FedAvg paper, for images [H, W, C] of at least 4 x 4.
-
-    Convolutions with 32 and 64 channels that keep height and width, a dense layer with 512
-    units, and the head. It has 1,663,370 parameters on 28 x 28 x 1 with 10 outputs.
-
-    Raises:
-      ValueError: the examples are not images, or they are too small.
-    """
-    check_images("cnn", inputs, smallest=4)
-    body = Body(5, (32, 64), (2, 2), (512,), lowering)
-    return _network("cnn", body, inputs, outputs, task, augment)
-
-
-def conv3(
-    *,
-    inputs: tuple[int, ...],
-    outputs: int,
-    task: Task,
-    lowering: Lowering = "auto",
-    augment: Augment = False,
-) -> ClientModel:
-    """A client's network of the pFedGAT paper, for images [H, W, C] of at least 8 x 8.
-
-    Convolutions of 3 x 3 with 32, 64 and 64 channels and a padding of 1, so that they keep
-    height and width, dense layers with 120 and 84 units, and the head. With 10 outputs it has
-    135,998 parameters on 28 x 28 x 1, and 190,334 on 32 x 32 x 3.
-
-    Raises:
-      ValueError: the examples are not images, or they are too small.
-    """
-    check_images("conv3", inputs, smallest=8)
-    body = Body(3, (32, 64, 64), (1, 1, 1), (120, 84), lowering)
-    return _network("conv3", body, inputs, outputs, task, augment)
 
 
 def check_images(name, inputs, smallest):
@@ -155,7 +77,67 @@ def check_images(name, inputs, smallest):
         )
 
 
-def _network(name, body, inputs, outputs, task, augment):
+def _network(smallest):
+    """Makes a client model's factory from a function of the shape of the images.
+
+    The function returns the first fields of `Body`. The factory raises a ValueError unless the
+    examples are images of at least the smallest size.
+    """
+
+    def decorate(layers):
+        def make(
+            *,
+            inputs: tuple[int, ...],
+            outputs: int,
+            task: Task,
+            lowering: Lowering = "auto",
+            augment: Augment = False,
+        ) -> ClientModel:
+            check_images(layers.__name__, inputs, smallest)
+            body = Body(*layers(inputs), lowering)
+            return _client_model(layers.__name__, body, inputs, outputs, task, augment)
+
+        make.__name__ = make.__qualname__ = layers.__name__
+        make.__doc__ = layers.__doc__
+        return make
+
+    return decorate
+
+
+@_network(smallest=16)
+def lenet(inputs):
+    """A client's LeNet-5 for images [H, W, C] of at least 16 x 16.
+
+    Convolutions with 6 and 16 channels, dense layers with 120 and 84 units, and the head. With
+    10 outputs it has 61,706 parameters on 28 x 28 x 1, where the first convolution has a
+    padding of 2, and 62,006 on 32 x 32 x 3.
+    """
+    first = 2 if tuple(inputs[:2]) == (28, 28) else 0
+    return 5, (6, 16), (first, 0), (120, 84)
+
+
+@_network(smallest=4)
+def cnn(inputs):
+    """A client's network of the FedAvg paper, for images [H, W, C] of at least 4 x 4.
+
+    Convolutions with 32 and 64 channels that keep height and width, a dense layer with 512
+    units, and the head. It has 1,663,370 parameters on 28 x 28 x 1 with 10 outputs.
+    """
+    return 5, (32, 64), (2, 2), (512,)
+
+
+@_network(smallest=8)
+def conv3(inputs):
+    """A client's network of the pFedGAT paper, for images [H, W, C] of at least 8 x 8.
+
+    Convolutions of 3 x 3 with 32, 64 and 64 channels and a padding of 1, so that they keep
+    height and width, dense layers with 120 and 84 units, and the head. With 10 outputs it has
+    135,998 parameters on 28 x 28 x 1, and 190,334 on 32 x 32 x 3.
+    """
+    return 3, (32, 64, 64), (1, 1, 1), (120, 84)
+
+
+def _client_model(name, body, inputs, outputs, task, augment):
     features = body.widths[-1]
     head = dense(outputs, features)
 

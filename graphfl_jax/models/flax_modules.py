@@ -2,8 +2,7 @@
 
 import functools
 import warnings
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,16 +11,8 @@ from flax import nnx, traverse_util
 from flax.errors import InvalidRngError
 
 from graphfl_jax.architecture import Architecture
-from graphfl_jax.core import Array, ClientModel, Task
+from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.layers import scale_bytes
-
-
-class Pure(NamedTuple):
-    """A module as pure functions."""
-
-    init: Callable[[Array], Any]  # key -> params
-    apply: Callable[[Any, Array], Array]  # (params, x [B, ...]) -> [B, ...]
-    outputs: tuple[int, ...]  # shape of an output, without the batch
 
 
 def client_model(
@@ -52,42 +43,40 @@ def client_model(
     Raises:
       ValueError: a module is no Flax module, has more than parameters, or cannot be applied.
     """
-    whole = _pure_functions("body", body, inputs)
-    if head is not None and len(whole.outputs) != 1:
+    init_body, apply_module, features = _pure_functions("body", body, inputs)
+    if head is None:
+        init_head, apply_head = lambda key: {}, lambda params, features: features
+    elif len(features) != 1:
         raise ValueError(
-            f"body={_name(body)} gives features of shape {whole.outputs}; flatten them in the "
-            f"body"
+            f"body={_name(body)} gives features of shape {features}; flatten them in the body"
         )
-    last = Pure(lambda key: {}, lambda params, features: features, whole.outputs)
-    if head is not None:
-        last = _pure_functions("head", head, whole.outputs)
+    else:
+        init_head, apply_head, _ = _pure_functions("head", head, features)
 
     def init(key):
         key_body, key_head = jax.random.split(key)
-        return {"body": whole.init(key_body), "head": last.init(key_head)}
+        return {"body": init_body(key_body), "head": init_head(key_head)}
 
     def apply_body(params, x):
         x, types = scale_bytes(x), [leaf.dtype for leaf in jax.tree.leaves(params)]
         if types and jnp.issubdtype(x.dtype, jnp.floating):
             x = x.astype(types[0])  # of the parameters in training, see `objectives`
-        return whole.apply(params, x)
+        return apply_module(params, x)
 
     return ClientModel(
         init=init,
         body=apply_body,
-        head=last.apply,
+        head=apply_head,
         task=task,
         architecture=architecture,
     )
 
 
 def _pure_functions(part, module, inputs):
-    """A module, checked, as pure functions.
+    """A module, checked, as pure functions, and the shape of an output without the batch.
 
-    Args:
-      part: "body" or "head", for errors.
-      module: as `client_model` gets it.
-      inputs: shape of an input, without the batch.
+    The functions are key -> params and (params, x [B, ...]) -> [B, ...]. `part` is "body" or
+    "head", for errors.
     """
     name, examples = _name(module), jnp.zeros((1, *inputs))
     if isinstance(module, nn.Module):
@@ -113,7 +102,7 @@ def _pure_functions(part, module, inputs):
             f"{part}={name} cannot be applied to inputs of shape {examples.shape} "
             f"({type(error).__name__}: {why}); correct the module"
         ) from error
-    return Pure(init, apply, outputs.shape[1:])
+    return init, apply, outputs.shape[1:]
 
 
 @functools.cache  # a program is built several times

@@ -74,14 +74,8 @@ class GraphNetwork(nn.Module):
             x = values[main]
             if node.type not in JOINS:
                 layer, (_, name) = layer_of(node.type), node.params
-                conv = NormalisedConv(
-                    layer.outputs,
-                    layer.size,
-                    layer.stride,
-                    self.lowering,
-                    name=name,
-                )
-                x = conv(x, count)
+                outputs, size, stride = layer.outputs, layer.size, layer.stride
+                x = NormalisedConv(outputs, size, stride, self.lowering, name=name)(x, count)
             shortcuts = [subsample(values[sender], x) for sender in senders]
             for sender, shortcut in zip(senders, shortcuts, strict=True):
                 if shortcut.shape[1:] != x.shape[1:]:
@@ -133,11 +127,7 @@ class Layers:
         return self._add(Node(type, ("body", name)), features, senders)
 
     def join(self, type: str, *senders: int) -> int:
-        """Adds the sum or the concatenation of layers; images get the size of the last.
-
-        Raises:
-          ValueError: the layers are not in ascending order.
-        """
+        """Adds the sum or the concatenation of layers; images get the size of the last."""
         sizes = [self.channels[sender] for sender in senders]
         return self._add(Node(type), sum(sizes) if type == "concat" else sizes[-1], senders)
 
@@ -169,8 +159,6 @@ def graph_model(graph: Graph, *, inputs: tuple[int, ...], task: Task, lowering: 
     Args:
       graph: convolutions, sums and concatenations, then a dense layer as the head.
       inputs: shape of an image [H, W, C].
-      task: of the model.
-      lowering: one of `convolutions.LOWERINGS`.
 
     Raises:
       ValueError: as `architecture.check_graph`; or the graph has a dense layer that is not the

@@ -57,18 +57,10 @@ class Conv(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        kernel = self.param(
-            "kernel",
-            variance_scaling(2.0, "fan_out", "normal"),
-            (self.size, self.size, len(x), self.features),
-        )
-        return convolve(
-            x,
-            kernel,
-            padding=self.padding,
-            lowering=self.lowering,
-            stride=self.stride,
-        )
+        init = variance_scaling(2.0, "fan_out", "normal")
+        kernel = self.param("kernel", init, (self.size, self.size, len(x), self.features))
+        options = {"padding": self.padding, "lowering": self.lowering, "stride": self.stride}
+        return convolve(x, kernel, **options)
 
 
 class BatchNorm(nn.Module):

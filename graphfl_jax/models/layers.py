@@ -40,11 +40,9 @@ def init_parts(key, body: nn.Module, head: nn.Module, *example, features: int) -
     """The parameters of a client model.
 
     Args:
-      key: of the draws.
       body: (*example) -> features [1, F].
       head: features [B, F] -> outputs.
       example: what the body gets for one example.
-      features: F.
     """
     key_body, key_head = jax.random.split(key)
     return {

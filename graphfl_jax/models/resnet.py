@@ -5,6 +5,8 @@ The architecture, the initialisation and the names of pretrained weights are tor
 
 import dataclasses
 import functools
+import os
+from pathlib import Path
 from typing import Annotated
 
 import flax.linen as nn
@@ -12,12 +14,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
+from safetensors.numpy import load_file
 
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.batch_statistics import model_with_batch_norm
 from graphfl_jax.models.convolutions import Lowering
 from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool, per_channel
-from graphfl_jax.models.pretrained import read_tensors
 from graphfl_jax.settings import Integer, Text
 
 # Mean and deviation of red, green and blue in ImageNet, on a scale from 0 to 1.
@@ -125,13 +127,7 @@ def resnet18(
 def load_weights(path: str, shapes) -> dict:
     """The body in a file of torchvision's tensors, and the head if its shapes are the same.
 
-    Args:
-      path: the file.
-      shapes: of the parameters, {"body": ..., "head": ...}.
-
-    Raises:
-      FileNotFoundError: the file does not exist.
-      ValueError: the file cannot be read, or a tensor of the body does not fit.
+    `shapes` are those of the parameters, {"body": ..., "head": ...}.
     """
     tensors = {
         name: tensor
@@ -181,3 +177,51 @@ def from_torch(tensor: np.ndarray) -> np.ndarray:
     """A weight [outputs, inputs, ...] as a kernel [..., inputs, outputs]; vectors as is."""
     axes = (*range(2, tensor.ndim), 1, 0)[-tensor.ndim :]
     return tensor.transpose(axes).astype(np.float32)
+
+
+def read_tensors(path: str) -> dict[str, np.ndarray]:
+    """The tensors of a ``.safetensors`` file, or of a ``.pth`` file if PyTorch is installed."""
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            f"model.weights={path!r} does not exist; set --config.model.weights to a file, or "
+            f"leave it empty for random weights"
+        )
+    return _read(path, os.stat(path).st_mtime_ns)
+
+
+@functools.lru_cache(maxsize=1)
+def _read(path, modified):
+    """Cached, because every compilation builds the model again.
+
+    The time of modification is part of the cache's key, so that a changed file is read again.
+    """
+    readers = {".safetensors": load_file, ".pth": _read_pth}
+    suffix = Path(path).suffix
+    if suffix not in readers:
+        endings = " or ".join(readers)
+        raise ValueError(
+            f"model.weights={path!r} has an unknown file format; give a file that ends in "
+            f"{endings}"
+        )
+    try:
+        return readers[suffix](path)
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"model.weights={path!r} needs PyTorch, which is not installed; run pip install "
+            f"torch, or convert the file to .safetensors on a machine with PyTorch"
+        ) from error
+    # A damaged file can make the unpickler raise almost any exception.
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise ValueError(
+            f"model.weights={path!r} is damaged or is not a {suffix} file of tensors ({why}); "
+            f"download it again"
+        ) from error
+
+
+def _read_pth(path):
+    import torch
+
+    # With weights_only, PyTorch executes no code from the file.
+    content = torch.load(path, map_location="cpu", weights_only=True)
+    return {name: tensor.float().numpy() for name, tensor in content.items()}

@@ -9,10 +9,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from graphfl_jax.configs.fields import choices
-from graphfl_jax.configs.values import configuration, current_values, flatten, values_of
+from graphfl_jax.configs.values import configuration, current_values, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
@@ -84,7 +85,7 @@ class RunFolder:
                 )
 
     def _check_fields(self):
-        before = current_values(flatten(config_in(self.path)))
+        before = current_values(flatten_dict(config_in(self.path), sep="."))
         now, _ = values_of(self.config)
         fields = (before.keys() | now.keys()) - FREE_ON_RESUME
         choosing = choices()
@@ -331,7 +332,7 @@ def configuration_in(path: Path) -> ConfigDict:
     """
     check_folder(path, RUN)
     try:
-        return configuration(current_values(flatten(config_in(path))))
+        return configuration(current_values(flatten_dict(config_in(path), sep=".")))
     except ValueError as error:
         if "is unknown" not in str(error):
             raise

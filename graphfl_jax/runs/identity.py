@@ -29,10 +29,11 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from graphfl_jax.algorithms import ALGORITHMS, Method
-from graphfl_jax.configs.values import as_text, flatten
+from graphfl_jax.configs.values import as_text
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.metrics import METRICS
@@ -107,7 +108,7 @@ def identity_of(
 
 def digest_of_config(values: Mapping[str, Any]) -> str:
     """SHA-256 of the fields of config.json, but those that are free on resume."""
-    fields = flatten(values)
+    fields = flatten_dict(values, sep=".")
     unread = {name for name in fields if name.startswith("defaults.")}
     return _sha256(as_text(fields, without=FREE_ON_RESUME | unread).encode())
 

@@ -1,4 +1,4 @@
-"""What the checks play: a method with a small federation, compiled once."""
+"""What the checks play: a method with a small federation with known answers, compiled once."""
 
 import functools
 from collections.abc import Mapping
@@ -9,21 +9,44 @@ import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, build_experiment
-from graphfl_jax.configs.values import change
+from graphfl_jax.configs import base, change
+from graphfl_jax.core import FederatedData
+from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.declarations import NOTHING
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.examples import Examples
 from graphfl_jax.program import Program
 from graphfl_jax.robustness.attacks import with_attack_order
-from graphfl_jax.rounds import Group
 from graphfl_jax.runs.session import program_of
-from graphfl_jax.testing.federations import small_config, two_clusters
 
 STEPS = 40  # local steps in which every method learns; rates are traced and set by the checks
 DEVICES = 4
 NEW = 0.3  # of the clients, where some join later: two of seven
 RATES = ("_lr", "_eta")  # ends of the names of floats that are rates
+
+# Sizes for these federations. They have seven clients, and no other axis has that size, so that
+# a test can recognise the axes of clients.
+SMALL = {
+    "cohort_size": 4,
+    "local_steps": 5,
+    "batch_size": 6,
+    "model.hidden": (5,),
+    "algorithm.server_steps": 2,
+    "algorithm.embedding_dim": 6,
+    "algorithm.width": 8,
+    "algorithm.depth": 2,
+    "algorithm.ghn_depth": 2,
+    "algorithm.ghn_width": 8,
+    "hparams.client_lr": 0.1,
+    "hparams.server_lr": 0.05,
+    "hparams.pfedme_lambda": 1.0,  # times client_lr it must be below 1
+    # In a network of five units, what all clients share must not outweigh a client's labels.
+    "hparams.fedproto_lambda": 0.01,
+    "hparams.fml_alpha": 0.9,
+    "hparams.distillation_alpha": 0.01,
+}
 
 
 class LeftOut(Exception):
@@ -47,8 +70,7 @@ class Subject:
 
     def config(self, **fields: Any) -> ConfigDict:
         """The configuration with other fields, with __ for the dots of their names."""
-        other = {name.replace("__", "."): value for name, value in fields.items()}
-        return change(small_config(self.method), self.settings | other)
+        return small_config(self.method, **(self.settings | fields))
 
     @functools.cached_property
     def experiment(self) -> Experiment:
@@ -67,11 +89,7 @@ class Subject:
                 f"there is one device; set XLA_FLAGS=--xla_force_host_platform_device_count="
                 f"{DEVICES}"
             )
-        cohort_size = self.config().cohort_size
-        build = self.experiment.build
-        return Program(
-            build, groups=(Group(cohort_size),), mesh=mesh, clients_per_eval=3
-        ).compiled()
+        return program_of(self.experiment, self.config(clients_per_eval=3), mesh)
 
     @property
     def hparams(self) -> dict[str, np.float32]:
@@ -86,10 +104,6 @@ class Subject:
         """A learning rate with which every method learns; momentum multiplies it."""
         return 0.3 * (1 - self.experiment.hparams.get("client_momentum", 0.0))
 
-    @functools.cached_property
-    def first_state(self):
-        return jax.device_get(self.program.start(fixed_key(), self.hparams, self.data))
-
     def play(self, rounds: int, data=None, **rates: float):
         """State, log and scores after some rounds."""
         key, data, hparams = fixed_key(), data or self.data, floats(self.hparams, **rates)
@@ -97,10 +111,12 @@ class Subject:
         state, log = self.program.advance(state, key, hparams, data, np.int32(rounds))
         return state, log, self.program.evaluate(state, key, hparams, data)[0]
 
-    def with_attackers(self, whole: Federation | None = None, **fields: Any):
-        """Experiment and data of a federation with its attackers."""
+    def with_attackers(self, whole: Federation | None = None, mesh=None, **fields: Any):
+        """Experiment and program of a federation with its attackers."""
         whole = with_attack_order(whole or federation(), clients=(), seed=0)
-        return build_experiment(self.config(**fields), whole), whole.data
+        config = self.config(**fields)
+        experiment = build_experiment(config, whole)
+        return experiment, program_of(experiment, config, mesh)
 
     def joining(self, graph: str = "inductive"):
         """Experiment and program of a federation in which two of seven clients join later."""
@@ -115,6 +131,44 @@ def fixed_key() -> jax.Array:
     """The key of all checks, made at the first call, since it starts JAX's devices."""
     with jax.ensure_compile_time_eval():
         return jax.random.key(3)
+
+
+def small_config(method="panacea", **changes):
+    """A method at small sizes; `changes` by dotted name, with __ for the dots."""
+    config = base.configure(method, "tpt48", settings=SMALL)
+    changes = {name.replace("__", "."): value for name, value in changes.items()}
+    return change(config, changes)
+
+
+def two_clusters(num_clients=7, padding=0, filler=0.0) -> Federation:
+    """Clients of two kinds, which give the same points opposite labels.
+
+    Even clients label the right half-plane 1, odd clients 0: a shared model is right half of
+    the time, and a personal one always. Clients of a kind are neighbours. Numbers of examples
+    differ; `padding` more rows of `filler` follow the real ones.
+    """
+    rng = np.random.default_rng(0)
+    kind = np.arange(num_clients) % 2  # [N]
+
+    def examples(smallest):
+        counts = smallest + np.arange(num_clients) % 3
+        size = counts.max() + padding
+        x = rng.uniform(-1, 1, (num_clients, counts.max(), 2)).astype(np.float32)
+        x[..., 0] += 0.5 * np.sign(x[..., 0])  # a margin around the border
+        y = ((x[..., 0] > 0) ^ kind[:, None]).astype(np.int32)
+        real = np.arange(size) < counts[:, None]  # [N, S]
+        x = np.pad(x, ((0, 0), (0, padding), (0, 0)))
+        y = np.pad(y, ((0, 0), (0, padding)))
+        x = np.where(real[..., None], x, np.float32(filler))
+        return Examples(x, np.where(real, y, 0).astype(np.int32), counts.astype(np.int32))
+
+    train, val, test = examples(10), examples(8), examples(12)
+    pairs = [(i, j) for i in range(num_clients) for j in range(i) if kind[i] == kind[j]]
+    data = FederatedData(
+        train, {"val": val, "test": test}, relations.from_edges(num_clients, pairs)
+    )
+    names = tuple(f"client {i}" for i in range(num_clients))
+    return Federation(data, "classification", 2, "two_clusters", "generated", "0" * 64, names)
 
 
 def federation(padding: int = 5, filler: float = 0.0) -> Federation:

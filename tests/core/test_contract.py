@@ -23,7 +23,7 @@ from graphfl_jax.examples import Examples
 from graphfl_jax.robustness.attacks import ATTACKS, DATA_ATTACKS, poison_with
 from graphfl_jax.robustness.defences import CENTRES, DEFENCES, with_defence
 from graphfl_jax.runs import single
-from graphfl_jax.testing import combinations, rounds
+from graphfl_jax.testing import checks
 from graphfl_jax.testing.subject import (
     LeftOut,
     Subject,
@@ -31,6 +31,7 @@ from graphfl_jax.testing.subject import (
     federation,
     fixed_key,
     floats,
+    stack,
 )
 from tests.commands import scripted
 
@@ -112,12 +113,12 @@ def test_docstring_has_departures_from_the_paper(factory):
 
 
 def test_a_round_keeps_the_shape_of_the_state(subject):
-    rounds.a_round_keeps_the_shape_of_the_state(subject)
+    checks.a_round_keeps_the_shape_of_the_state(subject)
 
 
 def test_all_floats_are_read(subject):
     assert "client_lr" in subject.hparams
-    rounds.all_floats_are_read(subject)
+    checks.all_floats_are_read(subject)
 
 
 @chosen(
@@ -127,59 +128,70 @@ def test_all_floats_are_read(subject):
 )
 def test_a_client_computes_the_same_compiled_and_not(subject):
     """Once for each kind of local training; the other rows use one of these."""
-    rounds.a_client_computes_the_same_compiled_and_not(subject)
+    checks.a_client_computes_the_same_compiled_and_not(subject)
 
 
 def test_neither_rounds_nor_floats_recompile(subject):
-    rounds.neither_rounds_nor_floats_recompile(subject)
+    checks.neither_rounds_nor_floats_recompile(subject)
 
 
 def test_a_run_in_pieces_is_the_whole_run_bit_for_bit(subject):
-    rounds.a_run_in_pieces_is_the_whole_run_bit_for_bit(subject)
+    checks.a_run_in_pieces_is_the_whole_run_bit_for_bit(subject)
 
 
 @chosen(KINDS, ["fedavg", "panacea"], [])
 def test_a_cohort_of_one_client_plays_rounds(subject):
-    rounds.a_cohort_of_one_client_plays_rounds(subject)
+    checks.a_cohort_of_one_client_plays_rounds(subject)
 
 
 @chosen(ROUNDS, ["fedavg", "panacea"], FEW)
 def test_a_sharded_round_is_the_unsharded_one(subject):
-    rounds.a_sharded_round_is_the_unsharded_one(subject)
+    checks.a_sharded_round_is_the_unsharded_one(subject)
 
 
 @chosen(FEW, ["panacea"], [])
 def test_a_sharded_evaluation_is_the_unsharded_one(subject):
-    rounds.a_sharded_evaluation_is_the_unsharded_one(subject)
+    checks.a_sharded_evaluation_is_the_unsharded_one(subject)
 
 
 @chosen([row for row in ROUNDS if row not in FEW], ["scaffold"], [])
 def test_vmapped_rounds_are_the_looped_ones(subject):
-    """The other rows are in `test_vmapped_runs_are_the_looped_ones`."""
-    rounds.vmapped_rounds_are_the_looped_ones(subject)
+    """The other rows are in `test_vmapped_runs_are_the_looped_ones`, which compiles longer."""
+    program, data = subject.program, subject.data
+    keys = jax.random.split(jax.random.key(5), 2)
+    rates = [floats(subject.hparams, client_lr=rate) for rate in (0.02, 0.01)]
+    starts = [
+        jax.device_get(program.start(key, hparams, data))
+        for key, hparams in zip(keys, rates, strict=True)
+    ]
+    play = jax.jit(jax.vmap(lambda *run: program.advance(*run, data, np.int32(2))))
+    vmapped = jax.device_get(play(stack(starts), keys, stack(rates)))
+    for i in range(2):
+        alone = program.advance(starts[i], keys[i], rates[i], data, np.int32(2))
+        assert_equal(jax.tree.map(lambda leaf: leaf[i], vmapped), alone, rtol=1e-4, atol=1e-5)  # noqa: B023
 
 
 @chosen(FEW, ["panacea"], [])
 def test_vmapped_runs_are_the_looped_ones(subject):
-    rounds.vmapped_runs_are_the_looped_ones(subject)
+    checks.vmapped_runs_are_the_looped_ones(subject)
 
 
 def test_values_of_padding_change_nothing(subject):
-    rounds.values_of_padding_change_nothing(subject)
+    checks.values_of_padding_change_nothing(subject)
 
 
 @chosen(["fedavg", "head fine-tuned", "perfedavg"], ["fedavg"], [])
 def test_rows_of_padding_change_nothing(subject):
     """Once for each way in which batches are drawn."""
-    rounds.rows_of_padding_change_nothing(subject)
+    checks.rows_of_padding_change_nothing(subject)
 
 
 def test_renaming_clients_renames_the_results(subject):
-    rounds.renaming_clients_renames_the_results(subject)
+    checks.renaming_clients_renames_the_results(subject)
 
 
 def test_relations_have_an_effect_exactly_where_they_are_needed(subject):
-    rounds.relations_have_an_effect_exactly_where_they_are_needed(subject)
+    checks.relations_have_an_effect_exactly_where_they_are_needed(subject)
 
 
 def test_the_registry_states_the_needs_of_the_algorithm(subject):
@@ -188,14 +200,14 @@ def test_the_registry_states_the_needs_of_the_algorithm(subject):
 
 
 def test_a_checkpoint_restores_the_state(subject, tmp_path):
-    combinations.a_checkpoint_restores_the_state(subject, tmp_path)
+    checks.a_checkpoint_restores_the_state(subject, tmp_path)
 
 
 # All that it is given is a folder with models and test examples.
 PREDICTING = """
 import json, sys
 from pathlib import Path
-from graphfl_jax.testing.combinations import scores_of_models
+from graphfl_jax.testing.checks import scores_of_models
 
 print(json.dumps(scores_of_models(Path(sys.argv[1]))))
 """
@@ -209,7 +221,7 @@ def scores_in_another_process(folder):
 
 @chosen(ROWS, FEW, QUICK)
 def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp_path):
-    check = combinations.saved_models_have_the_scores_of_the_run
+    check = checks.saved_models_have_the_scores_of_the_run
     assert check(subject, tmp_path, scores_in_another_process) > 0.1
 
 
@@ -217,16 +229,16 @@ def test_saved_models_have_the_scores_of_the_run_in_another_process(subject, tmp
 def test_a_resumed_run_ends_like_an_uncut_one(subject, tmp_path, monkeypatch):
     monkeypatch.setattr(single, "mesh_of", lambda experiment: None)
     monkeypatch.setattr(single, "program_of", lambda *given, **models: subject.program)
-    combinations.a_resumed_run_ends_like_an_uncut_one(subject, tmp_path)
+    checks.a_resumed_run_ends_like_an_uncut_one(subject, tmp_path)
 
 
 def test_it_learns_what_only_personal_models_can(subject):
-    rounds.it_learns_what_only_personal_models_can(subject)
+    checks.it_learns_what_only_personal_models_can(subject)
 
 
 def new_clients_join_and_train(subject, graph):
     trains = any(subject is subject_of(name) for name in FEW)
-    combinations.new_clients_join_and_train(subject, graph, rounds=int(trains))
+    checks.new_clients_join_and_train(subject, graph, rounds=int(trains))
 
 
 @chosen(ROWS, ["fedavg", "panacea"], ["pfedhn"])
@@ -240,11 +252,11 @@ def test_new_clients_with_relations_join_before_they_train(subject):
 
 
 def test_divergence_is_reported_with_its_round(subject):
-    rounds.divergence_is_reported_with_its_round(subject)
+    checks.divergence_is_reported_with_its_round(subject)
 
 
 def test_message_sizes_are_those_of_the_messages(subject):
-    down, up = rounds.message_sizes_are_those_of_the_messages(subject)
+    down, up = checks.message_sizes_are_those_of_the_messages(subject)
     body, head = 4 * (2 * 5 + 5), 4 * (5 * 2 + 2)
     outputs = 4 * (2 * 2 + 2)
     # Nothing, a body, a head, a model, or a model with as many other floats, or a head for each
@@ -259,7 +271,7 @@ def test_message_sizes_are_those_of_the_messages(subject):
 
 @chosen(METHODS, FEW, KINDS)
 def test_an_untrained_client_uploads_what_the_method_says(subject):
-    rounds.an_untrained_client_uploads_what_the_method_says(subject)
+    checks.an_untrained_client_uploads_what_the_method_says(subject)
 
 
 # ------------------------------------------------------------------------ attacks and defences
@@ -279,7 +291,8 @@ def with_images():
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
     whole = with_images() if attack == "backdoor" else None
-    experiment, data = subject_of("fedavg").with_attackers(whole, attack__name=attack)
+    experiment, _ = subject_of("fedavg").with_attackers(whole, attack__name=attack)
+    data = experiment.federation.data
     assert experiment.hparams["attack_ratio"] == 0.0
     if attack not in DATA_ATTACKS:
         cohort = Cohort(jnp.arange(7), jnp.arange(1.0, 8.0))
@@ -311,14 +324,12 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
 
 @pytest.mark.parametrize("method, attack", [("panacea", "poisoning"), ("fedavg", "label_flip")])
 def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(method, attack):
-    combinations.a_round_without_attackers_is_an_honest_one_bit_for_bit(
-        subject_of(method), attack
-    )
+    checks.a_round_without_attackers_is_an_honest_one_bit_for_bit(subject_of(method), attack)
 
 
 def test_a_sharded_round_with_attackers_is_the_unsharded_one():
     alone, split = (
-        combinations.after_a_round(subject_of("pfedhn"), mesh, attack__name="alie", ratio=0.5)
+        checks.after_a_round(subject_of("pfedhn"), mesh, attack__name="alie", ratio=0.5)
         for mesh in (None, client_mesh(4))
     )
     assert_equal(jax.device_get(split), jax.device_get(alone), rtol=1e-5, atol=1e-6)
@@ -326,7 +337,7 @@ def test_a_sharded_round_with_attackers_is_the_unsharded_one():
 
 @pytest.mark.parametrize("method", rows(METHODS, FEW, FEW))
 def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
-    combinations.poison_of_lambda_minus_one_is_honest_bit_for_bit(subject_of(method))
+    checks.poison_of_lambda_minus_one_is_honest_bit_for_bit(subject_of(method))
 
 
 @pytest.mark.parametrize("method", ["fedavg", "pfedhn", "scaffold"])
@@ -334,6 +345,6 @@ def test_poison_of_lambda_minus_one_is_honest_bit_for_bit(method):
 def test_a_defence_keeps_the_shape_of_the_state_or_is_refused(defence, method):
     if method == "pfedhn" and defence in CENTRES:
         with pytest.raises(LeftOut, match=f"defence.name={defence!r} "):
-            combinations.a_defence_keeps_the_shape_of_the_state(subject_of(method), defence)
+            checks.a_defence_keeps_the_shape_of_the_state(subject_of(method), defence)
         return
-    combinations.a_defence_keeps_the_shape_of_the_state(subject_of(method), defence)
+    checks.a_defence_keeps_the_shape_of_the_state(subject_of(method), defence)

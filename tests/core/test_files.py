@@ -97,14 +97,6 @@ def test_error_of_missing_files_survives_pickling():
     assert copy.missing == "toy: no file a; get it"
 
 
-def test_locate_takes_the_last_file_by_name(tmp_path):
-    assert files.locate(tmp_path, "sub/table-*") is None
-    (tmp_path / "sub" / "table-9").mkdir(parents=True)  # folders are ignored
-    for name in ("table-2", "table-3", "table-1"):
-        (tmp_path / "sub" / name).touch()
-    assert files.locate(tmp_path, "sub/table-*") == tmp_path / "sub" / "table-3"
-
-
 @pytest.mark.parametrize("protocol", range(5))
 def test_pickled_arrays_and_containers_are_read(tmp_path, protocol):
     array = np.arange(6.0).reshape(2, 3)

@@ -22,7 +22,7 @@ from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.settings import Choice, Integer, Real
-from graphfl_jax.testing.rounds import all_floats_are_read
+from graphfl_jax.testing.checks import all_floats_are_read
 from graphfl_jax.testing.subject import Subject
 from graphfl_jax.trainers import Train
 from tests.commands import ENVIRONMENT, command, launched, scripted

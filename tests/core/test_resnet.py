@@ -16,7 +16,7 @@ from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
-from graphfl_jax.models import batch_statistics, pretrained
+from graphfl_jax.models import batch_statistics, resnet
 from graphfl_jax.models.images import Conv, max_pool
 from graphfl_jax.models.resnet import resnet18
 from graphfl_jax.program import Program
@@ -366,10 +366,10 @@ def test_a_head_with_another_number_of_classes_stays_random(tmp_path):
 def test_a_file_is_read_again_only_if_it_has_changed(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file(torchvision_tensors(width=2, outputs=4), path)
-    reads = pretrained._read.cache_info().misses
+    reads = resnet._read.cache_info().misses
     for _ in range(3):
         resnet18(**SMALL | {"weights": str(path)})
-    assert pretrained._read.cache_info().misses == reads + 1
+    assert resnet._read.cache_info().misses == reads + 1
     save_file(torchvision_tensors(width=3, outputs=4), path)
     with pytest.raises(ValueError, match="another architecture"):
         resnet18(**SMALL | {"weights": str(path)})

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 
-from graphfl_jax.data import tpt48, us_states
+from graphfl_jax.data import tpt48
 
 
 def load(**changes):
@@ -186,25 +186,24 @@ def test_every_state_has_its_number_of_neighbours():
     number |= dict(IA=6, KS=4, KY=7, LA=3, ME=1, MD=4, MA=5, MI=3, MN=4, MS=4, MO=8, MT=4)
     number |= dict(NE=6, NV=5, NH=3, NJ=3, NM=4, NY=5, NC=4, ND=3, OH=5, OK=6, OR=4, PA=6)
     number |= dict(RI=2, SC=2, SD=6, TN=8, TX=4, UT=5, VT=3, VA=5, WA=2, WV=5, WI=4, WY=6)
-    postal = [state.postal for state in us_states.STATES]
-    degrees = np.bincount(np.ravel(us_states.BORDERS), minlength=48)
-    assert dict(zip(postal, degrees.tolist(), strict=True)) == number
-    pairs = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
-    assert len(pairs) == len(us_states.BORDERS) == sum(number.values()) / 2 == 105
+    degrees = np.bincount(np.ravel(tpt48.BORDERS), minlength=48)
+    assert dict(zip(tpt48.POSTAL, degrees.tolist(), strict=True)) == number
+    pairs = {frozenset((tpt48.POSTAL[i], tpt48.POSTAL[j])) for i, j in tpt48.BORDERS}
+    assert len(pairs) == len(tpt48.BORDERS) == sum(number.values()) / 2 == 105
     # Of the four states around a corner, two pairs only touch.
     assert not pairs & {frozenset(("AZ", "CO")), frozenset(("NM", "UT"))}
 
 
 def test_borders_are_equal_to_the_published_ones(data_root):
-    postal = [state.postal for state in us_states.STATES]
-    ours = {frozenset((postal[i], postal[j])) for i, j in us_states.BORDERS}
+    postal = tpt48.POSTAL
+    ours = {frozenset((postal[i], postal[j])) for i, j in tpt48.BORDERS}
     pairs = (data_root / "tpt48" / "usa_map.txt").read_text().split("\n")
     assert ours == {frozenset(pair.split()) for pair in pairs if pair and "DC" not in pair}
-    assert len(us_states.BORDERS) == 105
+    assert len(tpt48.BORDERS) == 105
 
 
 def test_official_table_has_the_known_statistics(data_root):
-    path = tpt48.files.locate(data_root, "tpt48/climdiv-tmpcst-*-20200106")
+    (path,) = data_root.glob("tpt48/climdiv-tmpcst-*-20200106")
     table = tpt48.read_table(path, first_year=1895)
     assert (table.min(), table.max()) == (-14.1, 89.2)
     recent = table[:, 2008 - 1895 :]
@@ -218,7 +217,7 @@ def test_official_table_has_the_known_statistics(data_root):
 def test_simulated_climate_is_realistic():
     table = tpt48.simulate(0)
     assert table.shape == (48, 125, 12)
-    latitude = [state.latitude for state in us_states.STATES]
+    latitude = tpt48.PLACES[:, 1]
     assert np.corrcoef(latitude, table.mean((1, 2)))[0, 1] < -0.95
     assert (table.mean((0, 1)).argmax(), table.mean((0, 1)).argmin()) == (6, 0)  # July, January
     correlation = np.corrcoef((table - table.mean(1, keepdims=True)).reshape(48, -1))

@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from graphfl_jax.configs.values import as_text, current_values, flatten
+from flax.traverse_util import flatten_dict
+
+from graphfl_jax.configs.values import as_text, current_values
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import views
 from graphfl_jax.runs.batch import ELSEWHERE
@@ -95,7 +97,7 @@ def read_run(path: Path) -> FinishedRun:
     unknown = ""
     fields = {
         name: tuple(value) if isinstance(value, list) else value
-        for name, value in flatten(fields).items()
+        for name, value in flatten_dict(fields, sep=".").items()
     }
     try:
         fields = current_values(fields)
