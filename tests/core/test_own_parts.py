@@ -266,7 +266,7 @@ def test_the_file_of_the_page_is_swept(folder):
     assert head.endswith("| test | test balanced accuracy | test certainty |")
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_methods_are_compared_on_the_file_of_the_page(folder):
     path = folder / "my.py"
     path.write_text(path.read_text().replace('"rounds": 20', '"rounds": 2'))

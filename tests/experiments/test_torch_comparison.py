@@ -118,7 +118,7 @@ def check_differences(differences):
         pytest.param("fedavg, cnn", "eager", marks=pytest.mark.release),
         pytest.param("fedavg, resnet18", "eager", marks=pytest.mark.release),
         pytest.param("fedavg, resnet18", "vmap", marks=pytest.mark.release),
-        pytest.param("flha-ghn, arch1 and arch3", "eager", marks=pytest.mark.slow),
+        pytest.param("flha-ghn, arch1 and arch3", "eager", marks=pytest.mark.release),
         pytest.param("flha-ghn, hybrid1 and arch3", "eager", marks=pytest.mark.release),
     ],
 )

@@ -78,7 +78,7 @@ def test_absolute_paths_are_found(text):
         pytest.param(
             path,
             id=path.stem,
-            marks=pytest.mark.release if path.stem == "own_method" else pytest.mark.slow,
+            marks=pytest.mark.slow if path.stem == "first_run" else pytest.mark.release,
         )
         for path in NOTEBOOKS
     ],

@@ -374,7 +374,7 @@ def test_debug_names_where_a_function_of_the_method_fails(function):
     "method, changes",
     [
         pytest.param("panacea", {}, marks=pytest.mark.release),
-        pytest.param("ditto", {"rounds": 2, "eval_every": 2}, marks=pytest.mark.slow),
+        pytest.param("ditto", {"rounds": 2, "eval_every": 2}, marks=pytest.mark.release),
         pytest.param(
             *("fedavg", {"attack__name": "sign_flip", "attack__clients": (0, 1)}),
             marks=pytest.mark.release,
