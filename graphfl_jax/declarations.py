@@ -109,6 +109,12 @@ def parameters(factory: Callable) -> tuple[Parameter, ...]:
     return tuple(result)
 
 
+class SameAs(NamedTuple):
+    """A default: the number that another field of the configuration has."""
+
+    field: str  # dotted name
+
+
 class Field(NamedTuple):
     """A field of a configuration."""
 
@@ -146,8 +152,13 @@ class Form:
 
     def add(self, name: str, setting: Setting, default: Any, reader: str) -> None:
         """Adds a field."""
-        if name not in self.fields:
-            self.fields[name] = Field(setting, self._defaults.get(name, default), reader)
+        if name in self.fields:
+            return
+        default = self._defaults.get(name, default)
+        if isinstance(default, SameAs):
+            other = self.fields[default.field].default
+            default = setting.check(name, self._values.get(default.field, other))
+        self.fields[name] = Field(setting, default, reader)
 
     def choose(self, name: str) -> Any:
         """The value of a field that decides on others. Raises a ValueError if it is wrong."""

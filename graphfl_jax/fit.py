@@ -177,6 +177,25 @@ def check_new_clients(config: ConfigDict) -> None:
         )
 
 
+def check_schedules(config: ConfigDict) -> None:
+    """Checks that no schedule ends at a learning rate of 0 before the last round."""
+    values, last = values_of(config)[0], config.rounds - 1
+    for side in ("client", "server"):
+        schedule = config.get(f"{side}_schedule")
+        if schedule is None or scheduled_rate(side, 1.0, last, values) > 0:
+            continue
+        remedy = f"--config.{side}_schedule=constant"
+        if schedule == "cosine":
+            remedy = (
+                f"--config.hparams.{side}_horizon={config.rounds} or --config.hparams."
+                f"{side}_final above 0"
+            )
+        raise ValueError(
+            f"{side}_schedule={schedule!r} has the learning rate 0 before the last of "
+            f"rounds={config.rounds}, so nothing would be trained; set {remedy}"
+        )
+
+
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:
     """Checks that a client model has a federation's outputs."""
     first = tree.take(federation.data.train, 0).rows(np.arange(1))

@@ -13,10 +13,19 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax.core import Array
-from graphfl_jax.declarations import Declaration, Form, Place, Setting, Source, parameters
+from graphfl_jax.declarations import (
+    Declaration,
+    Form,
+    Place,
+    SameAs,
+    Setting,
+    Source,
+    parameters,
+)
 from graphfl_jax.settings import Choice, Real
 
 FIRST_RATE = 0.1  # default learning rate of an optimiser
+ALL_ROUNDS = SameAs("rounds")
 
 ONE_VECTOR = 100_000  # numbers of a tensor that `polyak_sgd` copies into one vector
 SMALLEST_SQUARE = 2.0**-52  # up to this squared norm `polyak_sgd` takes no step, as in Optax
@@ -107,8 +116,8 @@ def cosine(
         Array, Real("Final learning rate as a share of the initial one.", high=1)
     ] = 0.0,
     horizon: Annotated[
-        Array, Real("Rounds over which the learning rate falls.", low=1)
-    ] = 800.0,
+        Array, Real("Rounds over which the learning rate falls; by default all.", low=1)
+    ] = ALL_ROUNDS,
 ) -> Array:
     """lr * (final + (1 - final) (1 + cos(pi min(played / horizon, 1))) / 2)."""
     final, horizon = jnp.asarray(final, jnp.float32), jnp.asarray(horizon, jnp.float32)

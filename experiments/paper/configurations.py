@@ -64,8 +64,6 @@ def paper_config(
         changes["data.root"] = root
     if rounds is not None:
         changes["rounds"] = rounds
-        if "hparams.client_horizon" in changes:
-            changes["hparams.client_horizon"] = float(rounds)
     return change(config, changes)
 
 

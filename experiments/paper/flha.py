@@ -156,15 +156,12 @@ def cell(place: Place, profile: str = "small") -> Cell:
     if place.balanced:
         changes["data.balanced_test"] = size.balanced
     changes |= place.changes
-    rounds = changes["rounds"]
-    of_methods = {method: {"hparams.client_horizon": float(rounds)} for method in METHODS}
-    of_methods[UPPER_BOUND]["model.architectures"] = place.architectures[:1]
     return Cell(
         dataset,
         place.setting,
-        changes | {"eval_every": rounds},
+        changes | {"eval_every": changes["rounds"]},
         base="flha_cifar10",
-        of_methods=of_methods,
+        of_methods={UPPER_BOUND: {"model.architectures": place.architectures[:1]}},
     )
 
 

@@ -15,7 +15,8 @@ difference (g(w + delta g1; b3) - g(w - delta g1; b3)) / (2 delta), delta = 1e-3
 (first order), h = 0. P is the model after one step of rate alpha from w, on one batch.
 
 Departures: batches are drawn with replacement, and "hf" is exact where the paper takes a
-difference. beta is ``hparams.client_lr``, alpha ``hparams.perfedavg_alpha``.
+difference. Another optimiser of the clients than SGD gets g1 - alpha h as its gradient. beta
+is ``hparams.client_lr``, alpha ``hparams.perfedavg_alpha``.
 """
 
 import dataclasses
@@ -23,10 +24,12 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import averaging_server, of_all_architectures
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
+from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Choice, Real
 from graphfl_jax.trainers import draw_indices, step_key
 
@@ -44,7 +47,10 @@ def perfedavg(
             "Per-FedAvg's Hessian product: exact, finite difference, or 0.", ("hf", "fd", "fo")
         ),
     ] = "hf",
-    client_lr: Annotated[Array, Real("Learning rate beta of a local (meta) step.")] = 0.1,
+    client_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("client", meaning="Learning rate beta of a local (meta) step."),
+    ],
     perfedavg_alpha: Annotated[Array, Real("Learning rate of Per-FedAvg's adaptation.")] = 0.01,
 ) -> Algorithm:
     """Builds Per-FedAvg.
@@ -54,9 +60,10 @@ def perfedavg(
       local_steps: meta-steps in a round; each computes two ("fo") or four gradients.
       batch_size: examples of each of a step's batches.
       perfedavg_hessian: "hf", "fd" or "fo".
-      client_lr: beta.
+      client_optimizer: takes the steps of w; its state starts anew in every round.
       perfedavg_alpha: alpha.
     """
+    optimizer = optax.with_extra_args_support(client_optimizer)
 
     def step_along(w, direction, rate):
         return jax.tree.map(lambda p, d: p - rate * d, w, direction)
@@ -72,19 +79,21 @@ def perfedavg(
         return jax.tree.map(lambda a, b: (a - b) / (2 * DELTA), ahead, behind)
 
     def local(w, memory, data, key):
-        def meta_step(w, step_input):
-            number, indices = step_input
+        def meta_step(carry, step_input):
+            (w, opt_state), (number, indices) = carry, step_input
             keys = jax.random.split(step_key(key, number), 3)
             first, second, third = (data.train.rows(rows) for rows in indices)
             loss, gradient = jax.value_and_grad(model.objective)(w, first, keys[0])
             adapted = step_along(w, gradient, perfedavg_alpha)
-            outer = jax.grad(model.objective)(adapted, second, keys[1])
+            after, outer = jax.value_and_grad(model.objective)(adapted, second, keys[1])
             inner = hessian_times(w, third, outer, keys[2])
             meta = step_along(outer, inner, perfedavg_alpha)
-            return step_along(w, meta, client_lr), loss
+            updates, opt_state = optimizer.update(meta, opt_state, w, value=after)
+            return (optax.apply_updates(w, updates), opt_state), loss
 
         indices = draw_indices(key, (local_steps, 3, batch_size), data.train.count)
-        w, losses = jax.lax.scan(meta_step, w, (jnp.arange(local_steps), indices))
+        steps = (jnp.arange(local_steps), indices)
+        (w, _), losses = jax.lax.scan(meta_step, (w, optimizer.init(w)), steps)
         return memory, w, {"loss": jnp.mean(losses)}
 
     def aggregate(w, cohorts, uploads, key):

@@ -12,7 +12,8 @@ never sampled is scored with the first w that it received.
 
 Departures: clients are weighted by their number of examples, as in the authors' code. That code
 also applies a weight decay of 1e-3 to theta and scores w_i instead of theta_i; neither is done
-here. eta is ``hparams.client_lr``.
+here. Another optimiser of the clients than SGD takes the steps of theta, anew for each batch,
+and those of w_i, whose gradient is lambda (w_i - theta_i). eta is ``hparams.client_lr``.
 """
 
 import dataclasses
@@ -20,10 +21,12 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Predictor
+from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Integer, Real
 from graphfl_jax.trainers import step_key, train_steps
 
@@ -34,8 +37,19 @@ def pfedme(
     local_steps: int,
     batch_size: int,
     pfedme_steps: Annotated[int, Integer("Steps K of pFedMe's personal model on a batch.")] = 5,
-    client_lr: Annotated[Array, Real("Learning rate eta of w_i; eta lambda < 2.")] = 0.1,
-    pfedme_lr: Annotated[Array, Real("Learning rate of pFedMe's personal models.")] = 0.05,
+    client_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("client", meaning="Learning rate eta of w_i; eta lambda < 2."),
+    ],
+    personal_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer(
+            "client",
+            (("lr", 0.05),),
+            rate="pfedme_lr",
+            meaning="Learning rate of pFedMe's personal models.",
+        ),
+    ],
     pfedme_lambda: Annotated[Array, Real("Weight of pFedMe's distance to w_i.")] = 15.0,
     pfedme_beta: Annotated[Array, Real("Server step of pFedMe; 1 takes the mean.")] = 1.0,
 ) -> Algorithm:
@@ -46,31 +60,45 @@ def pfedme(
       local_steps: batches in a round, which are the steps of w_i.
       batch_size: examples of each batch.
       pfedme_steps: K, gradient steps of theta_i on a batch.
-      client_lr: eta; with eta lambda = 1, a step ends at theta_i, and from 2 on steps diverge.
-      pfedme_lr: the learning rate of theta_i; times (lambda + curvature) it must be below 2.
+      client_optimizer: of w_i. With SGD and eta lambda = 1, a step ends at theta_i, and from 2
+        on steps diverge.
+      personal_optimizer: of theta_i. The rate of SGD times (lambda + curvature) must be below
+        2.
       pfedme_lambda: lambda.
       pfedme_beta: beta.
     """
+    outer = optax.with_extra_args_support(client_optimizer)
+    inner = optax.with_extra_args_support(personal_optimizer)
 
     def local(w, personal, data, key):
         def step(carry, batch, key_batch):
-            w_i, theta = carry
+            w_i, theta, outer_state = carry
 
             def proximal(theta, key):
                 pull = 0.5 * pfedme_lambda * tree.sq_dist(theta, w_i)
                 return model.objective(theta, batch, key) + pull
 
-            def inner(theta, inner_step):
-                gradient = jax.grad(proximal)(theta, step_key(key_batch, inner_step))
-                return jax.tree.map(lambda t, g: t - pfedme_lr * g, theta, gradient), None
+            def personal_step(carry, number):
+                theta, state = carry
+                value, gradient = jax.value_and_grad(proximal)(
+                    theta, step_key(key_batch, number)
+                )
+                updates, state = inner.update(gradient, state, theta, value=value)
+                return (optax.apply_updates(theta, updates), state), None
 
-            theta, _ = jax.lax.scan(inner, theta, jnp.arange(pfedme_steps))
-            rate = client_lr * pfedme_lambda
-            w_i = jax.tree.map(lambda a, t: a - rate * (a - t), w_i, theta)
-            return (w_i, theta), model.objective(theta, batch, key_batch)
+            (theta, _), _ = jax.lax.scan(
+                personal_step, (theta, inner.init(theta)), jnp.arange(pfedme_steps)
+            )
+            # lambda (w_i - theta_i), the gradient of lambda / 2 ||w_i - theta_i||^2
+            gradient = jax.tree.map(lambda a, t: pfedme_lambda * (a - t), w_i, theta)
+            value = 0.5 * pfedme_lambda * tree.sq_dist(w_i, theta)
+            updates, outer_state = outer.update(gradient, outer_state, w_i, value=value)
+            w_i = optax.apply_updates(w_i, updates)
+            return (w_i, theta, outer_state), model.objective(theta, batch, key_batch)
 
-        (w_i, theta), metrics = train_steps(
-            step, (w, w), data.train, key, steps=local_steps, batch_size=batch_size
+        start = (w, w, outer.init(w))
+        (w_i, theta, _), metrics = train_steps(
+            step, start, data.train, key, steps=local_steps, batch_size=batch_size
         )
         return theta, w_i, metrics
 

@@ -4,7 +4,8 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh. SCAFFOLD: Stochastic Controlled 
 Federated Learning. ICML 2020. https://arxiv.org/abs/1910.06378
 
     y_i  <- y_i - eta_l (g_i(y_i) - c_i + c),          K_c times, from x
-    c_i+  = c_i - c + (x - y_i) / (K_c eta_l)          (option II)
+    c_i+  = 1/K_c sum_k g_i(y_i)                       over the steps; for SGD, option II:
+            c_i - c + (x - y_i) / (K_c eta_l)
     x    <- x + eta_g 1/|S| sum_{i in S} (y_i - x)
     c    <- c + 1/N sum_{i in S} (c_i+ - c_i),         c_i <- c_i+ for i in S
 
@@ -12,9 +13,10 @@ All controls start at 0, so c stays the mean of the c_i of the N clients that tr
 uploads y_i and c_i+ - c_i. L is y_i; the controls keep it near the model of all clients, so
 SCAFFOLD is not a personal method.
 
-Departures: none in the equations; clients have equal weights, as in the paper. With eta_l = 0,
-option II is 0 / 0, and the controls stay. A new client has c_i = 0 and changes c_i only.
-eta_l is ``hparams.client_lr``, eta_g ``hparams.server_lr``.
+Departures: none in the equations; clients have equal weights, as in the paper. c_i+ is the mean
+of the gradients: that is option II with SGD, and also fits another optimiser of the clients and
+a rate of 0. A new client has c_i = 0 and changes c_i only. eta_l is ``hparams.client_lr``,
+eta_g ``hparams.server_lr``.
 """
 
 from typing import Annotated, NamedTuple
@@ -25,8 +27,9 @@ import optax
 
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Params, Predictor, Server
+from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Real
-from graphfl_jax.trainers import sgd_trainer
+from graphfl_jax.trainers import train_steps
 
 
 class Controlled(NamedTuple):
@@ -42,7 +45,10 @@ def scaffold(
     num_clients: int,
     local_steps: int,
     batch_size: int | None,
-    client_lr: Annotated[Array, Real("Learning rate eta_l of a local step.")] = 0.1,
+    client_optimizer: Annotated[
+        optax.GradientTransformation,
+        Optimizer("client", meaning="Learning rate eta_l of a local step."),
+    ],
     server_lr: Annotated[Array, Real("Server step eta_g; 1 takes the mean.")] = 1.0,
 ) -> Algorithm:
     """Builds SCAFFOLD. The memory of a client is its control c_i.
@@ -52,9 +58,10 @@ def scaffold(
       num_clients: N, clients that train.
       local_steps: K_c.
       batch_size: examples in a step; None takes all.
-      client_lr: eta_l of plain SGD, which option II assumes.
+      client_optimizer: its gradients are corrected; its state starts anew in every round.
       server_lr: eta_g.
     """
+    optimizer = optax.with_extra_args_support(client_optimizer)
 
     def zeros(params):
         return jax.tree.map(jnp.zeros_like, params)
@@ -66,17 +73,20 @@ def scaffold(
     def local(message, c_i, data, key):
         x, c = message
         correction = jax.tree.map(jnp.subtract, c, c_i)
-        correct = optax.stateless(
-            lambda gradient, params: jax.tree.map(jnp.add, gradient, correction)
+
+        def step(carry, batch, key):
+            y, opt_state, total = carry
+            loss, gradient = jax.value_and_grad(model.objective)(y, batch, key)
+            total = jax.tree.map(jnp.add, total, gradient)
+            corrected = jax.tree.map(jnp.add, gradient, correction)
+            updates, opt_state = optimizer.update(corrected, opt_state, y, value=loss)
+            return (optax.apply_updates(y, updates), opt_state, total), loss
+
+        start = (x, optimizer.init(x), zeros(x))
+        (y, _, total), metrics = train_steps(
+            step, start, data.train, key, steps=local_steps, batch_size=batch_size
         )
-        optimizer = optax.chain(correct, optax.sgd(client_lr))
-        train = sgd_trainer(optimizer, steps=local_steps, batch_size=batch_size)
-        y, metrics = train(model.objective, x, data.train, key)
-        moved = jnp.asarray(client_lr, jnp.float32) > 0
-        rate = local_steps * jnp.where(moved, client_lr, 1.0)
-        change = jax.tree.map(  # c_i+ - c_i
-            lambda x, y, c: jnp.where(moved, (x - y) / rate - c, 0.0), x, y, c
-        )
+        change = jax.tree.map(lambda total, c_i: total / local_steps - c_i, total, c_i)
         return jax.tree.map(jnp.add, c_i, change), Controlled(y, change), metrics
 
     def aggregate(server, cohort, uploads, key):

@@ -36,7 +36,6 @@ SETTINGS = {
     "rounds": 40,
     "hparams.client_lr": 0.05,
     "client_schedule": "cosine",
-    "hparams.client_horizon": 40.0,  # rounds of the cosine schedule
     "local_steps": 25,
     "eval_every": 10,
     "checkpoint_every": 10,

@@ -22,7 +22,7 @@ METHODS = {
     "scaffold": {"client_lr": 0.1},
     "pfedhn": PFEDHN,
     "pfedhn-het": PFEDHN,
-    **dict.fromkeys(base.needing("layers"), MOMENTUM | {"client_horizon": float(ROUNDS)}),
+    **dict.fromkeys(base.needing("layers"), MOMENTUM),
 }
 # Plain gradient descent with clipped gradients. Without, it diverges on clients of two classes.
 CLIPPED = {

@@ -1,9 +1,8 @@
-"""Files: the data folder, downloads, and safe reading of pickles and of npz files."""
+"""Files: the data folder, downloads, and safe reading of npz files."""
 
 import contextlib
 import http.client
 import os
-import pickle
 import urllib.request
 import warnings
 import zipfile
@@ -140,27 +139,6 @@ def open_new(path: Path) -> Iterator[BinaryIO]:
         part.unlink(missing_ok=True)
 
 
-def load_pickle(path):
-    """Reads a pickle of NumPy arrays and builtin containers, without executing other code.
-
-    A pickle can call any function by its name. Only the functions that rebuild NumPy arrays are
-    admitted; all other names are refused before they are imported.
-
-    Raises:
-      ValueError: the file is damaged, or it holds other objects.
-    """
-    with Path(path).open("rb") as file:
-        try:
-            return _ArrayUnpickler(file, encoding="latin1").load()
-        # Damaged bytes can make the unpickler raise almost any exception.
-        except Exception as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(
-                f"{path}: the file is not a complete pickle of arrays and containers ({why}); "
-                "replace it by the official file"
-            ) from error
-
-
 # Damaged bytes can make the readers of zip files and of arrays raise almost any exception.
 
 
@@ -187,35 +165,6 @@ def read_npz_array(path, file, field):
             f"{path}: the array {field!r} cannot be read ({why}); write it with np.savez, and "
             "names as strings and not as objects"
         ) from error
-
-
-def _encode_latin1(text, encoding="latin1"):
-    """Replaces ``_codecs.encode``, which rebuilds bytes in protocol 2."""
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"encoding {encoding!r} is refused")
-    return text.encode("latin1")
-
-
-_ADMITTED = {
-    ("numpy", "ndarray"): np.ndarray,
-    ("numpy", "dtype"): np.dtype,
-    ("_codecs", "encode"): _encode_latin1,
-}
-# NumPy 2 moved these functions from numpy.core to numpy._core. Taking them from the pickled
-# form of an array and a scalar works in both versions.
-for _core in ("numpy.core", "numpy._core"):
-    _ADMITTED |= {
-        (f"{_core}.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        (f"{_core}.multiarray", "scalar"): np.float64(0).__reduce__()[0],
-        (f"{_core}.numeric", "_frombuffer"): np.empty(0).__reduce_ex__(5)[0],  # protocol 5
-    }
-
-
-class _ArrayUnpickler(pickle.Unpickler):
-    def find_class(self, module, name):
-        if (module, name) not in _ADMITTED:
-            raise pickle.UnpicklingError(f"{module}.{name} is refused")
-        return _ADMITTED[module, name]
 
 
 def _check_https(url):

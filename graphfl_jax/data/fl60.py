@@ -13,6 +13,7 @@ import numpy as np
 from graphfl_jax.data import files, relations
 from graphfl_jax.data.common_settings import DataPath, GeneratorSeed, ValFraction, forms
 from graphfl_jax.data.federation import Federation, Positions, federate
+from graphfl_jax.data.pickles import load_pickle
 from graphfl_jax.data.splits import RandomSplit
 
 NUM_CLIENTS = 60
@@ -117,7 +118,7 @@ def _read_published(root, path):
             "there",
             "generated",
         )
-    content = files.load_pickle(path)
+    content = load_pickle(path)
     total = 2 * PER_CLASS * NUM_CLIENTS
     shapes = {
         "data": (total, 2),

@@ -30,6 +30,7 @@ from graphfl_jax.data import (
 )
 from graphfl_jax.data.common_settings import Cap, GeneratorSeed, Partition, ValFraction, forms
 from graphfl_jax.data.federation import Federation, federate, with_shared_split
+from graphfl_jax.data.pickles import load_pickle
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.settings import Choice, Integer
 
@@ -118,7 +119,7 @@ def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
 
     It is a dictionary with data [n, 3072] uint8 and a list of labels, or of fine_labels.
     """
-    content = files.load_pickle(path)
+    content = load_pickle(path)
     key = "labels" if classes == 10 else "fine_labels"
     arrays = content if isinstance(content, dict) else {}
     x, y = np.asarray(arrays.get("data")), np.asarray(arrays.get(key))

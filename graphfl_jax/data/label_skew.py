@@ -21,7 +21,7 @@ Clients = Annotated[int, Integer("Clients among which the examples are divided."
 # An unbalanced Dirichlet partition is drawn again until every client has enough examples.
 DRAWS, ENOUGH = 1000, 10
 ARRAY = 112  # bytes of an array of a client's indices, without these
-_NEGLIGIBLE = 1e-12  # share of a class below which a client gets none of it
+FITS = 1000  # of a table to the sums of its rows and columns, at most
 _PARTITION, _ALIKE, _CAP = 1, 2, 3  # streams of random numbers
 
 
@@ -106,10 +106,12 @@ def dirichlet(
 ) -> Divide:
     """Class shares from Dirichlet distributions.
 
-    Balanced: client i draws class shares from Dir(beta, ..., beta) over the C classes, and its
-    n / N examples by these shares, without replacement (Hsu et al., Measuring the Effects of
-    Non-Identical Data Distribution for Federated Visual Classification, arXiv:1909.06335). A
-    class that is used up is left out, so the last clients have what remains.
+    Balanced: client i draws class shares p_i from Dir(beta, ..., beta) over the C classes (Hsu
+    et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual
+    Classification, arXiv:1909.06335). It gets n / N examples, of class c in proportion to
+    a_i b_c p_ic: the factors a and b are those with which every client has its number of
+    examples and every example has a client. All clients are treated alike. Hsu et al. deal to
+    one client after the other instead, so that the last ones get what remains.
 
     Otherwise: each class draws the shares of its N clients from Dir(beta, ..., beta) (Yurochkin
     et al., Bayesian Nonparametric Federated Learning of Neural Networks, ICML 2019). All shares
@@ -224,29 +226,64 @@ def _divide_shards(rng, labels, clients, k):
 
 def _divide_equally(rng, labels, classes, clients, beta):
     sizes = np.diff(np.arange(clients + 1) * len(labels) // clients)  # [N]
-    left = [rng.permutation(np.flatnonzero(labels == label)) for label in range(classes)]
-    indices = []
-    for size in sizes:
-        shares = rng.dirichlet(np.full(classes, beta))
-        counts = _draw_counts(rng, size, shares, np.array([len(rows) for rows in left]))
-        taken = [rows[:count] for rows, count in zip(left, counts, strict=True)]
-        left = [rows[count:] for rows, count in zip(left, counts, strict=True)]
-        indices.append(np.concatenate(taken))
-    return indices
+    totals = np.bincount(labels, minlength=classes)  # [C]
+    table = _fit_table(_log_dirichlet(rng, beta, clients, classes), sizes, totals)
+    counts = _round_table(rng, table, sizes, totals)
+    parts = [
+        np.split(
+            rng.permutation(np.flatnonzero(labels == label)), np.cumsum(counts[:-1, label])
+        )
+        for label in range(classes)
+    ]
+    return [np.concatenate(of_client) for of_client in zip(*parts, strict=True)]
 
 
-def _draw_counts(rng, size, shares, left):
-    """Draws `size` examples by class shares [C] without replacement; returns counts [C].
+def _log_dirichlet(rng, beta, clients, classes):
+    """Logarithms of shares [N, C] whose rows are drawn from Dir(beta, ..., beta).
 
-    `left` [C] is how many there are of each class.
+    A variable of Gamma(beta) is one of Gamma(beta + 1) times U^(1 / beta). Its logarithm is
+    finite also where the share is too small for a float.
     """
-    counts = np.zeros_like(left)
-    while missing := size - counts.sum():
-        usable = np.where((counts < left) & (shares > _NEGLIGIBLE), shares, 0.0)
-        if usable.sum() == 0:  # only classes without a share are left
-            usable = (left - counts).astype(float)
-        drawn = rng.multinomial(missing, usable / usable.sum())
-        counts = np.minimum(counts + drawn, left)
+    shape = (clients, classes)
+    logs = np.log(rng.standard_gamma(beta + 1, shape)) + np.log1p(-rng.random(shape)) / beta
+    return logs - np.logaddexp.reduce(logs, axis=1, keepdims=True)
+
+
+def _fit_table(log_shares, rows, columns):
+    """The table a_i b_c p_ic [N, C] with given sums of rows [N] and of columns [C].
+
+    The sums of rows are exact. Those of columns are within half of one, or after `FITS` fits
+    somewhat more, as with a very small beta.
+    """
+    tiny = np.finfo(float).tiny  # in place of 0, whose logarithm is infinite
+    log_rows = np.log(np.maximum(rows, tiny))[:, None]
+    log_columns = np.log(np.maximum(columns, tiny))[None]
+    log_table = log_shares
+    for _ in range(FITS):
+        log_table = log_table + log_columns - np.logaddexp.reduce(log_table, axis=0)
+        log_table += log_rows - np.logaddexp.reduce(log_table, axis=1, keepdims=True)
+        if np.max(np.abs(np.exp(log_table).sum(axis=0) - columns)) < 0.5:
+            break
+    return np.exp(log_table)
+
+
+def _round_table(rng, table, rows, columns):
+    """Integers [N, C] near those of a table, with exact sums of rows [N] and of columns [C]."""
+    counts = np.floor(table).astype(int)
+    rows_left, columns_left = rows - counts.sum(axis=1), columns - counts.sum(axis=0)
+    for column in np.flatnonzero(columns_left < 0):  # where the fit was not exact
+        row = np.argmax(counts[:, column])
+        counts[row, column] += columns_left[column]
+        rows_left[row] -= columns_left[column]
+        columns_left[column] = 0
+    rest = table - counts + 1e-9 * rng.random(table.shape)  # equal rests in a random order
+    order = np.unravel_index(np.argsort(-rest, axis=None), table.shape)
+    while rows_left.sum():
+        for row, column in zip(*order, strict=True):
+            if rows_left[row] and columns_left[column]:
+                counts[row, column] += 1
+                rows_left[row] -= 1
+                columns_left[column] -= 1
     return counts
 
 

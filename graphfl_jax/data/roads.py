@@ -14,8 +14,9 @@ from typing import NamedTuple
 import jraph
 import numpy as np
 
-from graphfl_jax.data import files, relations
+from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Positions
+from graphfl_jax.data.pickles import load_pickle
 
 SOURCES = ("auto", "matrix", "distances")
 URL = "https://github.com/liyaguang/DCRNN"  # links to all files
@@ -113,7 +114,7 @@ def graph_of(weights) -> jraph.GraphsTuple:
 
 def read_matrix(file) -> tuple[list[str], np.ndarray]:
     """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle."""
-    loaded = files.load_pickle(file)
+    loaded = load_pickle(file)
     try:
         ids, _, weights = loaded
         ids = [i.decode() if isinstance(i, bytes) else str(i) for i in ids]

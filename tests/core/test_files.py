@@ -3,6 +3,7 @@
 import contextlib
 import io
 import pickle
+import re
 import types
 import urllib.error
 import urllib.request
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from graphfl_jax.data import files
+from graphfl_jax.data.pickles import load_pickle
 
 URL = "https://example.org/table"
 
@@ -97,15 +99,19 @@ def test_error_of_missing_files_survives_pickling():
     assert copy.missing == "toy: no file a; get it"
 
 
-@pytest.mark.parametrize("protocol", range(5))
+@pytest.mark.parametrize("protocol", range(6))
 def test_pickled_arrays_and_containers_are_read(tmp_path, protocol):
     array = np.arange(6.0).reshape(2, 3)
-    containers = [("é", b"\xff", {1: None}), np.float32(0.5)]
+    texts = np.array(["é", "ab"])
+    containers = [("é", b"\xff", {1: None}), np.float32(0.5), array.T.astype(">i2"), texts]
     path = tmp_path / "content.pkl"
     path.write_bytes(pickle.dumps((array, containers), protocol))
-    read = files.load_pickle(path)
+    read = load_pickle(path)
     np.testing.assert_array_equal(read[0], array)
-    assert read[1] == containers
+    assert read[1][:2] == containers[:2]
+    for made, pickled in zip(read[1][2:], containers[2:], strict=True):
+        np.testing.assert_array_equal(made, pickled)
+        assert made.dtype == pickled.dtype
 
 
 @pytest.mark.parametrize("call", ["os system", "builtins eval", "numpy load"])
@@ -117,9 +123,64 @@ def test_pickled_calls_are_refused_and_not_run(tmp_path, call):
     path = tmp_path / "evil.pkl"
     path.write_text(f"c{module}\n{name}\n(V{program}\ntR.")
     with pytest.raises(ValueError, match=rf"evil.pkl.*{module}.{name} is refused") as caught:
-        files.load_pickle(path)
+        load_pickle(path)
     assert "\n" not in str(caught.value)
     assert not created.exists()
+
+
+class Forged:
+    """Pickled as a call of a function, and perhaps a state for its result."""
+
+    def __init__(self, function, arguments, *state):
+        self.reduced = (function, arguments, *state)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+RECONSTRUCT = np.empty(0).__reduce__()[0]
+ARRAY = (RECONSTRUCT, (np.ndarray, (0,), b"b"))
+FIELD = {"pointer": (np.dtype("O"), 0)}
+
+
+def forged_type(*state, code="V8"):
+    return Forged(np.dtype, (code, False, True), (3, *state, -1, -1, 0))
+
+
+@pytest.mark.parametrize(
+    "content, why",
+    [
+        # A type of eight bytes that are read as a reference, by a field or as a part.
+        (forged_type("|", None, ("pointer",), FIELD), "a type with fields is refused"),
+        (forged_type("|", (np.dtype("O"), (1,)), None, None), "a type with fields is refused"),
+        (forged_type("|", None, None, None), "the type 'V8' is refused"),
+        (forged_type("|", None, None, None, code="O8"), "the type 'O8' is refused"),
+        (forged_type("|", None, None, None, code="f8,f8"), "the type 'f8,f8' is refused"),
+        (forged_type("!", None, None, None, code="f8"), "the type 'f8' is refused"),
+        (np.dtype("f8"), "a type and no array"),
+    ],
+)
+def test_pickled_types_with_references_are_refused(tmp_path, content, why):
+    array = Forged(*ARRAY, (1, (1,), content, False, b"A" * 8))
+    path = tmp_path / "forged.pkl"
+    path.write_bytes(pickle.dumps(array if "no array" not in why else [content], 2))
+    with pytest.raises(ValueError, match=re.escape(why.split(" and ")[0])):
+        load_pickle(path)
+
+
+@pytest.mark.parametrize(
+    "function", [RECONSTRUCT, np.empty(0).__reduce_ex__(5)[0]], ids=lambda f: f.__name__
+)
+def test_functions_of_numpy_get_no_state_from_a_pickle(tmp_path, function):
+    """A state of attributes would change the defaults of the function in this process."""
+    before = getattr(function, "__defaults__", None)
+    # Protocol 0: the function, then (None, {"__defaults__": (1,)}), then build.
+    path = tmp_path / "forged.pkl"
+    name = f"c{function.__module__}\n{function.__name__}\n"
+    path.write_text(name + "(N(S'__defaults__'\n(I1\ntdtb.")
+    with pytest.raises(ValueError, match="a function with a state is refused"):
+        load_pickle(path)
+    assert getattr(function, "__defaults__", None) == before
 
 
 def test_damaged_pickles_are_refused(tmp_path):
@@ -128,11 +189,11 @@ def test_damaged_pickles_are_refused(tmp_path):
     for damaged in (b"", whole[:50], whole[:-20], b"not a pickle", whole[100:]):
         path.write_bytes(damaged)
         with pytest.raises(ValueError, match=r"torn\.pkl: the file is not a complete pickle"):
-            files.load_pickle(path)
+            load_pickle(path)
 
 
 def test_official_sensor_graph_is_read(data_root):
-    ids, index, weights = files.load_pickle(data_root / "metr-la" / "adj_mx.pkl")
+    ids, index, weights = load_pickle(data_root / "metr-la" / "adj_mx.pkl")
     assert [index[sensor] for sensor in ids] == list(range(207))
     np.testing.assert_array_equal(np.diag(weights), np.ones(207))
     assert np.count_nonzero(weights) - 207 == 1515  # directed, self loops not counted

@@ -63,7 +63,7 @@ from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(11)
 MODEL = mlp(inputs=(2,), hidden=(4,), outputs=2, task=CLASSIFICATION)
-META = {"local_steps": 3, "batch_size": 5, "client_lr": 0.2}
+META = {"local_steps": 3, "batch_size": 5, "client_optimizer": optax.sgd(0.2)}
 
 
 def trainer(rate=0.2):
@@ -134,7 +134,9 @@ METHODS = {
         {"alpha": 0.0},
     ),
     "scaffold": (
-        lambda rate: scaffold(MODEL, num_clients=7, **META | {"client_lr": rate}),
+        lambda rate: scaffold(
+            MODEL, num_clients=7, **META | {"client_optimizer": optax.sgd(rate)}
+        ),
         {"rate": 0.2},
     ),
     "fedavgm": (
@@ -461,7 +463,7 @@ def test_perfedavg_exact_hessian_product_is_the_limit_of_the_difference():
 
 def test_pfedme_keeps_its_model_if_personal_models_do_not_move():
     """theta = w_i makes w_i - eta lambda (w_i - theta) = w_i, and the mean of equals is w."""
-    resting = pfedme(MODEL, **META | {"client_lr": 0.1}, pfedme_lr=0.0, pfedme_lambda=2.0)
+    resting = pfedme(MODEL, **META, personal_optimizer=optax.sgd(0.0), pfedme_lambda=2.0)
     w = MODEL.init(KEY)
     cohort = Cohort(jnp.arange(2), jnp.ones(2))
 

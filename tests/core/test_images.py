@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import polygamma
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
@@ -285,21 +286,53 @@ def test_balanced_dirichlet_has_equal_sizes_and_skew_by_beta():
         counts = counts_of(label_skew.dirichlet(clients=10, beta=beta, seed=0)(LABELS, 10))
         assert (counts.sum(1) == 120).all() and (counts.sum(0) == 120).all()
         by_beta[beta] = counts.max(1).mean() / 120  # share of the largest class
-    assert by_beta[0.05] > 0.6 > by_beta[0.5] > 0.25 > by_beta[1000.0]
+    assert by_beta[0.05] > 0.5 > by_beta[0.5] > 0.25 > by_beta[1000.0]
 
 
-def test_balanced_dirichlet_counts_have_the_variance_of_a_beta_binomial():
-    """The first client draws m = 100 of 200 examples, so that no class is used up."""
-    labels, m, beta = np.arange(200) % 2, 100, 0.5
-    counts = [
-        np.sum(labels[label_skew.dirichlet(clients=2, beta=beta, seed=seed)(labels, 2)[0]])
-        for seed in range(1000)
+def test_balanced_dirichlet_keeps_the_odds_ratio_of_the_drawn_shares():
+    """Factors of rows and columns cancel in t (m - t)^-1 / ((m - t) t^-1), which is drawn.
+
+    The logit of a share of Beta(beta, beta) has the variance 2 psi'(beta), so that the
+    difference of those of two clients, 2 log(t / (m - t)), has 4 psi'(beta).
+    """
+    labels, m, beta = np.arange(20000) % 2, 10000, 5.0
+    logits = []
+    for seed in range(1000):
+        rows, _ = label_skew.dirichlet(clients=2, beta=beta, seed=seed)(labels, 2)
+        t = np.sum(labels[rows])
+        logits.append(2 * np.log(t / (m - t)))
+    # The logit is nearly normal: its variance over 1,000 draws has an error of 4.5 %.
+    np.testing.assert_allclose(np.var(logits), 4 * polygamma(1, beta), rtol=0.15)
+
+
+def test_balanced_dirichlet_with_a_large_beta_is_the_whole_for_every_client():
+    skewed = np.repeat(np.arange(4), [100, 200, 300, 600])
+    held = label_skew.dirichlet(clients=8, beta=1e8, seed=0)(skewed, 4)
+    exact = np.array([100, 200, 300, 600]) / 8
+    assert np.abs(counts_of(held, skewed, 4) - exact).max() < 1
+
+
+@pytest.mark.parametrize("clients", [10, 20])
+def test_balanced_dirichlet_clients_hold_fewer_classes_with_a_smaller_beta(clients):
+    classes = []
+    for beta in (0.001, 0.01, 0.1, 1.0):
+        counts = [
+            counts_of(label_skew.dirichlet(clients=clients, beta=beta, seed=seed)(LABELS, 10))
+            for seed in range(5)
+        ]
+        classes.append(np.mean(np.array(counts) > 0))
+    assert (np.diff(classes) > 0).all()
+
+
+def test_balanced_dirichlet_treats_all_clients_alike():
+    """The distance of a client's shares from the whole does not depend on its number."""
+    away = [
+        np.abs(counts_of(label_skew.dirichlet(clients=5, beta=1.0, seed=seed)(LABELS, 10)) - 24)
+        for seed in range(100)
     ]
-    # m p (1 - p) (m + 2 beta) / (2 beta + 1) with p = 1/2; beta / 2 has 1675.
-    variance = 100 * (1 / 4) * (100 + 1) / 2  # 1262.5
-    # The count is nearly m times an arcsine variable, whose fourth moment is 1.5 variance^2. So
-    # the variance of 1,000 draws has the relative error sqrt((1.5 - 1) / 1000) = 2.2 %.
-    np.testing.assert_allclose(np.mean((np.array(counts) - m / 2) ** 2), variance, rtol=0.09)
+    away = np.mean(away, axis=2)  # [100, 5]
+    error = away.std() / np.sqrt(len(away))
+    assert np.abs(away.mean(axis=0) - away.mean()).max() < 4 * error
 
 
 def test_unbalanced_dirichlet_shares_have_the_moments_of_the_distribution():

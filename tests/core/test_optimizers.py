@@ -9,7 +9,10 @@ import optax
 import pytest
 
 from graphfl_jax import optimizers
+from graphfl_jax.build import build_experiment
+from graphfl_jax.configs import change, fl60, flha_cifar10, parse
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
+from tests.federations import small_config, two_clusters
 
 CURVATURE = 4.0
 
@@ -154,7 +157,8 @@ def test_every_optimiser_takes_a_scheduled_rate(name, schedule):
 
     @jax.jit
     def step(lr, played):
-        rate = SCHEDULES[schedule](lr, played)
+        floats = {"horizon": 800.0} if schedule == "cosine" else {}
+        rate = SCHEDULES[schedule](lr, played, **floats)
         optimizer = optax.with_extra_args_support(OPTIMIZERS[name](lr=rate))
         x = jnp.float32(3.0)
         value = 0.5 * CURVATURE * jnp.square(x)
@@ -165,3 +169,41 @@ def test_every_optimiser_takes_a_scheduled_rate(name, schedule):
     assert steps[0] == pytest.approx(unscheduled[1] - unscheduled[0], rel=1e-4)
     share = {"constant": 1.0, "exponential": 0.99**400, "cosine": 0.5}[schedule]
     assert steps[1] == pytest.approx(share * steps[0], rel=1e-3)
+
+
+def test_the_horizon_follows_the_number_of_rounds_until_it_is_set():
+    config = parse(fl60.get_config("fedavg"), {"client_schedule": "cosine", "rounds": "30"})
+    assert config.hparams.client_horizon == 30.0
+    assert change(config, {"rounds": 70}).hparams.client_horizon == 70.0
+    apart = change(config, {"hparams.client_horizon": 40.0})
+    assert change(apart, {"rounds": 70}).hparams.client_horizon == 40.0
+    assert change(flha_cifar10.get_config(), {"rounds": 9}).hparams.client_horizon == 9.0
+
+
+@pytest.mark.parametrize(
+    "changes, ends",
+    [
+        ({"client_schedule": "cosine"}, False),
+        ({"client_schedule": "cosine", "hparams__client_horizon": 2.0}, True),
+        (
+            {
+                "client_schedule": "cosine",
+                "hparams__client_horizon": 2.0,
+                "hparams__client_final": 0.1,
+            },
+            False,
+        ),
+        ({"client_schedule": "exponential", "hparams__client_decay": 0.0}, True),
+        ({"client_schedule": "exponential"}, False),
+    ],
+)
+def test_a_rate_that_ends_before_the_last_round_is_refused(changes, ends):
+    config = small_config("fedavg", rounds=4, **changes)
+    if not ends:
+        build_experiment(config, two_clusters())
+        return
+    with pytest.raises(ValueError, match="^client_schedule=.*; set --config.") as refused:
+        build_experiment(config, two_clusters())
+    _, _, remedy = str(refused.value).partition("; set --config.")
+    field, _, value = remedy.split(" ")[0].partition("=")
+    build_experiment(parse(config, {field: value}), two_clusters())

@@ -151,7 +151,7 @@ def test_perfedavg_descends_the_adapted_loss(hessian, share):
         local_steps=2,
         batch_size=4,
         perfedavg_hessian=hessian,
-        client_lr=beta,
+        client_optimizer=optax.sgd(beta),
         perfedavg_alpha=alpha,
     )
     w, state, scores = played(algorithm, rounds=2)
@@ -177,8 +177,8 @@ def test_pfedme_takes_proximal_steps_and_predicts_with_theta():
         local_steps=2,
         batch_size=4,
         pfedme_steps=3,
-        client_lr=eta,
-        pfedme_lr=rate,
+        client_optimizer=optax.sgd(eta),
+        personal_optimizer=optax.sgd(rate),
         pfedme_lambda=lam,
         pfedme_beta=beta,
     )
@@ -339,14 +339,9 @@ def test_scaffold_corrects_its_steps_by_control_variates():
         num_clients=3,
         local_steps=steps,
         batch_size=None,
-        client_lr=eta,
+        client_optimizer=optax.sgd(eta),
         server_lr=server_eta,
     )
-
-    def full_slope(w, i):
-        x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
-        return np.mean(2 * (w * x - y) * x)
-
     for size in (3, 2):
         program = Program(lambda hparams, played: algorithm, groups=(Group(size),)).compiled()
         state = program.start(KEY, {}, data())
@@ -368,6 +363,97 @@ def test_scaffold_corrects_its_steps_by_control_variates():
             np.testing.assert_allclose(state.server.model["head"][0], x, rtol=1e-4)
             np.testing.assert_allclose(state.server.control["head"][0], c, rtol=1e-4, atol=1e-5)
             np.testing.assert_allclose(found, c_i, rtol=1e-4, atol=1e-5)
+
+
+def full_slope(w, i):
+    """The derivative of the mean square over client i's real examples."""
+    x, y = X[i, : COUNT[i]], Y[i, : COUNT[i]]
+    return np.mean(2 * (w * x - y) * x)
+
+
+class HeavyBall:
+    """Heavy-ball steps for a clipped gradient, in float64."""
+
+    def __init__(self, rate):
+        self.rate, self.velocity = rate, 0.0
+
+    def step(self, gradient):
+        self.velocity = 0.9 * self.velocity + np.clip(gradient, -0.2, 0.2)
+        return -self.rate * self.velocity
+
+    @staticmethod
+    def optax(rate):
+        return optax.chain(optax.clip_by_global_norm(0.2), optax.sgd(rate, 0.9))
+
+
+def test_scaffold_takes_its_steps_with_the_clients_optimizer():
+    """c_i+ is then the mean of the gradients: steps are no multiples of them."""
+    algorithm = scaffold(
+        LINE,
+        num_clients=3,
+        local_steps=3,
+        batch_size=None,
+        client_optimizer=HeavyBall.optax(0.3),
+    )
+    first, state, _ = play(algorithm, data(), rounds=2)
+    x, c, c_i = float(first.server.model["head"][0]), 0.0, np.zeros(3)
+    for _ in range(2):
+        ys, new = [], []
+        for i in range(3):
+            y, ball, gradients = x, HeavyBall(0.3), []
+            for _ in range(3):
+                gradients.append(full_slope(y, i))
+                y = y + ball.step(gradients[-1] - c_i[i] + c)
+            ys.append(y)
+            new.append(np.mean(gradients))
+        x, c, c_i = np.mean(ys), c + np.mean(new - c_i), np.array(new)
+    np.testing.assert_allclose(state.server.model["head"][0], x, rtol=1e-4)
+    np.testing.assert_allclose(state.server.control["head"][0], c, rtol=1e-4, atol=1e-5)
+
+
+def test_perfedavg_takes_its_steps_with_the_clients_optimizer():
+    alpha = 0.05
+    algorithm = perfedavg(
+        LINE,
+        local_steps=3,
+        batch_size=4,
+        client_optimizer=HeavyBall.optax(0.3),
+        perfedavg_alpha=alpha,
+    )
+    w, state, _ = played(algorithm, rounds=1)
+    trained = []
+    for i in range(3):
+        w_i, ball = w, HeavyBall(0.3)
+        for _ in range(3):
+            outer = slope(w_i - alpha * slope(w_i, i), i)
+            w_i = w_i + ball.step((1 - alpha * 2 * X[i, 0] ** 2) * outer)
+        trained.append(w_i)
+    np.testing.assert_allclose(state.server["head"][0], np.mean(trained), rtol=1e-4)
+
+
+def test_pfedme_takes_its_steps_with_the_clients_optimizer():
+    """That of theta starts anew for each batch, and that of w_i in each round."""
+    algorithm = pfedme(
+        LINE,
+        local_steps=3,
+        batch_size=4,
+        pfedme_steps=2,
+        client_optimizer=HeavyBall.optax(0.4),
+        personal_optimizer=HeavyBall.optax(0.3),
+        pfedme_lambda=2.0,
+    )
+    w, state, _ = played(algorithm, rounds=1)
+    copies, personal = [w] * 3, [w] * 3
+    for i in range(3):
+        outer = HeavyBall(0.4)
+        for _ in range(3):
+            inner = HeavyBall(0.3)
+            for _ in range(2):
+                pull = slope(personal[i], i) + 2.0 * (personal[i] - copies[i])
+                personal[i] = personal[i] + inner.step(pull)
+            copies[i] = copies[i] + outer.step(2.0 * (copies[i] - personal[i]))
+    np.testing.assert_allclose(state.clients[0]["head"][:, 0], personal, rtol=1e-4)
+    np.testing.assert_allclose(state.server["head"][0], np.mean(copies), rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["fedavgm", "fedadam", "fedyogi"])

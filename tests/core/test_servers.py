@@ -51,7 +51,7 @@ def cohort_of(*ids):
 # ------------------------------------------------------------------------- means of uploads
 
 
-SIZES = {"local_steps": 1, "batch_size": 1}
+SIZES = {"local_steps": 1, "batch_size": 1, "client_optimizer": optax.sgd(0.1)}
 UNEQUAL = Cohort(jnp.array([0, 1], jnp.int32), jnp.array([1.0, 3.0]))
 
 
@@ -62,7 +62,7 @@ def test_the_server_of_perfedavg_weights_all_clients_equally():
 
 
 def test_the_server_of_pfedme_weights_clients_by_their_examples():
-    server = pfedme(MODEL, **SIZES, pfedme_beta=0.25).server
+    server = pfedme(MODEL, **SIZES, personal_optimizer=optax.sgd(0.1), pfedme_beta=0.25).server
     w = server.aggregate(models([2, 2]), (UNEQUAL,), (models([[0, 8], [4, 0]]),), KEY)
     # The means are (1 * 0 + 3 * 4) / 4 = 3 and (1 * 8 + 3 * 0) / 4 = 2.
     np.testing.assert_allclose(w["head"], [0.75 * 2 + 0.25 * 3, 0.75 * 2 + 0.25 * 2])
@@ -76,7 +76,7 @@ def test_a_step_of_perfedavg_draws_three_batches(monkeypatch):
     )
     x = jnp.array([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]])
     data = ClientData(Examples(x, jnp.zeros((3, 1)), jnp.int32(3)))
-    client = perfedavg(MODEL, **SIZES, client_lr=0.1, perfedavg_alpha=0.1).client
+    client = perfedavg(MODEL, **SIZES, perfedavg_alpha=0.1).client
     _, w, _ = client.local(models([1, 0]), (), data, KEY)
     # w' = 1 - 0.1 * 2 * 1 = 0.8, its gradient is 2 * 4 * 0.8 = 6.4, the second derivative is
     # 2 * 9 = 18, and w = 1 - 0.1 * (6.4 - 0.1 * 18 * 6.4). One batch for all gives 0.872.

@@ -1,0 +1,149 @@
+"""Pickles of NumPy arrays and builtin containers, read without executing other code.
+
+A pickle calls functions by their names, and gives objects a state. Here, the names by which
+NumPy's arrays are pickled stand for parts of this module, which only note what they are called
+with. An array is made at the end, of bytes and of a plain type: numbers, booleans or text.
+"""
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PLAIN = "biufSU"  # kinds of types whose values contain no reference
+ORDERS = "<>=|"  # of bytes
+
+
+def load_pickle(path: str | Path) -> Any:
+    """What a pickle of NumPy arrays and builtin containers holds.
+
+    Raises:
+      ValueError: the file is damaged, or it holds other objects.
+      OSError: the file cannot be read.
+    """
+    with Path(path).open("rb") as file:
+        try:
+            return _with_arrays(_Unpickler(file, encoding="latin1").load(), {})
+        # Damaged bytes can make the unpickler raise almost any exception.
+        except Exception as error:
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+            raise ValueError(
+                f"{path}: the file is not a complete pickle of arrays and containers ({why}); "
+                "replace it by the official file"
+            ) from error
+
+
+class _Type:
+    """A type: ``numpy.dtype``, called with its code, and perhaps given its order of bytes."""
+
+    __slots__ = ("code", "order")
+
+    def __init__(self, code, align=False, copy=True):
+        self.code, self.order = code, "="
+
+    def __setstate__(self, state):
+        _, self.order, part, names, fields, *_ = state
+        if part is not None or names is not None or fields is not None:
+            raise pickle.UnpicklingError("a type with fields is refused")
+
+    def plain(self) -> np.dtype:
+        if not isinstance(self.code, str) or self.order not in ORDERS:
+            raise pickle.UnpicklingError(f"the type {self.code!r} is refused")
+        made = np.dtype(self.code)
+        if made.kind not in PLAIN or made.hasobject:
+            raise pickle.UnpicklingError(f"the type {self.code!r} is refused")
+        return made if self.order == "|" else made.newbyteorder(self.order)
+
+
+class _Array:
+    """An array, or with an empty shape and `scalar` a number or a text."""
+
+    __slots__ = ("content", "fortran", "scalar", "shape", "type")
+
+    def __init__(self, shape=(0,), type=None, content=b"", fortran=False, scalar=False):
+        self.shape, self.type, self.content = shape, type, content
+        self.fortran, self.scalar = fortran, scalar
+
+    def __setstate__(self, state):
+        _, self.shape, self.type, self.fortran, self.content = state
+
+    def made(self):
+        content = self.content
+        if isinstance(content, str):  # of Python 2
+            content = content.encode("latin1")
+        if not isinstance(content, bytes | bytearray) or not isinstance(self.type, _Type):
+            raise pickle.UnpicklingError("an array without bytes or without a type is refused")
+        flat = np.frombuffer(bytes(content), self.type.plain())
+        array = flat.reshape(self.shape, order="F" if self.fortran else "C").copy()
+        return array[()] if self.scalar else array
+
+
+class _Name:
+    """What a name in a pickle stands for. It cannot be given a state."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function):
+        self.function = function
+
+    def __call__(self, *arguments):
+        return self.function(*arguments)
+
+    def __setstate__(self, state):
+        raise pickle.UnpicklingError("a function with a state is refused")
+
+
+def _encode(text, encoding="latin1"):
+    """``_codecs.encode``, which makes bytes in protocol 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"encoding {encoding!r} is refused")
+    return text.encode("latin1")
+
+
+def _refuse_call(*arguments):
+    raise pickle.UnpicklingError("numpy.ndarray is refused as a function")
+
+
+NAMES = {
+    ("numpy", "ndarray"): _refuse_call,  # the first argument of _reconstruct
+    ("numpy", "dtype"): _Type,
+    ("_codecs", "encode"): _encode,
+}
+for _core in ("numpy.core", "numpy._core"):  # before NumPy 2, and since then
+    NAMES |= {
+        (f"{_core}.multiarray", "_reconstruct"): lambda *arguments: _Array(),
+        (f"{_core}.multiarray", "scalar"): lambda kind, content: _Array(
+            (), kind, content, scalar=True
+        ),
+        # Of protocol 5
+        (f"{_core}.numeric", "_frombuffer"): lambda content, kind, shape, order, *axes: _Array(
+            shape, kind, content, fortran=order == "F"
+        ),
+    }
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        if (module, name) not in NAMES:
+            raise pickle.UnpicklingError(f"{module}.{name} is refused")
+        return _Name(NAMES[module, name])
+
+
+def _with_arrays(value, made):
+    """A value with arrays in place of `_Array`; `made` keeps what was made, by identity."""
+    if id(value) not in made:
+        made[id(value)] = value, _with_arrays_inside(value, made)
+    return made[id(value)][1]
+
+
+def _with_arrays_inside(value, made):
+    if isinstance(value, _Array):
+        return value.made()
+    if isinstance(value, list | tuple | set | frozenset):
+        return type(value)(_with_arrays(item, made) for item in value)
+    if isinstance(value, dict):
+        return {_with_arrays(k, made): _with_arrays(v, made) for k, v in value.items()}
+    if isinstance(value, _Name | _Type):
+        raise pickle.UnpicklingError("a function or a type in place of an array is refused")
+    return value
