@@ -14,9 +14,9 @@ uploads y_i and c_i+ - c_i. L is y_i; the controls keep it near the model of all
 SCAFFOLD is not a personal method.
 
 Departures: none in the equations; clients have equal weights, as in the paper. c_i+ is the mean
-of the gradients: that is option II with SGD, and also fits another optimiser of the clients and
-a rate of 0. A new client has c_i = 0 and changes c_i only. eta_l is ``hparams.client_lr``,
-eta_g ``hparams.server_lr``.
+of the gradients: that is option II with SGD, and also fits another optimiser of the clients. If
+y_i = x, as with eta_l = 0, where option II is 0 / 0, the controls stay. A new client has
+c_i = 0 and changes c_i only. eta_l is ``hparams.client_lr``, eta_g ``hparams.server_lr``.
 """
 
 from typing import Annotated, NamedTuple
@@ -86,7 +86,11 @@ def scaffold(
         (y, _, total), metrics = train_steps(
             step, start, data.train, key, steps=local_steps, batch_size=batch_size
         )
-        change = jax.tree.map(lambda total, c_i: total / local_steps - c_i, total, c_i)
+        differs = jax.tree.map(lambda x, y: jnp.any(x != y), x, y)
+        moved = jnp.any(jnp.stack(jax.tree.leaves(differs)))
+        change = jax.tree.map(  # c_i+ - c_i
+            lambda total, c_i: jnp.where(moved, total / local_steps - c_i, 0.0), total, c_i
+        )
         return jax.tree.map(jnp.add, c_i, change), Controlled(y, change), metrics
 
     def aggregate(server, cohort, uploads, key):

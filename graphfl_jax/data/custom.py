@@ -333,7 +333,7 @@ def _read_graph(name, names, edges, edge_weight, directed):
     edges = _read_array(name, "edges", () if edges is None else edges)
     if edges.size == 0:
         edges = np.zeros((0, 2), names.dtype)
-    if edges.ndim != 2 or edges.shape[1] != 2:
+    if edges.shape[1:] != (2,):
         raise ValueError(f"{name}: edges has shape {edges.shape}; give pairs of clients [m, 2]")
     if edges.dtype.kind not in "iuU" or (edges.dtype.kind == "U") != (names.dtype.kind == "U"):
         raise ValueError(
