@@ -180,12 +180,8 @@ def guard(
             seen.append(seen_of_group)
             places = _places(group, cohort.ids)
             rejected = (seen_of_group.distrust > defence.threshold)[places]
-            instead = jnp.zeros_like(updates)
-            if algorithm.averages:
-                shares = jnp.where(rejected, 0.0, cohort.weights)
-                mean = shares @ updates / jnp.maximum(jnp.sum(shares), 1.0)
-                instead += mean[None]
-            updates = jnp.where(rejected[:, None], instead, updates)
+            weights = cohort.weights if algorithm.averages else None
+            updates = _without_rejected(updates, rejected, weights)
             same = updates == received - sent
             defended.append(back(jnp.where(same, received, sent + updates)))
         return state._replace(seen=tuple(seen)), tuple(defended)
@@ -248,6 +244,15 @@ def _judge(defence, seen, related, group, ids, sent, updates):
         seen.rejections.at[places].add((statistic > defence.threshold).astype(jnp.int32)),
     )
     return seen, shorten(updates, defence.norm * jnp.maximum(lower_median(every), 0.0))
+
+
+def _without_rejected(updates, rejected, weights):
+    """Updates [M, d], in place of the rejected ones 0, or with weights [M] the others' mean."""
+    instead = jnp.zeros_like(updates)
+    if weights is not None:
+        shares = jnp.where(rejected, 0.0, weights)
+        instead += (shares @ updates / jnp.maximum(jnp.sum(shares), 1.0))[None]
+    return jnp.where(rejected[:, None], instead, updates)
 
 
 def _sums(related, group, ids, rows):
