@@ -11,10 +11,14 @@ from pathlib import Path
 
 # Set before JAX starts, for this process and for those that tests start. Tests compile far more
 # than they compute, so the compiler's own optimisations would cost more time than they save.
-os.environ["XLA_FLAGS"] = (
-    "--xla_force_host_platform_device_count=8 --xla_backend_optimization_level=0"
-    # The older code generator compiles three times as fast. Later releases do not have it.
-    + " --xla_cpu_use_fusion_emitters=false" * version("jaxlib").startswith("0.10.")
+os.environ["XLA_FLAGS"] = " ".join(
+    [
+        "--xla_force_host_platform_device_count=8",
+        "--xla_backend_optimization_level=0",
+        "--xla_cpu_parallel_codegen_split_count=1",
+        # The older code generator compiles three times as fast. Later releases lack it.
+        *["--xla_cpu_use_fusion_emitters=false"] * version("jaxlib").startswith("0.10."),
+    ]
 )
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Compiled programs are shared by all workers, by the processes that tests start, and by the

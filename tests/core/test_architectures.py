@@ -782,6 +782,7 @@ def test_results_have_the_scores_of_each_architecture(whole):
             assert math.isclose(part["scores"]["test"][point], scores.mean())
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path):
     result, folder = whole
     shutil.copytree(folder, tmp_path / "out")
@@ -1013,6 +1014,7 @@ def test_depths_are_the_longest_paths():
     assert depths(4, [[0, 1], [0, 2], [1, 3], [2, 3]]) == [0, 1, 1, 2]
 
 
+@pytest.mark.slow
 def test_the_figure_shows_the_graphs_of_the_clients(tmp_path):
     words = [
         "--figure=architectures",

@@ -124,7 +124,10 @@ def test_lenet_applies_its_layers_in_order():
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("lowering", LOWERINGS)
+@pytest.mark.parametrize(
+    "lowering",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "winograd")) for name in LOWERINGS],
+)
 def test_conv3_is_the_network_of_flax_layers(lowering):
     """Activations are flattened by channel, row and column."""
     model, batch = model_of(conv3, lowering), batch_of(3, 3)
@@ -217,6 +220,7 @@ def test_augmented_images_are_moved_and_mirrored():
     assert rows == across == set(range(9)) and steps == {1, -1} and len(actual) > 40
 
 
+@pytest.mark.slow
 def test_augmentation_is_for_training_only():
     plain, model = (
         lenet(inputs=SHAPE, outputs=4, task=CLASSIFICATION, augment=augment)

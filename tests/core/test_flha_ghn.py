@@ -217,6 +217,7 @@ def test_layers_with_batch_normalisation_are_values_scales_and_shifts():
     np.testing.assert_array_equal(initial["bias"], [0, 0])
 
 
+@pytest.mark.slow
 def test_generated_models_are_recalibrated_before_they_are_scored():
     """Scores of G are those of the generated parameters with the client's statistics."""
     generator = architecture_ghn(models=(CONVOLUTION,), **SMALL)
@@ -294,6 +295,7 @@ def small_convolution():
 CONVOLUTION = small_convolution()
 
 
+@pytest.mark.slow
 def test_a_step_of_pfedhn_het_is_the_gradient_of_the_squared_distance_of_all_models():
     fit = ServerFit(optax.sgd(RATE), 1, optax.sgd(0.0), "mean")
     algorithm = pfedhn_het(MODELS, TRAIN, embedding_dim=3, width=2, fit=fit)
@@ -468,6 +470,7 @@ def play(algorithm, server, rounds=3):
     return jax.device_get((state.server, scores["test"]))
 
 
+@pytest.mark.slow
 def test_a_table_with_one_architecture_of_distinct_types_is_fedavg_bit_for_bit():
     train = sgd_trainer(optax.sgd(RATE), steps=3, batch_size=4)
     generator = type_table(models=(DEEP,))

@@ -133,6 +133,7 @@ def test_a_round_keeps_the_shape_of_the_state(method):
         assert (before.server, before.clients) == ((), tuple(rows))
 
 
+@pytest.mark.slow
 def test_a_round_trains_the_cohort_of_every_group():
     """Of the models of all clients, those of two clients in each group change."""
     before, after = jax.device_get(start_of("local")).clients, played("local", 1)[0].clients
@@ -267,6 +268,7 @@ def test_vmapped_runs_are_the_looped_ones(method):
         assert_equal(tree.take(both, number), single, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_group_of_all_clients_is_no_group_bit_for_bit():
     """Whether the ids of its clients are given or not."""
     algorithm = fedavg(MODELS[0], trainer(HPARAMS))
@@ -441,6 +443,7 @@ def after_attack(attack_lambda, defence=None):
     return advance(start_of("fedavg"), KEY, hparams, DATA, jnp.int32(1))[0].server
 
 
+@pytest.mark.slow
 def test_an_attacker_changes_the_model_of_its_own_group_only():
     """Client 1 is odd. A factor of -1 is honest."""
     honest, attacked = (after_attack(value) for value in (-1.0, 5.0))

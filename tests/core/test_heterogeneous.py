@@ -506,7 +506,9 @@ def test_without_the_term_of_the_others_it_is_local_training(method):
     assert_close(after(method).clients, alone())
 
 
-@pytest.mark.parametrize("method", ["fml", "distillation"])
+@pytest.mark.parametrize(
+    "method", ["distillation", pytest.param("fml", marks=pytest.mark.slow)]
+)
 def test_the_shared_model_is_fedavgs_if_it_learns_from_labels_alone(method):
     assert_close(after(method).server, averages())
 
@@ -531,6 +533,7 @@ def identity_model():
     )
 
 
+@pytest.mark.slow
 def test_lgfedavg_of_one_architecture_without_a_body_is_fedavg():
     model, groups = identity_model(), (Group(3),)
     train = sgd_trainer(optax.sgd(RATE), steps=STEPS, batch_size=5)

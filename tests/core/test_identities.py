@@ -262,6 +262,7 @@ def test_a_server_optimizer_with_steps_of_the_whole_way_is_fedavg(method):
     assert_close(ours.server.model, theirs.server, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_server_optimizer_changes_no_other_part_of_a_method():
     """The personal models of Ditto, whose server takes steps of the whole way."""
     base = ditto(MODEL, TRAIN, ditto_lambda=0.3)
@@ -399,6 +400,7 @@ def test_fedah_with_shares_of_0_is_fedrep():
     assert_close(ours.clients[0].head, theirs.clients[0], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_client_of_fedah_that_was_never_sampled_predicts_as_the_server():
     """Its head is the server's first, so that no share has an effect."""
     state = program_of("fedah").start(*inputs_of("fedah", CLUSTERS))
@@ -542,6 +544,7 @@ def test_cfl_separates_clients_whose_labels_are_opposite():
     assert all(len(set(kinds[clusters == c])) == 1 for c in np.unique(clusters))
 
 
+@pytest.mark.slow
 def test_fedrod_of_equal_class_counts_trains_the_generic_model_by_the_plain_loss():
     """The balanced softmax then adds the same number to all logits."""
     train = CLUSTERS.train
@@ -554,6 +557,7 @@ def test_fedrod_of_equal_class_counts_trains_the_generic_model_by_the_plain_loss
     assert apart > 1e-3
 
 
+@pytest.mark.slow
 def test_a_client_of_fedrod_that_was_never_sampled_predicts_as_the_generic_model():
     state = program_of("fedrod").start(*inputs_of("fedrod", CLUSTERS))
     scores = scores_of("fedrod", state, CLUSTERS)
@@ -562,11 +566,13 @@ def test_a_client_of_fedrod_that_was_never_sampled_predicts_as_the_generic_model
     assert float(trained["P"].mean()) > float(trained["G"].mean()) + 0.2
 
 
+@pytest.mark.slow
 def test_the_personal_heads_of_fedrod_do_not_change_the_generic_model():
     ours, theirs = (play(name, CLUSTERS) for name in ("fedrod hyper", "fedrod"))
     assert_close((ours.server["body"], ours.server["head"]), tuple(theirs.server.values()))
 
 
+@pytest.mark.slow
 def test_the_head_that_fedrod_generates_for_the_only_client_of_a_class_is_a_kept_one():
     """All of client 0's examples have class 1, and no other client is there."""
     train = two_clusters(num_clients=1).data.train
@@ -613,6 +619,7 @@ def test_knnper_with_lambda_0_is_fedavg():
         assert np.array_equal(mixed["P"], scores["P"]) == same
 
 
+@pytest.mark.slow
 def test_neighbours_keep_what_the_predictor_of_a_method_holds():
     """The personal head of Fed-RoD, and the method's own P with lambda = 0."""
     base = fedrod(MODEL, TRAIN, classes=2)
@@ -669,6 +676,7 @@ def test_sfl_as_released_is_sfl_with_lambda_0_if_all_clients_take_part(cohort_si
     assert (distance(ours.server.uploads, theirs.server.uploads) < 1e-5) == same
 
 
+@pytest.mark.slow
 def test_sfl_star_with_learned_share_0_is_sfl():
     ours, theirs = play("sfl star", CLUSTERS, share=0.0), play("sfl", CLUSTERS)
     assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
@@ -837,6 +845,7 @@ def test_the_graph_generator_trains_the_encoder_and_not_the_generator():
         assert distance(after[part], before[part]) > 1e-6
 
 
+@pytest.mark.slow
 def test_pfedhn_keeps_the_embeddings_of_clients_that_were_not_sampled():
     """Momentum and weight decay would change them; this is a departure from the authors."""
     optimizer = optax.chain(optax.add_decayed_weights(0.1), optax.sgd(0.1, 0.9))
@@ -917,6 +926,7 @@ def test_a_constant_schedule_is_no_schedule_bit_for_bit():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.slow
 def test_a_schedule_of_the_server_changes_its_steps():
     """After three rounds, a decay of 0.5 is an eighth of the learning rate."""
     changes = {"client_optimizer": "sgd", "server_optimizer": "sgd"}

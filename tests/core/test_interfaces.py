@@ -34,6 +34,7 @@ def averaging():
     return fedavg(MODEL, sgd_trainer(optax.sgd(0.1), steps=2, batch_size=4))
 
 
+@pytest.mark.slow
 def test_a_server_within_a_larger_state_is_the_same_server():
     algorithm = averaging()
     lifted = algorithm.server.within(
@@ -117,6 +118,7 @@ def test_a_server_may_draw_the_cohort_from_its_state():
     assert state.server.sum() == 21 and state.server.std() > 0
 
 
+@pytest.mark.slow
 def test_debug_mode_trains_the_cohort_that_the_server_draws():
     config = small_config("fedavg", cohort_size=3)
     experiment = build_experiment(config, two_clusters())._replace(

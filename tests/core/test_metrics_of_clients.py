@@ -133,6 +133,7 @@ def test_a_run_has_the_metrics_of_each_client_and_the_same_scores():
         assert own["macro_f1"]["clients"] == 7
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_metrics_of_the_whole_run(tmp_path):
     def play(name, rounds):
         config = small_config("fedavg", rounds=rounds, eval_every=1, metrics=("auc",))

@@ -277,6 +277,7 @@ def test_a_resumed_run_has_the_new_clients_of_the_whole_run(tmp_path, monkeypatc
     assert run_of(tmp_path, resume=True).results["new_clients"] == whole
 
 
+@pytest.mark.slow
 def test_new_clients_join_a_debugged_run(monkeypatch):
     monkeypatch.setattr(debug, "program_of", lambda experiment, config: program_of())
     session = debug.DebugSession(EXPERIMENT, CONFIG)

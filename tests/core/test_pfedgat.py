@@ -352,6 +352,7 @@ def test_collapsed_heads_have_the_logits_of_the_factors_products():
     )
 
 
+@pytest.mark.slow
 def test_v1_ranks_all_clients_alike_for_every_client_and_the_others_do_not():
     models = jax.random.normal(jax.random.key(1), (6, D))
     alike = {}
@@ -491,6 +492,7 @@ def test_first_weights_have_the_variance_of_one_over_their_inputs(name):
 # ------------------------------------------------------------------------ in a run
 
 
+@pytest.mark.slow
 def test_dot_gives_the_shares_to_clients_of_the_same_kind():
     """Even clients and odd clients have opposite labels."""
     config = small_config("pfedgat-dot", cohort_size=7, rounds=6, eval_every=6, local_steps=30)

@@ -165,6 +165,7 @@ def test_the_network_has_the_size_of_torchvisions(outputs, size):
     assert logits.shape == (2, outputs)
 
 
+@pytest.mark.slow
 def test_kernels_and_normalisations_have_their_own_names():
     """20 of each: 1 in the stem, 16 in the blocks, 3 in their skip connections."""
     body = jax.eval_shape(small()[0].init, KEY)["body"]
@@ -324,6 +325,7 @@ def test_recalibrating_again_ignores_the_old_statistics():
     jax.tree.map(np.testing.assert_array_equal, *both(params))
 
 
+@pytest.mark.slow
 def test_the_objective_does_not_depend_on_padding():
     model, _, apply, params = small()
     batch = examples(5, padding=2)

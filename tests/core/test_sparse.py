@@ -322,6 +322,7 @@ def test_the_drawn_graph_loss_is_unbiased(sparse, monkeypatch):
     assert abs(losses.mean() - exact_graph_loss(hidden)) < 4 * error
 
 
+@pytest.mark.slow
 def test_the_first_weights_do_not_depend_on_the_number_of_clients():
     """As with the propagation of all clients, from which only the shapes of weights follow."""
     algorithm = panacea_with()

@@ -395,6 +395,7 @@ def test_tables_and_figures_share_cached_runs(tmp_path):
     assert "0 new runs, 4 from the cache" in printed
 
 
+@pytest.mark.slow
 def test_cached_runs_of_a_federation_of_any_name_are_found_again(tmp_path, monkeypatch):
     named = two_clusters()._replace(name="a/b [c]*")
     monkeypatch.setattr(cached_runs, "load_federation", lambda config: named)

@@ -94,6 +94,7 @@ def test_methods_with_relations_are_timed_with_fewer_clients():
     assert sizes(small_config("fedavg"))[-1] == 10000
 
 
+@pytest.mark.slow
 def test_vmapped_runs_have_different_seeds():
     config = small_config("fedavg")
     experiment = build_experiment(config, two_clusters())

@@ -244,6 +244,7 @@ def test_a_loss_that_is_not_a_number_is_not_timed(torch_player, jax_rounds):
         verified(torch_player, jax_rounds("panacea"), "eager", broken)
 
 
+@pytest.mark.slow
 def test_the_draws_of_rounds_differ(jax_rounds):
     _, config, _, played = jax_rounds("panacea")
     first, second, _ = (played_round.draws for played_round in played)

@@ -153,6 +153,7 @@ def test_models_of_several_architectures_are_loaded_and_exported(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, alone.params("3"), fleet.params("3"))
 
 
+@pytest.mark.slow
 def test_models_of_several_labels_predict_each_of_them(tmp_path, shared_programs):
     federation = several_labels(shared=False)
     own = small_config("fedavg", rounds=1, eval_every=1, cohort_size=3)
@@ -186,6 +187,7 @@ def test_predictions_for_tpt48_are_in_degrees(tmp_path):
     np.testing.assert_allclose(found, low + outputs * (high - low), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_predictions_of_traffic_are_in_miles_per_hour(tmp_path):
     """The speeds are scaled, but not the times of day; the hidden ones are 0."""
     own = graphfl_jax.configs.metr_la.get_config("local")
@@ -211,6 +213,7 @@ def test_an_export_replaces_no_file(made):
     assert fleet.path.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_large_models_are_written_only_if_asked_for(tmp_path, monkeypatch, shared_programs):
     monkeypatch.setattr(models, "LARGEST", 500)
     federation, out = own_data(), tmp_path / "run"
@@ -269,6 +272,7 @@ def test_files_of_something_else_and_damaged_ones_are_refused(made, tmp_path):
 # ------------------------------------------------------------------------- beginning elsewhere
 
 
+@pytest.mark.slow
 def test_a_run_begins_from_the_server_of_another(made, tmp_path, shared_programs):
     federation = own_data()
     first = graphfl_jax.run(config("fedavg"), federation, out=tmp_path / "first")

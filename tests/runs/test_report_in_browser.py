@@ -273,6 +273,7 @@ def test_the_histogram_has_its_numbers_in_a_table(browser, pages, run):
 
 
 def test_a_resized_page_keeps_what_was_done(browser, pages, run):
+    from selenium.common.exceptions import StaleElementReferenceException
     from selenium.webdriver.common.keys import Keys
     from selenium.webdriver.support.ui import WebDriverWait
 
@@ -291,7 +292,8 @@ def test_a_resized_page_keeps_what_was_done(browser, pages, run):
     assert before[1] is not None and before[3] == 1
     size = {"width": 700, "height": 900, "deviceScaleFactor": 1, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    WebDriverWait(browser, 10).until(
+    # The page draws its figures again, so an element may be gone when it is asked.
+    WebDriverWait(browser, 10, ignored_exceptions=[StaleElementReferenceException]).until(
         lambda driver: found(driver, "#map svg")[0].get_attribute("width") != wide
     )
     assert kept() == before

@@ -235,6 +235,7 @@ def test_another_configuration_is_refused_by_its_field(cut, field, value):
     assert contents(cut) == before
 
 
+@pytest.mark.slow
 def test_other_data_in_the_same_file_are_refused(tmp_path):
     path, out = tmp_path / "spiral.pkl", tmp_path / "out"
     changes = {"data.source": "file", "data.path": str(path)}

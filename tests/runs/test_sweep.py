@@ -39,6 +39,7 @@ from tests.commands import ENVIRONMENT, command, launched, launched_small, small
 from tests.federations import small_config, two_clusters
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_batch_is_that_of_a_run_and_has_that_of_the_last_evaluation(
     monkeypatch,
 ):
@@ -168,6 +169,7 @@ def test_a_field_that_no_run_reads_is_refused():
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
 
 
+@pytest.mark.slow
 def test_a_sweep_without_seeds_has_that_of_its_configuration():
     config = tiny_config("local", rounds=1, seed=3)
     ((point, seed, outcome),) = graphfl_jax.sweep(config, [{}])
@@ -175,6 +177,7 @@ def test_a_sweep_without_seeds_has_that_of_its_configuration():
     assert outcome.results["seed"] == 3
 
 
+@pytest.mark.slow
 def test_batches_of_one_size_share_all_programs(monkeypatch):
     """Also those after the last round: complete evaluations, and those of new clients."""
     compiled = []
@@ -412,6 +415,7 @@ def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
     assert len(read(tmp_path)) == 2
 
 
+@pytest.mark.slow
 def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
     """They are not finite, and JSON has no such numbers."""
     config = tiny_config("local", rounds=1, new_clients__fraction=0.2, new_clients__rounds=2)
