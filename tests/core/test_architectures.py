@@ -856,6 +856,7 @@ def test_a_batch_of_seeds_has_the_new_clients_of_the_runs():
                 assert row == pytest.approx(expected, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_fine_tuning_precision_and_attacks_combine_with_several_architectures():
     """Traced only: a round keeps the shape of the state, and all clients have scores."""
     config = config_of(

@@ -414,6 +414,7 @@ def test_each_of_several_new_clients_gets_its_own_model_back():
         assert_equal(sent, jax.tree.map(lambda leaf: leaf + step, made))  # noqa: B023
 
 
+@pytest.mark.slow
 def test_new_clients_of_pfedhn_het_fit_their_embeddings_alone():
     """A step on half the squared distance of their models; all other weights stay."""
     fit = ServerFit(optax.sgd(RATE), 1, optax.sgd(RATE), "mean")

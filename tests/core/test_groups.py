@@ -461,6 +461,7 @@ def test_a_round_with_attack_and_defence_keeps_the_shape_of_the_state(defence):
     assert before == after
 
 
+@pytest.mark.slow
 def test_a_defence_limits_the_attack_in_the_group_of_the_attacker():
     """A poisoned update of factor 5 that is clipped moves the group's model less."""
     moved = [

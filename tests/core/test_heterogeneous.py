@@ -359,6 +359,7 @@ def test_distillation_trains_a_teacher_by_fedavg_and_students_by_labels_and_teac
     assert_scores(scores["P"], lambda i, x: own[i].logits(x).argmax(1))
 
 
+@pytest.mark.slow
 def test_the_reported_loss_of_a_student_is_the_papers():
     """2 T^2 KL(t_T || s_T), beside the cross-entropy, from one step."""
     alpha, temperature = 0.4, 1.5
@@ -542,6 +543,7 @@ def test_lgfedavg_of_one_architecture_without_a_body_is_fedavg():
     assert_close(ours.server, theirs.server["head"])
 
 
+@pytest.mark.slow
 def test_fedgh_of_one_example_a_class_without_a_body_is_fedavg_of_one_step():
     """Then means are examples, and a step of the server is the mean of the clients' steps."""
     x = np.random.default_rng(1).normal(size=(3, 2, 2)).astype(np.float32)
@@ -588,6 +590,7 @@ def test_a_narrow_model_is_the_wide_one_whose_other_elements_are_0():
     np.testing.assert_allclose(narrow.apply(part, x), outputs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_an_element_of_heterofl_that_no_client_with_examples_holds_stays():
     algorithm = heterofl(WIDTHS[::-1], TRAIN)  # the widest is found at any place
     w = algorithm.server.init(KEY, CLUSTERS.graph)

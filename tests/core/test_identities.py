@@ -607,6 +607,7 @@ def test_a_client_of_fedrod_has_a_generated_head_for_classes_that_it_did_not_tra
             assert (float(scores.min()) == 1.0) == (right or now is kinds)
 
 
+@pytest.mark.slow
 def test_knnper_with_lambda_0_is_fedavg():
     """Training is FedAvg's with every lambda; P is then G."""
     ours, theirs = play("knnper", CLUSTERS), play("fedavg", CLUSTERS)

@@ -230,6 +230,7 @@ def test_update_feedback_takes_the_change_of_a_client_for_its_gradient():
     np.testing.assert_allclose(after.server.weights, -0.5 * slope, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_mean_of_spsa_over_all_signs_is_the_gradient():
     """E[D_j D_k] = [j = k], so that only the step c leaves a difference, of order c^2."""
     algorithm, federated = method(feedback="spsa", spsa_step=0.03), data()
@@ -391,6 +392,7 @@ def server_of(opt_state=(), signs=()):
     return AttentionServer(uploads, mixing, jnp.log(mixing), opt_state, signs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("feedback", ["update", "spsa"])
 def test_clients_of_a_part_of_the_federation_change_their_own_logits(feedback):
     """With dV_i/dR_ij = s_ij, d/dB_ij = R_ij (s_ij - sum_k R_ik s_ik). Client 1 is absent."""

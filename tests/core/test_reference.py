@@ -1058,6 +1058,7 @@ def test_cfl_splits_only_after_all_clients_of_the_cluster_have_trained():
     np.testing.assert_allclose(sent, np.tile(models.mean(0), (12, 1)), atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_new_client_of_cfl_joins_the_cluster_that_moved_as_it_does():
     """It starts from the model that was split, and keeps its cluster afterwards."""
     algorithm, first = cfl_of(), updates_of_kinds()

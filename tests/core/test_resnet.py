@@ -272,6 +272,7 @@ def test_pretrained_weights_give_the_logits_of_numpy(tmp_path):
 # ---- statistics
 
 
+@pytest.mark.slow
 def test_predictions_after_recalibration_do_not_depend_on_the_batch():
     _, recalibrate, apply, params = small()
     recalibrated, x = recalibrate(params, examples(12, padding=3)), images(5, seed=2)

@@ -291,6 +291,7 @@ def exact_graph_loss(hidden):
     return losses[~np.eye(12, dtype=bool)].mean()
 
 
+@pytest.mark.slow
 def test_the_drawn_graph_loss_of_everything_is_the_graph_loss(sparse, monkeypatch):
     hidden, joined = hidden_values(), numpy_matrices()["adjacency"]
     rows, columns = np.nonzero(joined)
@@ -337,6 +338,7 @@ def test_the_first_weights_do_not_depend_on_the_number_of_clients():
 # ----------------------------------------------------------------------------- new clients
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["zero", "mean", "neighbours"])
 def test_new_clients_start_from_the_same_embeddings_on_a_sparse_graph(scheme, request):
     embeddings = jnp.asarray(RNG.normal(size=(12, 3)), jnp.float32)
