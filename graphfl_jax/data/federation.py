@@ -7,6 +7,7 @@ the same split.
 import collections
 import functools
 import hashlib
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -45,10 +46,25 @@ class Federation(NamedTuple):
     scaling: Scaling | None = None  # of own data
     loader_scaling: Scaling | None = None  # of data that their loader has scaled
     positions: Positions | None = None  # of all clients, where they are known
+    # Makes the federation again with the scaling that the training examples of some clients, a
+    # list of their indices, determine. None where clients do not share a scaling.
+    refit: Callable[[np.ndarray], "Federation"] | None = None
 
 
 def federate(
-    clients, *, x, y, graph, task, outputs, name, source, split, scale=None, **facts
+    clients,
+    *,
+    x,
+    y,
+    graph,
+    task,
+    outputs,
+    name,
+    source,
+    split,
+    scale=None,
+    deciders=None,
+    **facts,
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
@@ -65,6 +81,7 @@ def federate(
       split: a `RandomSplit`; or per client, indices of its examples in "train", "test" and, for
         all clients or none, "val".
       scale: the kind and the decider of `scale_examples`. The hash is of the examples before.
+      deciders: the clients of `scale_examples` whose training examples determine the scaling.
 
     Raises:
       ValueError: the examples, the graph or the split do not fit together. One line with the
@@ -73,7 +90,8 @@ def federate(
     clients = tuple(clients)
     _check_lengths(name, clients, x, y, graph)
     read = functools.partial(_read_examples, name, clients, task, outputs)
-    unscaled, (x, y) = (x, y), read(x, y)
+    given, (x, y) = (x, y), read(x, y)
+    refit = None
     if isinstance(split, RandomSplit):
         splits = [split.of_client(i, len(rows)) for i, rows in enumerate(x)]
         indices = []
@@ -88,9 +106,18 @@ def federate(
     if scale is not None:
         train = [rows["train"] for rows in splits]
         labels = task == "classification"
-        x, y, scaling = scale_examples(name, *scale, clients, *unscaled, train, labels=labels)
+        x, y, scaling = scale_examples(
+            name, *scale, clients, *given, train, labels=labels, deciders=deciders
+        )
         x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
+        if not scaling.clients:
+            same = facts | {"graph": graph, "task": task, "outputs": outputs, "name": name}
+            same |= {"source": source, "split": split, "scale": scale}
+
+            def refit(deciders):
+                return federate(clients, x=given[0], y=given[1], deciders=deciders, **same)
+
     stacked = {part: _stack(x, y, [rows[part] for rows in splits]) for part in splits[0]}
     return Federation(
         data=FederatedData(train=stacked.pop("train"), evals=stacked, graph=graph),
@@ -102,7 +129,29 @@ def federate(
         clients=clients,
         units=scaling and scaling.units,
         scaling=scaling,
+        refit=refit,
         **facts,
+    )
+
+
+def rescale(federation: Federation, deciders: np.ndarray) -> Federation:
+    """Scales a federation by the training examples of some clients, and updates its hash.
+
+    Clients that join later must not decide, because nothing is known of them before.
+
+    Args:
+      deciders: the indices of the clients that decide, [n] int.
+    """
+    if federation.refit is None:
+        return federation
+    again = federation.refit(deciders)
+    return federation._replace(
+        data=federation.data._replace(train=again.data.train, evals=again.data.evals),
+        sha256=_digest([deciders], before=federation.sha256),
+        units=again.units,
+        scaling=again.scaling,
+        loader_scaling=again.loader_scaling,
+        refit=None,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from graphfl_jax import tree
 from graphfl_jax.data import relations
-from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.federation import Federation, rescale
 from graphfl_jax.metrics import OwnUnits
 from graphfl_jax.settings import Choice
 
@@ -36,8 +36,9 @@ def hold_out(
       seed: of the draw.
 
     Returns:
-      The federation with the training clients in `data` and all clients in `everyone`, where
-      the new clients come last. Both groups keep their order.
+      The federation, scaled by its training clients if it is scaled, with these clients in
+      `data` and all clients in `everyone`, where the new clients come last. Both groups keep
+      their order.
 
     Raises:
       ValueError: there would be no new client or no training client.
@@ -59,6 +60,7 @@ def hold_out(
     order = np.random.default_rng([seed, total, new_clients]).permutation(total)
     training, new = np.sort(order[new_clients:]), np.sort(order[:new_clients])
     order = np.concatenate([training, new])
+    federation = rescale(federation, training)
     everyone = select_clients(federation.data, order)
     data, positions = select_clients(federation.data, training), federation.positions
     units = federation.units

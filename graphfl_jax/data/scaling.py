@@ -40,7 +40,7 @@ class Scaling(NamedTuple):
         return self.targets and OwnUnits(tuple(map(tuple, self.targets[1].tolist())))
 
 
-def scale_examples(name, kind, by, clients, x, y, train, *, labels):
+def scale_examples(name, kind, by, clients, x, y, train, *, labels, deciders=None):
     """Scales the examples of all clients.
 
     Args:
@@ -50,6 +50,8 @@ def scale_examples(name, kind, by, clients, x, y, train, *, labels):
       y: per client, labels, or finite targets [n_i, O].
       train: per client, indices of its training examples.
       labels: whether y are labels, which are not scaled.
+      deciders: indices of the clients whose examples decide on the scaling of all; None is all
+        clients. With `by` "client", each client decides on its own.
 
     Returns:
       Inputs and targets of each client, in float64 where they are scaled, and the `Scaling`.
@@ -63,14 +65,15 @@ def scale_examples(name, kind, by, clients, x, y, train, *, labels):
             f"themselves; set --config.data.scale=none, or give x as floats"
         )
     each = by == "client"
-    x, inputs = _scale(kind, x, train, each=each)
-    y, targets = (y, None) if labels else _scale(kind, y, train, each=each)
+    who = range(len(x)) if each or deciders is None else deciders
+    x, inputs = _scale(kind, x, train, who, each=each)
+    y, targets = (y, None) if labels else _scale(kind, y, train, who, each=each)
     return x, y, Scaling(kind, tuple(clients) if each else (), inputs, targets)
 
 
-def _scale(kind, rows, train, *, each):
+def _scale(kind, rows, train, deciders, *, each):
     """Scales rows of N clients; returns them, and offsets and scales [K, ...], K = 1 or N."""
-    fitted = [np.asarray(r[i], np.float64) for r, i in zip(rows, train, strict=True)]
+    fitted = [np.asarray(rows[i][train[i]], np.float64) for i in deciders]
     if not each:
         fitted = [np.concatenate(fitted)]
     offset, scale = map(np.stack, zip(*(_fit(kind, values) for values in fitted), strict=True))

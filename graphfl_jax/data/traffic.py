@@ -150,12 +150,20 @@ def _simulate(official, sensors, steps, generator_seed):
     return _federate(official, official.name, traffic, graph, "simulated")
 
 
-def _federate(official, file, speeds, graph, source, **facts):
-    """Standardises the speeds and splits their windows; `file` is for error messages."""
+def _federate(official, file, speeds, graph, source, *, deciders=slice(None), **facts):
+    """Standardises the speeds and splits their windows.
+
+    The training speeds of the sensors `deciders` determine the scaling; `file` is for error
+    messages.
+    """
     train, val, test = split_sizes(file, len(speeds.times))
-    units = _units_of(file, speeds.values, train)
+    units = _units_of(file, speeds.values[deciders], train)
     speed = standardise(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
+
+    def refit(deciders):
+        return _federate(official, file, speeds, graph, source, deciders=deciders, **facts)
+
     return federate_series(
         speeds.sensors,
         series=np.stack([speed, np.broadcast_to(time_of_day, speed.shape)], axis=-1),
@@ -167,6 +175,7 @@ def _federate(official, file, speeds, graph, source, **facts):
         source=source,
         units=units,
         loader_scaling=_scaling(units),
+        refit=refit,
         **facts,
     )
 

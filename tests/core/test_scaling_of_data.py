@@ -154,6 +154,29 @@ def test_errors_of_each_client_have_its_own_units():
     np.testing.assert_array_equal(held.units.scale, scale[training])
 
 
+@pytest.mark.parametrize("graph", ["inductive", "transductive"])
+@pytest.mark.parametrize("kind", ["standard", "minmax"])
+def test_clients_that_join_later_do_not_decide_on_the_scaling(kind, graph):
+    """It is that of a federation without them; they are scaled by it as well."""
+    x, y = raw()
+
+    def held(x):
+        made = from_arrays(x, y, CLIENT, split=SPLIT, scale=kind)
+        return hold_out(made, fraction=0.4, graph=graph, seed=0)
+
+    first = held(x)
+    known = np.isin(CLIENT.astype(str), first.clients[:-2])
+    alone = from_arrays(x[known], y[known], CLIENT[known], split=SPLIT[known], scale=kind)
+    other = held(np.where(known[:, None], x, x + 1000))
+    for made in (first, other):
+        np.testing.assert_array_equal(made.data.train.x, alone.data.train.x)
+        np.testing.assert_array_equal(made.data.evals["test"].y, alone.data.evals["test"].y)
+        np.testing.assert_array_equal(made.scaling.inputs, alone.scaling.inputs)
+        assert made.units == alone.units
+    assert not np.array_equal(first.everyone.train.x[-2:], other.everyone.train.x[-2:])
+    assert first.sha256 != other.sha256
+
+
 def test_errors_of_each_target_are_absolute_and_squared():
     """Of one client with two targets, whose errors are 3 and -2 in scaled units."""
     units = OwnUnits(scale=((10.0, 0.5),))

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
 import graphfl_jax
 from experiments.paper.panacea_text import forecast_rows
@@ -447,6 +448,26 @@ def test_nearest_and_new_clients_work_with_series(root):
     index = [SENSORS.index(client) for client in loaded.clients]
     joined = {frozenset((index[i], index[j])) for i, j in zip(*edges, strict=True)}
     assert joined == {frozenset((0, 1)), frozenset((2, 3))}
+
+
+def test_sensors_that_join_later_do_not_decide_on_the_scaling(root):
+    def held(table):
+        write_series(root / "metr-la/metr-la.h5", table)
+        return hold_out(load(root), fraction=0.25, seed=0)
+
+    first = held(speeds())
+    table, new = speeds(), SENSORS.index(first.clients[-1])
+    table[:, new] += 100
+    other = held(table)
+    np.testing.assert_array_equal(first.data.train.series, other.data.train.series)
+    assert first.units == other.units and first.loader_scaling is not None
+    known = np.delete(speeds(), new, axis=1)
+    inputs = sliding_window_view(
+        known[: first.data.train.count[0] + traffic.PAST - 1], traffic.PAST, axis=0
+    )
+    np.testing.assert_allclose(first.units.mean, inputs.mean(), rtol=1e-5)
+    shift = other.everyone.train.series[-1, :, 0] - first.everyone.train.series[-1, :, 0]
+    np.testing.assert_allclose(shift, 100 / first.units.std, rtol=1e-4)
 
 
 def test_linear_series_are_forecast_by_regression_and_not_by_persistence(tmp_path):
