@@ -35,6 +35,7 @@ import jax
 import pytest
 
 from graphfl_jax.configs.values import structure
+from graphfl_jax.data import files
 from graphfl_jax.runs import executables, single
 
 atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
@@ -53,6 +54,14 @@ def data_root() -> Path:
     if not root:
         pytest.skip("GRAPHFL_DATA is not set: real data files are not tested")
     return Path(root)
+
+
+@pytest.fixture
+def default_root(monkeypatch, tmp_path) -> Path:
+    """The data folder of a user who has chosen none, without files."""
+    monkeypatch.delenv("GRAPHFL_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return files.default_root()
 
 
 @pytest.fixture(autouse=True)

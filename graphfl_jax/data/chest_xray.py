@@ -220,9 +220,11 @@ def _find_file(folder, source):
         if file.is_file():
             return file
     return files.report_missing(
-        f"chest_xray: no file {folder / _LIST}",
+        "chest_xray",
+        f"no file {folder / _LIST}",
         "put the files of ChestX-ray14 there",
-        required=source == "real" or folder.is_dir(),
+        folder=folder,
+        required=source == "real",
         stand_in="images are simulated",
     )
 

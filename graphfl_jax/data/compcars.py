@@ -169,8 +169,10 @@ def _find_list(folder, source, path):
     else:
         return file
     return files.report_missing(
-        f"compcars: {missing}",
+        "compcars",
+        missing,
         remedy,
+        folder=folder,
         required=source == "real" or path,
         stand_in="images are simulated",
     )

@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import os
+import re
 import urllib.request
 import warnings
 import zipfile
@@ -61,23 +62,49 @@ def check_path(path, source, *, reading) -> None:
         check_exists(path)
 
 
-def report_missing(missing, remedy, *, required, stand_in) -> None:
+def report_missing(name, missing, remedy, *, folder, required, stand_in) -> None:
     """Warns that a loader makes up data since a file is missing, or raises an error.
 
-    It returns None in place of the file.
+    Data are made up only if the user has chosen no data folder, and nothing in the default
+    folder looks like the data set. Else its files have another name or place, or a part of them
+    is missing. Returns None in place of the file.
 
     Args:
+      name: the data set.
+      missing: what is missing.
       remedy: where to get what is missing.
+      folder: the folder of the data set in the data folder.
       required: whether the settings do not allow made-up data.
       stand_in: what the loader makes instead, such as "images are simulated".
 
     Raises:
       MissingFilesError: the file is required.
     """
-    if required:
+    root, alike = folder.parent, _alike(name, folder)
+    missing = f"{name}: {missing}"
+    if alike:
+        missing += f", but there is {alike}"
+    if not root.is_dir() and root != cache_folder():
+        missing += f", and no data folder {root}"
+    if required or alike or root != cache_folder():
         raise MissingFilesError(f"{missing}; {remedy}", "simulated")
     # Of the caller of the loader, which calls a function that calls this one.
     warnings.warn(f"{missing}, so {stand_in}; {remedy}", stacklevel=4)
+
+
+def _alike(name, folder):
+    """What is in a data set's folder, or beside it under a similar name; "" for nothing."""
+    if folder.is_dir():
+        there = [f"{folder.name}/{path.name}" for path in folder.iterdir()]
+    else:
+        beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
+        letters = re.compile(_letters(name) + r"(?!\d)")  # CIFAR-100 is not CIFAR-10
+        there = [path.name for path in beside if letters.search(_letters(path.name))]
+    return ", ".join(sorted(there)[:5])
+
+
+def _letters(name):
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def check_exists(path) -> None:

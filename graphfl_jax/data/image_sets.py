@@ -63,6 +63,10 @@ class Version(NamedTuple):
     test: tuple[tuple[str, ...], ...]
     reader: Callable  # (*paths of a group, classes) -> images [n, H, W, C] uint8, labels [n]
 
+    @property
+    def files(self) -> list[str]:
+        return [name for group in self.train + self.test for name in group]
+
 
 class ImageSet(NamedTuple):
     """What is known of a data set."""
@@ -183,11 +187,10 @@ def _check_labels(path, labels, classes):
     return labels
 
 
-def _idx(suffix):
+def _idx(folder, suffix):
     train, test = (
         tuple(
-            f"fashion-mnist/{part}-{kind}-ubyte{suffix}"
-            for kind in ("images-idx3", "labels-idx1")
+            f"{folder}/{part}-{kind}-ubyte{suffix}" for kind in ("images-idx3", "labels-idx1")
         )
         for part in ("train", "t10k")
     )
@@ -206,8 +209,10 @@ def _cifar(classes, train, test, folders):
     return ImageSet(name, title, (32, 32, 3), classes, 50_000, 10_000, tuple(versions))
 
 
+# The official files, and those of torchvision.
+_IDX = [_idx(f, end) for f in ("fashion-mnist", "FashionMNIST/raw") for end in (".gz", "")]
 FASHION_MNIST = ImageSet(
-    "fashion_mnist", "Fashion-MNIST", (28, 28, 1), 10, 60_000, 10_000, (_idx(".gz"), _idx(""))
+    "fashion_mnist", "Fashion-MNIST", (28, 28, 1), 10, 60_000, 10_000, tuple(_IDX)
 )
 _BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
 CIFAR10 = _cifar(10, _BATCHES, "test_batch", ("batches-bin", "batches-py"))
@@ -279,14 +284,16 @@ def _find_version(image_set, root, source):
     """The version to read, or None if images are to be simulated."""
     if source == "simulated":
         return None
-    there = [v for v in image_set.versions if (root / v.train[0][0]).is_file()]
-    version, *_ = there or image_set.versions
-    for file in (root / name for group in version.train + version.test for name in group):
+    # The version of which the most files are there.
+    version = max(image_set.versions, key=lambda v: sum((root / n).is_file() for n in v.files))
+    for file in (root / name for name in version.files):
         if not file.is_file():
             return files.report_missing(
-                f"{image_set.name}: no file {file}",
+                image_set.name,
+                f"no file {file}",
                 f"put the official files of {image_set.title} there",
-                required=source == "real" or there,
+                folder=root / file.relative_to(root).parts[0],
+                required=source == "real",
                 stand_in="images are simulated",
             )
     return version

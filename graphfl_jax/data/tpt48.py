@@ -226,8 +226,10 @@ def _find_file(root, source, path, download):
             why = f" (download failed: {error})"
     if file is None:
         files.report_missing(
-            f"tpt48: no file {root / 'tpt48' / _FILE}YYYYMMDD{why}",
+            "tpt48",
+            f"no file {root / 'tpt48' / _FILE}YYYYMMDD{why}",
             f"put it there from {_URL}",
+            folder=root / "tpt48",
             required=source != "auto",
             stand_in="the climate is simulated",
         )

@@ -108,8 +108,10 @@ def _find_series(official, folder, source, path):
     if file.is_file():
         return file
     return files.report_missing(
-        f"{official.name}: no file {file}",
+        official.name,
+        f"no file {file}",
         f"put it there from {roads.URL}",
+        folder=folder,
         required=source == "real",
         stand_in="traffic is simulated",
     )

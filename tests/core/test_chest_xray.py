@@ -609,15 +609,15 @@ def test_images_are_not_enlarged(root, tmp_path_factory):
         load(root, image_size=17)
 
 
-def test_missing_files_are_errors_only_if_required(tmp_path):
+def test_missing_files_are_errors_only_if_required(default_root):
     with pytest.warns(UserWarning, match="no file .*2017.csv, so images are simulated; put"):
-        assert load(tmp_path, source="auto").source == "simulated"
-    (tmp_path / "nih-chestxray/images").mkdir(parents=True)
+        assert load(default_root, source="auto").source == "simulated"
+    (default_root / "nih-chestxray/images").mkdir(parents=True)
     for source in ("real", "auto"):
         with pytest.raises(
             FileNotFoundError, match="^chest_xray: no file .*Data_Entry_2017.csv"
         ):
-            load(tmp_path, source=source)
+            load(default_root, source=source)
 
 
 # -------------------------------------------------------------------- simulated images and runs

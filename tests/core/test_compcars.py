@@ -258,14 +258,16 @@ def test_other_list_is_read_at_its_path(root, tmp_path):
         load(root, path=other, source="simulated")
 
 
-def test_missing_files_are_errors_only_if_required(tmp_path):
-    (tmp_path / "compcars").mkdir()
+def test_missing_files_are_errors_only_if_required(default_root):
+    (default_root / "compcars").mkdir(parents=True)
+    with pytest.warns(UserWarning, match="no file .*txt, so images are simulated; put"):
+        assert load(default_root, source="auto").source == "simulated"
     for missing in ("no file .*car-images.txt", "no folder .*image"):
-        with pytest.warns(UserWarning, match=f"{missing}, so images are simulated; put"):
-            assert load(tmp_path, source="auto").source == "simulated"
         with pytest.raises(FileNotFoundError, match=missing):
-            load(tmp_path)
-        (tmp_path / "compcars" / "car-images.txt").touch()
+            load(default_root)
+        (default_root / "compcars" / "car-images.txt").touch()
+    with pytest.raises(FileNotFoundError, match="but there is compcars/car-images.txt; put"):
+        load(default_root, source="auto")
 
 
 @pytest.mark.parametrize(

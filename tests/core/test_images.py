@@ -217,11 +217,49 @@ def test_damaged_and_foreign_files_are_refused(tmp_path, file, content, named):
     assert message.startswith(str(tmp_path)) and "; " in message and "\n" not in message
 
 
-def test_a_missing_file_beside_others_is_refused(tmp_path):
-    write_cifar(tmp_path, 10, "binary")
-    (tmp_path / "cifar-10-batches-bin/data_batch_4.bin").unlink()
-    with pytest.raises(FileNotFoundError, match="no file .*data_batch_4.bin; put the official"):
-        load("cifar10", tmp_path, source="auto")
+@pytest.mark.parametrize("batch", [1, 4])
+def test_a_missing_file_beside_others_is_refused(default_root, batch):
+    write_cifar(default_root, 10, "binary")
+    (default_root / f"cifar-10-batches-bin/data_batch_{batch}.bin").unlink()
+    missing = f"no file .*data_batch_{batch}.bin, but there is cifar-10-batches-bin/.*; put the"
+    with pytest.raises(FileNotFoundError, match=missing):
+        load("cifar10", default_root, source="auto")
+
+
+@pytest.mark.parametrize(
+    "name, there",
+    [
+        ("cifar10", "cifar-10-python.tar.gz"),
+        ("cifar10", "CIFAR10"),
+        ("cifar100", "cifar100-images"),
+        ("fashion_mnist", "Fashion_MNIST.zip"),
+    ],
+)
+def test_files_of_another_form_are_not_taken_for_absent(default_root, name, there):
+    (default_root / there).mkdir(parents=True)
+    with pytest.raises(FileNotFoundError, match=f"but there is {there}; .*source=simulated"):
+        load(name, default_root, source="auto")
+    if name == "cifar100":
+        with pytest.warns(UserWarning, match="so images are simulated"):
+            load("cifar10", default_root, source="auto")
+
+
+@pytest.mark.parametrize("name", ["fashion_mnist", "cifar10"])
+def test_a_data_folder_that_was_given_and_has_no_files_is_refused(tmp_path, name):
+    with pytest.raises(FileNotFoundError, match=f"{name}: no file .*; put"):
+        load(name, tmp_path, source="auto")
+    with pytest.raises(FileNotFoundError, match="and no data folder .*typo; put"):
+        load(name, tmp_path / "typo", source="auto")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_the_folder_of_torchvision_is_read(tmp_path, suffix):
+    write_fashion(tmp_path, suffix)
+    official = load("fashion_mnist", tmp_path)
+    (tmp_path / "FashionMNIST").mkdir()
+    (tmp_path / "fashion-mnist").rename(tmp_path / "FashionMNIST/raw")
+    loaded = load("fashion_mnist", tmp_path, source="auto")
+    assert loaded.source == "real" and loaded.sha256 == official.sha256
 
 
 # --------------------------------------------------------------------------------- partitions
@@ -479,15 +517,15 @@ def test_own_examples_that_cannot_be_divided_are_refused(changes, named):
 
 
 @pytest.mark.parametrize("name", ["fashion_mnist", "cifar10", "cifar100"])
-def test_without_files_images_are_simulated(tmp_path, name):
+def test_without_files_images_are_simulated(default_root, name):
     with pytest.warns(UserWarning, match=f"{name}: no file .*, so images are simulated; put"):
-        loaded = load(name, tmp_path, source="auto")
+        loaded = load(name, default_root, source="auto")
     assert (loaded.source, loaded.extent) == ("simulated", "")
-    drawn = load(name, tmp_path, source="simulated")
+    drawn = load(name, default_root, source="simulated")
     assert drawn.sha256 == loaded.sha256
-    assert load(name, tmp_path, source="simulated", generator_seed=1).sha256 != drawn.sha256
+    assert load(name, default_root, source="simulated", generator_seed=1).sha256 != drawn.sha256
     with pytest.raises(FileNotFoundError, match="no file .*data.source=simulated"):
-        load(name, tmp_path)
+        load(name, default_root)
 
 
 def test_classes_of_simulated_images_can_be_recognised():

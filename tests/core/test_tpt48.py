@@ -120,36 +120,36 @@ def test_truncated_table_is_refused(tmp_path, lines):
         load(path=write_release(tmp_path, lines[:-3]))
 
 
-def test_missing_files_are_errors_only_if_required(tmp_path):
+def test_missing_files_are_errors_only_if_required(default_root):
     with pytest.warns(UserWarning, match="no file .*, so the climate is simulated; put it"):
-        assert load(root=tmp_path).source == "simulated"
+        assert load(root=default_root).source == "simulated"
     for source in ("real", "file"):
         with pytest.raises(FileNotFoundError, match="no file .*ncei.noaa.gov"):
-            load(root=tmp_path, source=source)
+            load(root=default_root, source=source)
     with pytest.raises(FileNotFoundError, match="absent.txt' is not a file"):
-        load(root=tmp_path, path="absent.txt")
+        load(root=default_root, path="absent.txt")
     with pytest.raises(ValueError, match="is not read with data.source='simulated'"):
-        load(root=tmp_path, path="absent.txt", source="simulated")
+        load(root=default_root, path="absent.txt", source="simulated")
 
 
 @pytest.mark.parametrize(
     "served, source", [("all", "real"), ("incomplete", None), ("none", None)]
 )
-def test_only_complete_downloads_are_kept(tmp_path, lines, monkeypatch, served, source):
+def test_only_complete_downloads_are_kept(default_root, lines, monkeypatch, served, source):
     def fetch(url, destination, *, max_bytes):
         if served == "none":
             raise OSError("no network")
-        destination.parent.mkdir(exist_ok=True)
+        destination.parent.mkdir(parents=True, exist_ok=True)
         text = "\n".join(lines if served == "all" else lines[:99])
         destination.write_text("20260806\n" if url.endswith("procdate.txt") else text)
         return destination
 
-    settings = {"root": tmp_path, "download": True}
+    settings = {"root": default_root, "download": True}
     monkeypatch.setattr(tpt48.files, "fetch", fetch)
     warns = nullcontext() if source else pytest.warns(UserWarning, match="download failed")
     with warns:
         assert load(**settings).source == (source or "simulated")
-    kept = [path.name for path in tmp_path.glob("tpt48/*")]
+    kept = [path.name for path in default_root.glob("tpt48/*")]
     assert kept == (["climdiv-tmpcst-v1.0.0-20260806"] if source else [])
     if source is None:
         with pytest.raises(

@@ -49,6 +49,7 @@ def write_series(path, values, names=SENSORS):
 def write_matrix(path, names=SENSORS, weights=None):
     weights = WEIGHTS if weights is None else weights
     index = {name: i for i, name in enumerate(names)}
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(pickle.dumps([names, index, weights.astype(np.float32)], protocol=2))
 
 
@@ -259,12 +260,15 @@ def test_unsuitable_sensors_and_steps_are_refused(root, changes, named):
         load(root, **changes)
 
 
-def test_traffic_is_simulated_without_a_file(tmp_path):
+def test_traffic_is_simulated_without_a_file(default_root):
     with pytest.warns(UserWarning, match="no file .*metr-la.h5, so traffic is simulated; put"):
-        loaded = load(tmp_path, source="auto", sensors=6, steps=400)
+        loaded = load(default_root, source="auto", sensors=6, steps=400)
     assert loaded.source == "simulated" and len(loaded.clients) == 6
     with pytest.raises(FileNotFoundError, match="metr_la: no file .*metr-la.h5; put .*DCRNN"):
-        load(tmp_path)
+        load(default_root)
+    write_matrix(default_root / "metr-la/adj_mx.pkl")
+    with pytest.raises(FileNotFoundError, match="but there is metr-la/adj_mx.pkl; put"):
+        load(default_root, source="auto")
 
 
 @pytest.mark.parametrize("name", ["metr_la", "pems_bay"])

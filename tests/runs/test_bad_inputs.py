@@ -59,7 +59,7 @@ def first_of_each_field():
         seen.add(field)
 
 
-@pytest.mark.parametrize("name", first_of_each_field())
+@pytest.mark.parametrize("name", list(first_of_each_field()))
 def test_bad_input_is_refused_in_one_line_and_nothing_is_written(workplace, name):
     folder, before = workplace
     row = ROWS[name]

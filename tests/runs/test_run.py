@@ -75,11 +75,11 @@ def runs(tmp_path_factory):
     def as_a_user_starts_it():
         """With both forms of setting a field."""
         words = flags_of(SMALL | {"data.download": False})
-        words += ["--config.rounds", "4", "--data_root=data", "--out=out/here"]
+        words += ["--config.rounds", "4", "--out=out/here"]
         ended = subprocess.run(
             command("run", f"{TPT48}:fedavg", *words),
             cwd=simulated,
-            env=ENVIRONMENT,
+            env={**ENVIRONMENT, "GRAPHFL_DATA": "", "XDG_CACHE_HOME": str(simulated)},
             capture_output=True,
             text=True,
             timeout=300,
@@ -212,7 +212,7 @@ def test_validation_at_p_chooses_and_test_scores_are_reported(task, best):
 
 def test_simulated_data_are_named_as_such_everywhere(runs):
     ended, folder = runs["tpt48"]
-    assert re.fullmatch(r"warning: tpt48: no file data/.*simulated.*\n", ended.stderr)
+    assert re.fullmatch(r"warning: tpt48: no file .*simulated.*\n", ended.stderr)
     assert "data: simulated" in ended.stdout
     assert read(folder / OUTPUTS["tpt48"])["dataset"]["source"] == "simulated"
 
