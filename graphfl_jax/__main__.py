@@ -1,13 +1,18 @@
 """``graphfl COMMAND``, or ``python -m graphfl_jax COMMAND``: see `graphfl_jax.commands`."""
 
-from graphfl_jax.commands.common import interrupts
+import os
+import signal
+import sys
 
-if __name__ == "__main__":
+if __name__ == "__main__" or os.path.basename(sys.argv[0]).startswith("graphfl"):
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # ends at once, without a traceback
+    from graphfl_jax.commands.common import interrupts
+
     interrupts.install()  # before the imports of a command, which take seconds
 
 import ast
 import importlib
-import sys
 from pathlib import Path
 
 from graphfl_jax import commands
@@ -36,8 +41,6 @@ graphfl COMMAND --help describes a command and its flags."""
 
 def main() -> None:
     """Starts the command that the first word names."""
-    if __name__ != "__main__":  # started as graphfl
-        interrupts.install()
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h", "help"):
         print(overview())

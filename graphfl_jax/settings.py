@@ -18,6 +18,7 @@ import ast
 import dataclasses
 import difflib
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
@@ -215,10 +216,20 @@ class Variant(Choice):
 
 
 def perhaps(name: str, names: Iterable[str]) -> str:
-    """The names that an unknown one resembles, as a part of an error; empty if none."""
-    *firsts, last = difflib.get_close_matches(name, names, n=3) or [""]
+    """The names that an unknown one resembles, as a part of an error; empty if none.
+
+    If none is spelt like it, these are the shortest that have all its words: client_lr for lr.
+    """
+    names = sorted(names, key=lambda known: (len(known), known))
+    near = difflib.get_close_matches(name, names, n=3)
+    near = near or [known for known in names if _words(name) <= _words(known)][:3]
+    *firsts, last = near or [""]
     near = f"{', '.join(firsts)} or {last}" if firsts else last
     return near and f"; perhaps {near} is meant"
+
+
+def _words(name):
+    return set(re.split(r"\W|_", name.lstrip("-").replace("learning_rate", "lr")))
 
 
 def _wrong_type(field, value, expected):

@@ -209,8 +209,10 @@ def not_read(name: str, value: Any, fields: Mapping[str, Field]) -> str:
         shown = ", ".join(readers[:3] + ["..."] if len(readers) > 3 else readers)
         why = f"is not read by this configuration; it belongs to {shown}"
     else:
-        why = f"is not a field{perhaps(name, {field for field, _ in every} | set(fields))}"
+        near = perhaps(name, fields) or perhaps(name, {field for field, _ in every})
+        why = f"is not a field{near}"
     section = name.rpartition(".")[0]
     near = [field for field in fields if field.rpartition(".")[0] == section]
     near = near or sorted({field.split(".")[0] for field in fields})
-    return f"{name}={value} {why}; the fields that are read here are {', '.join(near)}"
+    stated = f"{name}={value}" if value != "" else name
+    return f"{stated} {why}; the fields that are read here are {', '.join(near)}"

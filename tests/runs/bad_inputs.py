@@ -242,6 +242,17 @@ run @fl60 .precision=float8
 run @fl60 .new_clients.fraction=0.2 .new_clients.rounds=1 .client_schedule=cosine .rounds=3 \
 .hparams.client_horizon=3 -> client_schedule=cosine
 run @fl60 --seeds=2 --save_models -> save_models=True
+run @fl60 --seeds=abc -> seeds=abc is not an integer of at least 1
+run @fl60 --cores=0.5 -> cores=0.5 is not an integer of at least 1
+run @fl60 --seeds=0 -> seeds=0 is not an integer of at least 1
+run @fl60 --report=abc -> report=abc is not true or false
+run @fl60 --seeds -> seeds has no value
+run @fl60 --out -> out has no value
+run @fl60 --lr=0.1 -> --lr is not a flag of run; perhaps hparams.client_lr
+run @fl60 .lr=0.1 -> lr=0.1 is not a field; perhaps hparams.client_lr
+run @fl60 .learning_rate=0.1 -> learning_rate=0.1 is not a field; perhaps hparams.client_lr
+sweep VALIDATED --grid.lr=0.1 -> lr is not a field; perhaps hparams.client_lr
+sweep VALIDATED --sampler=grid -> sampler=grid is not one of random, tpe
 run --resume --out=own
 run --seeds=2 --resume --out=run -> config is not set
 run -> config is not set

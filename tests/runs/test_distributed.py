@@ -265,7 +265,7 @@ REFUSED = [
     ),
     (
         [*JOIN, "--num_processes=0", "--process_id=0"],
-        "flag --num_processes=0: 0 is not a positive",
+        "num_processes=0 is not an integer of at least 1",
     ),
     (
         ["--distributed", "--coordinator=host", "--num_processes=2", "--process_id=1"],

@@ -101,6 +101,21 @@ def test_a_command_is_interrupted_while_it_imports(tmp_path, name, number):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("words", [["graphfl", "run"], ["-m", "experiments.run"]])
+def test_an_interrupt_before_the_first_own_handler_has_no_traceback(tmp_path, words):
+    """It comes while the module of the handler is imported."""
+    (tmp_path / "psutil.py").write_text("import os\nos.kill(os.getpid(), 2)\n")
+    (tmp_path / "graphfl").write_text("from graphfl_jax.__main__ import main\nmain()\n")
+    ended = subprocess.run(
+        [sys.executable, *words],
+        cwd=tmp_path,
+        env=ENVIRONMENT | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},
+        capture_output=True,
+        timeout=60,
+    )
+    assert (ended.returncode, ended.stderr) == (-signal.SIGINT, b"")
+
+
 @linux
 def test_the_installed_command_is_interrupted_while_it_imports(tmp_path):
     installed = tmp_path / "graphfl"  # as pip writes it

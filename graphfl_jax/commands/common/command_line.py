@@ -312,16 +312,45 @@ def parse(command: ModuleType, argv: list[str], *, configured: bool = True) -> l
     except flags.UnrecognizedFlagError as error:
         refuse(_unknown_flag(error.flagname, command))
     except (flags.Error, ValueError) as error:
-        refuse(str(error))
+        refuse(_wrong_flag(str(error)))
     return rest
+
+
+def _wrong_flag(error):
+    """The error for a flag whose value is missing or not of its type, in our form."""
+    if missing := re.fullmatch(r"Missing value for flag --?(\S+)", error):
+        name = missing[1]
+        return f"{name} has no value; set --{name} to {_expected(name)}"
+    wrong = re.match(r"flag --(\w+)=(.*?): ", error, re.DOTALL)
+    if wrong is None or (name := wrong[1]) not in FLAGS:
+        return error
+    try:
+        FLAGS[name].parser.parse(wrong[2])
+    except (TypeError, ValueError):
+        return f"{name}={wrong[2]} is not {_expected(name)}; set --{name} to such a value"
+    return error.removeprefix("flag --")
+
+
+def _expected(name):
+    """What a flag takes as its value."""
+    flag = FLAGS[name]
+    if values := getattr(flag.parser, "enum_values", None):
+        return f"one of {', '.join(values)}"
+    kinds = {"int": "an integer", "float": "a number", "bool": "true or false"}
+    low = getattr(flag.parser, "lower_bound", None)
+    least = "" if low is None else f" of at least {low}"
+    return kinds.get(flag.flag_type(), "a value") + least
 
 
 def _unknown_flag(name, command):
     """The error for a flag that a command does not have."""
     known = [flag.name for listed in flags_of(command).values() for flag in listed]
     near = perhaps(f"--{name}", [f"--{flag}" for flag in known])
-    if name in {field for field, _ in all_fields()}:
+    fields = {field for field, _ in all_fields()}
+    if name in fields:
         near = f"; perhaps --config.{name} is meant, a field of the configuration"
+    elif not near:
+        near = perhaps(name, fields)
     return (
         f"--{name} is not a flag of {name_of(command)}{near}; --help lists the flags, and "
         f"fields are set by --config.FIELD=VALUE"
