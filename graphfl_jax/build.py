@@ -14,6 +14,7 @@ from graphfl_jax import fit, memory, tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
+from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
@@ -164,14 +165,17 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
       ValueError: a field does not fit; one line with field, value and remedy.
     """
     num_clients = len(federation.clients) - federation.new_clients
-    if config.cohort_size > num_clients:
+    values, cohort_size = values_of(config)[0], config.cohort_size
+    if cohort_size == fields_of(values)["cohort_size"].default:  # which nobody has chosen
+        cohort_size = min(cohort_size, num_clients)
+    if cohort_size > num_clients:
         raise ValueError(
             f"cohort_size={config.cohort_size} exceeds the {num_clients} clients that train on "
             f"{federation.name}; set --config.cohort_size={num_clients} or less"
         )
     hparams = {name: float(value) for name, value in sorted(config.hparams.items())}
     supplied = _arguments_of_factories(config, federation)
-    parts = _Parts(config, values_of(config)[0], supplied, federation.data)
+    parts = _Parts(config, values, supplied, federation.data)
     dealt = list(parts.deal_models(hparams, 0))
     names = _assigned_names(dealt, num_clients, federation.new_clients)
     trained = tuple(dict.fromkeys(names[:num_clients]))
@@ -182,7 +186,7 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
         fit.check_outputs(model, config.model.name, federation)
     groups, joined = (
         _at_once(config, models, some)
-        for some in group_clients(names, num_clients, config.cohort_size)
+        for some in group_clients(names, num_clients, cohort_size)
     )
     parts = parts._replace(trained=trained, unseen=unseen, groups=groups)
     return Experiment(federation, models[0], parts.build, parts.poison, hparams, groups, joined)

@@ -25,6 +25,7 @@ writes and prints, and all exit with the same status, or with 3 if a process fai
 lost another.
 """
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ import graphfl_jax
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
+    OVERRIDES,
     compiled_folder,
     fresh_folder,
     launch,
@@ -65,6 +67,8 @@ from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 from graphfl_jax.runs.single import Result
 from graphfl_jax.runs.views import REPORT
+
+SEARCHED = "0.003,0.01,0.03,0.1,0.3"  # learning rates
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)
@@ -215,6 +219,8 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
             f"them: --out={out} --resume --save_models"
         )
+    if hint := search_hint(config, result):
+        print(hint)
     print(footer(result.results, out))
     if FLAGS.report:
         print(f"{out}/{REPORT}")
@@ -235,6 +241,28 @@ def remedy(config: ConfigDict) -> str:
     if config.data.get("scale") == "none":
         return f"set --config.data.scale=standard, or {lower}"
     return lower
+
+
+def search_hint(config: ConfigDict, result: Result) -> str:
+    """For a run no better than a constant prediction: a sweep of the learning rate to paste."""
+    results, constant = result.results, result.constant
+    score, higher = results["scores"]["final"].get("P"), results["higher_is_better"]
+    if FLAGS.config is None or not score or constant is None:
+        return ""
+    if (score["mean"] > constant) if higher else (score["mean"] < constant):
+        return ""
+    fields = {f: text for f, text in OVERRIDES.items() if f != "hparams.client_lr"}
+    if results["scores"]["validation"] is None:
+        fields["data.val_fraction"] = "0.1"
+    if config.data.get("scale") == "none" and not higher:
+        fields["data.scale"] = "standard"
+    words = ["graphfl", "sweep", FLAGS.config, f"--grid.hparams.client_lr={SEARCHED}"]
+    words += [f"--config.{name}={value}" for name, value in fields.items()]
+    what = "most frequent class" if higher else "mean of the training targets"
+    return (
+        f"P {score['mean']:.4g} is no better than always predicting the {what}, which has "
+        f"{constant:.4g}; to search for a learning rate: {shlex.join(words)}"
+    )
 
 
 def score_table(results: dict, paper: Score | None) -> TextTable:

@@ -19,6 +19,12 @@ TUNING = "tuning.part"
 SPLITS = {"val": {"data.val_fraction": 0.1}}
 # Floats of ``hparams`` by data set and method. docs/developer/decisions.md lists those that
 # were chosen on validation; the others were not searched.
+CLIPPED = {  # plain gradient descent with clipped gradients
+    "client_optimizer": "momentum",
+    "hparams.client_momentum": 0.0,
+    "hparams.client_weight_decay": 0.0,
+    "hparams.client_clip": 1.0,
+}
 TUNED = json.loads(Path(__file__).with_name("tuned.json").read_text())
 
 

@@ -43,7 +43,7 @@ _BASE = {
     ),
     "eval_every": (Integer("Rounds between two evaluations."), 20),
     "checkpoint_every": (Integer("Rounds between two checkpoints; saved at evaluations."), 100),
-    "cohort_size": (Integer("Clients in a round."), 5),
+    "cohort_size": (Integer("Clients in a round; with the default, all of fewer clients."), 5),
     "batch_size": (Integer("Examples in a local step, drawn with replacement."), 64),
     "local_steps": (Integer("Gradient steps K_c of a client in a round."), 50),
     "eval_batch_size": (Integer("Examples scored at once, per client; limits memory."), 512),

@@ -24,14 +24,8 @@ METHODS = {
     "pfedhn-het": PFEDHN,
     **dict.fromkeys(base.needing("layers"), MOMENTUM),
 }
-# Plain gradient descent with clipped gradients. Without, it diverges on clients of two classes.
-CLIPPED = {
-    "client_optimizer": "momentum",
-    "hparams.client_momentum": 0.0,
-    "hparams.client_weight_decay": 0.0,
-    "hparams.client_clip": 1.0,
-}
-SETTINGS = CLIPPED | {
+# Without clipped gradients, it diverges on clients of two classes.
+SETTINGS = base.CLIPPED | {
     "data.graph": "knn",
     "data.neighbours": 3,
     "model.name": "lenet",

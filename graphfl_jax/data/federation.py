@@ -164,6 +164,27 @@ def input_range(federation: Federation) -> tuple[float, float]:
     return float(min(map(np.min, clients))), float(max(map(np.max, clients)))
 
 
+def score_of_constant(federation: Federation) -> float | None:
+    """The mean test score over clients of one prediction for all examples of all clients.
+
+    It is the mean of the training targets, scored by the mean squared error, or their most
+    frequent class, scored by the accuracy. None for series and for several labels.
+    """
+    train, test = federation.data.train, federation.data.evals["test"]
+    if isinstance(train, Windows) or federation.task == "multi-label classification":
+        return None
+    y, *tests = (
+        [rows[:count] for rows, count in zip(part.y, part.count, strict=True)]
+        for part in (train, test)
+    )
+    y = np.concatenate(y)
+    if federation.task == "classification":
+        constant = np.bincount(y).argmax()
+        return float(np.mean([np.mean(rows == constant) for rows in tests[0]]))
+    constant = y.mean(axis=0, dtype=np.float64)
+    return float(np.mean([np.mean(np.square(rows - constant)) for rows in tests[0]]))
+
+
 def federate_series(
     clients, *, series, past, future, counts, graph, name, source, **facts
 ) -> Federation:

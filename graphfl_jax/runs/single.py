@@ -15,7 +15,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
 from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
-from graphfl_jax.data.federation import Federation, input_range
+from graphfl_jax.data.federation import Federation, input_range, score_of_constant
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import Log
 from graphfl_jax.register import choose_parts
@@ -71,6 +71,7 @@ class Result(NamedTuple):
     diverged_at: int  # the round after which a number was not finite, or -1
     final: dict | None  # all scores after the last round; None for a run that diverged
     inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
+    constant: float | None  # see `score_of_constant`
     unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
     clients: tuple[str, ...] = ()  # their names
 
@@ -293,8 +294,9 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
     scores, federation = final and final.scores, experiment.federation
-    inputs, names = input_range(federation), tuple(federation.clients)
-    return Result(results, rows, state, diverged, scores, inputs, unsaved, names)
+    of_data = input_range(federation), score_of_constant(federation)
+    names = tuple(federation.clients)
+    return Result(results, rows, state, diverged, scores, *of_data, unsaved, names)
 
 
 def compile_session(

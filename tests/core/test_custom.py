@@ -433,3 +433,16 @@ def test_what_a_run_with_a_federation_does_not_read_is_refused():
     ):
         with pytest.raises(ValueError, match=why):
             graphfl_jax.run(configuration.get_config("fedavg"), federation, **options)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "panacea"])
+def test_the_defaults_learn_a_regression_in_raw_units(method):
+    """Four targets; fewer clients than the default cohort."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(1.2, 6.2, (120, 6))
+    y = x @ rng.normal(size=(6, 4)) + 3
+    made = from_arrays(x, y, np.arange(120) % 4, edges=[(0, 1), (2, 3)])
+    config = change(configuration.get_config(method), {"rounds": 30, "eval_every": 30})
+    result = graphfl_jax.run(config, made)
+    assert not result.results["diverged"]
+    assert result.results["scores"]["final"]["P"]["mean"] < 0.5 * result.constant

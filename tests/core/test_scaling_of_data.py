@@ -1,6 +1,8 @@
 """Scaling of own data: fitted on training examples, saved with the run, undone in errors."""
 
 import json
+import re
+import shlex
 
 import numpy as np
 import pytest
@@ -211,7 +213,8 @@ def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
     words = [f"--config={ROOT}/configs/custom.py:fedavg", f"--config.data.path={file}"]
     words += ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]
     words += ["--config.local_steps=10", "--config.batch_size=8"]
-    status, printed, _ = launched("run", *words, "--out=raw", cwd=tmp_path)
+    bare = [*words, "--config.client_optimizer=sgd"]
+    status, printed, _ = launched("run", *bare, "--out=raw", cwd=tmp_path)
     assert status == 1
     high = raw()[0][SPLIT == "train"].max()
     remedy = f"the inputs range from 0.1 to {high:.3g}: set --config.data.scale=standard, or"
@@ -223,3 +226,23 @@ def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
     results = json.loads((tmp_path / "scaled/results.json").read_text())
     assert results["errors"]["units"] == "own" and results["scaling"]["kind"] == "standard"
     assert results["errors"]["P"]["target 0"]["mae"] > 1
+
+
+@pytest.mark.slow
+def test_a_run_no_better_than_a_constant_offers_a_sweep_that_learns(file, tmp_path):
+    """Inputs of millions: with the defaults, the run is finite, and learns nothing."""
+    words = [f"--config={ROOT}/configs/custom.py:fedavg", f"--config.data.path={file}"]
+    words += ["--config.rounds=5", "--config.eval_every=5", "--config.local_steps=10"]
+    status, printed, errors = launched("run", *words, "--out=raw", cwd=tmp_path)
+    assert status == 0, errors
+    _, y = raw()
+    test, mean = SPLIT == "test", y[SPLIT == "train"].mean(0)
+    constant = np.mean(np.square(y[test] - mean))
+    stated = f"the mean of the training targets, which has {constant:.4g}; to search for a"
+    hint = re.search(re.escape(stated) + r" learning rate: graphfl (.*)\n", printed)[1]
+    name, *words = shlex.split(hint)
+    status, printed, errors = launched(name, *words, "--out=swept", cwd=tmp_path)
+    assert status == 0, errors
+    assert "--config.data.scale=standard" in words
+    best = json.loads((tmp_path / "swept/leaderboard.json").read_text())[0]["rows"][0]
+    assert best["test"] < 0.6  # in scaled units, in which the constant has about 1

@@ -292,7 +292,7 @@ run @fl60 '.model.hidden=()'
 run @fl60 .model.name=gru
 run @fl60 .new_clients.fraction=0.01
 run @fl60 .new_clients.fraction=1
-run @fl60 .new_clients.fraction=0.95 -> cohort_size=5
+run @fl60 .new_clients.fraction=0.95 .cohort_size=4
 run @fl60 .attack.name=label_flip .attack.clients=60 -> attack.clients has 60, which does
 run @fl60 .attack.name=label_flip '.attack.clients=("Ann","Bo")' -> attack.clients has Ann, \
 which does
