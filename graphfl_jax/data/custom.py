@@ -92,8 +92,9 @@ def from_arrays(
 
     Args:
       x: [n, *features] numbers.
-      y: labels [n], integers from 0; or targets [n] or [n, *targets], floats, which are
-        flattened to [n, O].
+      y: labels [n], integers; or targets [n] or [n, *targets], floats, which are flattened to
+        [n, O]. Labels that are not 0 to K - 1 are numbered in their order, and
+        `Federation.labels` has them as names.
       client: [n] strings or integers, the client of each example. Clients are sorted by name.
       partition: divides labelled examples without `client` among clients 0, 1, ...; made by a
         factory of `label_skew.PARTITIONS`. Of a given split, it divides the training examples,
@@ -129,11 +130,12 @@ class _Rows(NamedTuple):
     """Arrays with one row per example."""
 
     x: np.ndarray  # [n, *features]
-    y: np.ndarray  # labels [n], or targets [n, O]
+    y: np.ndarray  # labels [n] from 0 on, or targets [n, O]
     client: np.ndarray | None  # [n] names
     split: np.ndarray | None  # [n] names
     task: str
     outputs: int  # labels or targets
+    labels: tuple[int, ...]  # in the data, if others than 0, 1, ...
 
 
 def read_arrays(path) -> dict[str, Any]:
@@ -218,27 +220,30 @@ def _read_rows(name, arrays):
             f"{name}: split has {str(rows['split'][first])!r} at example {first}; "
             f"use {', '.join(PARTS)}"
         )
-    task, y, outputs = _read_targets(name, rows["y"])
-    return _Rows(rows["x"], y, rows.get("client"), rows.get("split"), task, outputs)
+    of_y = _read_targets(name, rows["y"])
+    return _Rows(rows["x"], client=rows.get("client"), split=rows.get("split"), **of_y)
 
 
 def _read_targets(name, y):
-    """The task, the labels [n] or targets [n, O], and the number of outputs."""
+    """The fields of `_Rows` that y decides."""
     if y.dtype.kind == "f":
         y = y.reshape(len(y), -1)
-        return "regression", y, y.shape[1]
+        return {"task": "regression", "y": y, "outputs": y.shape[1], "labels": ()}
     if y.ndim != 1:
         raise ValueError(
             f"{name}: y has integers of shape {y.shape}; give one label per example, or "
             "floats for targets"
         )
-    labels = int(y.max()) + 1
-    if not 2 <= labels <= len(y):
+    labels, places = np.unique(y, return_inverse=True)
+    if len(labels) < 2:
         raise ValueError(
-            f"{name}: y has integers up to {labels - 1} in {len(y)} examples; number at least "
-            "two labels from 0 on, or give floats for targets"
+            f"{name}: y has the label {labels[0]} alone; give at least two labels, or floats "
+            "for targets"
         )
-    return "classification", y, labels
+    known = {"task": "classification", "outputs": len(labels)}
+    if (labels == np.arange(len(labels))).all():
+        return known | {"y": y, "labels": ()}
+    return known | {"y": places, "labels": tuple(labels.tolist())}
 
 
 def _check_random_split_is_unset(name, random):
@@ -281,8 +286,6 @@ def _divide_by_label(name, rows, partition, cap, seed):
             "array 'client'"
         )
     labels = rows.y.astype(np.int64)
-    if labels.min() < 0:
-        raise ValueError(f"{name}: y has label {labels.min()}; number labels from 0 on")
     return label_skew.divide(
         partition, labels, rows.outputs, split=rows.split, cap=cap, seed=seed
     )
@@ -304,6 +307,7 @@ def _federate(name, rows, names, indices, graph, random, scale):
         graph=graph,
         task=rows.task,
         outputs=rows.outputs,
+        labels=rows.labels,
         name=name,
         source="own",
         split=random if rows.split is None else _read_splits(name, names, rows.split, indices),

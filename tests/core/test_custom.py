@@ -11,7 +11,7 @@ from graphfl_jax import tree
 from graphfl_jax.build import arrange
 from graphfl_jax.configs import change
 from graphfl_jax.configs import custom as configuration
-from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, relations
+from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, label_skew, relations
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.splits import RandomSplit
 from tests.federations import small_config
@@ -83,6 +83,34 @@ def test_floats_are_targets_that_are_flattened():
         assert made.data.train.y.shape[2:] == (outputs,)
 
 
+@pytest.mark.parametrize("names", [(1, 2, 3), (-1, 0, 1), (5, 100, 2**40)])
+def test_labels_are_a_set_whose_names_are_kept(names):
+    plain = from_arrays(X, Y, CLIENT, test_fraction=0.4)
+    made = from_arrays(X, np.array(names)[Y], CLIENT, test_fraction=0.4)
+    assert (made.labels, made.outputs) == (names, 3) and plain.labels == ()
+    assert made.sha256 == plain.sha256
+    np.testing.assert_array_equal(made.data.train.y, plain.data.train.y)
+
+
+def test_labels_from_0_on_have_no_names_and_the_hash_that_they_had():
+    as_bytes = from_arrays(X, Y.astype(np.uint8), CLIENT, split=SPLIT)
+    assert as_bytes.sha256 == from_arrays(X, Y, CLIENT, split=SPLIT).sha256
+    assert as_bytes.sha256.startswith("dfb30773f48a526c")
+    booleans = from_arrays(X, Y > 0, CLIENT, split=SPLIT)
+    assert booleans.labels == () and booleans.outputs == 2
+    assert booleans.sha256 == from_arrays(X, (Y > 0) * 1, CLIENT, split=SPLIT).sha256
+
+
+@pytest.mark.parametrize("classes", [9, 10])
+def test_labels_from_1_on_are_divided_as_those_from_0_on(classes):
+    k, y = {9: 3, 10: 2}[classes], np.arange(90) % classes
+    deal = label_skew.pathological(clients=5, classes_per_client=k, seed=0)
+    plain, made = (from_arrays(y + 1, y + first, partition=deal) for first in (0, 1))
+    assert made.sha256 == plain.sha256 and made.labels == tuple(range(1, classes + 1))
+    for i in range(5):
+        assert len(np.unique(rows_of(made.data.train, i)[1])) == k
+
+
 def test_edges_name_clients():
     edges, weight = np.array([[10, 2], [9, 10]]), [2.0, 3.0]
     graph = from_arrays(X, Y, CLIENT, edges=edges, edge_weight=weight).data.graph
@@ -110,9 +138,8 @@ def test_edges_name_clients():
         ({"y": Y[:7]}, r"y has shape \(7,\) and x has \(10, 2\)"),
         ({"y": Y.astype(str)}, "y has type <U.*integers for labels, floats for targets"),
         ({"y": Y[:, None]}, r"y has integers of shape \(10, 1\)"),
-        ({"y": Y * 0}, "integers up to 0 .*two labels"),
-        ({"y": Y * 1000}, "integers up to 2000 in 10 examples.*floats for targets"),
-        ({"y": Y - 1}, "client '9' has label -1 .*0 to 1"),
+        ({"y": Y * 0 + 7}, "y has the label 7 alone; give at least two labels"),
+        ({"y": Y == 9}, "y has the label False alone"),
         ({"y": Y + np.inf}, "client '2' has a NaN or infinite value in y"),
         ({"client": CLIENT[:9]}, r"client has shape \(9,\)"),
         ({"client": CLIENT.astype(object)}, "client has type object.*strings or integers"),

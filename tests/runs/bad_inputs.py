@@ -130,8 +130,7 @@ FILES = {
     "scalar.npz": npz(x=1.0, y=2.0),
     "empty.npz": npz(x=np.ones((0, 2)), y=np.arange(0), client=np.arange(0)),
     "nan.npz": npz(x=np.full((30, 2), np.nan)),
-    "labels.npz": npz(y=1000 * np.arange(30)),
-    "negative.npz": npz(y=np.arange(30) - 1),
+    "labels.npz": npz(y=np.full(30, 7)),
     "columns.npz": npz(y=np.arange(30)[:, None]),
     "fractions.npz": npz(client=np.arange(30) / 2),
     "triples.npz": npz(edges=[(0, 1, 2)]),
@@ -371,8 +370,7 @@ run @custom .data.path=text.npz -> text.npz: x has type <U3
 run @custom .data.path=empty.npz -> empty.npz: x has shape
 run @custom .data.path=scalar.npz -> scalar.npz: x has shape
 run @custom .data.path=nan.npz -> nan.npz: client 0 has a
-run @custom .data.path=labels.npz -> labels.npz: y has integers up
-run @custom .data.path=negative.npz -> negative.npz: client 0 has label
+run @custom .data.path=labels.npz -> labels.npz: y has the label 7
 run @custom .data.path=columns.npz -> columns.npz: y has integers of
 run @custom .data.path=fractions.npz -> fractions.npz: client has type float64
 run @custom .data.path=triples.npz -> triples.npz: edges has shape
