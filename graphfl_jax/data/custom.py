@@ -1,5 +1,6 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -16,11 +17,22 @@ from graphfl_jax.settings import Choice, Text, Variant
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
+TASKS = ("", "classification", "regression")
+LARGEST_WHOLE = 2**53  # from which on not every integer is a float64
+FEW = 20  # numbers of this many kinds may be labels; integers of more kinds may be targets
 
 
 def custom(
     *,
     path: Annotated[str, Text("File of arrays, written by np.savez; required.")] = "",
+    task: Annotated[
+        str,
+        Choice(
+            "What y holds: labels of a classification, or targets of a regression; empty: "
+            "integers are labels, and floats are targets.",
+            TASKS,
+        ),
+    ] = "",
     partition: Annotated[
         Any,  # a name in configurations, and here what the factory of that name makes
         Variant(
@@ -59,6 +71,7 @@ def custom(
     try:
         return from_arrays(
             **arrays,
+            task=task,
             partition=partition,
             cap=cap,
             seed=seed,
@@ -75,6 +88,7 @@ def from_arrays(
     y: ArrayLike,
     client: ArrayLike | None = None,
     *,
+    task: str = "",
     partition: Callable | None = None,
     cap: int = 0,
     split: ArrayLike | None = None,
@@ -92,10 +106,12 @@ def from_arrays(
 
     Args:
       x: [n, *features] numbers.
-      y: labels [n], integers; or targets [n] or [n, *targets], floats, which are flattened to
-        [n, O]. Labels that are not 0 to K - 1 are numbered in their order, and
-        `Federation.labels` has them as names.
+      y: labels [n], or targets [n] or [n, *targets], which are flattened to [n, O]. Labels that
+        are not 0 to K - 1 are numbered in their order, and `Federation.labels` has them.
       client: [n] strings or integers, the client of each example. Clients are sorted by name.
+      task: "regression"; or "classification", in which y may also be whole floats, a column
+        [n, 1], or one-hot rows [n, K]. Empty: integers [n] are labels, and floats are targets,
+        and a warning says where y could be read as the other.
       partition: divides labelled examples without `client` among clients 0, 1, ...; made by a
         factory of `label_skew.PARTITIONS`. Of a given split, it divides the training examples,
         and the other examples in the same class proportions.
@@ -115,7 +131,8 @@ def from_arrays(
     Raises:
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
-    rows = _read_rows(name, {"x": x, "y": y, "client": client, "split": split})
+    Choice("", TASKS).check("data.task", task)
+    rows = _read_rows(name, {"x": x, "y": y, "client": client, "split": split}, task)
     random = RandomSplit(seed, val_fraction, test_fraction)
     if rows.split is not None:
         _check_random_split_is_unset(name, random)
@@ -186,7 +203,7 @@ def _read_array(name, field, rows):
     return rows
 
 
-def _read_rows(name, arrays):
+def _read_rows(name, arrays, task):
     """Checks the types of the arguments, that all have the length of x, and the parts."""
     rows = {f: _read_array(name, f, array) for f, array in arrays.items() if array is not None}
     kinds = {
@@ -220,30 +237,75 @@ def _read_rows(name, arrays):
             f"{name}: split has {str(rows['split'][first])!r} at example {first}; "
             f"use {', '.join(PARTS)}"
         )
-    of_y = _read_targets(name, rows["y"])
+    of_y = _read_targets(name, rows["y"], task)
     return _Rows(rows["x"], client=rows.get("client"), split=rows.get("split"), **of_y)
 
 
-def _read_targets(name, y):
-    """The fields of `_Rows` that y decides."""
-    if y.dtype.kind == "f":
-        y = y.reshape(len(y), -1)
-        return {"task": "regression", "y": y, "outputs": y.shape[1], "labels": ()}
-    if y.ndim != 1:
+def _read_targets(name, y, task):
+    """The fields of `_Rows` that y decides, with the task."""
+    readable = _find_labels(y)
+    if not task:
+        task = "regression" if y.dtype.kind == "f" else "classification"
+        if task == "classification" and y.ndim != 1:
+            hot = "" if readable is None else "set --config.data.task=classification, or "
+            raise ValueError(
+                f"{name}: y has integers of shape {y.shape}; {hot}give one label per example, "
+                "or floats for targets"
+            )
+        if readable is not None:
+            _warn_of_guess(name, y, readable, task)
+    if task == "regression":
+        y = (y if y.dtype.kind == "f" else y.astype(float)).reshape(len(y), -1)
+        return {"task": task, "y": y, "outputs": y.shape[1], "labels": ()}
+    if readable is None:
         raise ValueError(
-            f"{name}: y has integers of shape {y.shape}; give one label per example, or "
-            "floats for targets"
+            f"{name}: y of type {y.dtype} and shape {y.shape} has no labels, as "
+            "data.task=classification says; give one whole number per example or one-hot "
+            "rows, or set --config.data.task=regression"
         )
-    labels, places = np.unique(y, return_inverse=True)
+    labels, places = np.unique(readable, return_inverse=True)
     if len(labels) < 2:
         raise ValueError(
-            f"{name}: y has the label {labels[0]} alone; give at least two labels, or floats "
-            "for targets"
+            f"{name}: y has the label {labels[0]} alone; give at least two labels, or set "
+            "--config.data.task=regression"
         )
-    known = {"task": "classification", "outputs": len(labels)}
-    if (labels == np.arange(len(labels))).all():
-        return known | {"y": y, "labels": ()}
-    return known | {"y": places, "labels": tuple(labels.tolist())}
+    numbered = (labels == np.arange(len(labels))).all()
+    names = () if numbered else tuple(labels.tolist())
+    return {"task": task, "y": places, "outputs": len(labels), "labels": names}
+
+
+def _find_labels(y):
+    """The labels [n] in y: whole numbers, one per example, or the places of the ones in
+    one-hot rows; None if y has none."""
+    rows = y.reshape(len(y), -1)
+    if rows.shape[1] > 1:
+        hot = np.isin(rows, (0, 1)).all() and (rows.sum(axis=1) == 1).all()
+        return rows.argmax(axis=1) if hot else None
+    if y.dtype.kind != "f":
+        return rows[:, 0]
+    numbers = rows[:, 0].astype(float)
+    whole = (numbers == np.floor(numbers)) & (abs(numbers) < LARGEST_WHOLE)  # false for NaN
+    return numbers.astype(np.int64) if whole.all() else None
+
+
+def _warn_of_guess(name, y, labels, task):
+    """Says which task was taken if y may be meant for the other one."""
+    kinds, hot = len(np.unique(labels)), y.size > len(y)
+    if task == "regression":
+        doubtful, other = hot or 2 <= kinds <= FEW, "classification"
+        cast = "y.argmax(axis=1)" if hot else "y.ravel().astype(int)"
+    else:
+        doubtful, other = kinds > max(FEW, len(y) // 2), "regression"
+        cast = "y.astype(float)"
+    if doubtful:
+        what = "one-hot rows" if hot else f"{kinds} different whole numbers"
+        warnings.warn(
+            f"{name}: y has {what} of type {y.dtype}, so the task is a {task}; for a {other}, "
+            f"set --config.data.task={other} or give {cast}, else set "
+            f"--config.data.task={task}",
+            RuntimeWarning,
+            stacklevel=5,
+        )
 
 
 def _check_random_split_is_unset(name, random):
@@ -283,11 +345,10 @@ def _divide_by_label(name, rows, partition, cap, seed):
     if rows.task != "classification":
         raise ValueError(
             f"{name}: data.partition divides examples by label, and y holds targets; add the "
-            "array 'client'"
+            "array 'client', or set --config.data.task=classification"
         )
-    labels = rows.y.astype(np.int64)
     return label_skew.divide(
-        partition, labels, rows.outputs, split=rows.split, cap=cap, seed=seed
+        partition, rows.y, rows.outputs, split=rows.split, cap=cap, seed=seed
     )
 
 

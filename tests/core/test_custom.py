@@ -1,16 +1,19 @@
 """The user's own data: arrays, files of arrays, relations from the data, and runs."""
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import graphfl_jax
 from graphfl_jax import tree
-from graphfl_jax.build import arrange
+from graphfl_jax.build import arrange, load_federation
 from graphfl_jax.configs import change
 from graphfl_jax.configs import custom as configuration
+from graphfl_jax.configs.values import current_values
 from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, label_skew, relations
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.splits import RandomSplit
@@ -101,6 +104,73 @@ def test_labels_from_0_on_have_no_names_and_the_hash_that_they_had():
     assert booleans.sha256 == from_arrays(X, (Y > 0) * 1, CLIENT, split=SPLIT).sha256
 
 
+COLUMN, HOT = Y[:, None].astype(float), np.eye(3)[Y]
+
+
+@pytest.mark.parametrize(
+    "y, what, cast",
+    [
+        (Y / 1, "3 different whole numbers", "y.ravel().astype(int)"),
+        (COLUMN, "3 different whole numbers", "y.ravel().astype(int)"),
+        (HOT, "one-hot rows", "y.argmax(axis=1)"),
+        (HOT.astype(np.float16), "one-hot rows", "y.argmax(axis=1)"),
+    ],
+)
+def test_floats_that_may_be_labels_are_said_and_can_be_labels(y, what, cast):
+    options = {"test_fraction": 0.4}
+    with pytest.warns(RuntimeWarning) as caught:
+        guessed = from_arrays(X, y, CLIENT, **options)
+    (message,) = [str(warning.message) for warning in caught]
+    assert message == (
+        f"custom: y has {what} of type {y.dtype}, so the task is a regression; for a "
+        f"classification, set --config.data.task=classification or give {cast}, else set "
+        "--config.data.task=regression"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        labelled, plain, targets = (
+            from_arrays(X, array, CLIENT, task=task, **options)
+            for array, task in (
+                (y, "classification"),
+                (eval(cast, {"y": y}), ""),
+                (y, "regression"),
+            )
+        )
+    assert labelled.task == plain.task == "classification" and labelled.outputs == 3
+    assert labelled.sha256 == plain.sha256 == from_arrays(X, Y, CLIENT, **options).sha256
+    assert targets.task == guessed.task == "regression"
+    assert targets.sha256 == guessed.sha256
+
+
+def test_integers_that_may_be_targets_are_said_and_can_be_targets():
+    y, client = np.arange(30) * 7, np.arange(30) % 3
+    with pytest.warns(RuntimeWarning, match="30 different whole numbers of .*classification; "):
+        assert from_arrays(y, y, client).outputs == 30
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = from_arrays(y, y, client, task="regression")
+        assert made.sha256 == from_arrays(y, y.astype(float), client).sha256
+        from_arrays(y, np.arange(30) % 15, client)
+        from_arrays(y, y / 2, client)
+    assert (made.task, made.outputs) == ("regression", 1)
+
+
+@pytest.mark.parametrize("y", [X, X[:, :1]])
+def test_rows_of_integers_are_labels_or_targets_as_the_task_says(y):
+    with pytest.raises(ValueError, match="y has integers of shape"):
+        from_arrays(X, y, CLIENT)
+    made = from_arrays(X, y, CLIENT, task="regression", test_fraction=0.4)
+    assert made.outputs == y.shape[1]
+
+
+@pytest.mark.parametrize(
+    "y", [Y + 0.5, HOT + HOT[::-1], np.where(Y, Y / 1, np.nan), HOT * 1e300]
+)
+def test_floats_that_are_no_labels_are_refused_as_labels(y):
+    with pytest.raises(ValueError, match="y of type float64 and .* has no labels, as .*; give"):
+        from_arrays(X, y, CLIENT, task="classification")
+
+
 @pytest.mark.parametrize("classes", [9, 10])
 def test_labels_from_1_on_are_divided_as_those_from_0_on(classes):
     k, y = {9: 3, 10: 2}[classes], np.arange(90) % classes
@@ -137,7 +207,7 @@ def test_edges_name_clients():
         ({"x": 0.0}, r"x has shape \(\); give one row for each"),
         ({"y": Y[:7]}, r"y has shape \(7,\) and x has \(10, 2\)"),
         ({"y": Y.astype(str)}, "y has type <U.*integers for labels, floats for targets"),
-        ({"y": Y[:, None]}, r"y has integers of shape \(10, 1\)"),
+        ({"y": Y[:, None]}, r"y has integers of shape \(10, 1\); set .*data.task=class.*, or"),
         ({"y": Y * 0 + 7}, "y has the label 7 alone; give at least two labels"),
         ({"y": Y == 9}, "y has the label False alone"),
         ({"y": Y + np.inf}, "client '2' has a NaN or infinite value in y"),
@@ -173,6 +243,7 @@ def test_edges_name_clients():
         ({"x": np.ma.masked_equal(X, 4)}, "x has 1 masked values; leave their examples out"),
         ({"y": np.ma.masked_equal(Y, 0)}, "y has 4 masked values"),
         ({"x": [[1.0, 2.0], [3.0]]}, "x has rows of several shapes; give all one"),
+        ({"task": "labels"}, "data.task='labels' is unknown; choose from classification, r"),
     ],
 )
 def test_invalid_arrays_are_refused(changes, named):
@@ -197,6 +268,18 @@ def test_file_gives_the_same_as_its_arrays(tmp_path):
     loaded = custom(path=str(tmp_path / "own.npz"), seed=0)
     assert loaded.sha256 == from_arrays(**arrays, **related).sha256
     assert loaded.sha256 != from_arrays(**arrays, **related | {"directed": False}).sha256
+
+
+def test_task_of_a_file_is_a_setting(tmp_path):
+    """An older run, whose configuration has no such field, has the default, by the type."""
+    np.savez(tmp_path / "own.npz", x=X, y=COLUMN, client=CLIENT)
+    config = change(
+        configuration.get_config("fedavg"), {"data.path": str(tmp_path / "own.npz")}
+    )
+    assert load_federation(change(config, {"data.task": "classification"})).outputs == 3
+    older = flatten_dict(config.to_dict(), sep=".")
+    del older["data.task"]
+    assert current_values(older)["data.task"] == ""
 
 
 def test_damaged_files_are_refused(tmp_path):
@@ -449,11 +532,11 @@ def test_what_a_run_with_a_federation_does_not_read_is_refused():
     """It would be recorded, and have no effect."""
     x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
     federation = from_arrays(x, np.arange(12) % 2, client)
-    config = change(configuration.get_config("fedavg"), {"data.scale": "standard"})
-    with pytest.raises(
-        ValueError, match="^data.scale=standard is not read, since a fed.*; lea"
-    ):
-        graphfl_jax.run(config, federation)
+    for name, value in (("scale", "standard"), ("task", "regression")):
+        config = change(configuration.get_config("fedavg"), {f"data.{name}": value})
+        why = f"^data.{name}={value} is not read, since a fed.*; leave .* to from_arrays"
+        with pytest.raises(ValueError, match=why):
+            graphfl_jax.run(config, federation)
     for options, why in (
         ({"save_models": True}, "^save_models=True needs a folder; set --out"),
         ({"accept_changes": True}, "^accept_changes=True is not read without resume=True"),
