@@ -1,6 +1,6 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
-import warnings
+import collections
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -8,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphfl_jax.data import files, label_skew, relations, scaling
+from graphfl_jax.data import content, files, label_skew, relations, scaling
 from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit
@@ -17,9 +17,9 @@ from graphfl_jax.settings import Choice, Text, Variant
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
+CASTS = {"x": "float", "client": "int"}  # of objects, as of pandas, and of floats
 TASKS = ("", "classification", "regression")
 LARGEST_WHOLE = 2**53  # from which on not every integer is a float64
-FEW = 20  # numbers of this many kinds may be labels; integers of more kinds may be targets
 
 
 def custom(
@@ -215,7 +215,10 @@ def _read_rows(name, arrays, task):
     for field, array in rows.items():
         admitted, remedy = kinds[field]
         if array.dtype.kind not in admitted:
-            raise ValueError(f"{name}: {field} has type {array.dtype}; {remedy}")
+            odd = _odd_value(array)
+            if not odd and field in CASTS and array.dtype.kind in "Of":
+                remedy += f", as by {field}.astype({CASTS[field]})"
+            raise ValueError(f"{name}: {field} has type {array.dtype}{odd}; {remedy}")
         if not (array.ndim and array.size):
             raise ValueError(
                 f"{name}: {field} has shape {array.shape}; give one row for each of one or "
@@ -241,6 +244,22 @@ def _read_rows(name, arrays, task):
     return _Rows(rows["x"], client=rows.get("client"), split=rows.get("split"), **of_y)
 
 
+def _odd_value(array):
+    """The first value of another type than most objects have, or the first NaN, as text."""
+    if array.dtype == object:
+        kinds = [type(value) for value in array.flat]
+        usual, _ = collections.Counter(kinds).most_common(1)[0]
+        odd, others = [kind is not usual for kind in kinds], f" and {usual.__name__} elsewhere"
+    else:
+        odd, others = (array != array).ravel(), ""
+    if not np.any(odd):
+        return ""
+    place = int(np.argmax(odd))
+    example = np.unravel_index(place, array.shape)[0]
+    (value,) = array.flat[place : place + 1].tolist()
+    return f", with {value!r} at example {example}{others}, counted from 0"
+
+
 def _read_targets(name, y, task):
     """The fields of `_Rows` that y decides, with the task."""
     readable = _find_labels(y)
@@ -253,7 +272,7 @@ def _read_targets(name, y, task):
                 "or floats for targets"
             )
         if readable is not None:
-            _warn_of_guess(name, y, readable, task)
+            content.warn_of_guess(name, y, readable, task)
     if task == "regression":
         y = (y if y.dtype.kind == "f" else y.astype(float)).reshape(len(y), -1)
         return {"task": task, "y": y, "outputs": y.shape[1], "labels": ()}
@@ -286,26 +305,6 @@ def _find_labels(y):
     numbers = rows[:, 0].astype(float)
     whole = (numbers == np.floor(numbers)) & (abs(numbers) < LARGEST_WHOLE)  # false for NaN
     return numbers.astype(np.int64) if whole.all() else None
-
-
-def _warn_of_guess(name, y, labels, task):
-    """Says which task was taken if y may be meant for the other one."""
-    kinds, hot = len(np.unique(labels)), y.size > len(y)
-    if task == "regression":
-        doubtful, other = hot or 2 <= kinds <= FEW, "classification"
-        cast = "y.argmax(axis=1)" if hot else "y.ravel().astype(int)"
-    else:
-        doubtful, other = kinds > max(FEW, len(y) // 2), "regression"
-        cast = "y.astype(float)"
-    if doubtful:
-        what = "one-hot rows" if hot else f"{kinds} different whole numbers"
-        warnings.warn(
-            f"{name}: y has {what} of type {y.dtype}, so the task is a {task}; for a {other}, "
-            f"set --config.data.task={other} or give {cast}, else set "
-            f"--config.data.task={task}",
-            RuntimeWarning,
-            stacklevel=5,
-        )
 
 
 def _check_random_split_is_unset(name, random):
@@ -361,7 +360,10 @@ def _federate(name, rows, names, indices, graph, random, scale):
         raise ValueError(
             f"{name}: data.scale_by={by} has no effect with data.scale=none; leave it out"
         )
-    return federate(
+    splits = None
+    if rows.split is not None:
+        splits = _read_splits(name, names, rows.split, indices)
+    federation = federate(
         map(str, names),
         x=[rows.x[i] for i in indices],
         y=[rows.y[i] for i in indices],
@@ -371,9 +373,18 @@ def _federate(name, rows, names, indices, graph, random, scale):
         labels=rows.labels,
         name=name,
         source="own",
-        split=random if rows.split is None else _read_splits(name, names, rows.split, indices),
+        split=splits or random,
         scale=None if kind == "none" else scale,
     )
+    splits = splits or [random.of_client(i, len(held)) for i, held in enumerate(indices)]
+    train, test = (
+        np.concatenate([i[split[part]] for i, split in zip(indices, splits, strict=True)])
+        for part in ("train", "test")
+    )
+    content.warn_of_shared_examples(name, rows.x, rows.y, train, test)
+    if kind == "none":
+        content.warn_of_merged_numbers(name, rows.x)
+    return federation
 
 
 def _read_splits(name, names, split, indices):
@@ -420,4 +431,6 @@ def _read_graph(name, names, edges, edge_weight, directed):
                 f"{name}: edge_weight has shape {edge_weight.shape} and type "
                 f"{edge_weight.dtype} for {len(edges)} edges; give one number per edge"
             )
-    return relations.from_edges(len(names), pairs, edge_weight, directed=directed, names=names)
+    graph = relations.from_edges(len(names), pairs, edge_weight, directed=directed, names=names)
+    content.warn_of_unread_weights(name, graph)
+    return graph

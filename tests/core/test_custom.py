@@ -175,12 +175,56 @@ def test_floats_that_are_no_labels_are_refused_as_labels(y):
 def test_labels_from_1_on_are_divided_as_those_from_0_on(classes):
     k, y = {9: 3, 10: 2}[classes], np.arange(90) % classes
     deal = label_skew.pathological(clients=5, classes_per_client=k, seed=0)
-    plain, made = (from_arrays(y + 1, y + first, partition=deal) for first in (0, 1))
+    x = np.arange(90)
+    plain, made = (from_arrays(x, y + first, partition=deal) for first in (0, 1))
     assert made.sha256 == plain.sha256 and made.labels == tuple(range(1, classes + 1))
     for i in range(5):
         assert len(np.unique(rows_of(made.data.train, i)[1])) == k
 
 
+def test_test_examples_that_are_training_examples_are_said():
+    """Copies of other clients' training examples count, and those with other targets do not."""
+    x = X * 1.0
+    x[1:3], y = x[[5, 8]], Y.copy()  # example 2 is one of test, and 8 trains at its client
+    y[1], y[2] = 1 - Y[5], Y[8]
+    split = SPLIT.copy()
+    assert split[2] == "test" and split[8] == "train"
+    why = "1 of 5 test examples are .* the first is example 2, counted from 0; leave out copies"
+    with pytest.warns(RuntimeWarning, match=f"^custom: {why}"):
+        from_arrays(x, y, CLIENT, split=split)
+    with pytest.warns(RuntimeWarning, match="test examples are training examples too"):
+        from_arrays(x * 0, Y * 0 + (CLIENT == 9), CLIENT, test_fraction=0.4)
+
+
+def test_numbers_that_float32_makes_equal_are_said_unless_they_are_scaled():
+    x = np.stack([np.arange(90), 1_600_000_000 + np.arange(90)], axis=1)
+    arrays = (Y[np.arange(90) % 10], CLIENT[np.arange(90) % 10])
+    why = (
+        "keeps 2 of 90 different numbers of feature 1 of x, counted from 0; set .*standard, or"
+    )
+    for integers in (x, x.astype(float)):
+        with pytest.warns(RuntimeWarning, match=why):
+            from_arrays(integers, *arrays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled = from_arrays(x, *arrays, scale="standard")
+        from_arrays(x - x.min(axis=0), *arrays)
+        from_arrays(np.random.default_rng(0).normal(size=(90, 50)), *arrays)
+    train = scaled.data.train
+    numbers = np.concatenate([rows_of(train, i)[0][:, 1] for i in range(3)])
+    assert len(np.unique(numbers)) == train.count.sum()
+
+
+def test_weights_of_edges_that_no_method_reads_are_said():
+    edges = [(9, 2), (2, 10)]
+    with pytest.warns(RuntimeWarning, match="edge_weight is kept, but no method .*; leave out"):
+        from_arrays(X, Y, CLIENT, edges=edges, edge_weight=[1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_arrays(X, Y, CLIENT, edges=edges, edge_weight=[1, 1])
+
+
+@pytest.mark.filterwarnings("ignore:custom. edge_weight")
 def test_edges_name_clients():
     edges, weight = np.array([[10, 2], [9, 10]]), [2.0, 3.0]
     graph = from_arrays(X, Y, CLIENT, edges=edges, edge_weight=weight).data.graph
@@ -213,7 +257,24 @@ def test_edges_name_clients():
         ({"y": Y + np.inf}, "client '2' has a NaN or infinite value in y"),
         ({"client": CLIENT[:9]}, r"client has shape \(9,\)"),
         ({"client": CLIENT.astype(object)}, "client has type object.*strings or integers"),
-        ({"client": CLIENT / 1}, "client has type float64"),
+        ({"client": CLIENT / 1}, r"client has type float64; .* as by client.astype\(int\)"),
+        (
+            {"client": np.where(X[:, 0] == 4, np.nan, CLIENT)},
+            "client has type float64, with nan at example 4, counted from 0; give strings",
+        ),
+        (
+            {"client": ["a", "b", "b", None, *"aaabbb"]},
+            "client has type object, with None at example 3 and str elsewhere, counted from 0",
+        ),
+        (
+            {"client": np.array([7, *"abababab", 7], object)},
+            "client has type object, with 7 at example 0 and str elsewhere",
+        ),
+        ({"x": X.astype(object)}, r"x has type object; give numbers, as by x.astype\(float\)"),
+        (
+            {"x": np.where(X == 4, None, X)},
+            "x has type object, with None at example 4 and int elsewhere, counted from 0; give",
+        ),
         ({"client": X}, "one name per example"),
         ({"split": SPLIT == "test"}, "split has type bool.*train, val, test"),
         ({"split": SPLIT[:9]}, r"split has shape \(9,\)"),
@@ -261,6 +322,7 @@ def test_strings_that_are_objects_are_strings():
     assert made.sha256 == from_arrays(X, Y, **strings).sha256
 
 
+@pytest.mark.filterwarnings("ignore:custom. edge_weight")
 def test_file_gives_the_same_as_its_arrays(tmp_path):
     arrays = {"x": X, "y": Y, "client": CLIENT.astype(str), "split": SPLIT}
     related = {"edges": [("9", "2"), ("10", "9")], "edge_weight": [1.0, 2.0], "directed": True}
@@ -427,6 +489,7 @@ def test_hash_depends_on_the_relations():
     assert GRAPHS["own"](made) is made
 
 
+@pytest.mark.filterwarnings("ignore:custom. 8 of 8 test examples")
 def test_clients_with_equal_statistics_are_refused():
     client, split = np.repeat(range(2), 10), (["train"] * 6 + ["test"] * 4) * 2
     equal = from_arrays(np.full((20, 2), 0.1), [0, 1] * 10, client, split=split)
