@@ -260,7 +260,7 @@ def _odd_value(array):
     return f", with {value!r} at example {example}{others}, counted from 0"
 
 
-def _read_targets(name, y, task):
+def _read_targets(name, y, task) -> dict[str, Any]:
     """The fields of `_Rows` that y decides, with the task."""
     readable = _find_labels(y)
     if not task:

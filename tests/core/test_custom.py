@@ -182,6 +182,16 @@ def test_labels_from_1_on_are_divided_as_those_from_0_on(classes):
         assert len(np.unique(rows_of(made.data.train, i)[1])) == k
 
 
+def test_classes_without_training_examples_are_not_divided():
+    """Of ten classes, nine have training examples, and each client has three of them."""
+    y, split = np.arange(90) % 10, np.where(np.arange(90) < 60, "train", "test")
+    split[y == 4] = "test"
+    deal = label_skew.pathological(clients=3, classes_per_client=3, seed=0)
+    made = from_arrays(np.arange(90), y, partition=deal, split=split)
+    held = [np.unique(rows_of(made.data.train, i)[1]).tolist() for i in range(3)]
+    assert held == [[0, 1, 2], [3, 5, 6], [7, 8, 9]] and made.outputs == 10
+
+
 def test_test_examples_that_are_training_examples_are_said():
     """Copies of other clients' training examples count, and those with other targets do not."""
     x = X * 1.0
