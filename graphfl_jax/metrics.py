@@ -129,7 +129,9 @@ TASKS = {
 HORIZONS = (15, 30, 60)  # minutes ahead
 
 
-def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] = ()) -> Task:
+def task_of(
+    name: str, units: Units | OwnUnits | None, labels: tuple[str | int, ...] = ()
+) -> Task:
     """The task of that name, with extra metrics of targets that have units or labels.
 
     With units, the extra metrics are forecast errors e at each of `HORIZONS` that is a multiple
@@ -141,12 +143,12 @@ def task_of(name: str, units: Units | OwnUnits | None, labels: tuple[str, ...] =
 
     With `OwnUnits`, the extra metrics are |e| and e^2 of each target, see `OwnUnits.errors`.
 
-    With the names of O labels, they are for each label ``auc``, the mean over the clients that
-    have positive and negative test examples of it, None if there are none; and ``clients``, the
-    number of these clients.
+    With the names of O labels in a multi-label classification, they are for each label
+    ``auc``, the mean over the clients that have positive and negative test examples of it, None
+    if there are none; and ``clients``, the number of these clients.
     """
     task = TASKS[name]
-    if labels:
+    if labels and task is MULTI_LABEL:
         return task._replace(summarize=functools.partial(_by_label, labels))
     if units is None:
         return task

@@ -19,6 +19,7 @@ with a part of the images. Resized images of the first form are cached there (se
 """
 
 import csv
+import io
 from pathlib import Path
 from typing import Annotated
 
@@ -157,17 +158,15 @@ def read_official(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]
 def _read_list(path):
     """The line numbers of the official list, and the values of `_COLUMNS`."""
     remedy = f"use the official {_LIST}"
-    # Latin-1 decodes any bytes, so a file of another type is refused by its columns.
-    with Path(path).open(newline="", encoding="latin1") as opened:
-        table = csv.DictReader(opened)
-        try:
-            for column in _COLUMNS:
-                if column not in (table.fieldnames or ()):
-                    raise ValueError(f"{path}: there is no column {column!r}; {remedy}")
-            for row in table:
-                yield table.line_num, [row[column] or "" for column in _COLUMNS]
-        except csv.Error as error:
-            raise ValueError(f"{path}: the file is no list ({error}); {remedy}") from error
+    table = csv.DictReader(io.StringIO(files.read_text(path), newline=""))
+    try:
+        for column in _COLUMNS:
+            if column not in (table.fieldnames or ()):
+                raise ValueError(f"{path}: there is no column {column!r}; {remedy}")
+        for row in table:
+            yield table.line_num, [row[column] or "" for column in _COLUMNS]
+    except csv.Error as error:
+        raise ValueError(f"{path}: the file is no list ({error}); {remedy}") from error
 
 
 def read_arrays(path, image_size) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -113,8 +113,7 @@ class Photo(NamedTuple):
 def read_list(path) -> list[Photo]:
     """Reads a list with lines `PATH YEAR-VIEWPOINT TYPE`; returns it ordered by client."""
     lines = {}
-    # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
-    for number, line in enumerate(Path(path).read_text("latin1").splitlines(), start=1):
+    for number, line in enumerate(files.read_text(path).splitlines(), start=1):
         photo = _parse(path, number, line)
         if photo.file in lines:
             raise ValueError(

@@ -1,5 +1,6 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
+import collections
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -7,7 +8,7 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphfl_jax.data import files, label_skew, relations, scaling
+from graphfl_jax.data import content, files, label_skew, relations, scaling
 from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit
@@ -16,11 +17,22 @@ from graphfl_jax.settings import Choice, Text, Variant
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
+CASTS = {"x": "float", "client": "int"}  # of objects, as of pandas, and of floats
+TASKS = ("", "classification", "regression")
+LARGEST_WHOLE = 2**53  # from which on not every integer is a float64
 
 
 def custom(
     *,
     path: Annotated[str, Text("File of arrays, written by np.savez; required.")] = "",
+    task: Annotated[
+        str,
+        Choice(
+            "What y holds: labels of a classification, or targets of a regression; empty: "
+            "integers are labels, and floats are targets.",
+            TASKS,
+        ),
+    ] = "",
     partition: Annotated[
         Any,  # a name in configurations, and here what the factory of that name makes
         Variant(
@@ -59,6 +71,7 @@ def custom(
     try:
         return from_arrays(
             **arrays,
+            task=task,
             partition=partition,
             cap=cap,
             seed=seed,
@@ -75,6 +88,7 @@ def from_arrays(
     y: ArrayLike,
     client: ArrayLike | None = None,
     *,
+    task: str = "",
     partition: Callable | None = None,
     cap: int = 0,
     split: ArrayLike | None = None,
@@ -92,9 +106,12 @@ def from_arrays(
 
     Args:
       x: [n, *features] numbers.
-      y: labels [n], integers from 0; or targets [n] or [n, *targets], floats, which are
-        flattened to [n, O].
+      y: labels [n], or targets [n] or [n, *targets], which are flattened to [n, O]. Labels that
+        are not 0 to K - 1 are numbered in their order, and `Federation.labels` has them.
       client: [n] strings or integers, the client of each example. Clients are sorted by name.
+      task: "regression"; or "classification", in which y may also be whole floats, a column
+        [n, 1], or one-hot rows [n, K]. Empty: integers [n] are labels, and floats are targets,
+        and a warning says where y could be read as the other.
       partition: divides labelled examples without `client` among clients 0, 1, ...; made by a
         factory of `label_skew.PARTITIONS`. Of a given split, it divides the training examples,
         and the other examples in the same class proportions.
@@ -114,7 +131,8 @@ def from_arrays(
     Raises:
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
-    rows = _read_rows(name, {"x": x, "y": y, "client": client, "split": split})
+    Choice("", TASKS).check("data.task", task)
+    rows = _read_rows(name, {"x": x, "y": y, "client": client, "split": split}, task)
     random = RandomSplit(seed, val_fraction, test_fraction)
     if rows.split is not None:
         _check_random_split_is_unset(name, random)
@@ -129,11 +147,12 @@ class _Rows(NamedTuple):
     """Arrays with one row per example."""
 
     x: np.ndarray  # [n, *features]
-    y: np.ndarray  # labels [n], or targets [n, O]
+    y: np.ndarray  # labels [n] from 0 on, or targets [n, O]
     client: np.ndarray | None  # [n] names
     split: np.ndarray | None  # [n] names
     task: str
     outputs: int  # labels or targets
+    labels: tuple[int, ...]  # in the data, if others than 0, 1, ...
 
 
 def read_arrays(path) -> dict[str, Any]:
@@ -184,7 +203,7 @@ def _read_array(name, field, rows):
     return rows
 
 
-def _read_rows(name, arrays):
+def _read_rows(name, arrays, task):
     """Checks the types of the arguments, that all have the length of x, and the parts."""
     rows = {f: _read_array(name, f, array) for f, array in arrays.items() if array is not None}
     kinds = {
@@ -196,7 +215,10 @@ def _read_rows(name, arrays):
     for field, array in rows.items():
         admitted, remedy = kinds[field]
         if array.dtype.kind not in admitted:
-            raise ValueError(f"{name}: {field} has type {array.dtype}; {remedy}")
+            odd = _odd_value(array)
+            if not odd and field in CASTS and array.dtype.kind in "Of":
+                remedy += f", as by {field}.astype({CASTS[field]})"
+            raise ValueError(f"{name}: {field} has type {array.dtype}{odd}; {remedy}")
         if not (array.ndim and array.size):
             raise ValueError(
                 f"{name}: {field} has shape {array.shape}; give one row for each of one or "
@@ -218,27 +240,71 @@ def _read_rows(name, arrays):
             f"{name}: split has {str(rows['split'][first])!r} at example {first}; "
             f"use {', '.join(PARTS)}"
         )
-    task, y, outputs = _read_targets(name, rows["y"])
-    return _Rows(rows["x"], y, rows.get("client"), rows.get("split"), task, outputs)
+    of_y = _read_targets(name, rows["y"], task)
+    return _Rows(rows["x"], client=rows.get("client"), split=rows.get("split"), **of_y)
 
 
-def _read_targets(name, y):
-    """The task, the labels [n] or targets [n, O], and the number of outputs."""
-    if y.dtype.kind == "f":
-        y = y.reshape(len(y), -1)
-        return "regression", y, y.shape[1]
-    if y.ndim != 1:
+def _odd_value(array):
+    """The first value of another type than most objects have, or the first NaN, as text."""
+    if array.dtype == object:
+        kinds = [type(value) for value in array.flat]
+        usual, _ = collections.Counter(kinds).most_common(1)[0]
+        odd, others = [kind is not usual for kind in kinds], f" and {usual.__name__} elsewhere"
+    else:
+        odd, others = (array != array).ravel(), ""
+    if not np.any(odd):
+        return ""
+    place = int(np.argmax(odd))
+    example = np.unravel_index(place, array.shape)[0]
+    (value,) = array.flat[place : place + 1].tolist()
+    return f", with {value!r} at example {example}{others}, counted from 0"
+
+
+def _read_targets(name, y, task) -> dict[str, Any]:
+    """The fields of `_Rows` that y decides, with the task."""
+    readable = _find_labels(y)
+    if not task:
+        task = "regression" if y.dtype.kind == "f" else "classification"
+        if task == "classification" and y.ndim != 1:
+            hot = "" if readable is None else "set --config.data.task=classification, or "
+            raise ValueError(
+                f"{name}: y has integers of shape {y.shape}; {hot}give one label per example, "
+                "or floats for targets"
+            )
+        if readable is not None:
+            content.warn_of_guess(name, y, readable, task)
+    if task == "regression":
+        y = (y if y.dtype.kind == "f" else y.astype(float)).reshape(len(y), -1)
+        return {"task": task, "y": y, "outputs": y.shape[1], "labels": ()}
+    if readable is None:
         raise ValueError(
-            f"{name}: y has integers of shape {y.shape}; give one label per example, or "
-            "floats for targets"
+            f"{name}: y of type {y.dtype} and shape {y.shape} has no labels, as "
+            "data.task=classification says; give one whole number per example or one-hot "
+            "rows, or set --config.data.task=regression"
         )
-    labels = int(y.max()) + 1
-    if not 2 <= labels <= len(y):
+    labels, places = np.unique(readable, return_inverse=True)
+    if len(labels) < 2:
         raise ValueError(
-            f"{name}: y has integers up to {labels - 1} in {len(y)} examples; number at least "
-            "two labels from 0 on, or give floats for targets"
+            f"{name}: y has the label {labels[0]} alone; give at least two labels, or set "
+            "--config.data.task=regression"
         )
-    return "classification", y, labels
+    numbered = (labels == np.arange(len(labels))).all()
+    names = () if numbered else tuple(labels.tolist())
+    return {"task": task, "y": places, "outputs": len(labels), "labels": names}
+
+
+def _find_labels(y):
+    """The labels [n] in y: whole numbers, one per example, or the places of the ones in
+    one-hot rows; None if y has none."""
+    rows = y.reshape(len(y), -1)
+    if rows.shape[1] > 1:
+        hot = np.isin(rows, (0, 1)).all() and (rows.sum(axis=1) == 1).all()
+        return rows.argmax(axis=1) if hot else None
+    if y.dtype.kind != "f":
+        return rows[:, 0]
+    numbers = rows[:, 0].astype(float)
+    whole = (numbers == np.floor(numbers)) & (abs(numbers) < LARGEST_WHOLE)  # false for NaN
+    return numbers.astype(np.int64) if whole.all() else None
 
 
 def _check_random_split_is_unset(name, random):
@@ -278,13 +344,10 @@ def _divide_by_label(name, rows, partition, cap, seed):
     if rows.task != "classification":
         raise ValueError(
             f"{name}: data.partition divides examples by label, and y holds targets; add the "
-            "array 'client'"
+            "array 'client', or set --config.data.task=classification"
         )
-    labels = rows.y.astype(np.int64)
-    if labels.min() < 0:
-        raise ValueError(f"{name}: y has label {labels.min()}; number labels from 0 on")
     return label_skew.divide(
-        partition, labels, rows.outputs, split=rows.split, cap=cap, seed=seed
+        partition, rows.y, rows.outputs, split=rows.split, cap=cap, seed=seed
     )
 
 
@@ -297,18 +360,31 @@ def _federate(name, rows, names, indices, graph, random, scale):
         raise ValueError(
             f"{name}: data.scale_by={by} has no effect with data.scale=none; leave it out"
         )
-    return federate(
+    splits = None
+    if rows.split is not None:
+        splits = _read_splits(name, names, rows.split, indices)
+    federation = federate(
         map(str, names),
         x=[rows.x[i] for i in indices],
         y=[rows.y[i] for i in indices],
         graph=graph,
         task=rows.task,
         outputs=rows.outputs,
+        labels=rows.labels,
         name=name,
         source="own",
-        split=random if rows.split is None else _read_splits(name, names, rows.split, indices),
+        split=splits or random,
         scale=None if kind == "none" else scale,
     )
+    splits = splits or [random.of_client(i, len(held)) for i, held in enumerate(indices)]
+    train, test = (
+        np.concatenate([i[split[part]] for i, split in zip(indices, splits, strict=True)])
+        for part in ("train", "test")
+    )
+    content.warn_of_shared_examples(name, rows.x, rows.y, train, test)
+    if kind == "none":
+        content.warn_of_merged_numbers(name, rows.x)
+    return federation
 
 
 def _read_splits(name, names, split, indices):
@@ -355,4 +431,6 @@ def _read_graph(name, names, edges, edge_weight, directed):
                 f"{name}: edge_weight has shape {edge_weight.shape} and type "
                 f"{edge_weight.dtype} for {len(edges)} edges; give one number per edge"
             )
-    return relations.from_edges(len(names), pairs, edge_weight, directed=directed, names=names)
+    graph = relations.from_edges(len(names), pairs, edge_weight, directed=directed, names=names)
+    content.warn_of_unread_weights(name, graph)
+    return graph

@@ -42,7 +42,7 @@ class Federation(NamedTuple):
     everyone: FederatedData | None = None  # of all clients, new clients last; None without any
     units: Units | OwnUnits | None = None  # of the targets, if they were scaled
     extent: str = ""  # the part of the official data set that was loaded; empty for all
-    labels: tuple[str, ...] = ()  # names of the outputs of a multi-label classification
+    labels: tuple[str | int, ...] = ()  # of the outputs, unless they are 0 to outputs - 1
     scaling: Scaling | None = None  # of own data
     loader_scaling: Scaling | None = None  # of data that their loader has scaled
     positions: Positions | None = None  # of all clients, where they are known

@@ -1,5 +1,6 @@
 """Files: the data folder, downloads, and safe reading of npz files."""
 
+import codecs
 import contextlib
 import http.client
 import os
@@ -111,6 +112,19 @@ def check_exists(path) -> None:
     """Raises a FileNotFoundError if the value of `data.path` is not a file."""
     if not Path(path).is_file():
         raise FileNotFoundError(f"data.path={str(path)!r} is not a file; correct the path")
+
+
+def read_text(path) -> str:
+    """The text of a file, without a byte order mark and without blank lines at its end.
+
+    It is decoded as Latin-1, which takes any bytes, so the reader refuses files of other types.
+    """
+    return Path(path).read_bytes().removeprefix(codecs.BOM_UTF8).decode("latin1").rstrip()
+
+
+def text_of(value) -> str:
+    """A name as text, which a file may hold as bytes or as a number."""
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def fetch(url, destination, *, max_bytes) -> Path:

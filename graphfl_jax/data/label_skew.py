@@ -49,7 +49,7 @@ def pathological(
     ] = "clustered",
     seed,
 ) -> Divide:
-    """A few classes for each client: of C classes, k per client.
+    """A few classes for each client: of the C classes that have examples, k per client.
 
     "clustered"
         client i has the classes k i to k i + k - 1, modulo C. The clients i and i + C / k have
@@ -68,6 +68,8 @@ def pathological(
     k = classes_per_client
 
     def partition(labels, classes):
+        present, labels = np.unique(labels, return_inverse=True)
+        classes = len(present)
         if k > classes:
             raise ValueError(
                 f"data.classes_per_client={k} exceeds the {classes} classes; set "

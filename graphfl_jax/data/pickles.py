@@ -5,6 +5,7 @@ NumPy's arrays are pickled stand for parts of this module, which only note what 
 with. An array is made at the end, of bytes and of a plain type: numbers, booleans or text.
 """
 
+import io
 import pickle
 from pathlib import Path
 from typing import Any
@@ -22,16 +23,19 @@ def load_pickle(path: str | Path) -> Any:
       ValueError: the file is damaged, or it holds other objects.
       OSError: the file cannot be read.
     """
-    with Path(path).open("rb") as file:
-        try:
-            return _with_arrays(_Unpickler(file, encoding="latin1").load(), {})
-        # Damaged bytes can make the unpickler raise almost any exception.
-        except Exception as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())
-            raise ValueError(
-                f"{path}: the file is not a complete pickle of arrays and containers ({why}); "
-                "replace it by the official file"
-            ) from error
+    content = Path(path).read_bytes()
+    # Git on Windows ends all lines of a file without zero bytes, as of protocol 0, by CRLF.
+    if b"\0" not in content and content.count(b"\n") == content.count(b"\r\n"):
+        content = content.replace(b"\r\n", b"\n")
+    try:
+        return _with_arrays(_Unpickler(io.BytesIO(content), encoding="latin1").load(), {})
+    # Damaged bytes can make the unpickler raise almost any exception.
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"{path}: the file is not a complete pickle of arrays and containers ({why}); "
+            "replace it by the official file"
+        ) from error
 
 
 class _Type:

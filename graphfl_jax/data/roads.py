@@ -8,13 +8,14 @@ the standard deviation of all distances. Edges with weights below 0.1 are left o
 
 import collections
 import csv
+import io
 from pathlib import Path
 from typing import NamedTuple
 
 import jraph
 import numpy as np
 
-from graphfl_jax.data import relations
+from graphfl_jax.data import files, relations
 from graphfl_jax.data.federation import Positions
 from graphfl_jax.data.pickles import load_pickle
 
@@ -80,7 +81,8 @@ def read_positions(file, sensors) -> Positions | None:
     Its rows end with "sensor,latitude,longitude". The first row may be a header.
 
     Raises:
-      ValueError: a row has another format, or a sensor is missing or has two places.
+      ValueError: a row has another format or a place that is not on Earth, or a sensor is
+        missing or has two places.
     """
     if not Path(file).is_file():
         return None
@@ -89,6 +91,11 @@ def read_positions(file, sensors) -> Positions | None:
     )
     places = {}
     for number, (sensor, place) in _read_rows(file, _parse_place, wrong):
+        if abs(place[0]) > 180 or abs(place[1]) > 90:
+            raise ValueError(
+                f"{file}: line {number} has latitude {place[1]:g} and longitude {place[0]:g}, "
+                f"which is no place on Earth; {wrong.partition('; ')[2]}"
+            )
         if places.setdefault(sensor, place) != place:
             raise ValueError(
                 f"{file}: line {number} has another place of sensor {sensor} than a line "
@@ -116,8 +123,11 @@ def read_matrix(file) -> tuple[list[str], np.ndarray]:
     """Reads N sensor ids and weights [N, N], senders as rows, from DCRNN's pickle."""
     loaded = load_pickle(file)
     try:
-        ids, _, weights = loaded
-        ids = [i.decode() if isinstance(i, bytes) else str(i) for i in ids]
+        ids, table, weights = loaded
+        ids = list(map(files.text_of, ids))
+        table = table if isinstance(table, dict) else {}
+        numbers = {files.text_of(sensor): number for sensor, number in table.items()}
+        moved = [(i, n) for n, i in enumerate(ids) if numbers.get(i, n) != n]
         weights = np.asarray(weights, np.float64)
         if weights.shape != (len(ids), len(ids)) or not np.isfinite(weights).all():
             raise ValueError
@@ -127,6 +137,12 @@ def read_matrix(file) -> tuple[list[str], np.ndarray]:
             f"replace it by the file from {URL}"
         ) from None
     _check_unique(file, ids)
+    if moved:
+        (sensor, number), *_ = moved
+        raise ValueError(
+            f"{file}: sensor {sensor} is number {number} in the list of sensors and "
+            f"{numbers[sensor]} in the table of indices; replace it by the file from {URL}"
+        )
     return ids, weights
 
 
@@ -191,20 +207,20 @@ def _read_rows(file, parse, wrong):
     The first row may be a header. Of other rows, and of one with a number, `wrong` says what is
     wrong if `parse` raises a ValueError.
     """
-    with Path(file).open(newline="", encoding="latin1") as text:
-        try:
-            for number, row in enumerate(csv.reader(text), start=1):
-                try:
-                    parsed = parse(row)
-                except ValueError:
-                    if number > 1 or any(map(_is_number, row)):
-                        raise ValueError(f"{file}: line {number} {wrong}") from None
-                    continue
-                yield number, parsed
-        except csv.Error as error:
-            raise ValueError(
-                f"{file}: the file is no list ({error}); use the file from {URL}"
-            ) from error
+    table = csv.reader(io.StringIO(files.read_text(file), newline=""))
+    try:
+        for number, row in enumerate(table, start=1):
+            try:
+                parsed = parse(row)
+            except ValueError:
+                if number > 1 or any(map(_is_number, row)):
+                    raise ValueError(f"{file}: line {number} {wrong}") from None
+                continue
+            yield number, parsed
+    except csv.Error as error:
+        raise ValueError(
+            f"{file}: the file is no list ({error}); use the file from {URL}"
+        ) from error
 
 
 def _is_number(text):
@@ -225,6 +241,6 @@ def _read_ids(file):
     """The sensor ids in a file, separated by commas or lines; None without such a file."""
     if not file.is_file():
         return None
-    ids = file.read_text("latin1").replace(",", " ").split()
+    ids = files.read_text(file).replace(",", " ").split()
     _check_unique(file, ids)
     return ids

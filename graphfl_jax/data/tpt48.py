@@ -54,6 +54,7 @@ _MAX_BYTES = 20_000_000  # the file has 1.2 MB and grows by 10 kB per year
 _ELEMENT = "02"  # mean temperature
 _WIDTH, _KEY, _FIELD = 94, 10, 7  # characters of a line, of its key and of each month
 _MISSING = -99.0  # a missing month is written as -99.90
+_HOTTEST = 134.1  # degrees Fahrenheit, Death Valley in July 1913
 _FILES = ("auto", "real", "file")  # sources that read a file
 
 
@@ -121,8 +122,7 @@ def read_table(path, *, first_year) -> np.ndarray:
     and twelve months (7 each). Numbers above 048 are Alaska and regions.
     """
     table = np.full((NUM_STATES, LAST_YEAR + 1 - first_year, 12), np.nan)
-    # Latin-1 decodes any bytes, so a file of another type is refused by `_parse`.
-    for number, line in enumerate(Path(path).read_text("latin1").splitlines(), start=1):
+    for number, line in enumerate(files.read_text(path).splitlines(), start=1):
         state, year, months = _parse(path, number, line.rstrip())
         if not (1 <= state <= NUM_STATES and first_year <= year <= LAST_YEAR):
             continue
@@ -131,6 +131,12 @@ def read_table(path, *, first_year) -> np.ndarray:
             raise ValueError(
                 f"{path}: line {number}: {STATES[state - 1]} has no value for "
                 f"month {month} of {year}; use a complete release"
+            )
+        if max(months) > _HOTTEST:
+            raise ValueError(
+                f"{path}: line {number}: {STATES[state - 1]} has {max(months):g} degrees "
+                f"Fahrenheit in month {months.index(max(months)) + 1} of {year}, more than was "
+                f"ever measured on Earth; use a complete release"
             )
         values = table[state - 1, year - first_year]
         if np.any(values != months) and not np.isnan(values).any():

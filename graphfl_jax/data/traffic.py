@@ -205,13 +205,19 @@ def split_sizes(file, steps) -> tuple[int, int, int]:
 def read_speeds(file) -> Traffic:
     """Reads speeds from an HDF file with one pandas frame in fixed format.
 
-    Rows are times and columns are sensors. The arrays axis0 (sensors), axis1 (times in ns),
+    Rows are times and columns are sensors. The arrays axis0 (sensors), axis1 (local times),
     block0_items and block0_values are read directly, so pandas is not needed.
     """
     check_memory(f"{file}", _read_frame(file, _declared_bytes))
+    zone = _read_frame(file, lambda frame: _attribute(frame["axis1"], "tz"))
+    if zone:
+        raise ValueError(
+            f"{file}: the times have the zone {zone!r}, and times of day are local; write "
+            'frame.tz_convert("Etc/GMT+8").tz_localize(None), Pacific standard time all year'
+        )
     columns, items, times, values = _read_frame(file, _read_arrays)
     order = [items.index(column) for column in columns]
-    speeds = Traffic(columns, times.astype(np.int64), values[:, order].T)
+    speeds = Traffic(columns, times, values[:, order].T)
     _check_speeds(file, speeds)
     return speeds
 
@@ -240,21 +246,27 @@ def _declared_bytes(frame):
 
 
 def _read_arrays(frame):
-    """The sensors in the frame's order and in that of the values, times [T], values [T, N]."""
+    """The sensors in the frame's order and in that of the values, times [T] in ns, and values
+    [T, N]."""
     columns, items = _read_names(frame["axis0"]), _read_names(frame["block0_items"])
-    kind = frame["axis1"].attrs.get("kind", b"")
-    kind = kind.decode() if isinstance(kind, bytes) else str(kind)
-    times = np.asarray(frame["axis1"])
+    kind = _attribute(frame["axis1"], "kind")
+    times = np.asarray(frame["axis1"], np.int64)
     values = np.asarray(frame["block0_values"], np.float64)
     if not kind.startswith("datetime64") or sorted(items) != sorted(columns):
         raise KeyError(f"axis1 is of kind {kind!r}, or axis0 and block0_items differ")
     if values.shape != (len(times), len(items)) or len(set(items)) != len(items):
         raise KeyError(f"{values.shape} values for {len(times)} times, {len(items)} names")
-    return columns, items, times, values
+    # Frames of older versions of pandas do not state the unit, which is ns.
+    times = times.astype(kind if "[" in kind else "datetime64[ns]").astype("datetime64[ns]")
+    return columns, items, times.astype(np.int64), values
 
 
 def _read_names(dataset):
-    return [n.decode() if isinstance(n, bytes) else str(n) for n in np.asarray(dataset)]
+    return list(map(files.text_of, np.asarray(dataset)))
+
+
+def _attribute(dataset, name):
+    return files.text_of(dataset.attrs.get(name, ""))
 
 
 def _check_speeds(file, speeds):
@@ -269,7 +281,7 @@ def _check_speeds(file, speeds):
         row = int(np.argmax(uneven)) + 1
         raise ValueError(
             f"{file}: row {row} is {apart[row - 1] / 10**9:g} s later than the row before; "
-            f"give a row every {STEP} minutes, with times in nanoseconds since 1970"
+            f"give a row every {STEP} minutes, with times since 1970 in the unit that axis1 has"
         )
     for sensor, values in zip(speeds.sensors, speeds.values, strict=True):
         wrong = ~(np.isfinite(values) & (values >= 0) & (values < 1000))

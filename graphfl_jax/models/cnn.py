@@ -19,7 +19,14 @@ import jax.numpy as jnp
 from graphfl_jax.architecture import Architecture, Node
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.convolutions import Lowering, convolve
-from graphfl_jax.models.images import Augment, augment_images, columns, halve, per_channel
+from graphfl_jax.models.images import (
+    Augment,
+    augment_images,
+    columns,
+    halve,
+    per_channel,
+    remedy_for,
+)
 from graphfl_jax.models.layers import dense, init_parts, scale_bytes, uniform_within
 from graphfl_jax.models.objectives import MicroBatched
 
@@ -70,10 +77,10 @@ class Body(nn.Module):
 def check_images(name, inputs, smallest):
     """Raises a ValueError unless examples are images of at least the smallest size."""
     if len(inputs) != 3 or min(inputs[:2]) < smallest:
+        remedy = remedy_for(inputs, channels=(1, 3, 4))
         raise ValueError(
             f"model.name={name!r} takes images of shape [H, W, C] with H and W of at least "
-            f"{smallest}, but examples have shape {list(inputs)}; set --config.model.name=mlp, "
-            f"or choose other data"
+            f"{smallest}, but examples have shape {list(inputs)}; {remedy}"
         )
 
 

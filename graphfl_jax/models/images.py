@@ -18,6 +18,13 @@ BATCH_NORM_EPSILON = 1e-5
 _MOVED = 4  # pixels
 
 
+def remedy_for(inputs, channels) -> str:
+    """What to do with examples that are no images [H, W, C], with C one of `channels`."""
+    if len(inputs) == 3 and inputs[0] in channels and inputs[0] < min(inputs[1:]):
+        return "move the channels to the end, by np.moveaxis(x, 1, -1)"
+    return "set --config.model.name=mlp, or choose other data"
+
+
 def columns(images):
     """Images [B, H, W, C] as [C, H, W, B]."""
     return jnp.moveaxis(images, (0, 3), (3, 0))

@@ -19,7 +19,14 @@ from safetensors.numpy import load_file
 from graphfl_jax.core import ClientModel, Task
 from graphfl_jax.models.batch_statistics import model_with_batch_norm
 from graphfl_jax.models.convolutions import Lowering
-from graphfl_jax.models.images import BatchNorm, Conv, columns, max_pool, per_channel
+from graphfl_jax.models.images import (
+    BatchNorm,
+    Conv,
+    columns,
+    max_pool,
+    per_channel,
+    remedy_for,
+)
 from graphfl_jax.settings import Integer, Text
 
 # Mean and deviation of red, green and blue in ImageNet, on a scale from 0 to 1.
@@ -105,7 +112,7 @@ def resnet18(
     if len(inputs) != 3 or inputs[-1] != 3:
         raise ValueError(
             f"model.name='resnet18' takes images of shape [H, W, 3], but examples have shape "
-            f"{list(inputs)}; set --config.model.name=mlp, or choose image data"
+            f"{list(inputs)}; {remedy_for(inputs, channels=(3,))}"
         )
     model = model_with_batch_norm(
         ResNet18(width, lowering),

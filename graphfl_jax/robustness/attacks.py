@@ -90,7 +90,9 @@ def backdoor(
     *,
     train_data: Examples | Windows,
     classes: int,
-    target: Annotated[int, Integer("Label that images with the trigger get.", low=0)] = 1,
+    target: Annotated[
+        int, Integer("Class that images with the trigger get, numbered from 0.", low=0)
+    ] = 1,
     trigger_size: Annotated[
         int, Integer("Width and height of the trigger in pixels; 0: those of the image.", low=0)
     ] = 0,

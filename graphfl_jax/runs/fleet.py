@@ -121,7 +121,8 @@ class Fleet:
         Returns:
           Of a regression ``y`` [n, O], in the targets' own units. Else ``outputs`` [n, O];
           ``probability`` [n, O], their softmax, or their sigmoid where an example can have
-          several labels; and ``label``, [n] with the largest output, or [n, O] of 0 and 1.
+          several labels; and ``label``, [n] with the largest output, as the data have it, or
+          [n, O] of 0 and 1.
 
         Raises:
           ValueError: there is no such client or point, or x does not fit.
@@ -135,6 +136,8 @@ class Fleet:
         several = task == "multi-label classification"
         probability = jax.nn.sigmoid(outputs) if several else jax.nn.softmax(outputs, axis=-1)
         label = (outputs > 0).astype(np.int32) if several else outputs.argmax(axis=-1)
+        if self.facts["model"]["labels"] and not several:
+            label = np.array(self.facts["model"]["labels"])[label]
         return {"outputs": outputs, "probability": np.asarray(probability), "label": label}
 
     def outputs(self, client: str, x: np.ndarray, at: str = "P") -> np.ndarray:

@@ -188,12 +188,14 @@ def _federation_of(config, federation):
     """The federation that a configuration names, or a given one arranged as it says."""
     if federation is None:
         return load_federation(config)
-    scale = values_of(config)[0].get("data.scale", "none")
-    if scale != "none":
-        raise ValueError(
-            f"data.scale={scale} is not read, since a federation is given; leave it out, and "
-            f"scale the federation, as from_arrays does"
-        )
+    values, _ = values_of(config)
+    for name, unset in {"scale": "none", "task": ""}.items():
+        value = values.get(f"data.{name}", unset)
+        if value != unset:
+            raise ValueError(
+                f"data.{name}={value} is not read, since a federation is given; leave it out, "
+                f"and give {name}={value!r} to from_arrays"
+            )
     return arrange(config, federation)
 
 

@@ -341,6 +341,15 @@ def write_list(root, rows, columns=COLUMNS):
         csv.writer(file).writerows([columns, *rows])
 
 
+def test_a_list_with_a_mark_and_blank_last_lines_is_read(tmp_path):
+    file = tmp_path / LIST
+    file.parent.mkdir()
+    write_list(tmp_path, entries(2))
+    expected = list(data._read_list(file))
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes() + b"\r\n\r\n")
+    assert list(data._read_list(file)) == expected and len(expected) == 4
+
+
 @pytest.fixture
 def root(tmp_path):
     """A data folder of the official form, with 96 images in two folders."""

@@ -17,6 +17,7 @@ from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.cnn import cnn, conv3, lenet
 from graphfl_jax.models.convolutions import LARGEST, LOWERINGS, TILE, convolve, transforms
 from graphfl_jax.models.images import augment_images, halve
+from graphfl_jax.models.resnet import resnet18
 
 KEY = jax.random.key(5)
 SHAPE = (16, 17, 3)
@@ -184,6 +185,16 @@ def test_micro_batches_have_the_derivatives_of_the_batch(count):
 def test_examples_that_are_no_images_of_a_suitable_size_are_refused(factory, shape):
     with pytest.raises(ValueError, match="^model.name='.*' takes images of shape .*.name=mlp"):
         model_of(factory, shape=shape)
+
+
+@pytest.mark.parametrize(
+    "factory, shape", [(lenet, (1, 28, 28)), (cnn, (3, 32, 32)), (resnet18, (3, 32, 32))]
+)
+def test_images_with_the_channels_first_are_to_be_turned(factory, shape):
+    with pytest.raises(ValueError, match=r"; move the channels .* np.moveaxis\(x, 1, -1\)$"):
+        factory(inputs=shape, outputs=2, task=CLASSIFICATION)
+    turned = np.moveaxis(np.zeros((2, *shape)), 1, -1)
+    factory(inputs=turned.shape[1:], outputs=2, task=CLASSIFICATION)
 
 
 @pytest.mark.release

@@ -173,6 +173,13 @@ def test_cache_that_cannot_be_written_is_skipped(root, monkeypatch):
     assert names == ["car-images.txt", "image"]
 
 
+def test_a_mark_and_blank_last_lines_are_skipped(root):
+    path = root / "compcars" / "car-images.txt"
+    expected = compcars.read_list(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes() + b"\n\r\n")
+    assert compcars.read_list(path) == expected
+
+
 @pytest.mark.parametrize(
     "line, named",
     [

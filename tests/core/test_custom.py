@@ -1,17 +1,20 @@
 """The user's own data: arrays, files of arrays, relations from the data, and runs."""
 
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict
 
 import graphfl_jax
 from graphfl_jax import tree
-from graphfl_jax.build import arrange
+from graphfl_jax.build import arrange, load_federation
 from graphfl_jax.configs import change
 from graphfl_jax.configs import custom as configuration
-from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, relations
+from graphfl_jax.configs.values import current_values
+from graphfl_jax.data import GRAPHS, federation, from_arrays, knn, label_skew, relations
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.splits import RandomSplit
 from tests.federations import small_config
@@ -83,6 +86,155 @@ def test_floats_are_targets_that_are_flattened():
         assert made.data.train.y.shape[2:] == (outputs,)
 
 
+@pytest.mark.parametrize("names", [(1, 2, 3), (-1, 0, 1), (5, 100, 2**40)])
+def test_labels_are_a_set_whose_names_are_kept(names):
+    plain = from_arrays(X, Y, CLIENT, test_fraction=0.4)
+    made = from_arrays(X, np.array(names)[Y], CLIENT, test_fraction=0.4)
+    assert (made.labels, made.outputs) == (names, 3) and plain.labels == ()
+    assert made.sha256 == plain.sha256
+    np.testing.assert_array_equal(made.data.train.y, plain.data.train.y)
+
+
+def test_labels_from_0_on_have_no_names_and_the_hash_that_they_had():
+    as_bytes = from_arrays(X, Y.astype(np.uint8), CLIENT, split=SPLIT)
+    assert as_bytes.sha256 == from_arrays(X, Y, CLIENT, split=SPLIT).sha256
+    assert as_bytes.sha256.startswith("dfb30773f48a526c")
+    booleans = from_arrays(X, Y > 0, CLIENT, split=SPLIT)
+    assert booleans.labels == () and booleans.outputs == 2
+    assert booleans.sha256 == from_arrays(X, (Y > 0) * 1, CLIENT, split=SPLIT).sha256
+
+
+COLUMN, HOT = Y[:, None].astype(float), np.eye(3)[Y]
+
+
+@pytest.mark.parametrize(
+    "y, what, cast",
+    [
+        (Y / 1, "3 different whole numbers", "y.ravel().astype(int)"),
+        (COLUMN, "3 different whole numbers", "y.ravel().astype(int)"),
+        (HOT, "one-hot rows", "y.argmax(axis=1)"),
+        (HOT.astype(np.float16), "one-hot rows", "y.argmax(axis=1)"),
+    ],
+)
+def test_floats_that_may_be_labels_are_said_and_can_be_labels(y, what, cast):
+    options = {"test_fraction": 0.4}
+    with pytest.warns(RuntimeWarning) as caught:
+        guessed = from_arrays(X, y, CLIENT, **options)
+    (message,) = [str(warning.message) for warning in caught]
+    assert message == (
+        f"custom: y has {what} of type {y.dtype}, so the task is a regression; for a "
+        f"classification, set --config.data.task=classification or give {cast}, else set "
+        "--config.data.task=regression"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        labelled, plain, targets = (
+            from_arrays(X, array, CLIENT, task=task, **options)
+            for array, task in (
+                (y, "classification"),
+                (eval(cast, {"y": y}), ""),
+                (y, "regression"),
+            )
+        )
+    assert labelled.task == plain.task == "classification" and labelled.outputs == 3
+    assert labelled.sha256 == plain.sha256 == from_arrays(X, Y, CLIENT, **options).sha256
+    assert targets.task == guessed.task == "regression"
+    assert targets.sha256 == guessed.sha256
+
+
+def test_integers_that_may_be_targets_are_said_and_can_be_targets():
+    y, client = np.arange(30) * 7, np.arange(30) % 3
+    with pytest.warns(RuntimeWarning, match="30 different whole numbers of .*classification; "):
+        assert from_arrays(y, y, client).outputs == 30
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        made = from_arrays(y, y, client, task="regression")
+        assert made.sha256 == from_arrays(y, y.astype(float), client).sha256
+        from_arrays(y, np.arange(30) % 15, client)
+        from_arrays(y, y / 2, client)
+    assert (made.task, made.outputs) == ("regression", 1)
+
+
+@pytest.mark.parametrize("y", [X, X[:, :1]])
+def test_rows_of_integers_are_labels_or_targets_as_the_task_says(y):
+    with pytest.raises(ValueError, match="y has integers of shape"):
+        from_arrays(X, y, CLIENT)
+    made = from_arrays(X, y, CLIENT, task="regression", test_fraction=0.4)
+    assert made.outputs == y.shape[1]
+
+
+@pytest.mark.parametrize(
+    "y", [Y + 0.5, HOT + HOT[::-1], np.where(Y, Y / 1, np.nan), HOT * 1e300]
+)
+def test_floats_that_are_no_labels_are_refused_as_labels(y):
+    with pytest.raises(ValueError, match="y of type float64 and .* has no labels, as .*; give"):
+        from_arrays(X, y, CLIENT, task="classification")
+
+
+@pytest.mark.parametrize("classes", [9, 10])
+def test_labels_from_1_on_are_divided_as_those_from_0_on(classes):
+    k, y = {9: 3, 10: 2}[classes], np.arange(90) % classes
+    deal = label_skew.pathological(clients=5, classes_per_client=k, seed=0)
+    x = np.arange(90)
+    plain, made = (from_arrays(x, y + first, partition=deal) for first in (0, 1))
+    assert made.sha256 == plain.sha256 and made.labels == tuple(range(1, classes + 1))
+    for i in range(5):
+        assert len(np.unique(rows_of(made.data.train, i)[1])) == k
+
+
+def test_classes_without_training_examples_are_not_divided():
+    """Of ten classes, nine have training examples, and each client has three of them."""
+    y, split = np.arange(90) % 10, np.where(np.arange(90) < 60, "train", "test")
+    split[y == 4] = "test"
+    deal = label_skew.pathological(clients=3, classes_per_client=3, seed=0)
+    made = from_arrays(np.arange(90), y, partition=deal, split=split)
+    held = [np.unique(rows_of(made.data.train, i)[1]).tolist() for i in range(3)]
+    assert held == [[0, 1, 2], [3, 5, 6], [7, 8, 9]] and made.outputs == 10
+
+
+def test_test_examples_that_are_training_examples_are_said():
+    """Copies of other clients' training examples count, and those with other targets do not."""
+    x = X * 1.0
+    x[1:3], y = x[[5, 8]], Y.copy()  # example 2 is one of test, and 8 trains at its client
+    y[1], y[2] = 1 - Y[5], Y[8]
+    split = SPLIT.copy()
+    assert split[2] == "test" and split[8] == "train"
+    why = "1 of 5 test examples are .* the first is example 2, counted from 0; leave out copies"
+    with pytest.warns(RuntimeWarning, match=f"^custom: {why}"):
+        from_arrays(x, y, CLIENT, split=split)
+    with pytest.warns(RuntimeWarning, match="test examples are training examples too"):
+        from_arrays(x * 0, Y * 0 + (CLIENT == 9), CLIENT, test_fraction=0.4)
+
+
+def test_numbers_that_float32_makes_equal_are_said_unless_they_are_scaled():
+    x = np.stack([np.arange(90), 1_600_000_000 + np.arange(90)], axis=1)
+    arrays = (Y[np.arange(90) % 10], CLIENT[np.arange(90) % 10])
+    why = (
+        "keeps 2 of 90 different numbers of feature 1 of x, counted from 0; set .*standard, or"
+    )
+    for integers in (x, x.astype(float)):
+        with pytest.warns(RuntimeWarning, match=why):
+            from_arrays(integers, *arrays)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scaled = from_arrays(x, *arrays, scale="standard")
+        from_arrays(x - x.min(axis=0), *arrays)
+        from_arrays(np.random.default_rng(0).normal(size=(90, 50)), *arrays)
+    train = scaled.data.train
+    numbers = np.concatenate([rows_of(train, i)[0][:, 1] for i in range(3)])
+    assert len(np.unique(numbers)) == train.count.sum()
+
+
+def test_weights_of_edges_that_no_method_reads_are_said():
+    edges = [(9, 2), (2, 10)]
+    with pytest.warns(RuntimeWarning, match="edge_weight is kept, but no method .*; leave out"):
+        from_arrays(X, Y, CLIENT, edges=edges, edge_weight=[1, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_arrays(X, Y, CLIENT, edges=edges, edge_weight=[1, 1])
+
+
+@pytest.mark.filterwarnings("ignore:custom. edge_weight")
 def test_edges_name_clients():
     edges, weight = np.array([[10, 2], [9, 10]]), [2.0, 3.0]
     graph = from_arrays(X, Y, CLIENT, edges=edges, edge_weight=weight).data.graph
@@ -109,14 +261,30 @@ def test_edges_name_clients():
         ({"x": 0.0}, r"x has shape \(\); give one row for each"),
         ({"y": Y[:7]}, r"y has shape \(7,\) and x has \(10, 2\)"),
         ({"y": Y.astype(str)}, "y has type <U.*integers for labels, floats for targets"),
-        ({"y": Y[:, None]}, r"y has integers of shape \(10, 1\)"),
-        ({"y": Y * 0}, "integers up to 0 .*two labels"),
-        ({"y": Y * 1000}, "integers up to 2000 in 10 examples.*floats for targets"),
-        ({"y": Y - 1}, "client '9' has label -1 .*0 to 1"),
+        ({"y": Y[:, None]}, r"y has integers of shape \(10, 1\); set .*data.task=class.*, or"),
+        ({"y": Y * 0 + 7}, "y has the label 7 alone; give at least two labels"),
+        ({"y": Y == 9}, "y has the label False alone"),
         ({"y": Y + np.inf}, "client '2' has a NaN or infinite value in y"),
         ({"client": CLIENT[:9]}, r"client has shape \(9,\)"),
         ({"client": CLIENT.astype(object)}, "client has type object.*strings or integers"),
-        ({"client": CLIENT / 1}, "client has type float64"),
+        ({"client": CLIENT / 1}, r"client has type float64; .* as by client.astype\(int\)"),
+        (
+            {"client": np.where(X[:, 0] == 4, np.nan, CLIENT)},
+            "client has type float64, with nan at example 4, counted from 0; give strings",
+        ),
+        (
+            {"client": ["a", "b", "b", None, *"aaabbb"]},
+            "client has type object, with None at example 3 and str elsewhere, counted from 0",
+        ),
+        (
+            {"client": np.array([7, *"abababab", 7], object)},
+            "client has type object, with 7 at example 0 and str elsewhere",
+        ),
+        ({"x": X.astype(object)}, r"x has type object; give numbers, as by x.astype\(float\)"),
+        (
+            {"x": np.where(X == 4, None, X)},
+            "x has type object, with None at example 4 and int elsewhere, counted from 0; give",
+        ),
         ({"client": X}, "one name per example"),
         ({"split": SPLIT == "test"}, "split has type bool.*train, val, test"),
         ({"split": SPLIT[:9]}, r"split has shape \(9,\)"),
@@ -146,6 +314,7 @@ def test_edges_name_clients():
         ({"x": np.ma.masked_equal(X, 4)}, "x has 1 masked values; leave their examples out"),
         ({"y": np.ma.masked_equal(Y, 0)}, "y has 4 masked values"),
         ({"x": [[1.0, 2.0], [3.0]]}, "x has rows of several shapes; give all one"),
+        ({"task": "labels"}, "data.task='labels' is unknown; choose from classification, r"),
     ],
 )
 def test_invalid_arrays_are_refused(changes, named):
@@ -163,6 +332,7 @@ def test_strings_that_are_objects_are_strings():
     assert made.sha256 == from_arrays(X, Y, **strings).sha256
 
 
+@pytest.mark.filterwarnings("ignore:custom. edge_weight")
 def test_file_gives_the_same_as_its_arrays(tmp_path):
     arrays = {"x": X, "y": Y, "client": CLIENT.astype(str), "split": SPLIT}
     related = {"edges": [("9", "2"), ("10", "9")], "edge_weight": [1.0, 2.0], "directed": True}
@@ -170,6 +340,18 @@ def test_file_gives_the_same_as_its_arrays(tmp_path):
     loaded = custom(path=str(tmp_path / "own.npz"), seed=0)
     assert loaded.sha256 == from_arrays(**arrays, **related).sha256
     assert loaded.sha256 != from_arrays(**arrays, **related | {"directed": False}).sha256
+
+
+def test_task_of_a_file_is_a_setting(tmp_path):
+    """An older run, whose configuration has no such field, has the default, by the type."""
+    np.savez(tmp_path / "own.npz", x=X, y=COLUMN, client=CLIENT)
+    config = change(
+        configuration.get_config("fedavg"), {"data.path": str(tmp_path / "own.npz")}
+    )
+    assert load_federation(change(config, {"data.task": "classification"})).outputs == 3
+    older = flatten_dict(config.to_dict(), sep=".")
+    del older["data.task"]
+    assert current_values(older)["data.task"] == ""
 
 
 def test_damaged_files_are_refused(tmp_path):
@@ -317,6 +499,7 @@ def test_hash_depends_on_the_relations():
     assert GRAPHS["own"](made) is made
 
 
+@pytest.mark.filterwarnings("ignore:custom. 8 of 8 test examples")
 def test_clients_with_equal_statistics_are_refused():
     client, split = np.repeat(range(2), 10), (["train"] * 6 + ["test"] * 4) * 2
     equal = from_arrays(np.full((20, 2), 0.1), [0, 1] * 10, client, split=split)
@@ -422,11 +605,11 @@ def test_what_a_run_with_a_federation_does_not_read_is_refused():
     """It would be recorded, and have no effect."""
     x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
     federation = from_arrays(x, np.arange(12) % 2, client)
-    config = change(configuration.get_config("fedavg"), {"data.scale": "standard"})
-    with pytest.raises(
-        ValueError, match="^data.scale=standard is not read, since a fed.*; lea"
-    ):
-        graphfl_jax.run(config, federation)
+    for name, value in (("scale", "standard"), ("task", "regression")):
+        config = change(configuration.get_config("fedavg"), {f"data.{name}": value})
+        why = f"^data.{name}={value} is not read, since a fed.*; leave .* to from_arrays"
+        with pytest.raises(ValueError, match=why):
+            graphfl_jax.run(config, federation)
     for options, why in (
         ({"save_models": True}, "^save_models=True needs a folder; set --out"),
         ({"accept_changes": True}, "^accept_changes=True is not read without resume=True"),

@@ -114,6 +114,22 @@ def test_pickled_arrays_and_containers_are_read(tmp_path, protocol):
         assert made.dtype == pickled.dtype
 
 
+def test_a_pickle_whose_lines_git_has_ended_by_crlf_is_read(tmp_path):
+    content = [["1", "2\r\n"], {"1": 0}, np.arange(30.0)]
+    path = tmp_path / "content.pkl"
+    path.write_bytes(pickle.dumps(content, 0).replace(b"\n", b"\r\n"))
+    read = load_pickle(path)
+    assert read[:2] == content[:2]
+    np.testing.assert_array_equal(read[2], content[2])
+
+
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+@pytest.mark.parametrize("end", [b"", b"\n", b"\r\n \r\n"])
+def test_text_has_neither_a_mark_nor_blank_lines_at_its_end(tmp_path, mark, end):
+    (tmp_path / "text").write_bytes(mark + b" a\r\n\nb\xff" + end)
+    assert files.read_text(tmp_path / "text").splitlines() == [" a", "", "b\xff"]
+
+
 @pytest.mark.parametrize("call", ["os system", "builtins eval", "numpy load"])
 def test_pickled_calls_are_refused_and_not_run(tmp_path, call):
     created = tmp_path / "created"  # a file that exists only if the pickled call has run

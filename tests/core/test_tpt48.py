@@ -102,6 +102,11 @@ def test_windows_are_months_in_a_row_from_2008_to_2019(monkeypatch):
             lambda line: line[:17] + " -99.90" + line[24:],
             "line 250: Arizona .* month 2 of 2019",
         ),
+        (
+            251,
+            lambda line: line[:24] + " 999.90" + line[31:],
+            "line 251: Arkansas has 999.9 degrees .* month 3 of 1895, .* on Earth; use a",
+        ),
     ],
 )
 def test_lines_of_another_format_are_refused(tmp_path, lines, number, change, named):
@@ -112,6 +117,12 @@ def test_lines_of_another_format_are_refused(tmp_path, lines, number, change, na
 
 def test_a_line_that_is_given_twice_is_read(tmp_path, table, lines):
     path = write_release(tmp_path, [*lines, lines[7]])
+    np.testing.assert_array_equal(tpt48.read_table(path, first_year=1895), table)
+
+
+def test_a_mark_and_blank_last_lines_are_skipped(tmp_path, table, lines):
+    path = write_release(tmp_path, [*lines, "", "  "])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
     np.testing.assert_array_equal(tpt48.read_table(path, first_year=1895), table)
 
 

@@ -33,15 +33,17 @@ def speeds(steps=STEPS):
     return 40 + np.random.default_rng(0).uniform(0, 30, (steps, len(SENSORS))).round(1)
 
 
-def write_series(path, values, names=SENSORS):
+def write_series(path, values, names=SENSORS, unit="ns", **attributes):
     """Writes a frame in the fixed format of pandas; times begin at midnight."""
     times = traffic.METR_LA.first + FIVE_MINUTES * np.arange(len(values), dtype=np.int64)
+    times = times.astype("M8[ns]").astype(f"M8[{unit}]").astype(np.int64)
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as hdf:
         frame = hdf.create_group("df")
         frame["axis0"] = np.array(names, "S6")
         frame["axis1"] = times
-        frame["axis1"].attrs["kind"] = np.bytes_("datetime64[ns]")
+        frame["axis1"].attrs["kind"] = np.bytes_(f"datetime64[{unit}]")
+        frame["axis1"].attrs.update(attributes)
         frame["block0_items"] = np.array(names[::-1], "S6")  # can differ from axis0 in order
         frame["block0_values"] = values[:, ::-1]
 
@@ -112,6 +114,54 @@ def test_windows_are_in_the_order_of_time(root):
                 time = (np.arange(STEPS)[steps] * 5 / (24 * 60)) % 1  # of day, from midnight
                 np.testing.assert_allclose(x[:, 1], time, atol=1e-6)
         first += int(windows.count[0])
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_times_have_the_unit_that_the_file_states(root, unit):
+    expected = load(root).sha256
+    write_series(root / "metr-la/metr-la.h5", speeds(), unit=unit)
+    assert load(root).sha256 == expected
+
+
+def test_times_with_a_zone_are_refused(root):
+    """They are stored in UTC, so times of day would be moved by hours."""
+    zone = np.bytes_("America/Los_Angeles")
+    write_series(root / "metr-la/metr-la.h5", speeds(), tz=zone)
+    with pytest.raises(
+        ValueError, match="metr-la.h5: .* zone 'America/Los_Angeles', .*; write"
+    ):
+        load(root)
+
+
+def test_a_pickle_whose_table_contradicts_its_list_is_refused(root):
+    path = root / "metr-la/adj_mx.pkl"
+    table = {SENSORS[0]: 0, SENSORS[1]: 2, SENSORS[2]: 1}
+    path.write_bytes(pickle.dumps([SENSORS, table, WEIGHTS], protocol=2))
+    with pytest.raises(
+        ValueError, match="sensor 767541 is number 1 in the list .* and 2 in .*; r"
+    ):
+        load(root)
+
+
+@pytest.mark.parametrize("place", ["-118.2,34.1", "34.1,241.8", "34.1,-inf"])
+def test_places_that_are_not_on_earth_are_refused(tmp_path, place):
+    file = tmp_path / "places.csv"
+    file.write_text(f"index,sensor,latitude,longitude\n0,7,34.1,-118.2\n1,8,{place}\n")
+    with pytest.raises(ValueError, match="places.csv: line 3 has latitude .* Earth; use the"):
+        roads.read_positions(file, ["7"])
+
+
+def test_a_mark_and_blank_last_lines_of_lists_are_skipped(tmp_path):
+    """Otherwise the mark would be a part of the first sensor."""
+    names = roads.RoadFiles("no.pkl", "distances.csv", "sensors.txt", "places.csv")
+    texts = {"distances.csv": "A,B,300\nB,A,900\n", "sensors.txt": "A,B"}
+    texts["places.csv"] = "A,34.1,-118.2\nB,34.2,-118.3\n"
+    for name, text in texts.items():
+        (tmp_path / name).write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n\r\n")
+    settings = {"source": "distances", "series": "speeds.h5", "complete": False}
+    graph = roads.read_relations(["A", "B"], tmp_path, names, **settings)
+    assert graph.senders.tolist() == [0]
+    assert roads.read_positions(tmp_path / "places.csv", ["A", "B"]) is not None
 
 
 def test_first_sensors_and_steps_are_loaded(root):

@@ -21,7 +21,8 @@ FIVE_MINUTES = 5 * 60 * 10**9  # nanoseconds
 
 def npz(**changes):
     """A file of six clients with five examples each, as text; a change to None leaves out."""
-    arrays = {"x": np.ones((30, 2)), "y": np.arange(30) % 2, "client": np.repeat(range(6), 5)}
+    x = np.arange(60.0).reshape(30, 2)
+    arrays = {"x": x, "y": np.arange(30) % 2, "client": np.repeat(range(6), 5)}
     arrays = {name: array for name, array in (arrays | changes).items() if array is not None}
     file = io.BytesIO()
     np.savez(file, **arrays)
@@ -37,7 +38,9 @@ def npz_twice():
     return file.getvalue().decode("latin1")
 
 
-def frame(*, times=None, sensors=("7", "8"), values=None, declared=0, name="block0_values"):
+def frame(
+    *, times=None, sensors=("7", "8"), values=None, declared=0, name="block0_values", zone=""
+):
     """A file of speeds as pandas writes it; `declared` is a number of rows without content."""
     file = io.BytesIO()
     with h5py.File(file, "w") as hdf:
@@ -53,7 +56,14 @@ def frame(*, times=None, sensors=("7", "8"), values=None, declared=0, name="bloc
             group["axis1"] = times.astype(np.int64)
             group[name] = np.full((30, 2), 60.0) if values is None else values
         group["axis1"].attrs["kind"] = b"datetime64"
+        if zone:
+            group["axis1"].attrs["tz"] = zone
     return file.getvalue().decode("latin1")
+
+
+def matrix(sensors, table):
+    """A pickle of relations between two sensors."""
+    return pickle.dumps((sensors, table, [[0.0, 0.5], [0.5, 0.0]])).decode("latin1")
 
 
 def config_file(values):
@@ -123,6 +133,7 @@ FILES = {
     "text.pkl": "no pickle\n",
     "no.safetensors": "no tensors\n",
     "torn.pkl": "\x80\x04\x95\x00\x00",
+    "hot.txt": "0010021895" + " 999.90" * 12 + "\n",
     "torn.txt": "0010021895  44.00  38.00  55.10\n",
     "short.txt": "0010021895" + "  44.00" * 12 + "\n",
     "again.npz": npz_twice(),
@@ -130,8 +141,9 @@ FILES = {
     "scalar.npz": npz(x=1.0, y=2.0),
     "empty.npz": npz(x=np.ones((0, 2)), y=np.arange(0), client=np.arange(0)),
     "nan.npz": npz(x=np.full((30, 2), np.nan)),
-    "labels.npz": npz(y=1000 * np.arange(30)),
-    "negative.npz": npz(y=np.arange(30) - 1),
+    "labels.npz": npz(y=np.full(30, 7)),
+    "halves.npz": npz(y=np.arange(30) / 2),
+    "gaps.npz": npz(client=np.where(np.arange(30) == 7, np.nan, 1.0)),
     "columns.npz": npz(y=np.arange(30)[:, None]),
     "fractions.npz": npz(client=np.arange(30) / 2),
     "triples.npz": npz(edges=[(0, 1, 2)]),
@@ -143,6 +155,7 @@ FILES = {
     "single.npz": npz(client=np.arange(30)),
     "targets.npz": npz(y=np.arange(30.0), client=None),
     "speeds.h5": frame(),
+    "zone.h5": frame(zone="UTC"),
     "seconds.h5": frame(times=300 * np.arange(30)),
     "quarters.h5": frame(times=3 * FIVE_MINUTES * np.arange(30)),
     "backwards.h5": frame(times=-FIVE_MINUTES * np.arange(30)),
@@ -154,9 +167,10 @@ FILES = {
     "below/pems-bay/distances_bay_2017.csv": "from,to,cost\n7,8,-5\n",
     "quoted/pems-bay/distances_bay_2017.csv": 'from,to,cost\n7,8,"5\n' + 30_000 * "8,7,5\n",
     "other/pems-bay/distances_bay_2017.csv": "from,to,cost\n7,8,5\n8,7,5\n7,8,6\n",
-    "twice/pems-bay/adj_mx_bay.pkl": pickle.dumps(
-        (["7", "7"], {"7": 0}, [[0.0, 0.5], [0.5, 0.0]])
-    ).decode("latin1"),
+    "twice/pems-bay/adj_mx_bay.pkl": matrix(["7", "7"], {"7": 0}),
+    "moved/pems-bay/adj_mx_bay.pkl": matrix(["7", "8"], {"7": 1, "8": 0}),
+    "off/pems-bay/adj_mx_bay.pkl": matrix(["7", "8"], {"7": 0, "8": 1}),
+    "off/pems-bay/graph_sensor_locations_bay.csv": "7,37.3,-121.9\n8,-121.9,37.3\n",
     "raising.py": (
         "def get_config():\n    raise KeyError('lr')\n\ndef get_points():\n"
         "    raise ValueError('no points')\n"
@@ -329,6 +343,7 @@ run @fl60 .data.source=file .data.path=text.pkl -> text.pkl: the file is not
 run @tpt48 .data.path=nowhere.txt
 run @tpt48 .data.path=torn.txt -> torn.txt: line 1 is not
 run @tpt48 .data.path=short.txt -> short.txt: the file is incomplete
+run @tpt48 .data.path=hot.txt -> hot.txt: line 1: Alabama has 999.9
 run @tpt48 .data.path=text.pkl -> text.pkl: line 1 is not
 run @pems_bay .data.path=nowhere.h5
 run @pems_bay .data.path=text.pkl -> text.pkl: the file is not
@@ -382,9 +397,11 @@ run @custom .data.path=text.npz -> text.npz: x has type <U3
 run @custom .data.path=empty.npz -> empty.npz: x has shape
 run @custom .data.path=scalar.npz -> scalar.npz: x has shape
 run @custom .data.path=nan.npz -> nan.npz: client 0 has a
-run @custom .data.path=labels.npz -> labels.npz: y has integers up
-run @custom .data.path=negative.npz -> negative.npz: client 0 has label
+run @custom .data.path=labels.npz -> labels.npz: y has the label 7
 run @custom .data.path=columns.npz -> columns.npz: y has integers of
+run @custom .data.path=halves.npz .data.task=classification -> halves.npz: y of type float64
+run @custom .data.path=good.npz .data.task=labels -> data.task=labels
+run @custom .data.path=gaps.npz -> gaps.npz: client has type float64, with nan at example 7
 run @custom .data.path=fractions.npz -> fractions.npz: client has type float64
 run @custom .data.path=triples.npz -> triples.npz: edges has shape
 run @custom .data.path=double.npz -> double.npz: edges: edge number 1
@@ -397,6 +414,7 @@ run @custom .data.path=good.npz .data.partition=iid -> good.npz: data.partition 
 examples among
 run @custom .data.path=targets.npz .data.partition=iid -> targets.npz: data.partition \
 divides examples by
+run @pems_bay .data.path=zone.h5 -> zone.h5: the times have the zone UTC
 run @pems_bay .data.path=seconds.h5 -> seconds.h5: row 1 is 3e-07
 run @pems_bay .data.path=quarters.h5 -> quarters.h5: row 1 is 900
 run @pems_bay .data.path=backwards.h5 -> backwards.h5: row 1 is not
@@ -414,6 +432,10 @@ run @pems_bay .data.path=speeds.h5 --data_root=other -> \
 other/pems-bay/distances_bay_2017.csv: line 4 has another
 run @pems_bay .data.path=speeds.h5 --data_root=twice -> twice/pems-bay/adj_mx_bay.pkl: \
 sensor 7 is given
+run @pems_bay .data.path=speeds.h5 --data_root=moved -> moved/pems-bay/adj_mx_bay.pkl: \
+sensor 7 is number 0
+run @pems_bay .data.path=speeds.h5 --data_root=off -> \
+off/pems-bay/graph_sensor_locations_bay.csv: line 2 has latitude -121.9
 compare --config=tpt48 -> config=tpt48
 compare run --seeds=3
 compare run --data_root=none

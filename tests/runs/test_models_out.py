@@ -10,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.reporting.folders import run_facts
 from graphfl_jax.configs import change
 from graphfl_jax.data import tpt48
 from graphfl_jax.metrics import METRICS
@@ -151,6 +153,20 @@ def test_models_of_several_architectures_are_loaded_and_exported(tmp_path):
     same = [loaded.predict("3", test.x[3])["outputs"] for loaded in (fleet, alone)]
     np.testing.assert_array_equal(*same)
     jax.tree.map(np.testing.assert_array_equal, alone.params("3"), fleet.params("3"))
+
+
+def test_predictions_are_labels_of_the_data(tmp_path):
+    """Labels 1 and 100 are outputs 0 and 1, and have their names wherever they are shown."""
+    y = np.where(np.arange(60) % 2, 100, 1)
+    federation = own_data(x=100 * y[:, None] + np.arange(60)[:, None], y=y)
+    graphfl_jax.run(config("fedavg", cohort_size=3), federation, out=tmp_path / "run")
+    fleet = graphfl_jax.load(tmp_path / "run")
+    found = fleet.predict("Oslo", [[100.0], [10_000.0]])
+    names = np.array([1, 100])
+    np.testing.assert_array_equal(found["label"], names[found["outputs"].argmax(axis=1)])
+    assert run_facts(read_run(tmp_path / "run"))["labels"]["names"] == ["1", "100"]
+    described = json.loads((tmp_path / "run/federation.json").read_text())
+    assert described["labels"] == [1, 100] and described["outputs"] == 2
 
 
 @pytest.mark.slow

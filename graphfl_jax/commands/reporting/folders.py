@@ -163,9 +163,8 @@ def _labels(described):
     """The number of training examples of each client with each label."""
     if described is None or any(not client["labels"] for client in described["clients"]):
         return None
-    names = described["labels"] or [str(label) for label in range(described["outputs"])]
     return {
-        "names": names,
+        "names": list(map(str, described["labels"] or range(described["outputs"]))),
         "counts": [client["labels"]["train"] for client in described["clients"]],
     }
 
