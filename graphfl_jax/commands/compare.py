@@ -39,7 +39,7 @@ from graphfl_jax.commands.common.command_line import (
 )
 from graphfl_jax.commands.common.comparison import comparison, data_texts
 from graphfl_jax.commands.common.configuration import configuration_in_file, with_data_root
-from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
+from graphfl_jax.commands.common.finished_runs import read_run, read_runs, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
 from graphfl_jax.commands.common.text_tables import TextTable, narrow, value_text
@@ -77,7 +77,8 @@ def main() -> int:
     plans = plans_of_flags()
     planned = [path for plan in plans for path in plan.folders.values()]
     reasons = {path: why_no_run(path) for path in folders if path not in planned}
-    usable = [path for path, why in reasons.items() if not why] + planned
+    finished = [path for path, why in reasons.items() if not why]
+    usable = finished + planned
     if len(usable) < 2:
         unusable = "".join(f", {path} {why}" for path, why in reasons.items() if why)
         kind = "runs" if plans else "finished runs"
@@ -87,7 +88,7 @@ def main() -> int:
         )
     if plans:
         make_runs(plans)
-    content = comparison([read_run(path) for path in usable])
+    content = comparison([*read_runs(finished), *map(read_run, planned)])
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
     notes += notes_of(content)
     console = Console()

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import wilcoxon
 
 from graphfl_jax.commands.common.comparison import comparison, holm
-from graphfl_jax.commands.common.finished_runs import read_rows, read_run
+from graphfl_jax.commands.common.finished_runs import read_rows, read_run, read_runs
 from graphfl_jax.commands.common.statistics import critical_value, half_width, wilcoxon_p
 from graphfl_jax.metrics import summary
 from tests.commands import scripted
@@ -286,6 +286,12 @@ def test_holms_correction_is_that_of_the_definition():
     assert holm([0.9, 0.8]) == [1, 1] and holm([]) == []
 
 
+def test_runs_are_ordered_by_their_method_however_they_are_named(tmp_path):
+    paths = [write_run(tmp_path / name, name, 0) for name in ("fedavg", "local", "ditto")]
+    for order in (paths, paths[::-1]):
+        assert [run.path.name for run in read_runs(order)] == ["ditto", "fedavg", "local"]
+
+
 def test_the_command_prints_and_writes_the_comparison(tmp_path):
     for method, metrics in (("fedavg", None), ("ditto", {"auc": {"mean": 0.5}})):
         for seed in (0, 1):
@@ -295,7 +301,7 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     )
     (tmp_path / "runs/unfinished").mkdir()
     (tmp_path / "runs/unfinished/config.json").write_text("{}")
-    folders = sorted(f"runs/{path.name}" for path in (tmp_path / "runs").iterdir())
+    folders = [f"runs/{path.name}" for path in (tmp_path / "runs").iterdir()]
 
     def graphfl(*words):
         return scripted(GRAPHFL, "compare", *words, cwd=tmp_path)

@@ -301,7 +301,9 @@ def test_runs_that_differ_only_in_the_seed_are_one_group(folders):
     change = scores[1] - scores[0]
     assert pair["points"]["P"]["difference"] == pytest.approx(change.mean())
     page = render(runs, found)
-    assert "fedavg − ditto" in page and len(content(page)["runs"]) == 4
+    shown = number(change.mean(), found["pairs"][0]["factor"])
+    assert re.search(f"ditto − fedavg</th>\n<td>{re.escape(shown)}", page)
+    assert len(content(page)["runs"]) == 4
     assert f"fedavg: {np.sum(change < 0)}, ditto: {np.sum(change > 0)}" in page
 
 

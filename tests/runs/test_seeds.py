@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from graphfl_jax.commands.common import finished_runs, seeded_runs
-from graphfl_jax.commands.common.seeded_runs import run_seeds
+from graphfl_jax.commands.common.seeded_runs import run_seeds, seeds_table
 from graphfl_jax.configs import fl60
 from graphfl_jax.runs import identity
 from tests.commands import launched_small, tiny
@@ -51,6 +51,24 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
     assert after[first] == before[first]  # with its times
     scores = [json.loads(files[second])["scores"] for files in (before, after)]
     assert scores[0]["final"]["P"]["mean"] == scores[1]["final"]["P"]["mean"]
+
+
+@pytest.mark.parametrize("diverged", [0, 1])
+def test_the_table_has_the_new_clients_of_all_seeds(diverged):
+    def run(mean, ended):
+        summary = {point: {"mean": mean, "std_clients": 0.1} for point in "GLP"}
+        curve = [{"rounds": k, **summary} for k in range(3 if ended else 1)]
+        return {
+            **{"variant": "sfl", "dataset": {"name": "fl60", "source": "generated"}},
+            **{"diverged": False, "higher_is_better": True, "metric": "accuracy", "rounds": 4},
+            **{"scores": {"final": summary}, "new_clients": {"curve": curve}},
+        }
+
+    table = seeds_table([run(0.5, True), run(0.7, True), *[run(0.9, False)] * diverged])
+    rows = {row[0]: row[1] for row in table.rows[1:]}
+    kept = {f"{point}, new clients, {k} rounds": "0.6" for k in (0, 2) for point in "GLP"}
+    assert {name: mean for name, mean in rows.items() if "new" in name} == kept
+    assert ("new clients of 1 seeds diverged" in table.caption) == bool(diverged)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,6 +78,20 @@ def why_no_run(path: Path) -> str:
             f"--out={path} continues it)"
         )
     return ""
+
+
+def read_runs(paths: Iterable[Path]) -> list[FinishedRun]:
+    """The runs in folders, ordered by their data, their method and the names of the folders.
+
+    The order of the folders is not kept, so the sign of a difference does not depend on it.
+
+    Raises:
+      ValueError: as `read_run`.
+    """
+    return sorted(
+        map(read_run, paths),
+        key=lambda run: (run.results["dataset"]["name"], run.results["variant"], run.path),
+    )
 
 
 def read_run(path: Path) -> FinishedRun:

@@ -170,7 +170,10 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
 
 
 def seeds_table(runs: list[dict]) -> TextTable:
-    """Means over the seeds that did not diverge, with their spread and 95 % interval."""
+    """Means over the seeds that did not diverge, with their spread and 95 % interval.
+
+    With new clients, also theirs, when they join and after their last round.
+    """
     first, kept = runs[0], [run for run in runs if not run["diverged"]]
     diverged = len(runs) - len(kept)
     better = "higher" if first["higher_is_better"] else "lower"
@@ -187,11 +190,25 @@ def seeds_table(runs: list[dict]) -> TextTable:
     columns = ("mean over seeds", "95 % interval", "sd over seeds", "sd over clients")
     rows = [["scored at", *columns]]
     for point in POINTS if kept else ():
-        scores = [run["scores"]["final"][point] for run in kept]
-        over = over_seeds([score["mean"] for score in scores])
-        clients = over_seeds([score["std_clients"] for score in scores])["mean"]
-        half = spread = ""  # of one seed
-        if len(kept) > 1:
-            half, spread = f"± {over['half_width']:.2g}", f"{stdev(over['seeds']):.2g}"
-        rows.append([point, f"{over['mean']:.4g}", half, spread, f"{clients:.4g}"])
+        rows.append(_over_seeds(point, [run["scores"]["final"][point] for run in kept]))
+    joined = [new["curve"] for run in kept if (new := run["new_clients"])]
+    whole = [curve for curve in joined if len(curve) == max(map(len, joined))]
+    if len(whole) < len(joined):
+        caption += (
+            f"; new clients of {len(joined) - len(whole)} seeds diverged and are left out"
+        )
+    for played in sorted({0, len(whole[0]) - 1}) if whole and whole[0] else ():
+        for point in POINTS:
+            name = f"{point}, new clients, {played} rounds"
+            rows.append(_over_seeds(name, [curve[played][point] for curve in whole]))
     return TextTable(title, caption, rows)
+
+
+def _over_seeds(name, scores):
+    """The row of a table: scores with means and deviations over clients, of each seed."""
+    over = over_seeds([score["mean"] for score in scores])
+    clients = over_seeds([score["std_clients"] for score in scores])["mean"]
+    half = spread = ""  # of one seed
+    if len(scores) > 1:
+        half, spread = f"± {over['half_width']:.2g}", f"{stdev(over['seeds']):.2g}"
+    return [name, f"{over['mean']:.4g}", half, spread, f"{clients:.4g}"]

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.finished_runs import read_runs
 from graphfl_jax.commands.common.result_tables import further_tables, new_architectures_table
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.reporting.comparison import comparison_facts
@@ -28,7 +28,7 @@ def write_report(folders: Sequence[Path], to: Path) -> None:
       ValueError: a folder holds no finished run, or two hold the same run.
       OSError: the file cannot be written.
     """
-    runs = [read_run(folder) for folder in folders]
+    runs = read_runs(folders)
     facts = in_readable_units([run_facts(run) for run in runs])
     write_text(to, render(facts, comparison_facts(runs, facts) if len(runs) > 1 else None))
 
