@@ -301,7 +301,7 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     )
     (tmp_path / "runs/unfinished").mkdir()
     (tmp_path / "runs/unfinished/config.json").write_text("{}")
-    folders = [f"runs/{path.name}" for path in (tmp_path / "runs").iterdir()]
+    folders = sorted(f"runs/{path.name}" for path in (tmp_path / "runs").iterdir())
 
     def graphfl(*words):
         return scripted(GRAPHFL, "compare", *words, cwd=tmp_path)
