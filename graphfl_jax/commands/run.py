@@ -59,7 +59,7 @@ from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, see
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
-from graphfl_jax.configs.base import variant_of
+from graphfl_jax.configs.base import variant_of, was_searched
 from graphfl_jax.configs.published import Score, published_score
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models
@@ -68,6 +68,7 @@ from graphfl_jax.runs.multihost import is_first
 from graphfl_jax.runs.single import Result
 from graphfl_jax.runs.views import REPORT
 
+CLIENT_LR = "hparams.client_lr"
 SEARCHED = "0.003,0.01,0.03,0.1,0.3"  # learning rates
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
@@ -219,7 +220,7 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
             f"them: --out={out} --resume --save_models"
         )
-    if hint := search_hint(config, result):
+    if FLAGS.config and (hint := search_hint(config, result)):
         print(hint)
     print(footer(result.results, out))
     if FLAGS.report:
@@ -244,25 +245,28 @@ def remedy(config: ConfigDict) -> str:
 
 
 def search_hint(config: ConfigDict, result: Result) -> str:
-    """For a run no better than a constant prediction: a sweep of the learning rate to paste."""
+    """A sweep of the learning rate to paste, where it may help; else empty.
+
+    It may if the run is no better than a constant prediction, or if the method's rates were
+    not chosen for the data set.
+    """
     results, constant = result.results, result.constant
-    score, higher = results["scores"]["final"].get("P"), results["higher_is_better"]
-    if FLAGS.config is None or not score or constant is None:
+    score, higher = results["scores"]["final"]["P"]["mean"], results["higher_is_better"]
+    what = "most frequent class" if higher else "mean of the training targets"
+    fields = {name: text for name, text in OVERRIDES.items() if name != CLIENT_LR}
+    if constant is not None and (score <= constant if higher else score >= constant):
+        why = f"P {score:.4g} is no better than always predicting the {what}, {constant:.4g}"
+        if config.data.get("scale") == "none" and not higher:
+            fields["data.scale"] = "standard"
+    elif not was_searched(config) and not any(name.endswith("_lr") for name in OVERRIDES):
+        why = f"the rates of {results['variant']} were not searched on {config.data.name}"
+    else:
         return ""
-    if (score["mean"] > constant) if higher else (score["mean"] < constant):
-        return ""
-    fields = {f: text for f, text in OVERRIDES.items() if f != "hparams.client_lr"}
     if results["scores"]["validation"] is None:
         fields["data.val_fraction"] = "0.1"
-    if config.data.get("scale") == "none" and not higher:
-        fields["data.scale"] = "standard"
-    words = ["graphfl", "sweep", FLAGS.config, f"--grid.hparams.client_lr={SEARCHED}"]
+    words = ["graphfl", "sweep", FLAGS.config, f"--grid.{CLIENT_LR}={SEARCHED}"]
     words += [f"--config.{name}={value}" for name, value in fields.items()]
-    what = "most frequent class" if higher else "mean of the training targets"
-    return (
-        f"P {score['mean']:.4g} is no better than always predicting the {what}, which has "
-        f"{constant:.4g}; to search for a learning rate: {shlex.join(words)}"
-    )
+    return f"{why}; to search for a learning rate: {shlex.join(words)}"
 
 
 def score_table(results: dict, paper: Score | None) -> TextTable:

@@ -26,6 +26,8 @@ CLIPPED = {  # plain gradient descent with clipped gradients
     "hparams.client_clip": 1.0,
 }
 TUNED = json.loads(Path(__file__).with_name("tuned.json").read_text())
+# By data set, or configuration, the methods whose learning rates were chosen on validation.
+SEARCHED = json.loads(Path(__file__).with_name("searched.json").read_text())
 
 
 def methods() -> dict[str, dict[str, Any]]:
@@ -81,6 +83,15 @@ def configure(
     split = ALGORITHMS[values["algorithm.name"]].needs.held_out
     settings = {**SPLITS.get(split, {}), **settings}
     return configuration(values | {"data.name": data} | hparams, settings)
+
+
+def was_searched(config: ConfigDict) -> bool:
+    """Whether the learning rates of a method were chosen for the data set of a configuration.
+
+    True for own data, for which none are.
+    """
+    data = "flha_cifar10" if config.model.name == "architectures" else config.data.name
+    return data not in SEARCHED or variant_of(config) in SEARCHED[data]
 
 
 def variant_of(config: ConfigDict) -> str:

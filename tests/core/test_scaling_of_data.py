@@ -238,7 +238,7 @@ def test_a_run_no_better_than_a_constant_offers_a_sweep_that_learns(file, tmp_pa
     _, y = raw()
     test, mean = SPLIT == "test", y[SPLIT == "train"].mean(0)
     constant = np.mean(np.square(y[test] - mean))
-    stated = f"the mean of the training targets, which has {constant:.4g}; to search for a"
+    stated = f"the mean of the training targets, {constant:.4g}; to search for a"
     hint = re.search(re.escape(stated) + r" learning rate: graphfl (.*)\n", printed)[1]
     name, *words = shlex.split(hint)
     status, printed, errors = launched(name, *words, "--out=swept", cwd=tmp_path)

@@ -17,7 +17,7 @@ import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.help_text import field_table
-from graphfl_jax.configs import change
+from graphfl_jax.configs import base, change, fl60
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.runs.debug import DebugSession
@@ -398,3 +398,21 @@ def test_debug_computes_what_the_compiled_run_does(tmp_path, method, changes):
     np.testing.assert_allclose(
         line["train"]["loss"], compiled.rows[0]["train"]["loss"], rtol=1e-4
     )
+
+
+@pytest.mark.slow
+def test_a_method_whose_rates_nobody_has_chosen_says_so(tmp_path):
+    hint = (
+        "the rates of fedrod were not searched on fl60; to search for a learning rate: graphfl"
+    )
+    ended = launched_small("run", "--out=a", cwd=tmp_path, file="fl60.py:fedrod")
+    assert ended.status == 0 and hint in ended.stdout, ended.stderr
+    words = ["--config.hparams.client_lr=0.2", "--out=b"]
+    ended = launched_small("run", *words, cwd=tmp_path, file="fl60.py:fedrod")
+    assert ended.status == 0 and hint not in ended.stdout, ended.stderr
+
+
+def test_methods_whose_rates_were_chosen_exist():
+    assert {name for names in base.SEARCHED.values() for name in names} <= base.methods().keys()
+    assert base.was_searched(fl60.get_config("ditto"))
+    assert not base.was_searched(fl60.get_config("fedrod"))
