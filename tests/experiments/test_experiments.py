@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+import graphfl_jax
 from experiments.benchmarks import suite
 from experiments.benchmarks.timing import matmul_flops
 from experiments.common import pages
@@ -24,9 +25,14 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.text_tables import TextTable, markdown_table, narrow
 from graphfl_jax.configs import (
     change,
+    chest_xray,
+    cifar10,
+    cifar100,
     compcars,
     custom,
+    fashion_mnist,
     fl60,
+    flha_cifar10,
     for_any_task,
     methods,
     metr_la,
@@ -113,6 +119,25 @@ def test_every_method_is_built(method, user_file):
     config, experiment = built(custom, method, user_file)
     stated = ALGORITHMS[config.algorithm.name].needs
     assert experiment.build(experiment.hparams, 0).needs == stated
+
+
+MIXED = ("local", "flha-ghn", "flha-ghn-no-gnn", "flha-ghn-table", "distillation", "pfedhn-het")
+EVERY = [(file, method) for file in FILES for method in fitting(file)]
+EVERY += [(f, name) for f in (fashion_mnist, cifar10, cifar100) for name in methods()]
+EVERY += [(chest_xray, name) for name in methods() if name not in needing("labels")]
+EVERY += [(flha_cifar10, name) for name in MIXED]
+
+
+@pytest.mark.release
+@pytest.mark.parametrize("file, method", EVERY)
+def test_ten_rounds_of_every_configuration_are_finite(file, method, user_file):
+    """With the rates, steps and batches that are shipped, on simulated data."""
+    config, experiment = built(file, method, user_file)
+    config = change(config, {"rounds": 10, "eval_every": 10})
+    result = graphfl_jax.run(config, experiment.federation)
+    assert not result.results["diverged"]
+    for scores in result.results["scores"]["final"].values():
+        assert np.isfinite(scores["per_client"]).all()
 
 
 def test_a_method_that_does_not_fit_the_model_or_the_task_is_refused(user_file):
