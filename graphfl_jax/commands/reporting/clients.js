@@ -16,7 +16,7 @@ function columns(run) {
     });
   if (run.scores) {
     const gain = (i) =>
-      run.scores.P[i] === null
+      run.scores.P[i] === null || run.scores.L[i] === null
         ? null
         : (run.scores.P[i] - run.scores.L[i]) * (run.higher ? 1 : -1);
     found.push({ key: "gain", name: "gain", number: true, of: gain, factor: run.factor });

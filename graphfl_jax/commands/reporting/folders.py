@@ -136,11 +136,11 @@ def _scores(results):
 
 
 def _points(scores):
-    """Mean and worst decile at each point that was evaluated."""
+    """Mean and worst decile at each point that was evaluated, if all scores are finite."""
     return {
         point: [scores[point]["mean"], scores[point]["worst_decile"]]
         for point in POINTS
-        if point in scores
+        if point in scores and scores[point]["mean"] is not None
     }
 
 
