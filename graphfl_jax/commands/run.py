@@ -53,6 +53,7 @@ from graphfl_jax.commands.common.result_tables import (
     new_clients_table,
     not_finite_text,
     rejected_text,
+    trained_text,
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.styles import UNITS
@@ -127,6 +128,8 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     console.print(seeds_table(runs).wide())
     for path, run in zip(folders.values(), runs, strict=True):
         print(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
+        if text := trained_text(run):
+            print(text)
         if run.get("not_finite") and not run["diverged"]:
             console.print(Text(not_finite_text(run), style="red"), soft_wrap=True)
     lost = sum(run["diverged"] for run in runs)
@@ -215,6 +218,8 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
         print(rejected_text(result.results))
+    if text := trained_text(result.results):
+        print(text)
     if result.results["not_finite"]:
         console.print(Text(not_finite_text(result.results), style="red"), soft_wrap=True)
     if result.unsaved:

@@ -75,6 +75,8 @@ def results_of(
         "hparams": experiment.hparams,
         "diverged": final is None or bool(not_finite(final.scores, ("P",)).any()),
         "not_finite": not_finite_clients(federation.clients, course),
+        "rounds_trained": rounds_trained(course.tally),
+        **scores_of_trained(course),
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         **scored,
@@ -178,6 +180,28 @@ def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
         "scores": [] if final is None else [names[i] for i in np.flatnonzero(broken)],
         "others": means,
     }
+
+
+def rounds_trained(tally: Tally) -> list[int] | None:
+    """The rounds in which each of the N clients trained; None if some are not known.
+
+    They are not known of rounds that were played by a release that did not count them.
+    """
+    rounds = np.asarray(tally.trained)
+    return None if (rounds < 0).any() else rounds.tolist()
+
+
+def scores_of_trained(course: Course) -> dict:
+    """Where some clients trained in no round, ``trained_only``; else an empty dictionary.
+
+    It has ``clients``, the number of all others, and ``final``, the means over them of the
+    test scores at G, L and P after the last round.
+    """
+    trained, final = np.asarray(course.tally.trained) > 0, course.final
+    if final is None or rounds_trained(course.tally) is None or trained.all():
+        return {}
+    means = {point: _mean(final.scores["test"][point][trained]) for point in POINTS}
+    return {"trained_only": {"clients": int(trained.sum()), "final": means}}
 
 
 def new_client_scores(

@@ -39,6 +39,7 @@ from graphfl_jax.runs.results import (
     new_client_scores,
     new_seconds,
     results_of,
+    rounds_trained,
     row_fields,
     row_of,
 )
@@ -283,7 +284,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
-            of_models = (state, last, predictors)
+            of_models = (state, last, predictors, rounds_trained(tally))
             unsaved = _save_models(
                 folder, session, experiment, config, *of_models, unasked=shared["unasked"]
             )
@@ -341,12 +342,15 @@ def _resume(newest, state, seconds):
     return state, RunFolder.rows(newest)
 
 
-def _save_models(folder, session, experiment, config, state, last, predictors, *, unasked):
+def _save_models(
+    folder, session, experiment, config, state, last, predictors, trained, *, unasked
+):
     """Writes the models of all clients; returns their bytes if they are too many.
 
     Args:
       last: the state with the new clients, if there is one.
       predictors: those of the training clients; () if they are too large for an evaluation.
+      trained: from `rounds_trained`.
       unasked: whether a large file is not written.
     """
     program, inputs, size = session.program, session.inputs, bytes_of(predictors)
@@ -366,7 +370,7 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
     if last is not None:
         parts.append(jax.device_get(predictors_of_all(last, *inputs)))
     groups = models.groups_of(experiment, *parts)
-    facts = models.facts_of(experiment, config, int(state.round))
+    facts = models.facts_of(experiment, config, int(state.round), trained)
     run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
     return 0
 

@@ -330,7 +330,7 @@ def saved_models_have_the_scores_of_the_run(
     state, _, scores = subject.play(2)
     predictors = subject.program.predictors(state, fixed_key(), subject.hparams, subject.data)
     facts = models.facts_of(
-        subject.experiment, subject.config(local_steps=STEPS), int(state.round)
+        subject.experiment, subject.config(local_steps=STEPS), int(state.round), None
     )
     models.write(folder / models.FILE, models.groups_of(subject.experiment, predictors), facts)
     np.savez(folder / "test.npz", **subject.data.evals["test"]._asdict())

@@ -379,6 +379,18 @@ def test_a_server_that_diverges_is_reported_with_its_round():
     assert log.metrics["loss"] == (0 + 1 + 2 + 3) / 4
 
 
+def test_the_rounds_of_a_client_are_counted():
+    """Two of five clients train in a round. The memory of one is its last round, from 0 on."""
+    program, data = Program(counting, groups=(Group(2),)).compiled(), zeros(5)
+    state = program.start(KEY, {}, data)
+    state, first = program.advance(state, KEY, {}, data, np.int32(1))
+    once = np.asarray(first.tally.trained)
+    state, log = program.advance(state, KEY, {}, data, np.int32(3))
+    trained, last = np.asarray(log.tally.trained), np.asarray(state.clients[0])
+    assert sorted(once) == [0, 0, 0, 1, 1] and trained.sum() == 6 and trained.max() <= 3
+    assert ((trained > 0) == (last > 0)).all()
+
+
 def test_an_attack_that_is_not_finite_counts_as_untrained():
     """Both clients upload 1 more than untrained, but infinity in the third of four rounds."""
 

@@ -181,7 +181,8 @@ def write_views(
     scores no table.
     """
     if final is not None:
-        write_text(out / views.TABLE, views.client_table(final, clients))
+        table = views.client_table(final, clients, results["rounds_trained"])
+        write_text(out / views.TABLE, table)
     if not rows:
         return
     from matplotlib.figure import Figure  # half a second, for which no refusal should wait

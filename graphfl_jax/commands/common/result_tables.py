@@ -155,6 +155,20 @@ def rejected_text(results: dict) -> str:
     return f"rejected uploads: {', '.join(named)} clients" if named else ""
 
 
+def trained_text(results: dict) -> str:
+    """How many clients trained in no round, and the scores of the others; empty without any."""
+    part = results.get("trained_only")
+    if part is None:
+        return ""
+    everyone = len(results["rounds_trained"])
+    means = (f"{point} {score_text(part['final'][point])}" for point in POINTS)
+    return (
+        f"{everyone - part['clients']} of {everyone} clients trained in no round, so what "
+        f"{results['variant']} keeps for each of them alone is untrained; means of "
+        f"{results['metric']} over the {part['clients']} others: {', '.join(means)}"
+    )
+
+
 def not_finite_text(results: dict) -> str:
     """Which clients left numbers that are not finite, how often, and the scores of the others.
 

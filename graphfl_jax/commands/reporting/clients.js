@@ -29,6 +29,14 @@ function columns(run) {
       wide: true,
       of: (i) => run.clients[i].examples[split],
     });
+  if (run.clients.some((client) => (client.trained ?? null) !== null))
+    found.push({
+      key: "trained",
+      name: "rounds trained",
+      number: true,
+      wide: true,
+      of: (i) => run.clients[i].trained,
+    });
   if (run.map)
     found.push({
       key: "degree",
@@ -55,7 +63,7 @@ function showClients(run) {
       const value = column.of(i),
         text = column.factor
           ? short(value === null ? null : value * column.factor)
-          : String(value);
+          : String(value ?? "–");
       return make(c ? "td" : "th", { ...style(column), ...(c ? {} : head) }, text);
     });
     const row = make("tr", { "data-client": i, tabindex: -1 }, ...cells);
