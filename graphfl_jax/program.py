@@ -26,7 +26,7 @@ from graphfl_jax.rounds import Group, Poison, ids_at, play_round, rows_of, train
 ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
 
 
-class Tally(NamedTuple):
+class Participation(NamedTuple):
     """How the N clients took part in rounds."""
 
     trained: Array  # [N] int32, rounds in which each trained
@@ -40,16 +40,16 @@ class Tally(NamedTuple):
         return int(self.first[0])
 
     @classmethod
-    def nothing(cls, clients: int) -> "Tally":
+    def nothing(cls, clients: int) -> "Participation":
         """Before the first round."""
         none = jnp.zeros(clients, jnp.int32)
         return cls(none, none, jnp.full(2, -1))
 
-    def add(self, cohort: Cohort, finite: Array, played: Array) -> "Tally":
+    def add(self, cohort: Cohort, finite: Array, played: Array) -> "Participation":
         """With one more round, after which as many have been played as `played` says."""
         trained = finite & (cohort.weights > 0)
         broken = jnp.stack([played, jnp.min(jnp.where(finite, len(self.trained), cohort.ids))])
-        return Tally(
+        return Participation(
             self.trained.at[cohort.ids].add(trained.astype(jnp.int32)),
             self.not_finite.at[cohort.ids].add((~finite).astype(jnp.int32)),
             jnp.where((self.first[0] < 0) & ~jnp.all(finite), broken, self.first),
@@ -61,7 +61,7 @@ class Log(NamedTuple):
 
     metrics: dict[str, Array]  # means over cohort and rounds of the metrics of `local`
     diverged_at: Array  # [] int32, the first round that left a non-finite server, or -1
-    tally: Tally
+    participation: Participation
 
 
 class Streams(NamedTuple):
@@ -160,15 +160,15 @@ class Program:
         one_round = jax.jit(functools.partial(self._one_round, key, hparams, data))
 
         def step(_, carry):
-            state, sums, diverged_at, tally = carry
+            state, sums, diverged_at, participation = carry
             state, metrics, *took_part = one_round(state)
             sums = jax.tree.map(jnp.add, sums, metrics)
             broken = (diverged_at < 0) & ~tree.all_finite(state.server)
             diverged_at = jnp.where(broken, state.round, diverged_at)
-            return state, sums, diverged_at, tally.add(*took_part, state.round)
+            return state, sums, diverged_at, participation.add(*took_part, state.round)
 
         _, shapes, *_ = jax.eval_shape(one_round, state)
-        nothing = Tally.nothing(data.train.count.shape[0])
+        nothing = Participation.nothing(data.train.count.shape[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         # The number of rounds is traced, so that one executable serves every interval, and a
         # run in pieces computes the same bits as a whole one.
@@ -363,14 +363,14 @@ def play_rounds(advance: Callable, state, rounds: int) -> tuple[State, Log]:
         lambda *leaves: sum(share * leaf for share, leaf in zip(shares, leaves, strict=True)),
         *(log.metrics for log in logs),
     )
-    tally = in_total([log.tally for log in logs])
-    return state, Log(metrics, _first([log.diverged_at for log in logs]), tally)
+    participation = in_total([log.participation for log in logs])
+    return state, Log(metrics, _first([log.diverged_at for log in logs]), participation)
 
 
-def in_total(tallies: Sequence[Tally]) -> Tally:
-    """The tally of several runs of rounds, in their order."""
-    trained, not_finite, first = zip(*tallies, strict=True)
-    return Tally(sum(trained), sum(not_finite), _first(first))
+def in_total(participations: Sequence[Participation]) -> Participation:
+    """The participation of several runs of rounds, in their order."""
+    trained, not_finite, first = zip(*participations, strict=True)
+    return Participation(sum(trained), sum(not_finite), _first(first))
 
 
 def _first(values):

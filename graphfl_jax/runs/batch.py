@@ -291,11 +291,11 @@ class _Player:
             federation=self.federations[trial.seed],
             hparams={**self.experiment.hparams, **trial.hparams},
         )
-        rows, tallies, ended = [], [], -1
+        rows, participations, ended = [], [], -1
         for played, log, chosen in evaluations:
             complete = final if played == self.config.rounds else chosen
-            tallies.append(log.tally)
-            ended = ended_at(log, in_total(tallies), complete, played)
+            participations.append(log.participation)
+            ended = ended_at(log, in_total(participations), complete, played)
             if ended >= 0:
                 break
             rows.append(row_of(played, log, chosen))
@@ -308,7 +308,9 @@ class _Player:
         final = final if ended < 0 else None
         fields = {"config": digest_of_config(config.to_dict())}
         origin = {"identity": self.identities[trial.seed] | fields, "accepted_changes": []}
-        course = Course(rows, in_total(tallies), final, new_clients, played, seconds, traffic)
+        course = Course(
+            rows, in_total(participations), final, new_clients, played, seconds, traffic
+        )
         results = results_of(config, experiment, course, self.where | origin)
         return Outcome(results, rows, joined, final and final.scores)
 

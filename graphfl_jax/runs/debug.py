@@ -14,7 +14,7 @@ from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import EVERYTHING, evaluate_clients
-from graphfl_jax.program import Log, Tally, streams_of
+from graphfl_jax.program import Log, Participation, streams_of
 from graphfl_jax.rounds import ids_at, play_round, rows_of
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
@@ -40,7 +40,7 @@ class DebugSession:
 
     def advance(self, state, rounds):
         """Plays rounds; the log has the means over cohort and rounds."""
-        logged, tally = [], Tally.nothing(len(self.data.train.count))
+        logged, participation = [], Participation.nothing(len(self.data.train.count))
         for _ in range(int(rounds)):
             key = jax.random.fold_in(self.streams.rounds, state.round)
             call = functools.partial(self._call, int(state.round) + 1)
@@ -57,9 +57,9 @@ class DebugSession:
                     call=functools.partial(call, SERVER),
                 )
             logged.append(metrics)
-            tally = tally.add(*took_part, state.round)
+            participation = participation.add(*took_part, state.round)
         means = jax.tree.map(lambda *values: jnp.mean(jnp.concatenate(values)), *logged)
-        return state, Log(means, jnp.int32(-1), tally)
+        return state, Log(means, jnp.int32(-1), participation)
 
     def _train_cohort(self, call, algorithm, data, state, group, places, ids, key, *sizes):
         """`rounds.train_cohort`, client by client."""

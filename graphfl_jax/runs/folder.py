@@ -16,7 +16,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, current_values, values_of
 from graphfl_jax.core import State, Task
-from graphfl_jax.program import Tally
+from graphfl_jax.program import Participation
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
@@ -287,12 +287,12 @@ class RunFolder:
         if newest is None:
             return []
         rounds, history = newest.history["round"], newest.history
-        if "tally" not in history:  # of an older release: nobody knows who trained
+        if "participation" not in history:  # of an older release: nobody knows who trained
             some = jax.tree.leaves(history["scores"])[0]
             unknown = np.full(some.shape, UNKNOWN)
             first = np.full((len(rounds), 2), -1)
-            tally = Tally(unknown, np.zeros_like(unknown), first)._asdict()
-            history = history | {"tally": tally}
+            participation = Participation(unknown, np.zeros_like(unknown), first)._asdict()
+            history = history | {"participation": participation}
         return [jax.tree.map(lambda leaf: leaf[t], history) for t in range(len(rounds))]  # noqa: B023
 
     def append(self, row: dict) -> None:

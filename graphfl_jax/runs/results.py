@@ -17,7 +17,7 @@ from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated, not_finite
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
-from graphfl_jax.program import Log, Tally
+from graphfl_jax.program import Log, Participation
 from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group
 
@@ -37,7 +37,7 @@ class Course(NamedTuple):
     """The course of a run, from which its results are made."""
 
     rows: list[dict]  # its evaluations, as in `single.Result`
-    tally: Tally  # of all its rounds
+    participation: Participation  # of all its rounds
     final: Evaluated | None  # everything after the last round; None for a run that ended before
     new_clients: dict | None  # their scores from `new_client_scores`, if there are any
     rounds: int  # that were played
@@ -75,8 +75,8 @@ def results_of(
         "hparams": experiment.hparams,
         "diverged": final is None or bool(not_finite(final.scores, ("P",)).any()),
         "not_finite": not_finite_clients(federation.clients, course),
-        "rounds_trained": rounds_trained(course.tally),
-        **scores_of_trained(course),
+        "rounds_trained": rounds_trained(course.participation),
+        "trained_only": scores_of_trained(course),
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         **scored,
@@ -165,10 +165,13 @@ def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
       score after the last round that is not finite; and ``others``, the means over all others
       of the test scores at G, L and P, None without any.
     """
-    rounds, first, final = course.tally.not_finite, None, course.final
+    rounds, first, final = course.participation.not_finite, None, course.final
     broken = np.ones(len(rounds), bool) if final is None else not_finite(final.scores)
-    if course.tally.since > 0:
-        first = {"client": names[course.tally.first[1]], "round": course.tally.since}
+    if course.participation.since > 0:
+        first = {
+            "client": names[course.participation.first[1]],
+            "round": course.participation.since,
+        }
     elif final is not None and not broken.any():
         return None
     means = None
@@ -182,26 +185,27 @@ def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
     }
 
 
-def rounds_trained(tally: Tally) -> list[int] | None:
+def rounds_trained(participation: Participation) -> list[int] | None:
     """The rounds in which each of the N clients trained; None if some are not known.
 
     They are not known of rounds that were played by a release that did not count them.
     """
-    rounds = np.asarray(tally.trained)
+    rounds = np.asarray(participation.trained)
     return None if (rounds < 0).any() else rounds.tolist()
 
 
-def scores_of_trained(course: Course) -> dict:
-    """Where some clients trained in no round, ``trained_only``; else an empty dictionary.
+def scores_of_trained(course: Course) -> dict | None:
+    """The scores of clients that have trained; None unless some trained in no round.
 
-    It has ``clients``, the number of all others, and ``final``, the means over them of the
-    test scores at G, L and P after the last round.
+    Returns:
+      ``clients``, their number, and ``final``, the means over them of the test scores at G, L
+      and P after the last round.
     """
-    trained, final = np.asarray(course.tally.trained) > 0, course.final
-    if final is None or rounds_trained(course.tally) is None or trained.all():
-        return {}
+    trained, final = np.asarray(course.participation.trained) > 0, course.final
+    if final is None or rounds_trained(course.participation) is None or trained.all():
+        return None
     means = {point: _mean(final.scores["test"][point][trained]) for point in POINTS}
-    return {"trained_only": {"clients": int(trained.sum()), "final": means}}
+    return {"clients": int(trained.sum()), "final": means}
 
 
 def new_client_scores(
@@ -283,12 +287,12 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
 def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
     """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
 
-    It has also ``"tally"``, the `Tally` of the rounds since the last evaluation as a
-    dictionary; ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"`` [N, N], if
-    the method has one.
+    It has also ``"participation"``, a dictionary, the `Participation` of the rounds since the
+    last evaluation; ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"``
+    [N, N], if the method has one.
     """
     row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
-    row["tally"] = log.tally._asdict()
+    row["participation"] = log.participation._asdict()
     if any(evaluated.metrics.values()):
         row["metrics"] = evaluated.metrics
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
@@ -313,7 +317,7 @@ def row_fields(row: dict, task: Task, clients: Sequence[str]) -> dict:
         fields["metrics"] = metric_summaries(row["metrics"])
     if "allocation" in row:
         fields["allocation"] = round_shares(row["allocation"])
-    rounds = row["tally"]["not_finite"]
+    rounds = row["participation"]["not_finite"]
     if rounds.any():
         fields["not_finite"] = {clients[i]: int(rounds[i]) for i in np.flatnonzero(rounds)}
     return fields
@@ -326,10 +330,11 @@ def row_line(row: dict, task: Task, clients: Sequence[str]) -> str:
 
 def as_json(results: dict) -> dict:
     """Results as JSON has them: null for NaN, and for the scores of a run that has none."""
+    results = with_null(results)
     final = results["scores"]["final"]
-    if all(np.isnan(final[point]["per_client"]).all() for point in POINTS):
-        results = results | {"scores": None}
-    return with_null(results)
+    if not any(score is not None for point in POINTS for score in final[point]["per_client"]):
+        results["scores"] = None
+    return results
 
 
 def from_json(results: dict) -> dict:

@@ -21,7 +21,7 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope, not_finite
-from graphfl_jax.program import Compiled, Log, Program, Tally, compile_all, play_rounds
+from graphfl_jax.program import Compiled, Log, Participation, Program, compile_all, play_rounds
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import Kept
 
@@ -246,14 +246,16 @@ def place(values, sharding):
     return jax.tree.map(place_leaf, values)
 
 
-def ended_at(log: Log | None, tally: Tally, evaluated: Evaluated, played: int) -> int:
+def ended_at(
+    log: Log | None, participation: Participation, evaluated: Evaluated, played: int
+) -> int:
     """The round that ended a run, since the server or all clients are not finite; or -1.
 
     If all clients are not finite, it is the first round in which one was not.
 
     Args:
       log: of the rounds since the last evaluation, if there are any.
-      tally: of all rounds.
+      participation: of all rounds.
       evaluated: what the evaluation gave.
       played: rounds before it.
     """
@@ -263,7 +265,7 @@ def ended_at(log: Log | None, tally: Tally, evaluated: Evaluated, played: int) -
     finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_server))
     if finite and not not_finite(evaluated.scores).all():
         return -1
-    return tally.since if tally.since > 0 else played
+    return participation.since if participation.since > 0 else played
 
 
 @contextlib.contextmanager

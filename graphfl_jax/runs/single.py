@@ -16,7 +16,7 @@ from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range
 from graphfl_jax.memory import bytes_of
-from graphfl_jax.program import Tally, in_total
+from graphfl_jax.program import Participation, in_total
 from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.debug import DebugSession
@@ -263,11 +263,14 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         state = beginning.state(session)
     else:
         state, rows = _resume(newest, state, seconds)
-    tallies, saved = [Tally(**row["tally"]) for row in rows], int(state.round)
+    participations, saved = (
+        [Participation(**row["participation"]) for row in rows],
+        int(state.round),
+    )
     for evaluation in play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
-        tallies.append(log.tally)
-        ended = ended_at(log, in_total(tallies), final or chosen, played)
+        participations.append(log.participation)
+        ended = ended_at(log, in_total(participations), final or chosen, played)
         if ended >= 0:
             break
         rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
@@ -276,15 +279,15 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         saved = played if due else saved
         report(row_fields(rows[-1], task, clients))
 
-    joined, unsaved, tally = None, 0, in_total(tallies)
+    joined, unsaved, participation = None, 0, in_total(participations)
     if ended < 0 and final is None:  # all rounds had been played before
         final, predictors = fetch(session.evaluate(state))
-        ended = ended_at(None, tally, final, int(state.round))
+        ended = ended_at(None, participation, final, int(state.round))
     if ended < 0:
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
-            of_models = (state, last, predictors, rounds_trained(tally))
+            of_models = (state, last, predictors, rounds_trained(participation))
             unsaved = _save_models(
                 folder, session, experiment, config, *of_models, unasked=shared["unasked"]
             )
@@ -293,11 +296,11 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         "identity": folder.identity if folder else identity,
         "accepted_changes": folder.accepted_changes if folder else [],
     }
-    course = Course(rows, tally, final, joined, int(state.round), seconds, traffic)
+    course = Course(rows, participation, final, joined, int(state.round), seconds, traffic)
     results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
     if ended < 0 and results["diverged"]:
-        ended = tally.since if tally.since > 0 else int(state.round)
+        ended = participation.since if participation.since > 0 else int(state.round)
     scores, inputs = final and final.scores, input_range(experiment.federation)
     return Result(results, rows, state, ended, scores, inputs, unsaved, tuple(clients))
 

@@ -256,9 +256,9 @@ def divergence_is_reported_with_its_round(subject: Subject) -> None:
     """
     for rate, expected in ((np.inf, 1), (0.01, -1)):
         state, log, _ = subject.play(3, client_lr=rate)
-        assert log.tally.since == expected and int(log.diverged_at) == -1
+        assert log.participation.since == expected and int(log.diverged_at) == -1
         assert tree.all_finite(state)
-        assert not log.tally.trained[log.tally.not_finite > 0].any()
+        assert not log.participation.trained[log.participation.not_finite > 0].any()
 
 
 def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]:

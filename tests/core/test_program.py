@@ -18,7 +18,7 @@ from graphfl_jax.evaluation import score_all_examples, score_client
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, Program, Tally, play_rounds
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, Participation, Program, play_rounds
 from graphfl_jax.rounds import Group, Poison, draw_cohort
 from graphfl_jax.runs.session import RunsData, batch_program
 from tests.federations import two_clusters
@@ -259,8 +259,8 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
         inside = (first_broken >= state) & (first_broken <= played[-1])
         broken = np.where(inside, first_broken, -1)
         once = np.ones(3, np.int32)
-        tally = Tally(once * counts[-1], once, np.stack([broken, broken], 1))
-        log = Log({"loss": np.float32(played.mean())}, broken, tally)
+        participation = Participation(once * counts[-1], once, np.stack([broken, broken], 1))
+        log = Log({"loss": np.float32(played.mean())}, broken, participation)
         return state + len(played), log
 
     state, log = play_rounds(advance, 0, rounds)
@@ -268,8 +268,12 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
     assert ROUNDS_PER_EXECUTION == 20 and state == rounds and counts == portions
     np.testing.assert_allclose(log.metrics["loss"], np.arange(rounds).mean(), rtol=1e-6)
     np.testing.assert_array_equal(log.diverged_at, first_broken)
-    np.testing.assert_array_equal(log.tally.first, np.stack([first_broken, first_broken], 1))
-    assert (log.tally.trained == rounds).all() and (log.tally.not_finite == len(portions)).all()
+    np.testing.assert_array_equal(
+        log.participation.first, np.stack([first_broken, first_broken], 1)
+    )
+    assert (log.participation.trained == rounds).all() and (
+        log.participation.not_finite == len(portions)
+    ).all()
 
 
 # -------------------------------------------------------- what the parts of a program are given
@@ -375,7 +379,7 @@ def test_a_server_that_diverges_is_reported_with_its_round():
     program = Program(counting, groups=(Group(2),), poison=poison).compiled()
     state = program.start(KEY, {}, zeros(2))
     state, log = jax.device_get(program.advance(state, KEY, {}, zeros(2), np.int32(4)))
-    assert log.diverged_at == 3 and np.isinf(state.server) and log.tally.since == -1
+    assert log.diverged_at == 3 and np.isinf(state.server) and log.participation.since == -1
     assert log.metrics["loss"] == (0 + 1 + 2 + 3) / 4
 
 
@@ -384,9 +388,9 @@ def test_the_rounds_of_a_client_are_counted():
     program, data = Program(counting, groups=(Group(2),)).compiled(), zeros(5)
     state = program.start(KEY, {}, data)
     state, first = program.advance(state, KEY, {}, data, np.int32(1))
-    once = np.asarray(first.tally.trained)
+    once = np.asarray(first.participation.trained)
     state, log = program.advance(state, KEY, {}, data, np.int32(3))
-    trained, last = np.asarray(log.tally.trained), np.asarray(state.clients[0])
+    trained, last = np.asarray(log.participation.trained), np.asarray(state.clients[0])
     assert sorted(once) == [0, 0, 0, 1, 1] and trained.sum() == 6 and trained.max() <= 3
     assert ((trained > 0) == (last > 0)).all()
 
@@ -403,8 +407,11 @@ def test_an_attack_that_is_not_finite_counts_as_untrained():
     state, log = jax.device_get(program.advance(state, KEY, {}, zeros(2), np.int32(4)))
     assert log.diverged_at == -1
     assert state.server == 2 * ((0 + 1) + (1 + 1) + 2 + (3 + 1))
-    assert log.tally.trained.tolist() == [3, 3] and log.tally.not_finite.tolist() == [1, 1]
-    assert log.tally.first.tolist() == [3, 0]
+    assert log.participation.trained.tolist() == [
+        3,
+        3,
+    ] and log.participation.not_finite.tolist() == [1, 1]
+    assert log.participation.first.tolist() == [3, 0]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["run", "batch"])
@@ -424,19 +431,27 @@ def test_a_client_that_is_not_finite_counts_as_untrained_and_keeps_its_memory(ma
         state = program.start(keys, {}, data)
         played = jax.device_get(program.advance(state, keys, {}, data, np.int32(2)))
         fine, (state, log) = (tree.take(played, run) for run in (0, 1))
-        assert fine[1].tally.since == -1 and fine[1].tally.trained.tolist() == [2, 2, 2]
+        assert fine[1].participation.since == -1 and fine[1].participation.trained.tolist() == [
+            2,
+            2,
+            2,
+        ]
         assert fine[0].clients[0].tolist() == [1, 1, 1]
     else:
         state = program.start(KEY, {}, bad)
         state, log = jax.device_get(program.advance(state, KEY, {}, bad, np.int32(2)))
     assert state.server == 0 + 3 and log.diverged_at == -1
     assert state.clients[0].tolist() == [1, 0, 1]  # the memory before the first round
-    assert log.tally.trained.tolist() == [2, 0, 2] and log.tally.not_finite.tolist() == [
+    assert log.participation.trained.tolist() == [
+        2,
+        0,
+        2,
+    ] and log.participation.not_finite.tolist() == [
         0,
         2,
         0,
     ]
-    assert log.tally.first.tolist() == [1, 1]
+    assert log.participation.first.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["run", "batch"])
