@@ -42,6 +42,12 @@ class Evaluated(NamedTuple):
     models: tuple = ()  # as `predictors_of_clients` returns; () if they are not asked for
 
 
+def not_finite(scores: dict, points: tuple[str, ...] = POINTS) -> np.ndarray:
+    """Whether [N] a client has a score at one of the points that is not finite."""
+    chosen = [at[point] for at in scores.values() for point in points if point in at]
+    return ~np.all([np.isfinite(values) for values in chosen], axis=0)
+
+
 def score_client(predict, score, examples: Examples | Windows, batch_size: int):
     """Means of `score` over one client's real examples, `batch_size` at a time.
 

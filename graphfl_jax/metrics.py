@@ -217,8 +217,13 @@ def _by_horizon(horizons, extras):
 
 
 def _by_label(labels, extras):
-    """Means of ``area`` [N, O] over the clients whose ``scored`` [N, O] is 1, by label."""
-    area, scored = (np.asarray(extras[name], np.float64) for name in ("area", "scored"))
+    """Means of ``area`` [N, O] over the clients whose ``scored`` [N, O] is 1, by label.
+
+    A client whose predictions are not finite is none of them.
+    """
+    area, scored = (
+        np.nan_to_num(np.asarray(extras[name], np.float64)) for name in ("area", "scored")
+    )
     clients = scored.sum(axis=0).astype(int)
     return {
         label: {"auc": float(total / count) if count else None, "clients": int(count)}
@@ -367,9 +372,14 @@ def summary(per_client: np.ndarray, *, higher_is_better: bool) -> dict:
       ``mean`` and ``std_clients`` (population) over clients; ``worst_decile``, the mean over
       the ceil(N / 10) worst clients; ``jain``, the fairness index (sum s)^2 / (N sum s^2), 1 if
       all scores are equal (Jain, Chiu, Hawe. A Quantitative Measure of Fairness and
-      Discrimination. DEC-TR-301, 1984); ``per_client``, the N scores.
+      Discrimination. DEC-TR-301, 1984); ``per_client``, the N scores. A score that is not
+      finite is NaN, and so are then all others but ``per_client``.
     """
     scores = np.asarray(per_client, np.float64)
+    scores = np.where(np.isfinite(scores), scores, np.nan)
+    if np.isnan(scores).any():
+        numbers = ("mean", "std_clients", "worst_decile", "jain")
+        return dict.fromkeys(numbers, np.nan) | {"per_client": scores.tolist()}
     worst_first = np.sort(scores) if higher_is_better else np.sort(scores)[::-1]
     squares = float(np.sum(scores**2))
     return {

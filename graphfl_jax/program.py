@@ -26,11 +26,42 @@ from graphfl_jax.rounds import Group, Poison, ids_at, play_round, rows_of, train
 ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
 
 
+class Participation(NamedTuple):
+    """How the N clients took part in rounds."""
+
+    trained: Array  # [N] int32, rounds in which each trained
+    not_finite: Array  # [N] int32, rounds in which it did not, since a number was not finite
+    # [2] int32, of all these the first round and its first client; -1 without any
+    first: Array
+
+    @property
+    def since(self) -> int:
+        """The first round in which a number of a client was not finite, or -1."""
+        return int(self.first[0])
+
+    @classmethod
+    def nothing(cls, clients: int) -> "Participation":
+        """Before the first round."""
+        none = jnp.zeros(clients, jnp.int32)
+        return cls(none, none, jnp.full(2, -1))
+
+    def add(self, cohort: Cohort, finite: Array, played: Array) -> "Participation":
+        """With one more round, after which as many have been played as `played` says."""
+        trained = finite & (cohort.weights > 0)
+        broken = jnp.stack([played, jnp.min(jnp.where(finite, len(self.trained), cohort.ids))])
+        return Participation(
+            self.trained.at[cohort.ids].add(trained.astype(jnp.int32)),
+            self.not_finite.at[cohort.ids].add((~finite).astype(jnp.int32)),
+            jnp.where((self.first[0] < 0) & ~jnp.all(finite), broken, self.first),
+        )
+
+
 class Log(NamedTuple):
-    """Training metrics between two evaluations."""
+    """What is known of the rounds between two evaluations."""
 
     metrics: dict[str, Array]  # means over cohort and rounds of the metrics of `local`
-    diverged_at: Array  # [] int32, the first round that left a non-finite number, or -1
+    diverged_at: Array  # [] int32, the first round that left a non-finite server, or -1
+    participation: Participation
 
 
 class Streams(NamedTuple):
@@ -129,25 +160,27 @@ class Program:
         one_round = jax.jit(functools.partial(self._one_round, key, hparams, data))
 
         def step(_, carry):
-            state, sums, diverged_at = carry
-            state, metrics = one_round(state)
+            state, sums, diverged_at, participation = carry
+            state, metrics, *took_part = one_round(state)
             sums = jax.tree.map(jnp.add, sums, metrics)
-            broken = (diverged_at < 0) & ~tree.all_finite((state.server, metrics))
-            return state, sums, jnp.where(broken, state.round, diverged_at)
+            broken = (diverged_at < 0) & ~tree.all_finite(state.server)
+            diverged_at = jnp.where(broken, state.round, diverged_at)
+            return state, sums, diverged_at, participation.add(*took_part, state.round)
 
-        _, shapes = jax.eval_shape(one_round, state)
+        _, shapes, *_ = jax.eval_shape(one_round, state)
+        nothing = Participation.nothing(data.train.count.shape[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         # The number of rounds is traced, so that one executable serves every interval, and a
         # run in pieces computes the same bits as a whole one.
-        state, sums, diverged_at = jax.lax.fori_loop(
-            0, rounds, step, (state, zeros, jnp.int32(-1))
+        state, sums, *log = jax.lax.fori_loop(
+            0, rounds, step, (state, zeros, jnp.int32(-1), nothing)
         )
         means = jax.tree.map(lambda leaf: leaf / rounds.astype(leaf.dtype), sums)
-        return state, Log(means, diverged_at)
+        return state, Log(means, *log)
 
     def _one_round(self, key, hparams, data, state):
-        """The state after one more round, and the means of its metrics over the cohort."""
-        state, metrics = play_round(
+        """The state after one more round, the means of its metrics, and who took part."""
+        state, metrics, *took_part = play_round(
             self.build(hparams, state.round),
             data,
             state,
@@ -156,7 +189,7 @@ class Program:
             mesh=self.mesh,
             poison=self.poison(hparams),
         )
-        return state, jax.tree.map(jnp.mean, metrics)
+        return state, jax.tree.map(jnp.mean, metrics), *took_part
 
     def evaluate(
         self,
@@ -226,7 +259,7 @@ class Program:
         for g, group in enumerate(self.joined):
             if group.cohort_size:
                 # New clients are few, and their number need not be a multiple of the devices.
-                clients[g], uploads[g], _ = train_cohort(
+                clients[g], uploads[g], *_ = train_cohort(
                     algorithm,
                     data,
                     state,
@@ -330,6 +363,17 @@ def play_rounds(advance: Callable, state, rounds: int) -> tuple[State, Log]:
         lambda *leaves: sum(share * leaf for share, leaf in zip(shares, leaves, strict=True)),
         *(log.metrics for log in logs),
     )
-    diverged = np.stack([log.diverged_at for log in logs])
-    first = np.take_along_axis(diverged, np.argmax(diverged >= 0, axis=0)[None], axis=0)[0]
-    return state, Log(metrics, first)
+    participation = in_total([log.participation for log in logs])
+    return state, Log(metrics, _first([log.diverged_at for log in logs]), participation)
+
+
+def in_total(participations: Sequence[Participation]) -> Participation:
+    """The participation of several runs of rounds, in their order."""
+    trained, not_finite, first = zip(*participations, strict=True)
+    return Participation(sum(trained), sum(not_finite), _first(first))
+
+
+def _first(values):
+    """The first of several values that is not negative, element by element; -1 if all are."""
+    values = np.stack(values)
+    return np.take_along_axis(values, np.argmax(values >= 0, axis=0)[None], axis=0)[0]

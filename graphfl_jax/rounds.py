@@ -4,6 +4,7 @@ Clients of different architectures form groups. Every round samples a fixed numb
 from each group; the local steps of each group are one vmap.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -147,7 +148,9 @@ def play_round(
       call: in place of `call_plainly`.
 
     Returns:
-      The next state, and the metrics of every client of the cohort: a dictionary of [M].
+      The next state; the metrics of every client of the cohort, a dictionary of [M]; the cohort
+      of all architectures; and whether [M] a client kept and sent finite numbers. If not, it
+      counts as untrained.
     """
     server, train = algorithm.server, train or train_cohort
     key_cohort, key_begin, key_local, key_server = jax.random.split(key, 4)
@@ -159,12 +162,13 @@ def play_round(
         train(algorithm, data, state, g, places[g], cohort.ids, key_local, mesh, group.at_once)
         for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True))
     ]
-    clients, uploads, metrics = zip(*results, strict=True)
+    clients, uploads, metrics, finite = zip(*results, strict=True)
     received = (algorithm, poison, state, places, cohorts, uploads, data, key_server)
-    learned, uploads = call("attack and defence", receive, *received)
+    learned, uploads, sent = call("attack and defence", receive, *received)
     learned = call("aggregation", server.aggregate, learned, cohorts, uploads, key_server)
-    metrics = jax.tree.map(lambda *parts: jnp.concatenate(parts), *metrics)
-    return State(learned, clients, state.round + 1), metrics
+    join = functools.partial(jax.tree.map, lambda *parts: jnp.concatenate(parts))
+    finite = jnp.concatenate(finite) & jnp.concatenate(sent)
+    return State(learned, clients, state.round + 1), join(*metrics), join(*cohorts), finite
 
 
 def sample_cohorts(
@@ -205,6 +209,10 @@ def train_cohort(
 ):
     """Trains clients of one group on the messages that they receive.
 
+    A client that would keep or send a number that is not finite counts as untrained: it keeps
+    what it had, and sends what it would send untrained. Its metrics stay as they are: to look
+    at those of each client would change how their mean is rounded.
+
     Args:
       group: number of their architecture.
       places: [M] of the clients among those of the group.
@@ -212,7 +220,8 @@ def train_cohort(
       at_once: clients that a device trains at once; 0 is all.
 
     Returns:
-      The memories of all clients of the group, the cohort's uploads [M, ...] and metrics [M].
+      The memories of all clients of the group, the cohort's uploads [M, ...] and metrics [M],
+      and whether [M] the first two were finite.
     """
     client = algorithm.clients[group]
 
@@ -220,7 +229,12 @@ def train_cohort(
         server, key = shared
         memory, data_of_client = rows
         message = algorithm.server.download(server, group, i)
-        return client.local(message, memory, data_of_client, jax.random.fold_in(key, i))
+        trained = client.local(message, memory, data_of_client, jax.random.fold_in(key, i))
+        *kept, metrics = trained
+        finite = tree.all_finite(kept)
+        instead = [memory, client.untrained(message, memory, data_of_client)]
+        # As a float, so that it travels with the other floats between devices.
+        return *tree.where(finite, kept, instead), metrics, finite.astype(jnp.float32)
 
     memories, count = state.clients[group], len(ids)
     devices = 1 if mesh is None else mesh.size
@@ -231,8 +245,8 @@ def train_cohort(
     mapped = map_clients(one_client, mesh, at_once)
     results = mapped((state.server, key), fill_up(ids, devices), rows)
     results = jax.tree.map(lambda leaf: leaf[:count], all_gather_rows(results, mesh))
-    trained, uploads, metrics = results
-    return tree.put(memories, places, trained), uploads, metrics
+    trained, uploads, metrics, finite = results
+    return tree.put(memories, places, trained), uploads, metrics, finite > 0
 
 
 def receive(
@@ -244,8 +258,11 @@ def receive(
     uploads: tuple,
     data,
     key,
-) -> tuple[Any, tuple]:
+) -> tuple[Any, tuple, tuple]:
     """The server's state and the uploads from which it learns, after attacks and a defence.
+
+    Also, for each architecture, whether [M] the uploads were finite. Those of attackers that
+    were not count as untrained; `train_cohort` has replaced those of all others.
 
     Args:
       state: of this round, with the memories from before it.
@@ -253,15 +270,18 @@ def receive(
       uploads: of each architecture, every leaf [M, ...].
       key: of the attackers' draws.
     """
+    finite = tuple(jnp.ones(len(cohort.ids), bool) for cohort in cohorts)
     if poison.uploads is None and algorithm.defend is None:
-        return state.server, uploads
+        return state.server, uploads, finite
     untrained = untrained_uploads(algorithm, state, places, cohorts, data)
     if poison.uploads is not None:
         rank = data.attack_rank
         uploads = poison.uploads(cohorts, untrained, uploads, rank, state.round, key)
+        finite = tuple(map(jax.vmap(tree.all_finite), uploads))
+        uploads = tuple(map(jax.vmap(tree.where), finite, uploads, untrained))
     if algorithm.defend is None:
-        return state.server, uploads
-    return algorithm.defend(state.server, cohorts, untrained, uploads)
+        return state.server, uploads, finite
+    return *algorithm.defend(state.server, cohorts, untrained, uploads), finite
 
 
 def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts, data) -> tuple:

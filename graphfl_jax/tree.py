@@ -1,5 +1,7 @@
 """Arithmetic on trees whose leaves share a leading axis of clients."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
@@ -79,6 +81,15 @@ def sq_dists(matrix):
 
 
 def all_finite(tree):
-    """Whether every element of every leaf is finite: a bool scalar."""
-    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]
+    """Whether every number of every leaf is finite: a bool scalar."""
+    finite = [
+        jnp.all(jnp.isfinite(leaf))
+        for leaf in map(jnp.asarray, jax.tree.leaves(tree))
+        if jnp.issubdtype(leaf.dtype, jnp.inexact)
+    ]
     return jnp.all(jnp.stack(finite)) if finite else jnp.bool_(True)
+
+
+def where(condition, values, others):
+    """The leaves of `values` if a scalar condition holds, otherwise those of `others`."""
+    return jax.tree.map(functools.partial(jnp.where, condition), values, others)

@@ -24,6 +24,7 @@ from graphfl_jax.runs.identity import (
     digests_of_code,
     identity_of,
 )
+from graphfl_jax.runs.results import as_json, from_json, with_null
 from graphfl_jax.runs.store import (
     TABLES,
     FileStore,
@@ -99,11 +100,11 @@ class Cache:
         ]
         same = [run for run in runs if not changed_code(run["identity"], identity)]
         if same or not self.accept_changes or not runs:
-            return same[0] if same else None
+            return from_json(same[0]) if same else None
         if accept(runs[0], identity):
             self.store.write(name, runs[0])
         self.accepted += 1
-        return runs[0]
+        return from_json(runs[0])
 
 
 def cached_runs(
@@ -156,8 +157,9 @@ def cached_runs(
     ):
         place, _, name, known = missing[index]
         curve = list(map(_curve_row, outcome.rows))
-        runs[place] = outcome.results | known | {"curve": curve}
-        cache.store.write(name, runs[place])
+        record = as_json(outcome.results) | known | {"curve": with_null(curve)}
+        cache.store.write(name, record)
+        runs[place] = from_json(record)
     cache.made += len(missing)
     cache.reused += len(runs) - len(missing)
     return runs

@@ -47,6 +47,7 @@ from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.results import with_null
 from graphfl_jax.runs.store import content_of
 
 flags.DEFINE_multi_string(
@@ -287,7 +288,7 @@ def mean_text(score: dict | None) -> str:
 def write(path: Path, content: dict, notes: list[str]) -> None:
     """Writes a comparison in the format of the file's name."""
     if path.suffix == ".json":
-        write_json(path, content)
+        write_json(path, with_null(content))
     elif path.suffix == ".csv":
         write_text(path, csv_text(content))
     else:

@@ -24,7 +24,6 @@ flags.DEFINE_string("data", None, "File of arrays, written by np.savez, with the
 
 def main() -> int:
     fleet = chosen_models(data="new.npz", to="predicted.npz")
-    fleet.check_client(FLAGS.client)
     x = inputs(FLAGS.data)
     try:
         predictions = fleet.predict(FLAGS.client, x, FLAGS.at)

@@ -53,7 +53,9 @@ from graphfl_jax.commands.common.result_tables import (
     further_tables,
     new_architectures_table,
     new_clients_table,
+    not_finite_text,
     rejected_text,
+    trained_text,
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.styles import UNITS
@@ -131,6 +133,10 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     console.print(seeds_table(runs).wide())
     for path, run in zip(folders.values(), runs, strict=True):
         print(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
+        if text := trained_text(run):
+            print(text)
+        if run.get("not_finite") and not run["diverged"]:
+            console.print(Text(not_finite_text(run), style="red"), soft_wrap=True)
     lost = sum(run["diverged"] for run in runs)
     if lost:
         text = f"{lost} of {len(runs)} runs diverged; {remedy(config)}"
@@ -179,7 +185,7 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
             from graphfl_jax.commands.reporting.page import write_report
 
             write_report([out], out / REPORT)
-        if diverged:
+        if result.final is None:
             text = Text(divergence(config, result, out), style="red")
             Console().print(text, soft_wrap=True)
         else:
@@ -188,12 +194,14 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
 
 
 def divergence(config: ConfigDict, result: Result, out: Path) -> str:
-    """When a run diverged, with which values, and what may help."""
+    """When a run ended, with which values, which client was the first, and what may help."""
     numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
     low, high = result.inputs
     saved = any(out.glob("checkpoints/*.json"))
+    first = result.results["not_finite"]["first"]
+    where = f", first client {first['client']} in round {first['round']}," if first else ""
     return (
-        f"diverged in round {result.diverged_at} with {numbers}; the inputs range from "
+        f"diverged in round {result.diverged_at}{where} with {numbers}; the inputs range from "
         f"{low:.3g} to {high:.3g}: {remedy(config)}; "
         + (f"the last checkpoint is in {out}" if saved else "there is no checkpoint")
     )
@@ -215,6 +223,10 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
         print(rejected_text(result.results))
+    if text := trained_text(result.results):
+        print(text)
+    if result.results["not_finite"]:
+        console.print(Text(not_finite_text(result.results), style="red"), soft_wrap=True)
     if result.unsaved:
         print(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "

@@ -18,6 +18,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.program import in_total
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.identity import (
@@ -35,7 +36,7 @@ from graphfl_jax.runs.session import (
     Session,
     batch_program,
     clock,
-    diverged_at,
+    ended_at,
     mesh_of,
     play,
     program_of,
@@ -60,11 +61,14 @@ class Trial(NamedTuple):
 class Outcome(NamedTuple):
     """The outcome of a trial."""
 
-    results: dict  # as in results.json of a single run; times are shares of a batch's
+    # As in results.json of a single run, with NaN for null; times are shares of a batch's
+    results: dict
     rows: list[dict]  # as in `single.Result`
     # Scores of the new clients after 0, 1, ... of their rounds, {split: {point: [m]}}
     new_clients: list[dict]
-    final: dict | None  # as in `single.Result`
+    final: (
+        dict | None
+    )  # as in `single.Result`; in ``results``, the scores of such a run are NaN
 
 
 class Played(NamedTuple):
@@ -287,11 +291,12 @@ class _Player:
             federation=self.federations[trial.seed],
             hparams={**self.experiment.hparams, **trial.hparams},
         )
-        rows, diverged = [], -1
+        rows, participations, ended = [], [], -1
         for played, log, chosen in evaluations:
-            complete = final if played == self.config.rounds else None
-            diverged = diverged_at(log, (chosen, complete), played)
-            if diverged >= 0:
+            complete = final if played == self.config.rounds else chosen
+            participations.append(log.participation)
+            ended = ended_at(log, in_total(participations), complete, played)
+            if ended >= 0:
                 break
             rows.append(row_of(played, log, chosen))
         new_clients = None
@@ -300,10 +305,12 @@ class _Player:
             new_clients = new_client_scores(
                 experiment.federation, joined, task, experiment.joined
             )
-        final = final if diverged < 0 else None
+        final = final if ended < 0 else None
         fields = {"config": digest_of_config(config.to_dict())}
         origin = {"identity": self.identities[trial.seed] | fields, "accepted_changes": []}
-        course = Course(rows, final, new_clients, played, seconds, traffic)
+        course = Course(
+            rows, in_total(participations), final, new_clients, played, seconds, traffic
+        )
         results = results_of(config, experiment, course, self.where | origin)
         return Outcome(results, rows, joined, final and final.scores)
 

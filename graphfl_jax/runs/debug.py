@@ -8,14 +8,13 @@ import functools
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import EVERYTHING, evaluate_clients
-from graphfl_jax.program import Log, streams_of
+from graphfl_jax.program import Log, Participation, streams_of
 from graphfl_jax.rounds import ids_at, play_round, rows_of
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
@@ -41,12 +40,12 @@ class DebugSession:
 
     def advance(self, state, rounds):
         """Plays rounds; the log has the means over cohort and rounds."""
-        logged = []
+        logged, participation = [], Participation.nothing(len(self.data.train.count))
         for _ in range(int(rounds)):
             key = jax.random.fold_in(self.streams.rounds, state.round)
             call = functools.partial(self._call, int(state.round) + 1)
             with jax.disable_jit():
-                state, metrics = play_round(
+                state, metrics, *took_part = play_round(
                     self._algorithm(state),
                     self.data,
                     state,
@@ -58,8 +57,9 @@ class DebugSession:
                     call=functools.partial(call, SERVER),
                 )
             logged.append(metrics)
+            participation = participation.add(*took_part, state.round)
         means = jax.tree.map(lambda *values: jnp.mean(jnp.concatenate(values)), *logged)
-        return state, Log(means, jnp.int32(-1))
+        return state, Log(means, jnp.int32(-1), participation)
 
     def _train_cohort(self, call, algorithm, data, state, group, places, ids, key, *sizes):
         """`rounds.train_cohort`, client by client."""
@@ -71,7 +71,8 @@ class DebugSession:
             arguments = (message, memory, rows, jax.random.fold_in(key, i))
             trained.append(call(i, "local training", client.local, *arguments))
         after, uploads, metrics = stack(trained)
-        return tree.put(memories, places, after), uploads, metrics
+        # What is not finite has been refused.
+        return tree.put(memories, places, after), uploads, metrics, jnp.ones(len(ids), bool)
 
     def evaluate(self, state):
         """Everything, as `evaluation.evaluate_clients`."""
@@ -121,7 +122,7 @@ class DebugSession:
         except Exception as error:
             why = " ".join(f"{type(error).__name__}: {error}".split())
             raise ValueError(f"round {number}, {who}, {stage}: {why}") from error
-        if not tree.all_finite(_floats(result)):
+        if not tree.all_finite(result):
             raise ValueError(
                 f"round {number}, {who}, {stage}: a number is not finite; lower the learning "
                 f"rate, or check the inputs of this client"
@@ -132,9 +133,3 @@ class DebugSession:
 def stack(results):
     """The results of several clients on a leading axis."""
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
-
-
-def _floats(values):
-    """The leaves that may be other than finite."""
-    leaves = jax.tree.leaves(values)
-    return [leaf for leaf in leaves if np.issubdtype(jnp.asarray(leaf).dtype, np.floating)]

@@ -106,9 +106,18 @@ class Fleet:
         group, row = self._place(client)
         return jax.tree.map(lambda leaf: leaf[row], self._at(group, at))
 
-    def check_client(self, client: str) -> None:
-        """Raises a ValueError if there is no client of that name."""
+    def rounds_trained(self, client: str) -> int | None:
+        """The rounds in which a client trained; None of new clients, and if it is not known.
+
+        Args:
+          client: its name.
+
+        Raises:
+          ValueError: there is no such client.
+        """
         self._place(client)
+        rounds, place = self.facts.get("rounds_trained"), self.facts["clients"].index(client)
+        return None if rounds is None or place >= len(rounds) else rounds[place]
 
     def predict(self, client: str, x: ArrayLike, at: str = "P") -> dict[str, np.ndarray]:
         """Predicts with the model of a client.

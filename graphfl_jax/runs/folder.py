@@ -4,6 +4,7 @@ import itertools
 import json
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from ml_collections import ConfigDict
 from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, current_values, values_of
 from graphfl_jax.core import State, Task
+from graphfl_jax.program import Participation
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
-from graphfl_jax.runs.results import DESCRIPTION, row_line
+from graphfl_jax.runs.results import DESCRIPTION, as_json, row_line
 from graphfl_jax.runs.store import (
     RUN,
     Record,
@@ -32,6 +34,7 @@ from graphfl_jax.runs.store import (
 
 # The digests of the code of a run whose identity.json was lost.
 LOST = {"source": None, "config_file": None, "callables": {}}
+UNKNOWN = -(2**40)  # rounds that a client trained; less than 0 with any number of known ones
 WRITTEN_AT_THE_END = (models.FILE, views.TABLE, views.PLOT, views.REPORT)
 
 
@@ -181,13 +184,19 @@ class RunFolder:
         return bool(changed_code(self.record["identity"], self.identity))
 
     def begin(
-        self, template: State, task: Task, identity: Identity, where: dict
+        self,
+        template: State,
+        task: Task,
+        clients: Sequence[str],
+        identity: Identity,
+        where: dict,
     ) -> checkpoint.Checkpoint | None:
         """Locks the folder, and restores the newest valid checkpoint in it if it is resumed.
 
         Args:
           template: shapes and dtypes of the state.
           task: of the rows that `append` writes.
+          clients: their names.
 
         Returns:
           The checkpoint to continue from, or None at the start of a run.
@@ -196,7 +205,7 @@ class RunFolder:
           ValueError: as `check`; or another process writes into the folder, its checkpoint is
             of another run or of more rounds, or it has results and no checkpoint.
         """
-        self.task = task
+        self.task, self.clients = task, clients
         self.where = where
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
@@ -213,7 +222,7 @@ class RunFolder:
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
         checkpoint.write_json(self.path / "identity.json", record)
         checkpoint.write_json(self.path / "config.json", self.config.to_dict())
-        lines = [row_line(row, task) for row in self.rows(newest)]
+        lines = [row_line(row, task, clients) for row in self.rows(newest)]
         checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))
         return newest
 
@@ -277,14 +286,20 @@ class RunFolder:
         """The evaluations in a checkpoint's history, oldest first."""
         if newest is None:
             return []
-        count = len(newest.history["round"])
-        return [jax.tree.map(lambda leaf: leaf[t], newest.history) for t in range(count)]  # noqa: B023
+        rounds, history = newest.history["round"], newest.history
+        if "participation" not in history:  # of an older release: nobody knows who trained
+            some = jax.tree.leaves(history["scores"])[0]
+            unknown = np.full(some.shape, UNKNOWN)
+            first = np.full((len(rounds), 2), -1)
+            participation = Participation(unknown, np.zeros_like(unknown), first)._asdict()
+            history = history | {"participation": participation}
+        return [jax.tree.map(lambda leaf: leaf[t], history) for t in range(len(rounds))]  # noqa: B023
 
     def append(self, row: dict) -> None:
         """Adds an evaluation to metrics.jsonl."""
         path = self.path / "metrics.jsonl"
         with writing(path), open(path, "a") as file:
-            file.write(row_line(row, self.task))
+            file.write(row_line(row, self.task, self.clients))
 
     def save(self, state: State, rows: list[dict], seconds: dict) -> None:
         """Writes a checkpoint of the state after the last of `rows`."""
@@ -299,7 +314,7 @@ class RunFolder:
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""
-        checkpoint.write_json(self.path / "results.json", results)
+        checkpoint.write_json(self.path / "results.json", as_json(results))
 
     def close(self) -> None:
         """Unlocks the folder."""

@@ -72,14 +72,22 @@ def groups_of(experiment: Experiment, trained: tuple, joined: tuple = ()) -> lis
     return groups
 
 
-def facts_of(experiment: Experiment, config: ConfigDict, played: int) -> dict[str, Any]:
-    """What is needed to rebuild the models of a run without its data, as JSON."""
+def facts_of(
+    experiment: Experiment, config: ConfigDict, played: int, trained: list[int] | None
+) -> dict[str, Any]:
+    """What is needed to rebuild the models of a run without its data, as JSON.
+
+    Args:
+      played: rounds.
+      trained: of these, the rounds in which each client trained, if they are known.
+    """
     federation = experiment.federation
     scaling = federation.scaling or federation.loader_scaling
     return {
         "version": __version__,
         "method": variant_of(config),
         "round": played,
+        "rounds_trained": trained,
         "config": values_of(config)[0],
         "model": {
             "name": config.model.name,

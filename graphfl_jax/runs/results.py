@@ -12,17 +12,17 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.configs.base import variant_of
-from graphfl_jax.core import Task
+from graphfl_jax.core import FederatedData, Task
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.evaluation import POINTS, Evaluated
+from graphfl_jax.evaluation import POINTS, Evaluated, not_finite
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
-from graphfl_jax.program import Log
+from graphfl_jax.program import Log, Participation
 from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group
 
 DESCRIPTION = "federation.json"  # the file of `description_of`
-# Parts of the results that a run has only if it did not diverge, and not every run has.
+# Parts of the results that a run has only if it played all rounds, and not every run has.
 SCORED = ("scores", "metrics", "errors", "labels", "rejected", "allocation", "architectures")
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
 NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}
@@ -37,7 +37,8 @@ class Course(NamedTuple):
     """The course of a run, from which its results are made."""
 
     rows: list[dict]  # its evaluations, as in `single.Result`
-    final: Evaluated | None  # everything after the last round; None for a run that diverged
+    participation: Participation  # of all its rounds
+    final: Evaluated | None  # everything after the last round; None for a run that ended before
     new_clients: dict | None  # their scores from `new_client_scores`, if there are any
     rounds: int  # that were played
     seconds: dict[str, float]  # from `new_seconds`, with the times added
@@ -47,7 +48,7 @@ class Course(NamedTuple):
 def results_of(
     config: ConfigDict, experiment: Experiment, course: Course, origin: dict
 ) -> dict:
-    """The content of results.json. A run that diverged has no score.
+    """The content of results.json. All scores of a run that ended before its end are NaN.
 
     Args:
       origin: the `environment` of the run, its ``identity``, and ``accepted_changes``, other
@@ -55,7 +56,9 @@ def results_of(
     """
     federation, task, final = experiment.federation, experiment.model.task, course.final
     scored = dict.fromkeys(SCORED)
-    if final is not None:
+    if final is None:
+        scored["scores"] = no_scores(federation.data, task)
+    else:
         scored |= _parts_with_scores(experiment, course)
     attack = None
     if config.attack.name:
@@ -70,7 +73,10 @@ def results_of(
         "seed": config.seed,
         "rounds": config.rounds,
         "hparams": experiment.hparams,
-        "diverged": final is None,
+        "diverged": final is None or bool(not_finite(final.scores, ("P",)).any()),
+        "not_finite": not_finite_clients(federation.clients, course),
+        "rounds_trained": rounds_trained(course.participation),
+        "trained_only": scores_of_trained(course),
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         **scored,
@@ -88,7 +94,7 @@ def results_of(
 
 
 def _parts_with_scores(experiment, course):
-    """What a run has only if it did not diverge, by names of `SCORED`."""
+    """What a run has only if it played all its rounds, by names of `SCORED`."""
     federation, task, final = experiment.federation, experiment.model.task, course.final
     parts = {"scores": final_scores(course.rows, final.scores, task)}
     for split in federation.data.shared:
@@ -130,7 +136,8 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
     best, evaluated = None, rows[0]["scores"]
     if "test" in evaluated and "P" in evaluated.get("val", {}):
         means = np.array([row["scores"]["val"]["P"].mean(dtype=np.float64) for row in rows])
-        row = rows[int(means.argmax() if task.higher_is_better else means.argmin())]
+        means = means if task.higher_is_better else -means
+        row = rows[int(np.where(np.isfinite(means), means, -np.inf).argmax())]
         best = {"round": int(row["round"]), **summaries(row["scores"]["test"], task)}
     validation = summaries(final["val"], task) if "val" in final else None
     return {
@@ -138,6 +145,67 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
         "validation": validation,
         "best_val": best,
     }
+
+
+def no_scores(data: FederatedData, task: Task) -> dict:
+    """`final_scores` of a run without any: NaN."""
+    missing = np.full(len(data.train.count), np.nan)
+    of_clients = summaries(dict.fromkeys(POINTS, missing), task)
+    validation = of_clients if "val" in data.evals else None
+    return {"final": of_clients, "validation": validation, "best_val": None}
+
+
+def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
+    """The clients that left a number that is not finite; None without any.
+
+    Returns:
+      ``uploads``, by the names of clients the rounds in which each counted as untrained since
+      what it kept, sent or reported was not finite; ``first``, the ``client`` and the
+      ``round`` of the first of them, None without any; ``scores``, the names of those with a
+      score after the last round that is not finite; and ``others``, the means over all others
+      of the test scores at G, L and P, None without any.
+    """
+    rounds, first, final = course.participation.not_finite, None, course.final
+    broken = np.ones(len(rounds), bool) if final is None else not_finite(final.scores)
+    if course.participation.since > 0:
+        first = {
+            "client": names[course.participation.first[1]],
+            "round": course.participation.since,
+        }
+    elif final is not None and not broken.any():
+        return None
+    means = None
+    if not broken.all():
+        means = {point: _mean(final.scores["test"][point][~broken]) for point in POINTS}
+    return {
+        "uploads": {names[i]: int(rounds[i]) for i in np.flatnonzero(rounds)},
+        "first": first,
+        "scores": [] if final is None else [names[i] for i in np.flatnonzero(broken)],
+        "others": means,
+    }
+
+
+def rounds_trained(participation: Participation) -> list[int] | None:
+    """The rounds in which each of the N clients trained; None if some are not known.
+
+    They are not known of rounds that were played by a release that did not count them.
+    """
+    rounds = np.asarray(participation.trained)
+    return None if (rounds < 0).any() else rounds.tolist()
+
+
+def scores_of_trained(course: Course) -> dict | None:
+    """The scores of clients that have trained; None unless some trained in no round.
+
+    Returns:
+      ``clients``, their number, and ``final``, the means over them of the test scores at G, L
+      and P after the last round.
+    """
+    trained, final = np.asarray(course.participation.trained) > 0, course.final
+    if final is None or rounds_trained(course.participation) is None or trained.all():
+        return None
+    means = {point: _mean(final.scores["test"][point][trained]) for point in POINTS}
+    return {"clients": int(trained.sum()), "final": means}
 
 
 def new_client_scores(
@@ -219,22 +287,26 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
 def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
     """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
 
-    It has also ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"`` [N, N], if
-    the method has one.
+    It has also ``"participation"``, a dictionary, the `Participation` of the rounds since the
+    last evaluation; ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"``
+    [N, N], if the method has one.
     """
     row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
+    row["participation"] = log.participation._asdict()
     if any(evaluated.metrics.values()):
         row["metrics"] = evaluated.metrics
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
 
 
-def row_fields(row: dict, task: Task) -> dict:
-    """One evaluation of `row_of`, as JSON has it.
+def row_fields(row: dict, task: Task, clients: Sequence[str]) -> dict:
+    """One evaluation of `row_of`, as a line of metrics.jsonl has it, with NaN for null.
 
     Returns:
       ``round``; ``train``, the metrics of the training by name; for each split the
-      `metrics.summary` of its scores at each point; and ``metrics``, as `metric_summaries`, and
-      ``allocation``, if there are any.
+      `metrics.summary` of its scores at each point; and ``metrics``, as `metric_summaries`,
+      ``allocation``, and ``not_finite``, by the names of clients the rounds since the last
+      evaluation in which each counted as untrained since a number was not finite, if there
+      are any.
     """
     fields = {
         "round": int(row["round"]),
@@ -245,12 +317,49 @@ def row_fields(row: dict, task: Task) -> dict:
         fields["metrics"] = metric_summaries(row["metrics"])
     if "allocation" in row:
         fields["allocation"] = round_shares(row["allocation"])
+    rounds = row["participation"]["not_finite"]
+    if rounds.any():
+        fields["not_finite"] = {clients[i]: int(rounds[i]) for i in np.flatnonzero(rounds)}
     return fields
 
 
-def row_line(row: dict, task: Task) -> str:
+def row_line(row: dict, task: Task, clients: Sequence[str]) -> str:
     """One evaluation of `row_of` as a line of JSON."""
-    return json.dumps(row_fields(row, task), allow_nan=False) + "\n"
+    return json.dumps(with_null(row_fields(row, task, clients)), allow_nan=False) + "\n"
+
+
+def as_json(results: dict) -> dict:
+    """Results as JSON has them: null for NaN, and for the scores of a run that has none."""
+    results = with_null(results)
+    final = results["scores"]["final"]
+    if not any(score is not None for point in POINTS for score in final[point]["per_client"]):
+        results["scores"] = None
+    return results
+
+
+def from_json(results: dict) -> dict:
+    """Results of `as_json` with NaN for null in their scores, if there are any."""
+
+    def with_nan(value):
+        if isinstance(value, dict):
+            return {key: with_nan(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [with_nan(part) for part in value]
+        return np.nan if value is None else value
+
+    if not isinstance(results.get("scores"), dict):
+        return results
+    scores = {name: part and with_nan(part) for name, part in results["scores"].items()}
+    return results | {"scores": scores}
+
+
+def with_null(value: Any) -> Any:
+    """A value of JSON with None for each number that is not finite."""
+    if isinstance(value, dict):
+        return {key: with_null(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [with_null(part) for part in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def summaries(scores: dict, task: Task) -> dict:
@@ -469,3 +578,7 @@ def _labels(federation: Federation, examples) -> np.ndarray:
         labels = range(federation.outputs)
         return np.stack([np.sum(real & (y == label), axis=1) for label in labels], axis=1)
     return np.sum(real[..., None] & (y > 0), axis=1)
+
+
+def _mean(scores: np.ndarray) -> float:
+    return float(np.mean(scores, dtype=np.float64))

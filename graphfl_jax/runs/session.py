@@ -20,8 +20,8 @@ from graphfl_jax import tree
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.devices import client_mesh
-from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope
-from graphfl_jax.program import Compiled, Log, Program, compile_all, play_rounds
+from graphfl_jax.evaluation import EVERYTHING, POINTS, Evaluated, Scope, not_finite
+from graphfl_jax.program import Compiled, Log, Participation, Program, compile_all, play_rounds
 from graphfl_jax.rounds import message_bytes
 from graphfl_jax.runs.executables import Kept
 
@@ -246,18 +246,26 @@ def place(values, sharding):
     return jax.tree.map(place_leaf, values)
 
 
-def diverged_at(log: Log, evaluated: Any, played: int) -> int:
-    """The first round that left a non-finite number, or -1.
+def ended_at(
+    log: Log | None, participation: Participation, evaluated: Evaluated, played: int
+) -> int:
+    """The round that ended a run, since the server or all clients are not finite; or -1.
+
+    If all clients are not finite, it is the first round in which one was not.
 
     Args:
-      log: of the rounds since the last evaluation.
-      evaluated: what the evaluation gave; any tree.
+      log: of the rounds since the last evaluation, if there are any.
+      participation: of all rounds.
+      evaluated: what the evaluation gave.
       played: rounds before it.
     """
-    if int(log.diverged_at) >= 0:
+    if log is not None and int(log.diverged_at) >= 0:
         return int(log.diverged_at)
-    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(evaluated))
-    return -1 if finite else played
+    of_server = (evaluated.allocation, evaluated.rejected)
+    finite = all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(of_server))
+    if finite and not not_finite(evaluated.scores).all():
+        return -1
+    return participation.since if participation.since > 0 else played
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from ml_collections import ConfigDict
 
@@ -17,7 +16,7 @@ from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation, input_range, score_of_constant
 from graphfl_jax.memory import bytes_of
-from graphfl_jax.program import Log
+from graphfl_jax.program import Participation, in_total
 from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.debug import DebugSession
@@ -40,13 +39,14 @@ from graphfl_jax.runs.results import (
     new_client_scores,
     new_seconds,
     results_of,
+    rounds_trained,
     row_fields,
     row_of,
 )
 from graphfl_jax.runs.session import (
     Session,
     clock,
-    diverged_at,
+    ended_at,
     fetch,
     inputs_of,
     mesh_of,
@@ -65,11 +65,11 @@ if TYPE_CHECKING:
 class Result(NamedTuple):
     """A finished run."""
 
-    results: dict  # what results.json holds
+    results: dict  # what results.json holds, with NaN for null
     rows: list[dict]  # one per evaluation, see `results.row_of`
     state: State  # after the last round
-    diverged_at: int  # the round after which a number was not finite, or -1
-    final: dict | None  # all scores after the last round; None for a run that diverged
+    diverged_at: int  # the round that ended the run, or made a score at P not finite; or -1
+    final: dict | None  # all scores after the last round; None for a run that ended before
     inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
     constant: float | None  # see `score_of_constant`
     unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
@@ -251,54 +251,62 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
     experiment, config = beginning.experiment, beginning.config
     task = experiment.model.task
-    seconds, rows, final, diverged, predictors = new_seconds(), [], None, -1, ()
+    seconds, rows, final, ended, predictors = new_seconds(), [], None, -1, ()
+    clients = experiment.federation.clients
     with clock(seconds, "compile"):
         session = make(experiment, config)
     state = session.state
     traffic = session.kept.remember("traffic", lambda: traffic_of(experiment, session.state))
-    newest = run_synchronized(lambda: folder and folder.begin(state, task, identity, where))
+    newest = run_synchronized(
+        lambda: folder and folder.begin(state, task, clients, identity, where)
+    )
     run_synchronized(lambda: folder and folder.describe(description_of(experiment)))
     newest = checkpoint.from_first(newest, state)
     if newest is None:
         state = beginning.state(session)
     else:
         state, rows = _resume(newest, state, seconds)
-    saved = int(state.round)
+    participations, saved = (
+        [Participation(**row["participation"]) for row in rows],
+        int(state.round),
+    )
     for evaluation in play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
-        diverged = diverged_at(log, (chosen, final), played)
-        if diverged >= 0:
+        participations.append(log.participation)
+        ended = ended_at(log, in_total(participations), final or chosen, played)
+        if ended >= 0:
             break
         rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
         due = played == config.rounds or played - saved >= config.checkpoint_every
         run_synchronized(_write, folder, state, rows, seconds, due)
         saved = played if due else saved
-        report(row_fields(rows[-1], task))
+        report(row_fields(rows[-1], task, clients))
 
-    joined, unsaved = None, 0
-    if diverged < 0 and final is None:  # all rounds had been played before
+    joined, unsaved, participation = None, 0, in_total(participations)
+    if ended < 0 and final is None:  # all rounds had been played before
         final, predictors = fetch(session.evaluate(state))
-        diverged = diverged_at(Log({}, jnp.int32(-1)), final, int(state.round))
-    if diverged < 0:
+        ended = ended_at(None, participation, final, int(state.round))
+    if ended < 0:
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
-            clients = (state, last, predictors)
+            of_models = (state, last, predictors, rounds_trained(participation))
             unsaved = _save_models(
-                folder, session, experiment, config, *clients, unasked=shared["unasked"]
+                folder, session, experiment, config, *of_models, unasked=shared["unasked"]
             )
-    final = final if diverged < 0 else None
+    final = final if ended < 0 else None
     origin = where | {
         "identity": folder.identity if folder else identity,
         "accepted_changes": folder.accepted_changes if folder else [],
     }
-    course = Course(rows, final, joined, int(state.round), seconds, traffic)
+    course = Course(rows, participation, final, joined, int(state.round), seconds, traffic)
     results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
+    if ended < 0 and results["diverged"]:
+        ended = participation.since if participation.since > 0 else int(state.round)
     scores, federation = final and final.scores, experiment.federation
     of_data = input_range(federation), score_of_constant(federation)
-    names = tuple(federation.clients)
-    return Result(results, rows, state, diverged, scores, *of_data, unsaved, names)
+    return Result(results, rows, state, ended, scores, *of_data, unsaved, tuple(clients))
 
 
 def compile_session(
@@ -341,12 +349,15 @@ def _resume(newest, state, seconds):
     return state, RunFolder.rows(newest)
 
 
-def _save_models(folder, session, experiment, config, state, last, predictors, *, unasked):
+def _save_models(
+    folder, session, experiment, config, state, last, predictors, trained, *, unasked
+):
     """Writes the models of all clients; returns their bytes if they are too many.
 
     Args:
       last: the state with the new clients, if there is one.
       predictors: those of the training clients; () if they are too large for an evaluation.
+      trained: from `rounds_trained`.
       unasked: whether a large file is not written.
     """
     program, inputs, size = session.program, session.inputs, bytes_of(predictors)
@@ -366,7 +377,7 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
     if last is not None:
         parts.append(jax.device_get(predictors_of_all(last, *inputs)))
     groups = models.groups_of(experiment, *parts)
-    facts = models.facts_of(experiment, config, int(state.round))
+    facts = models.facts_of(experiment, config, int(state.round), trained)
     run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
     return 0
 

@@ -51,19 +51,29 @@ def frame(
     return pandas.DataFrame(lines, columns=["round", "split", "point", "client", "score"])
 
 
-def client_table(final: Mapping, clients: Sequence[str]) -> str:
-    """The scores of each client after the last round, as CSV: a column per split and point."""
+def client_table(
+    final: Mapping, clients: Sequence[str], trained: Sequence[int] | None = None
+) -> str:
+    """The scores of each client after the last round, as CSV: a column per split and point.
+
+    The last column has the rounds in which each client trained, if they are known.
+    """
     columns = {
         f"{split} {point}": values
         for split, points in final.items()
         for point, values in points.items()
     }
+    if trained is not None:
+        columns["rounds trained"] = trained
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["client", *columns])
     count = max(map(len, columns.values()), default=0)
     for i, name in enumerate(clients[:count]):
-        scores = [float(values[i]) if i < len(values) else "" for values in columns.values()]
+        scores = [
+            np.asarray(values)[i].item() if i < len(values) else ""
+            for values in columns.values()
+        ]
         writer.writerow([name, *scores])
     return text.getvalue()
 

@@ -250,10 +250,15 @@ def it_learns_what_only_personal_models_can(subject: Subject) -> None:
 
 
 def divergence_is_reported_with_its_round(subject: Subject) -> None:
-    """At 1e38, heads that train alone separate the examples, and then all gradients are 0."""
+    """Clients that are not finite count as untrained, so the server stays finite.
+
+    At 1e38, heads that train alone separate the examples, and then all gradients are 0.
+    """
     for rate, expected in ((np.inf, 1), (0.01, -1)):
-        _, log, _ = subject.play(3, client_lr=rate)
-        assert int(log.diverged_at) == expected
+        state, log, _ = subject.play(3, client_lr=rate)
+        assert log.participation.since == expected and int(log.diverged_at) == -1
+        assert tree.all_finite(state)
+        assert not log.participation.trained[log.participation.not_finite > 0].any()
 
 
 def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]:
@@ -325,7 +330,7 @@ def saved_models_have_the_scores_of_the_run(
     state, _, scores = subject.play(2)
     predictors = subject.program.predictors(state, fixed_key(), subject.hparams, subject.data)
     facts = models.facts_of(
-        subject.experiment, subject.config(local_steps=STEPS), int(state.round)
+        subject.experiment, subject.config(local_steps=STEPS), int(state.round), None
     )
     models.write(folder / models.FILE, models.groups_of(subject.experiment, predictors), facts)
     np.savez(folder / "test.npz", **subject.data.evals["test"]._asdict())

@@ -1,6 +1,7 @@
 """What evaluations compute, and what they leave out."""
 
 import functools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import pytest
 
 import graphfl_jax
 from graphfl_jax.build import build_experiment
+from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.result_tables import not_finite_text
 from graphfl_jax.core import State
 from graphfl_jax.evaluation import EVERYTHING, Scope, allocation_and_rejected
 from graphfl_jax.program import Program
@@ -86,6 +89,46 @@ def test_only_the_last_evaluation_of_a_run_is_complete(tmp_path):
     assert len((tmp_path / "part/metrics.jsonl").read_text().splitlines()) == 2
 
 
+def one_client_too_large():
+    """Seven clients; the inputs of client 3 make its training overflow in every round."""
+    whole = two_clusters()
+    x = whole.data.train.x.copy()
+    x[3] *= np.float32(1e30)
+    train = whole.data.train._replace(x=x)
+    return whole._replace(data=whole.data._replace(train=train))
+
+
+@pytest.mark.parametrize("defence", ["", "median"])
+def test_one_client_that_is_not_finite_does_not_end_a_run(tmp_path, defence):
+    config = small_config("fedavg", rounds=4, eval_every=2, defence__name=defence)
+    result = graphfl_jax.run(config, one_client_too_large(), out=tmp_path)
+    found, final = result.results["not_finite"], result.results["scores"]["final"]
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    drawn = sum(line.get("not_finite", {}).get("client 3", 0) for line in lines)
+    assert 1 <= drawn <= 4 and found["uploads"] == {"client 3": drawn}
+    assert found["first"]["client"] == "client 3" and found["scores"] == ["client 3"]
+    assert np.isnan(final["L"]["per_client"]).tolist() == [i == 3 for i in range(7)]
+    assert np.isnan(final["L"]["mean"]) and not result.results["diverged"]
+    others = np.delete(final["L"]["per_client"], 3)
+    assert found["others"]["L"] == pytest.approx(others.mean())
+    assert not np.isnan(final["P"]["mean"]) and result.diverged_at == -1
+    text = not_finite_text(result.results)
+    assert text.startswith(
+        f"{drawn} uploads were not finite, as if untrained: client 3 ({drawn})"
+    )
+    assert (
+        "; the scores of client 3 are not finite; means of accuracy over the 6 others" in text
+    )
+    written = read_run(tmp_path).results
+    np.testing.assert_equal(written["scores"], result.results["scores"])
+    assert (
+        written["not_finite"] == found and "NaN" not in (tmp_path / "results.json").read_text()
+    )
+    again = graphfl_jax.run(config, one_client_too_large(), out=tmp_path, resume=True)
+    np.testing.assert_equal(again.results["scores"], result.results["scores"])
+    assert again.results["not_finite"] == found
+
+
 @pytest.mark.parametrize("client_lr, finite", [(0.1, True), (1e30, False)])
 def test_a_run_that_diverged_has_no_last_scores(client_lr, finite):
     config = small_config("fedavg", rounds=2, eval_every=2, hparams__client_lr=client_lr)
@@ -95,6 +138,7 @@ def test_a_run_that_diverged_has_no_last_scores(client_lr, finite):
         assert result.diverged_at == -1 and set(result.final) == {"val", "test"}
     else:
         assert 1 <= result.diverged_at <= 2 and result.final is None
+        assert result.results["not_finite"]["first"]["round"] == result.diverged_at
 
 
 @pytest.mark.release

@@ -22,7 +22,7 @@ from graphfl_jax.devices import client_mesh
 from graphfl_jax.evaluation import Evaluated
 from graphfl_jax.metrics import CLASSIFICATION
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import Program
+from graphfl_jax.program import Participation, Program
 from graphfl_jax.robustness.attacks import Attackers, poison_with, with_attack_order
 from graphfl_jax.robustness.defences import clip, median, with_defence
 from graphfl_jax.robustness.upload_attacks import poisoning
@@ -348,6 +348,7 @@ def test_results_have_the_messages_and_scores_of_each_architecture():
     scores = {"test": dict.fromkeys("GLP", np.float32([4, 1, 4, 1, 4, 1, 4]))}
     course = Course(
         rows=[{"round": 2, "scores": scores}],
+        participation=jax.device_get(Participation.nothing(7)),
         final=Evaluated(scores, {}, {}, (), ()),
         new_clients=None,
         rounds=2,

@@ -18,7 +18,7 @@ from graphfl_jax.evaluation import score_all_examples, score_client
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION, summary
 from graphfl_jax.models.mlp import mlp
-from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, Program, play_rounds
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, Participation, Program, play_rounds
 from graphfl_jax.rounds import Group, Poison, draw_cohort
 from graphfl_jax.runs.session import RunsData, batch_program
 from tests.federations import two_clusters
@@ -222,6 +222,14 @@ def test_the_worst_decile_is_of_the_worst_clients(higher_is_better, worst):
     assert scores["std_clients"] == pytest.approx(np.sqrt((144 - 1) / 12))  # of 0..n-1
 
 
+def test_a_score_that_is_not_finite_leaves_no_summary():
+    """Not a worst decile of the others, and not the fairness of equal scores."""
+    scores = summary(np.array([1.0, np.inf, 0.0]), higher_is_better=True)
+    numbers = ("mean", "std_clients", "worst_decile", "jain")
+    assert np.isnan([scores[name] for name in numbers]).all()
+    np.testing.assert_array_equal(scores["per_client"], [1, np.nan, 0])
+
+
 @pytest.mark.parametrize("scores, index", [((1.0, 2.0, 3.0), 36 / 42), ((0.0, 0.0), 1.0)])
 def test_the_fairness_index_is_that_of_jain(scores, index):
     """(1 + 2 + 3)^2 / (3 (1 + 4 + 9)), and 1 if all scores are equal."""
@@ -249,7 +257,10 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
         counts.append(int(rounds))
         played = state + np.arange(int(rounds))  # the rounds of this portion
         inside = (first_broken >= state) & (first_broken <= played[-1])
-        log = Log({"loss": np.float32(played.mean())}, np.where(inside, first_broken, -1))
+        broken = np.where(inside, first_broken, -1)
+        once = np.ones(3, np.int32)
+        participation = Participation(once * counts[-1], once, np.stack([broken, broken], 1))
+        log = Log({"loss": np.float32(played.mean())}, broken, participation)
         return state + len(played), log
 
     state, log = play_rounds(advance, 0, rounds)
@@ -257,6 +268,12 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
     assert ROUNDS_PER_EXECUTION == 20 and state == rounds and counts == portions
     np.testing.assert_allclose(log.metrics["loss"], np.arange(rounds).mean(), rtol=1e-6)
     np.testing.assert_array_equal(log.diverged_at, first_broken)
+    np.testing.assert_array_equal(
+        log.participation.first, np.stack([first_broken, first_broken], 1)
+    )
+    assert (log.participation.trained == rounds).all() and (
+        log.participation.not_finite == len(portions)
+    ).all()
 
 
 # -------------------------------------------------------- what the parts of a program are given
@@ -353,17 +370,88 @@ def test_a_defence_is_used_in_rounds_without_attackers():
 
 
 def test_a_server_that_diverges_is_reported_with_its_round():
-    """An attack that sends infinity after two rounds; what the clients measure stays finite."""
+    """The uploads of 3e38 in the third round are finite, and their sum is not."""
 
     def attack(cohorts, untrained, uploads, rank, played, key):
-        return jax.tree.map(lambda own: jnp.where(played == 2, jnp.inf, own), uploads)
+        return jax.tree.map(lambda own: jnp.where(played == 2, 3e38, own), uploads)
 
     poison = lambda hparams: Poison(uploads=attack)  # noqa: E731
     program = Program(counting, groups=(Group(2),), poison=poison).compiled()
     state = program.start(KEY, {}, zeros(2))
     state, log = jax.device_get(program.advance(state, KEY, {}, zeros(2), np.int32(4)))
-    assert log.diverged_at == 3 and np.isinf(state.server)
+    assert log.diverged_at == 3 and np.isinf(state.server) and log.participation.since == -1
     assert log.metrics["loss"] == (0 + 1 + 2 + 3) / 4
+
+
+def test_the_rounds_of_a_client_are_counted():
+    """Two of five clients train in a round. The memory of one is its last round, from 0 on."""
+    program, data = Program(counting, groups=(Group(2),)).compiled(), zeros(5)
+    state = program.start(KEY, {}, data)
+    state, first = program.advance(state, KEY, {}, data, np.int32(1))
+    once = np.asarray(first.participation.trained)
+    state, log = program.advance(state, KEY, {}, data, np.int32(3))
+    trained, last = np.asarray(log.participation.trained), np.asarray(state.clients[0])
+    assert sorted(once) == [0, 0, 0, 1, 1] and trained.sum() == 6 and trained.max() <= 3
+    assert ((trained > 0) == (last > 0)).all()
+
+
+def test_an_attack_that_is_not_finite_counts_as_untrained():
+    """Both clients upload 1 more than untrained, but infinity in the third of four rounds."""
+
+    def attack(cohorts, untrained, uploads, rank, played, key):
+        return jax.tree.map(lambda own: jnp.where(played == 2, jnp.inf, own + 1), uploads)
+
+    poison = lambda hparams: Poison(uploads=attack)  # noqa: E731
+    program = Program(counting, groups=(Group(2),), poison=poison).compiled()
+    state = program.start(KEY, {}, zeros(2))
+    state, log = jax.device_get(program.advance(state, KEY, {}, zeros(2), np.int32(4)))
+    assert log.diverged_at == -1
+    assert state.server == 2 * ((0 + 1) + (1 + 1) + 2 + (3 + 1))
+    assert log.participation.trained.tolist() == [
+        3,
+        3,
+    ] and log.participation.not_finite.tolist() == [1, 1]
+    assert log.participation.first.tolist() == [3, 0]
+
+
+@pytest.mark.parametrize("many", [False, True], ids=["run", "batch"])
+def test_a_client_that_is_not_finite_counts_as_untrained_and_keeps_its_memory(many):
+    """Client 1 of three has an infinite target. In a batch, it has so in one of two runs."""
+    good = zeros(3)
+    y = good.train.y.copy()
+    y[1] = np.inf
+    bad = good._replace(train=good.train._replace(y=y))
+    program = Program(counting, groups=(Group(3),)).compiled()
+    if many:
+        program = batch_program(program, mesh=None, federations=2)
+        data = RunsData(
+            jnp.arange(2), jax.tree.map(lambda *leaves: np.stack(leaves), good, bad)
+        )
+        keys = jnp.stack([KEY, KEY])
+        state = program.start(keys, {}, data)
+        played = jax.device_get(program.advance(state, keys, {}, data, np.int32(2)))
+        fine, (state, log) = (tree.take(played, run) for run in (0, 1))
+        assert fine[1].participation.since == -1 and fine[1].participation.trained.tolist() == [
+            2,
+            2,
+            2,
+        ]
+        assert fine[0].clients[0].tolist() == [1, 1, 1]
+    else:
+        state = program.start(KEY, {}, bad)
+        state, log = jax.device_get(program.advance(state, KEY, {}, bad, np.int32(2)))
+    assert state.server == 0 + 3 and log.diverged_at == -1
+    assert state.clients[0].tolist() == [1, 0, 1]  # the memory before the first round
+    assert log.participation.trained.tolist() == [
+        2,
+        0,
+        2,
+    ] and log.participation.not_finite.tolist() == [
+        0,
+        2,
+        0,
+    ]
+    assert log.participation.first.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("many", [False, True], ids=["run", "batch"])

@@ -235,6 +235,7 @@ def test_the_page_states_the_sizes_and_the_control():
 
 def outcome_of(trial, rows=()):
     results = {"seed": trial.seed, "diverged": False, "accepted_changes": []}
+    results["scores"] = {"final": dict.fromkeys("GLP", {"per_client": [0.0]})}
     return Outcome(results, list(rows), [], None)
 
 

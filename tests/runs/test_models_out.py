@@ -1,5 +1,6 @@
 """Models out of a run: its files, loading, exporting and predicting, and `init_from`."""
 
+import csv
 import json
 import re
 
@@ -11,12 +12,14 @@ from safetensors.numpy import load_file, save_file
 import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.finished_runs import read_run
+from graphfl_jax.commands.common.result_tables import trained_text
 from graphfl_jax.commands.reporting.folders import run_facts
 from graphfl_jax.configs import change
 from graphfl_jax.data import tpt48
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.runs import models
 from graphfl_jax.runs.results import description_of
+from graphfl_jax.runs.views import client_table
 from tests.commands import scripted
 from tests.core.test_architectures import federation as image_federation
 from tests.core.test_chest_xray import LABELS, several_labels
@@ -403,12 +406,50 @@ def test_commands_export_and_predict(made, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_clients_that_never_trained_are_named(tmp_path):
+    """One of five trains in each of two rounds. Ditto keeps a model for each client."""
+    out = tmp_path / "run"
+    result = graphfl_jax.run(config(cohort_size=1), own_data(), out=out)
+    results, fleet = result.results, graphfl_jax.load(out)
+    rounds = dict(zip(fleet.clients, results["rounds_trained"], strict=True))
+    trained = [name for name in rounds if rounds[name]]
+    (never, *_), (some, *_) = (name for name in rounds if not rounds[name]), trained
+    assert sum(rounds.values()) == 2 and len(trained) <= 2
+    assert {name: fleet.rounds_trained(name) for name in rounds} == rounds
+    scores = np.array(results["scores"]["final"]["P"]["per_client"])
+    mean = scores[[bool(rounds[name]) for name in rounds]].mean()
+    part = results["trained_only"]
+    assert part["clients"] == len(trained) and part["final"]["P"] == pytest.approx(mean)
+    assert trained_text(results).startswith(
+        f"{5 - len(trained)} of 5 clients trained in no round, so what ditto keeps for each of "
+        f"them alone is untrained; means of mse over the {len(trained)} others: G "
+    )
+    table = client_table(result.final, result.clients, results["rounds_trained"])
+    lines = {
+        line["client"]: line["rounds trained"] for line in csv.DictReader(table.splitlines())
+    }
+    assert lines == {name: str(count) for name, count in rounds.items()}
+    np.savez(tmp_path / "new.npz", x=np.array([[0.0, 50.0, 1000.0]]))
+    for name in (never, some):
+        for words in (["export", "--to=m"], ["predict", "--data=new.npz", "--to=y"]):
+            to = [f"{word}{name}" if word.startswith("--to") else word for word in words[1:]]
+            ended = scripted(COMMANDS, words[0], out, f"--client={name}", *to, cwd=tmp_path)
+            assert ended.status == 0
+            warned = (
+                f"warning: client={name} trained in none of the 2 rounds, so what ditto keeps"
+            )
+            assert ended.stderr.startswith(warned if name == never else "")
+            assert bool(ended.stderr) == (name == never)
+    alone = graphfl_jax.load(tmp_path / f"m{never}")
+    assert alone.rounds_trained(never) == 0
+
+
 def test_models_are_loaded_without_the_metrics_of_their_run(made, tmp_path, monkeypatch):
     """An own metric is a function of the user's module, which predictions do not need."""
     loaded = graphfl_jax.load(made[0])
     monkeypatch.setitem(METRICS, "mine", METRICS["rmse"])
     own = change(config(), {"metrics": ("mine",)})
-    facts = models.facts_of(build_experiment(own, own_data()), own, 1)
+    facts = models.facts_of(build_experiment(own, own_data()), own, 1, None)
     models.write(tmp_path / "other.safetensors", loaded.groups, facts)
     monkeypatch.undo()
     other = graphfl_jax.load(tmp_path / "other.safetensors")

@@ -564,13 +564,14 @@ def test_a_node_with_other_code_is_refused(tmp_path, groups, monkeypatch):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The seeds of the runs that were made, which have no scores."""
+    """The seeds of the runs that were made, whose scores are all 0."""
     seeds = []
 
     def run_trials(config, federations, trials, *, at_once, report):
         for i, trial in enumerate(trials):
             seeds.append(trial.seed)
             results = {"seed": trial.seed, "diverged": False, "accepted_changes": []}
+            results["scores"] = {"final": dict.fromkeys("GLP", {"per_client": [0.0]})}
             yield i, Outcome(results, [], [], None)
 
     monkeypatch.setattr(cache, "run_trials", run_trials)

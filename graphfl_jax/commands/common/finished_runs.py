@@ -13,6 +13,7 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import views
 from graphfl_jax.runs.batch import ELSEWHERE
 from graphfl_jax.runs.checkpoint import write_bytes, write_text
+from graphfl_jax.runs.results import from_json
 from graphfl_jax.runs.store import RUN, content_of
 
 # What commands read of results.json, by keys; of scores only if the run did not diverge.
@@ -42,7 +43,7 @@ class FinishedRun(NamedTuple):
 
     path: Path
     fields: dict[str, Any]  # of the configuration, by dotted name
-    results: dict[str, Any]  # what results.json holds
+    results: dict[str, Any]  # what results.json holds, with NaN for null in scores
     unknown: str = ""  # why the fields are not known here; then they are as they were written
 
     @property
@@ -117,7 +118,7 @@ def read_run(path: Path) -> FinishedRun:
         fields = current_values(fields)
     except ValueError as error:  # such as the name of a part that is registered elsewhere
         unknown = str(error)
-    return FinishedRun(path, fields, results, unknown)
+    return FinishedRun(path, fields, from_json(results), unknown)
 
 
 def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
@@ -194,7 +195,8 @@ def write_views(
     scores no table.
     """
     if final is not None:
-        write_text(out / views.TABLE, views.client_table(final, clients))
+        table = views.client_table(final, clients, results["rounds_trained"])
+        write_text(out / views.TABLE, table)
     if not rows:
         return
     from matplotlib.figure import Figure  # half a second, for which no refusal should wait

@@ -68,7 +68,10 @@ def own_error_table(errors: dict) -> TextTable:
     rows = [["scored at", *targets]]
     for point in POINTS:
         cells = (errors[point][target] for target in targets)
-        rows.append([point, *(f"{errors['mae']:.4g}/{errors['rmse']:.4g}" for errors in cells)])
+        texts = (
+            f"{score_text(errors['mae'])}/{score_text(errors['rmse'])}" for errors in cells
+        )
+        rows.append([point, *texts])
     caption = "test, means over clients" + (
         f"; results.json has {others} more targets" if others else ""
     )
@@ -150,6 +153,41 @@ def rejected_text(results: dict) -> str:
     whose = [who for who in ("honest", "malicious") if shares[who] is not None]
     named = [f"{shares[who]:.1%} of {who}" for who in whose]
     return f"rejected uploads: {', '.join(named)} clients" if named else ""
+
+
+def trained_text(results: dict) -> str:
+    """How many clients trained in no round, and the scores of the others; empty without any."""
+    part = results.get("trained_only")
+    if part is None:
+        return ""
+    everyone = len(results["rounds_trained"])
+    means = (f"{point} {score_text(part['final'][point])}" for point in POINTS)
+    return (
+        f"{everyone - part['clients']} of {everyone} clients trained in no round, so what "
+        f"{results['variant']} keeps for each of them alone is untrained; means of "
+        f"{results['metric']} over the {part['clients']} others: {', '.join(means)}"
+    )
+
+
+def not_finite_text(results: dict) -> str:
+    """Which clients left numbers that are not finite, how often, and the scores of the others.
+
+    Args:
+      results: of a run that has left such numbers and was played to its end.
+    """
+    broken, parts = results["not_finite"], []
+    if broken["uploads"]:
+        counts = (f"{name} ({rounds})" for name, rounds in broken["uploads"].items())
+        total = sum(broken["uploads"].values())
+        parts.append(f"{total} uploads were not finite, as if untrained: {', '.join(counts)}")
+    if broken["scores"]:
+        means = (f"{point} {score_text(broken['others'][point])}" for point in POINTS)
+        others = len(results["scores"]["final"]["P"]["per_client"]) - len(broken["scores"])
+        parts.append(
+            f"the scores of {', '.join(broken['scores'])} are not finite; means of "
+            f"{results['metric']} over the {others} others: {', '.join(means)}"
+        )
+    return "; ".join(parts)
 
 
 def _means(results, unit):

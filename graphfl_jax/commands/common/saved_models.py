@@ -1,5 +1,6 @@
 """Flags and checks of the commands that read the models of a run."""
 
+import warnings
 from pathlib import Path
 
 from absl import flags
@@ -25,12 +26,14 @@ flags.DEFINE_string("to", None, "File to write; it must not exist.")
 def chosen_models(**needed: str) -> Fleet:
     """The models of --run, after a check of the other flags. The file of --config is executed.
 
+    It warns if the client of --client has trained in no round.
+
     Args:
       **needed: further flags that must be set, each with an example of a value.
 
     Raises:
-      ValueError: a flag is missing or not read, --to exists or cannot be written, or --config
-        is no file.
+      ValueError: a flag is missing or not read, --to exists or cannot be written, --config is
+        no file, or there is no such client.
       OSError: there is no such folder or file.
     """
     if FLAGS.run is None:
@@ -43,4 +46,13 @@ def chosen_models(**needed: str) -> Fleet:
     refuse_overrides(dict.fromkeys(OVERRIDES, "saved models have their configuration"))
     if FLAGS.config is not None:
         contents_of("config", FLAGS.config)  # which registers own parts
-    return load(FLAGS.run)
+    fleet = load(FLAGS.run)
+    if fleet.rounds_trained(FLAGS.client) == 0:
+        warnings.warn(
+            f"client={FLAGS.client} trained in none of the {fleet.facts['round']} rounds, so "
+            f"what {fleet.facts['method']} keeps for it alone is untrained; play more rounds, "
+            f"or choose another client",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    return fleet

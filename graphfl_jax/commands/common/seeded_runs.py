@@ -118,7 +118,8 @@ def run_seeds(
     try:
         for seed in runs.left:
             folder, experiment = runs.opened[seed], runs.experiments[seed]
-            folder.begin(None, experiment.model.task, folder.identity, where)
+            clients = experiment.federation.clients
+            folder.begin(None, experiment.model.task, clients, folder.identity, where)
             folder.describe(description_of(experiment))
         for i, outcome in runs.outcomes:
             seed = runs.left[i]

@@ -16,7 +16,7 @@ function columns(run) {
     });
   if (run.scores) {
     const gain = (i) =>
-      run.scores.P[i] === null
+      run.scores.P[i] === null || run.scores.L[i] === null
         ? null
         : (run.scores.P[i] - run.scores.L[i]) * (run.higher ? 1 : -1);
     found.push({ key: "gain", name: "gain", number: true, of: gain, factor: run.factor });
@@ -28,6 +28,14 @@ function columns(run) {
       number: true,
       wide: true,
       of: (i) => run.clients[i].examples[split],
+    });
+  if (run.clients.some((client) => (client.trained ?? null) !== null))
+    found.push({
+      key: "trained",
+      name: "rounds trained",
+      number: true,
+      wide: true,
+      of: (i) => run.clients[i].trained,
     });
   if (run.map)
     found.push({
@@ -55,7 +63,7 @@ function showClients(run) {
       const value = column.of(i),
         text = column.factor
           ? short(value === null ? null : value * column.factor)
-          : String(value);
+          : String(value ?? "–");
       return make(c ? "td" : "th", { ...style(column), ...(c ? {} : head) }, text);
     });
     const row = make("tr", { "data-client": i, tabindex: -1 }, ...cells);

@@ -106,8 +106,12 @@ def in_readable_units(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _clients(results, described):
     """Name, kind and sizes of each client, those that joined later last."""
     if described is not None:
-        kept = ("name", "new", "malicious", "examples")
-        return [{key: client[key] for key in kept} for client in described["clients"]]
+        kept, trained = ("name", "new", "malicious", "examples"), results.get("rounds_trained")
+        return [
+            {key: client[key] for key in kept}
+            | {"trained": None if trained is None or client["new"] else trained[i]}
+            for i, client in enumerate(described["clients"])
+        ]
     scores, new = results["scores"], results["new_clients"] or {"clients": []}
     attack = results["attack"] or {}
     training = len(scores["final"]["P"]["per_client"]) if scores else 0
@@ -115,6 +119,7 @@ def _clients(results, described):
     names = [f"client {i}" for i in range(training)] + new["clients"]
     return [
         {"name": name, "new": i >= training, "malicious": i in malicious, "examples": {}}
+        | {"trained": None}
         for i, name in enumerate(names)
     ]
 
@@ -136,11 +141,11 @@ def _scores(results):
 
 
 def _points(scores):
-    """Mean and worst decile at each point that was evaluated."""
+    """Mean and worst decile at each point that was evaluated, if all scores are finite."""
     return {
         point: [scores[point]["mean"], scores[point]["worst_decile"]]
         for point in POINTS
-        if point in scores
+        if point in scores and scores[point]["mean"] is not None
     }
 
 

@@ -12,6 +12,7 @@ from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.reporting.comparison import comparison_facts
 from graphfl_jax.commands.reporting.folders import in_readable_units, run_facts
 from graphfl_jax.runs.checkpoint import write_text
+from graphfl_jax.runs.results import with_null
 from graphfl_jax.version import __version__
 
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
@@ -73,8 +74,10 @@ def further(run: dict[str, Any]) -> list[TextTable]:
 
 
 def script_text(content: Any) -> str:
-    """JSON that cannot end the script element that holds it."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"), sort_keys=True)
+    """JSON that cannot end the script element that holds it; null for NaN."""
+    text = json.dumps(
+        with_null(content), allow_nan=False, separators=(",", ":"), sort_keys=True
+    )
     for sign in "<>&\u2028\u2029":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     return text

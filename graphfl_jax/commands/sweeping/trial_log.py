@@ -15,6 +15,7 @@ from graphfl_jax.runs.identity import (
     digests_of_code,
     identity_of,
 )
+from graphfl_jax.runs.results import as_json, with_null
 from graphfl_jax.runs.store import (
     CONTENTS,
     LOCK,
@@ -209,8 +210,9 @@ class TrialLog:
             {"round": int(row["round"]), "P": float(row["scores"]["val"]["P"].mean())}
             for row in outcome.rows
         ]
-        line = {"trial": planned.name, "point": planned.point, **outcome.results}
-        line |= {"identity": identity, "validation": _validation(outcome), "curve": curve}
+        line = {"trial": planned.name, "point": planned.point, **as_json(outcome.results)}
+        line |= {"identity": identity, "validation": _validation(outcome)}
+        line["curve"] = with_null(curve)
         self.records[planned.name] = line
         self.store.add(line)
 
