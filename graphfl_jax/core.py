@@ -274,6 +274,36 @@ class Client:
     personalize: Callable[[Any, Any, ClientData, Array], Predictor] | None = None
 
 
+def check_local(local: Local, result: Any, memory: Any) -> None:
+    """Checks what a `Client.local` returns, which a user may have written.
+
+    Raises:
+      ValueError: it is not the next memory, an upload and scalars with "loss".
+    """
+    code = getattr(local, "__code__", None)
+    where = f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(local)
+    if not isinstance(result, tuple) or len(result) != 3:
+        count = f"{len(result)} values" if isinstance(result, tuple) else type(result).__name__
+        raise ValueError(
+            f"local ({where}) returns {count}; return three: the next memory, the upload, and "
+            f"a dictionary of scalars"
+        )
+    if not isinstance(result[2], dict) or "loss" not in result[2]:
+        raise ValueError(
+            f"local ({where}) returns no 'loss' in its third value; return a dictionary of "
+            f'scalars there, such as {{"loss": loss}}'
+        )
+    before, after = (
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))), kept)
+        for kept in (memory, result[0])
+    )
+    if before != after:
+        raise ValueError(
+            f"local ({where}) returns a memory of other shapes or types than it received; "
+            f"return {before} as the first of its values, and not {after}"
+        )
+
+
 class Needs(NamedTuple):
     """What a method needs of a federation. It is checked when the method is built."""
 

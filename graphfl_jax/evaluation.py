@@ -250,11 +250,17 @@ def measure_all(metrics: dict, *predicted) -> dict[str, Array]:
     """The value of each of `Task.metrics`, a float32 scalar.
 
     Raises:
-      ValueError: one returns an array.
+      ValueError: one does not return a real number.
     """
     values = {name: metric(*predicted) for name, metric in metrics.items()}
     for name, value in values.items():
-        if jnp.ndim(value):
+        array = hasattr(value, "dtype")
+        if not array and not isinstance(value, int | float) or jnp.iscomplexobj(value):
+            raise ValueError(
+                f"metrics={name} returns {value!r}, which is no real number; return one, such "
+                f"as a mean over the real examples"
+            )
+        if array and value.ndim:
             raise ValueError(
                 f"metrics={name} returns an array of shape {value.shape}; return a scalar, "
                 f"such as a mean over the real examples"

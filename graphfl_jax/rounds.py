@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from graphfl_jax import tree
-from graphfl_jax.core import Algorithm, Array, Cohort, State
+from graphfl_jax.core import Algorithm, Array, Cohort, State, check_local
 from graphfl_jax.devices import all_gather_rows, fill_up, map_clients, replicate
 
 
@@ -230,6 +230,7 @@ def train_cohort(
         memory, data_of_client = rows
         message = algorithm.server.download(server, group, i)
         trained = client.local(message, memory, data_of_client, jax.random.fold_in(key, i))
+        check_local(client.local, trained, memory)
         *kept, metrics = trained
         finite = tree.all_finite(kept)
         instead = [memory, client.untrained(message, memory, data_of_client)]

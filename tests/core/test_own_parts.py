@@ -389,3 +389,40 @@ def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
     file = tmp_path / "mine.py"
     file.write_text("from neighbour_of_mine import rounds\n")
     assert contents_of("config", str(file))["rounds"] == 7
+
+
+@pytest.mark.parametrize(
+    "returned, message",
+    [
+        (lambda memory, upload, metrics: (memory, upload), "returns 2 values; return three: "),
+        (lambda memory, upload, metrics: metrics, "returns dict; return three: "),
+        (
+            lambda memory, upload, metrics: (memory, upload, {}),
+            "returns no 'loss' in .*; return",
+        ),
+        (
+            lambda memory, upload, metrics: (upload, upload, metrics),
+            "returns a memory.*; return",
+        ),
+    ],
+)
+def test_a_local_that_returns_something_else_is_named(tmp_path, returned, message):
+    def own(model, *, train: Train):
+        method = fedavg(model, train)
+        local = method.clients[0].local
+        return method.replacing(local=lambda *given: returned(*local(*given)))
+
+    config = small_config("fedavg", rounds=1)
+    place = r"\(.*test_own_parts.py, line \d+\)"
+    with pytest.raises(ValueError, match=rf"^local {place} {message}"):
+        g.run(config, two_clusters(), algorithm=own, out=tmp_path / "out")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("value", ["a", None, 1j])
+def test_a_metric_that_returns_no_number_is_named(tmp_path, value):
+    register.metric("odd", lambda outputs, y, real: value)
+    config = small_config("fedavg", rounds=1, metrics=("odd",))
+    with pytest.raises(ValueError, match=r"^metrics=odd returns .*, which is no real number"):
+        g.run(config, two_clusters(), out=tmp_path / "out")
+    assert not any(tmp_path.iterdir())
