@@ -398,11 +398,11 @@ def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
         (lambda memory, upload, metrics: metrics, "returns dict; return three: "),
         (
             lambda memory, upload, metrics: (memory, upload, {}),
-            "returns no 'loss' in .*; return",
+            "returns no 'loss'",
         ),
         (
             lambda memory, upload, metrics: (upload, upload, metrics),
-            "returns a memory.*; return",
+            "returns a memory of",
         ),
     ],
 )
