@@ -198,8 +198,9 @@ def divergence(config: ConfigDict, result: Result, out: Path) -> str:
     numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
     low, high = result.inputs
     saved = any(out.glob("checkpoints/*.json"))
-    first = result.results["not_finite"]["first"]
-    where = f", first client {first['client']} in round {first['round']}," if first else ""
+    first, where = result.results["not_finite"]["first"], ""
+    if first and first["round"] <= result.diverged_at:  # and not only after the server
+        where = f", first client {first['client']} in round {first['round']},"
     return (
         f"diverged in round {result.diverged_at}{where} with {numbers}; the inputs range from "
         f"{low:.3g} to {high:.3g}: {remedy(config)}; "
