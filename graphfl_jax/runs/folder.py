@@ -24,6 +24,7 @@ from graphfl_jax.runs.store import (
     Record,
     changed_code,
     check_folder,
+    check_locked,
     content_of,
     identities_of,
     lock,
@@ -33,6 +34,8 @@ from graphfl_jax.runs.store import (
 # The digests of the code of a run whose identity.json was lost.
 LOST = {"source": None, "config_file": None, "callables": {}}
 WRITTEN_AT_THE_END = (models.FILE, views.TABLE, views.PLOT, views.REPORT)
+WRITTEN = ("config.json", "identity.json", "metrics.jsonl", "results.json", DESCRIPTION)
+WRITTEN += WRITTEN_AT_THE_END
 
 
 class RunFolder:
@@ -200,7 +203,7 @@ class RunFolder:
         self.where = where
         with writing(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = lock(self.path)
+        self.lock = lock(self.path)
         self._check_run()  # again, since another process may have ended in the meantime
         self.check(identity)
         newest = None
@@ -211,10 +214,10 @@ class RunFolder:
             self._remove_outdated(newest)
         # First, so that a folder with a configuration has an identity too.
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
-        checkpoint.write_json(self.path / "identity.json", record)
-        checkpoint.write_json(self.path / "config.json", self.config.to_dict())
+        checkpoint.write_json(self.file("identity.json"), record)
+        checkpoint.write_json(self.file("config.json"), self.config.to_dict())
         lines = [row_line(row, task) for row in self.rows(newest)]
-        checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))
+        checkpoint.write_text(self.file("metrics.jsonl"), "".join(lines))
         return newest
 
     def _check_checkpoint(self, newest):
@@ -230,10 +233,7 @@ class RunFolder:
         written = {"identity": identity, "accepted_changes": []}
         if why := refusal(written, self.identity, accept_changes=True):
             raise ValueError(f"out={self.path}: {why}")
-        *_, oldest = identities = identities_of(self.record)
-        # Of a lost identity.json, only the configuration is left to compare.
-        lost = oldest["source"] is None and oldest["config"] == identity["config"]
-        if identity not in identities and not lost:
+        if not self._is_ours(newest.notes):
             raise ValueError(
                 f"out={self.path}: the checkpoint of round {played} is of another run; put the "
                 f"run's own checkpoints back, or choose another --out"
@@ -253,6 +253,13 @@ class RunFolder:
                     stacklevel=3,
                 )
 
+    def _is_ours(self, notes):
+        """Whether a checkpoint with these notes is of this run."""
+        *_, oldest = identities = identities_of(self.record) if self.record else [self.identity]
+        # Of a lost identity.json, only the configuration is left to compare.
+        lost = oldest["source"] is None and oldest["config"] == notes["identity"]["config"]
+        return notes["identity"] in [self.identity, *identities] or lost
+
     def _warn_of_changes(self):
         changes = [changed_code(before, self.identity) for before in self.accepted_changes]
         differences = sorted(set(itertools.chain.from_iterable(changes)))
@@ -269,8 +276,7 @@ class RunFolder:
         if newest is None or newest.state.round < self.config.rounds:
             for name in ("results.json", *WRITTEN_AT_THE_END):
                 (self.path / name).unlink(missing_ok=True)
-        for path in self.path.glob("*.part"):
-            path.unlink()
+        checkpoint.remove_parts(*map(self.path.joinpath, WRITTEN))
 
     @staticmethod
     def rows(newest: checkpoint.Checkpoint | None) -> list[dict]:
@@ -280,9 +286,18 @@ class RunFolder:
         count = len(newest.history["round"])
         return [jax.tree.map(lambda leaf: leaf[t], newest.history) for t in range(count)]  # noqa: B023
 
+    def file(self, name: str) -> Path:
+        """The path of a file in the folder, just before it is written.
+
+        Raises:
+          FileNotFoundError: as `store.check_locked`.
+        """
+        check_locked(self.lock, self.path)
+        return self.path / name
+
     def append(self, row: dict) -> None:
         """Adds an evaluation to metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
+        path = self.file("metrics.jsonl")
         with writing(path), open(path, "a") as file:
             file.write(row_line(row, self.task))
 
@@ -290,16 +305,17 @@ class RunFolder:
         """Writes a checkpoint of the state after the last of `rows`."""
         history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         notes = {"identity": self.identity, "where": self.where, "seconds": seconds}
-        checkpoint.save(self.path / "checkpoints", checkpoint.Checkpoint(state, history, notes))
+        newest = checkpoint.Checkpoint(state, history, notes)
+        checkpoint.save(self.file("checkpoints"), newest, is_ours=self._is_ours)
 
     def describe(self, content: dict) -> None:
         """Writes federation.json: at the beginning, so that an unfinished run has it too."""
         text = json.dumps(content, allow_nan=False) + "\n"
-        checkpoint.write_text(self.path / DESCRIPTION, text)
+        checkpoint.write_text(self.file(DESCRIPTION), text)
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""
-        checkpoint.write_json(self.path / "results.json", results)
+        checkpoint.write_json(self.file("results.json"), results)
 
     def close(self) -> None:
         """Unlocks the folder."""

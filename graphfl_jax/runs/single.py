@@ -363,7 +363,7 @@ def _save_models(folder, session, experiment, config, state, last, predictors, *
         parts.append(jax.device_get(predictors_of_all(last, *inputs)))
     groups = models.groups_of(experiment, *parts)
     facts = models.facts_of(experiment, config, int(state.round))
-    run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
+    run_synchronized(lambda: folder and models.write(folder.file(models.FILE), groups, facts))
     return 0
 
 

@@ -259,9 +259,14 @@ def lock(path: Path, name: str = LOCK) -> IO:
 
     Raises:
       ValueError: another process has locked it.
-      OSError: its file system has no locks.
+      OSError: its file system has no locks, or the file is a link or cannot be written.
     """
-    file = open(path / name, "a")  # noqa: SIM115
+
+    def open_no_link(file, flags):
+        return os.open(file, flags | os.O_NOFOLLOW, 0o666)
+
+    with writing(path / name):
+        file = open(path / name, "a", opener=open_no_link)  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -275,3 +280,17 @@ def lock(path: Path, name: str = LOCK) -> IO:
             f"out={path} cannot be locked ({error}); choose a folder of another file system"
         ) from error
     return file
+
+
+def check_locked(file: IO, path: Path) -> None:
+    """Checks that a folder is still the one that `lock` has locked.
+
+    Raises:
+      FileNotFoundError: it was removed, moved or replaced.
+    """
+    there = os.lstat(file.name) if os.path.lexists(file.name) else None
+    if there is None or not os.path.samestat(os.fstat(file.fileno()), there):
+        raise FileNotFoundError(
+            f"out={path} was removed, moved or replaced while this process wrote into it; put "
+            f"it back and add --resume, or choose another --out"
+        )

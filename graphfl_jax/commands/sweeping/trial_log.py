@@ -24,6 +24,7 @@ from graphfl_jax.runs.store import (
     accept,
     changed_code,
     check_folder,
+    check_locked,
     lock,
     refusal,
 )
@@ -126,7 +127,7 @@ class TrialLog:
         """
         with writing(self.path):
             self.out.mkdir(parents=True, exist_ok=True)
-            self.lock = lock(self.out, self.lock_name)
+        self.lock = lock(self.out, self.lock_name)
         try:
             self._check_folder()  # again, since another process may have ended in the meantime
             self.unplanned = self._read()
@@ -144,6 +145,7 @@ class TrialLog:
 
     def _rewrite(self):
         """Writes the lines with the changes that were accepted."""
+        check_locked(self.lock, self.out)
         self.store.write([*self.records.values(), *self.unplanned.values()])
 
     def _read(self):
@@ -202,6 +204,7 @@ class TrialLog:
 
         Raises:
           ValueError: the run used other data or other code than this host has.
+          FileNotFoundError: as `store.check_locked`.
         """
         identity = self.planned[planned.name]
         _check_node(group, outcome.results, identity)
@@ -212,6 +215,7 @@ class TrialLog:
         line = {"trial": planned.name, "point": planned.point, **outcome.results}
         line |= {"identity": identity, "validation": _validation(outcome), "curve": curve}
         self.records[planned.name] = line
+        check_locked(self.lock, self.out)
         self.store.add(line)
 
     def lines(self) -> list[Record]:
