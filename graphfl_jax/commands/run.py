@@ -38,8 +38,8 @@ from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     compiled_folder,
-    fresh_folder,
     launch,
+    out_folder,
     progress_bar,
 )
 from graphfl_jax.commands.common.configuration import configuration, configuration_file
@@ -64,6 +64,7 @@ from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 from graphfl_jax.runs.single import Result
+from graphfl_jax.runs.store import NewFolders
 from graphfl_jax.runs.views import REPORT
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
@@ -106,16 +107,25 @@ def main() -> int:
 def run_and_print_seeds(config: ConfigDict) -> int:
     """Runs the configuration with several seeds, and returns the exit status."""
     variant, first = variant_of(config), config.seed
-    seeds = range(first, first + FLAGS.seeds)
-    out = FLAGS.out and FLAGS.out.rstrip("/")
-    folders = seed_folders(out or f"runs/{config.data.name}-{variant}", seeds, fresh=not out)
-    out = str(folders[first]).removesuffix(f"-seed{first}")
-    resumable("--resume", f"--out={out}", marker=folders[first] / "config.json")
+    seeds, new = range(first, first + FLAGS.seeds), None
+
+    def known(path):
+        out = str(path).removesuffix(f"-seed{first}")
+        resumable("--resume", f"--out={out}", marker=path / "config.json")
+
+    if FLAGS.out:
+        folders = seed_folders(FLAGS.out.rstrip("/"), seeds)
+        known(folders[first])
+    else:
+        base = Path("runs", f"{config.data.name}-{variant}")
+        new = NewFolders(base, [f"-seed{seed}" for seed in seeds], known=known)
+        folders = dict(zip(seeds, new.paths, strict=True))
     with progress_bar() as bar:
         task = bar.add_task(variant, total=config.rounds * len(folders))
         runs = run_seeds(
             config,
             folders,
+            new=new,
             resume=FLAGS.resume,
             accept_changes=changes_accepted(),
             report=lambda played: bar.advance(task, config.rounds * played),
@@ -124,7 +134,7 @@ def run_and_print_seeds(config: ConfigDict) -> int:
         )
     console = Console()
     console.print(seeds_table(runs).wide())
-    for path, run in zip(folders.values(), runs, strict=True):
+    for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
         print(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
     lost = sum(run["diverged"] for run in runs)
     if lost:
@@ -136,14 +146,18 @@ def run_and_print_seeds(config: ConfigDict) -> int:
 def run_and_print(config: ConfigDict) -> int:
     """Runs the federation, prints its results, and returns the exit status."""
     name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
-    resumable("--resume", f"--out={out}", marker=out / "config.json")
+
+    def known(out):
+        resumable("--resume", f"--out={out}", marker=out / "config.json")
+
+    out = out_folder(name, known)
     trackers = []
 
     def report(row):
         bar.update(task, completed=row["round"], note=note_of(row))
         if not trackers and is_first():  # now the folder exists
-            trackers.extend(TRACKERS[name](out, values_of(config)[0]) for name in FLAGS.track)
+            fields = values_of(config)[0]
+            trackers.extend(TRACKERS[name](Path(out), fields) for name in FLAGS.track)
         for tracker in trackers:
             tracker.write(row)
 
@@ -162,7 +176,7 @@ def run_and_print(config: ConfigDict) -> int:
         )
     for tracker in trackers:
         tracker.close()
-    return finish(config, result, out)
+    return finish(config, result, Path(out))
 
 
 def finish(config: ConfigDict, result: Result, out: Path) -> int:

@@ -14,7 +14,6 @@ Orbax is imported by the functions that call it: its import takes longer than a 
 """
 
 import contextlib
-import glob
 import hashlib
 import json
 import os
@@ -179,16 +178,16 @@ def write_bytes(path: Path, content: bytes) -> None:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(part, path)
-        except OSError:
+        except BaseException:
             part.unlink(missing_ok=True)
             raise
 
 
-def remove_parts(*paths: Path) -> None:
-    """Removes the unfinished files that killed processes have left beside these files."""
-    for path in paths:
-        for part in path.parent.glob(f"{glob.escape(path.name)}.*.part"):
-            if re.fullmatch(r"\.[0-9a-f]+\.part", part.name.removeprefix(path.name)):
+def remove_parts(folder: Path, *names: str) -> None:
+    """Removes what killed processes have left of files of these names, with * for any text."""
+    for name in names:
+        for part in folder.glob(f"{name}.*.part"):
+            if re.search(r"\.[0-9a-f]+\.part$", part.name):
                 part.unlink(missing_ok=True)
 
 

@@ -21,6 +21,7 @@ from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_
 from graphfl_jax.runs.results import DESCRIPTION, row_line
 from graphfl_jax.runs.store import (
     RUN,
+    NewFolders,
     Record,
     changed_code,
     check_folder,
@@ -56,17 +57,27 @@ class RunFolder:
     ):
         """Checks that the folder can take this run.
 
+        Args:
+          path: of the folder; `NewFolders` with one folder are made by `begin`.
+          config: of the run.
+          resume: as of `graphfl_jax.run`.
+          accept_changes: as of `graphfl_jax.run`.
+
         Raises:
           ValueError: it cannot be written; it holds a run and `resume` is false, or none and
             `resume` is true; it holds a run of another configuration, a sweep or tables.
         """
         self.path = Path(path)
+        self.new = path if isinstance(path, NewFolders) else None
         self.config = config
         self.resume = resume
         self.accept_changes = accept_changes
         self.lock = self.record = None
         _check_path(self.path)
-        self._check_run()
+        if self.new is None:
+            self._check_run()
+        else:  # another process may have taken the path, and `begin` takes the next
+            check_folder(self.path)
 
     def _check_run(self):
         check_folder(self.path, RUN)
@@ -202,6 +213,8 @@ class RunFolder:
         self.task = task
         self.where = where
         with writing(self.path):
+            if self.new is not None:
+                (self.path,) = self.new.make()
             self.path.mkdir(parents=True, exist_ok=True)
         self.lock = lock(self.path)
         self._check_run()  # again, since another process may have ended in the meantime
@@ -276,7 +289,7 @@ class RunFolder:
         if newest is None or newest.state.round < self.config.rounds:
             for name in ("results.json", *WRITTEN_AT_THE_END):
                 (self.path / name).unlink(missing_ok=True)
-        checkpoint.remove_parts(*map(self.path.joinpath, WRITTEN))
+        checkpoint.remove_parts(self.path, *WRITTEN)
 
     @staticmethod
     def rows(newest: checkpoint.Checkpoint | None) -> list[dict]:

@@ -15,9 +15,10 @@ of all else, so that a damaged one is noticed, and its run is made again.
 
 import fcntl
 import glob
+import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -249,6 +250,61 @@ def check_folder(path: Path, content: str = "") -> None:
             f"out={path} holds {content_of(path)}, and {content} needs a folder of its own; "
             f"choose another --out"
         )
+
+
+class NewFolders(os.PathLike):
+    """Folders that do not exist: PATH and an ending each, or with a number -2, -3, ... between.
+
+    Nothing is made before `make`. Processes that call it at the same time get different ones.
+
+    Attributes:
+      paths: of the folders; until `make` has been called, another process can make them too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        endings: Sequence[str] = ("",),
+        *,
+        known: Callable[[Path], None] = lambda path: None,
+    ):
+        """Chooses paths.
+
+        Args:
+          known: called with the first path, as soon as that folder is made.
+        """
+        self.path, self.endings, self.known = path, endings, known
+        self.paths = self._absent()
+
+    def __fspath__(self) -> str:
+        return str(self.paths[0])
+
+    def make(self) -> list[Path]:
+        """Makes the folders, all with the same number, and returns their paths."""
+        while not self._make():
+            self.paths = self._absent()
+        self.known(self.paths[0])
+        return self.paths
+
+    def _make(self):
+        """Makes all folders, or none if another process has just made one of them."""
+        for i, path in enumerate(self.paths):
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    for made in self.paths[:i]:
+                        made.rmdir()
+                    return False
+        return True
+
+    def _absent(self):
+        for i in itertools.count(1):
+            base = f"{self.path}-{i}" if i > 1 else self.path
+            paths = [Path(f"{base}{ending}") for ending in self.endings]
+            if not any(map(os.path.lexists, paths)):
+                return paths
 
 
 def lock(path: Path, name: str = LOCK) -> IO:

@@ -1,6 +1,5 @@
 """What all commands have on the command line: flags, errors in one line, progress."""
 
-import itertools
 import os
 import re
 import sys
@@ -27,6 +26,7 @@ from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import program_cache
 from graphfl_jax.runs.disk import WriteError, why_not_writable
+from graphfl_jax.runs.store import NewFolders
 from graphfl_jax.settings import perhaps
 
 flags.DEFINE_string(
@@ -143,10 +143,15 @@ def compiled_folder() -> str | None:
     return folder if kept and folder and "://" not in folder else None
 
 
-def fresh_folder(name: str) -> Path:
-    """The first of the folders runs/NAME, runs/NAME-2, ... that does not exist."""
-    numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
-    return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
+def out_folder(name: str, known: Callable[[Path], None]) -> Path | NewFolders:
+    """The folder of --out, or else a new one, runs/NAME.
+
+    `known` is called with its path: of a new one when it is made.
+    """
+    if not FLAGS.out:
+        return NewFolders(Path("runs", name), known=known)
+    known(Path(FLAGS.out))
+    return Path(FLAGS.out)
 
 
 def check_new_file(flag: str, path: Path) -> None:
