@@ -41,7 +41,7 @@ from graphfl_jax.commands.common.configuration import configuration_in_file, wit
 from graphfl_jax.commands.common.finished_runs import read_run, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
-from graphfl_jax.commands.common.text_tables import TextTable, narrow, value_text
+from graphfl_jax.commands.common.text_tables import TextTable, narrow, say, value_text
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
@@ -96,10 +96,10 @@ def main() -> int:
         left = ("field", "setting", "first", "second", "metric")
         console.print(narrow(title, rows, left=left, caption=caption))
     for note in notes:
-        print(note)
+        say(note)
     if to is not None:
         write(to, content, notes)
-        print(to)
+        say(to)
     return 0
 
 

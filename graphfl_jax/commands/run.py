@@ -31,7 +31,6 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.text import Text
 
 import graphfl_jax
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -55,7 +54,7 @@ from graphfl_jax.commands.common.result_tables import (
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import TextTable
+from graphfl_jax.commands.common.text_tables import TextTable, say, styled
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.published import Score, published_score
@@ -135,11 +134,11 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     console = Console()
     console.print(seeds_table(runs).wide())
     for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
-        print(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
+        say(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
     lost = sum(run["diverged"] for run in runs)
     if lost:
         text = f"{lost} of {len(runs)} runs diverged; {remedy(config)}"
-        console.print(Text(text, style="red"), soft_wrap=True)
+        console.print(styled(text, "red"), soft_wrap=True)
     return int(lost > 0)
 
 
@@ -189,7 +188,7 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
 
             write_report([out], out / REPORT)
         if diverged:
-            text = Text(divergence(config, result, out), style="red")
+            text = styled(divergence(config, result, out), "red")
             Console().print(text, soft_wrap=True)
         else:
             print_results(config, result, out)
@@ -223,15 +222,15 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
     for table in tables:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
-        print(rejected_text(result.results))
+        say(rejected_text(result.results))
     if result.unsaved:
-        print(
+        say(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
             f"them: --out={out} --resume --save_models"
         )
-    print(footer(result.results, out))
+    say(footer(result.results, out))
     if FLAGS.report:
-        print(f"{out}/{REPORT}")
+        say(f"{out}/{REPORT}")
 
 
 def note_of(row: dict[str, Any]) -> str:

@@ -60,6 +60,7 @@ from graphfl_jax.commands.common.configuration import (
 from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,
@@ -165,8 +166,8 @@ def main() -> int:
     diverged = sum(len(board["diverged"]) for board in boards)
     for board in boards if FLAGS.keep_best else ():
         for line in keep_best(board, out):
-            print(line)
-    print(
+            say(line)
+    say(
         f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
         f"{diverged} diverged\n{files}"
     )

@@ -17,6 +17,7 @@ from graphfl_jax.configs.values import configuration, current_values, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.forms import count, load_json, misfit
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
 from graphfl_jax.runs.results import DESCRIPTION, row_line
 from graphfl_jax.runs.store import (
@@ -122,9 +123,10 @@ class RunFolder:
     def _rounds_of_results(self):
         """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
         try:
-            return int(json.loads((self.path / "results.json").read_text())["rounds"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            results = load_json((self.path / "results.json").read_text())
+        except (FileNotFoundError, ValueError):
             return 0
+        return 0 if misfit(results, {"rounds": count}) else results["rounds"]
 
     def check(self, identity: Identity) -> None:
         """Checks that the run in the folder, if it is resumed, can be continued as this run.

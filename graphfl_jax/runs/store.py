@@ -24,6 +24,7 @@ from typing import IO, Any
 
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.disk import why_not_writable, writing
+from graphfl_jax.runs.forms import load_json, misfit
 from graphfl_jax.runs.identity import CODE, Identity, digest_of_json
 
 LOCK = ".lock"
@@ -132,11 +133,11 @@ class LineStore:
     def __init__(self, path: Path):
         self.path = path
 
-    def read(self, keys: set[str]) -> tuple[list[Record], list[int]]:
+    def read(self, form: dict) -> tuple[list[Record], list[int]]:
         """The records, and the numbers of damaged lines. A process may be writing the file.
 
         Args:
-          keys: that every record has.
+          form: that every record has, see `forms`.
 
         Raises:
           ValueError: a line is complete, and not such a record.
@@ -145,7 +146,7 @@ class LineStore:
         records, damaged = [], []
         for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
             try:
-                records.append(_read(line, keys))
+                records.append(_read(line, form))
             except ValueError:
                 damaged.append(number)
             except TypeError as error:
@@ -197,27 +198,27 @@ def _line(record):
     return json.dumps(record | {"sha256": digest_of_json(record)}) + "\n"
 
 
-def _read(text, keys=frozenset()):
+def _read(text, form):
     """The record in a text.
 
     Raises:
       ValueError: the text is incomplete, or was changed.
-      TypeError: it is no record with these keys.
+      TypeError: it is no record of this form.
     """
-    record = json.loads(text)
+    record = load_json(text)
     if not isinstance(record, dict) or "identity" not in record:
         raise TypeError("the text is no record")
     if record.pop("sha256", "") != digest_of_json(record):
         raise ValueError("the record was changed")
-    if not {"accepted_changes", *keys} <= record.keys():
-        raise TypeError("the record lacks a key")
+    if why := misfit(record, form):
+        raise TypeError(why)
     return record
 
 
 def _read_file(path):
     """The record in a file; None if it is damaged, or no record."""
     try:
-        return _read(path.read_bytes())
+        return _read(path.read_bytes(), {"accepted_changes": list})
     except (ValueError, TypeError):
         return None
 

@@ -22,6 +22,7 @@ from graphfl_jax.commands.common.configuration import (
 )
 from graphfl_jax.commands.common.help_text import flags_of, name_of, refuse, show_help
 from graphfl_jax.commands.common.interrupts import how_to_continue, note_end
+from graphfl_jax.commands.common.text_tables import styled, visible
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import program_cache
@@ -75,7 +76,9 @@ def launch(
         flags decide it.
       configured: whether the command reads a configuration; if not, --config is refused.
     """
-    warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *where, **line: (
+        f"warning: {visible(str(message))}\n"
+    )
 
     command = sys.modules[main.__module__]
 
@@ -204,7 +207,7 @@ class Note(progress.ProgressColumn):
     """The text ``note`` of a task, if it has one."""
 
     def render(self, task):
-        return Text(task.fields.get("note", ""), style="dim")
+        return styled(task.fields.get("note", ""), "dim")
 
 
 def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
@@ -237,7 +240,7 @@ def _keep_compiled(folder: str | None) -> None:
     """Makes JAX keep compiled programs in a folder, unless JAX's own settings name one.
 
     Raises:
-      ValueError: others may write into the folder.
+      ValueError: others may write into the folder that is given.
     """
     named = jax.config.jax_compilation_cache_dir
     if folder == "" or (folder is None and named):
@@ -246,11 +249,12 @@ def _keep_compiled(folder: str | None) -> None:
         return
     path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        program_cache.check_private(path)
+        path = program_cache.make_private(path)
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{path} cannot be written")
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if folder and isinstance(error, ValueError):
+            raise
         warnings.warn(
             f"compilation_cache={path}: compiled programs are not kept ({error}); set "
             f"--compilation_cache to another folder, or to nothing",

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from graphfl_jax.commands.common.comparison import differing
 from graphfl_jax.data.files import default_root
+from graphfl_jax.runs import forms
 from graphfl_jax.runs.batch import Outcome, config_of
 from graphfl_jax.runs.checkpoint import remove_parts
 from graphfl_jax.runs.disk import writing
@@ -35,8 +36,6 @@ from graphfl_jax.runs.sweep import Planned, TrialGroup
 NAME = "trials.jsonl"
 OF_SHARD = "trials-{}-of-{}.jsonl"
 BOARDS = ("leaderboard.json", "leaderboard.md", "scores-*")  # written when a sweep has ended
-# What is read of a line.
-KEYS = {"trial", "point", "seed", "dataset", "validation", "device", "versions", "git_commit"}
 
 
 class TrialLog:
@@ -163,7 +162,8 @@ class TrialLog:
         self.store.write([*self.records.values(), *self.unplanned.values()])
 
     def _read(self):
-        lines, damaged = read_log(self.path) if self.path.exists() else ([], [])
+        form = forms.TRIAL | {"identity": forms.IDENTITY}
+        lines, damaged = LineStore(self.path).read(form) if self.path.exists() else ([], [])
         for number in damaged:
             text = f"{self.path}: line {number} is damaged; its run is repeated"
             warnings.warn(text, RuntimeWarning, stacklevel=4)
@@ -290,7 +290,7 @@ def read_log(path: Path) -> tuple[list[Record], list[int]]:
       ValueError: a line is complete and not a run.
       OSError: the file cannot be read.
     """
-    return LineStore(path).read(KEYS)
+    return LineStore(path).read(forms.TRIAL)
 
 
 def merged_logs(folders: list[Path]) -> tuple[list[Record], list[str]]:
