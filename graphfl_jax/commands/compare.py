@@ -31,7 +31,6 @@ from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     compiled_folder,
-    fresh_folder,
     launch,
     new_file_of_flag,
     progress_bar,
@@ -42,13 +41,13 @@ from graphfl_jax.commands.common.configuration import configuration_in_file, wit
 from graphfl_jax.commands.common.finished_runs import read_run, read_runs, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
-from graphfl_jax.commands.common.text_tables import TextTable, narrow, value_text
+from graphfl_jax.commands.common.text_tables import TextTable, narrow, say, value_text
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.results import with_null
-from graphfl_jax.runs.store import content_of
+from graphfl_jax.runs.store import NewFolders, content_of
 
 flags.DEFINE_multi_string(
     "folders", [], "Folders of runs, and configuration files; the words without a flag."
@@ -75,21 +74,22 @@ def main() -> int:
         names = ("methods", "seeds", "out", "resume", "accept_changes")
         refuse_unread(*names, where="without a configuration file")
     folders = [Path(word) for word in FLAGS.folders if not is_file(word)]
-    plans = plans_of_flags()
+    out = Path(FLAGS.out) if FLAGS.out else NewFolders(Path("runs", "compare"))
+    plans = plans_of_flags(Path(out))
     planned = [path for plan in plans for path in plan.folders.values()]
     reasons = {path: why_no_run(path) for path in folders if path not in planned}
-    finished = [path for path, why in reasons.items() if not why]
-    usable = finished + planned
-    if len(usable) < 2:
+    usable = [path for path, why in reasons.items() if not why]
+    if len(usable + planned) < 2:
         unusable = "".join(f", {path} {why}" for path, why in reasons.items() if why)
         kind = "runs" if plans else "finished runs"
         raise ValueError(
-            f"folders={','.join(dict.fromkeys(FLAGS.folders))} has {len(usable)} {kind}"
+            f"folders={','.join(dict.fromkeys(FLAGS.folders))} has "
+            f"{len(usable + planned)} {kind}"
             f"{unusable}; name two or more, such as runs/a runs/b"
         )
     if plans:
-        make_runs(plans)
-    content = comparison([*read_runs(finished), *map(read_run, planned)])
+        planned = make_runs(plans, out)
+    content = comparison([*read_runs(usable), *map(read_run, planned)])
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
     notes += notes_of(content)
     console = Console()
@@ -97,10 +97,10 @@ def main() -> int:
         left = ("field", "setting", "first", "second", "metric")
         console.print(narrow(title, rows, left=left, caption=caption))
     for note in notes:
-        print(note)
+        say(note)
     if to is not None:
         write(to, content, notes)
-        print(to)
+        say(to)
     return 0
 
 
@@ -127,9 +127,13 @@ class PlannedRuns(NamedTuple):
         """Whether a folder holds a run."""
         return any(map(content_of, self.folders.values()))
 
+    def within(self, out: Path) -> "PlannedRuns":
+        """The same runs with folders in another folder."""
+        return self._replace(folders={s: out / path.name for s, path in self.folders.items()})
 
-def plans_of_flags() -> list[PlannedRuns]:
-    """The runs on the configuration files, which are executed.
+
+def plans_of_flags(out: Path) -> list[PlannedRuns]:
+    """The runs on the configuration files, which are executed, with folders in `out`.
 
     Raises:
       ValueError: a file or a flag does not fit, or two runs are the same.
@@ -140,14 +144,13 @@ def plans_of_flags() -> list[PlannedRuns]:
     changes_accepted()
     if FLAGS.resume and not FLAGS.out:
         raise ValueError("resume=True needs the folder of the runs; add --out=DIR")
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder("compare")
     plans = []
     for file, method in itertools.product(files, FLAGS.methods or [None]):
         words = [] if method is None else [method]
         config = with_data_root(configuration_in_file("folders", file, *words))
         name = f"{Path(file).stem}-{method or variant_of(config)}"
         seeds = range(config.seed, config.seed + FLAGS.seeds)
-        folders = seed_folders(str(out / name), seeds, fresh=False)
+        folders = seed_folders(str(out / name), seeds)
         plans.append(PlannedRuns(name, config, Path(file), folders))
     for first, second in itertools.combinations(plans, 2):
         if first.name == second.name:
@@ -169,19 +172,24 @@ def plans_of_flags() -> list[PlannedRuns]:
     return plans
 
 
-def make_runs(plans: list[PlannedRuns]) -> None:
-    """Makes the runs that have no results, after all have been checked; shows the progress."""
-    first = next(iter(plans[0].folders.values()))
-    resumable("--resume", f"--out={first.parent}", marker=first / "config.json")
+def make_runs(plans: list[PlannedRuns], out: Path | NewFolders) -> list[Path]:
+    """Makes the runs that have no results, after all have been checked; shows the progress.
+
+    Args:
+      out: the folder that has their folders.
+
+    Returns:
+      The folders of all planned runs.
+    """
     with progress_bar() as bar:
         total = sum(plan.config.rounds * len(plan.folders) for plan in plans)
         task = bar.add_task("", total=total)
-        for play, plan in itertools.product((prepare_seeds, run_seeds), plans):
 
-            def report(runs, plan=plan):
+        def play(function, plan):
+            def report(runs):
                 bar.update(task, description=plan.name, advance=plan.config.rounds * runs)
 
-            play(
+            function(
                 plan.config,
                 plan.folders,
                 resume=FLAGS.resume and plan.begun,
@@ -190,6 +198,17 @@ def make_runs(plans: list[PlannedRuns]) -> None:
                 keep_in=compiled_folder(),
                 config_file=plan.file,
             )
+
+        for plan in plans:
+            play(prepare_seeds, plan)
+        if isinstance(out, NewFolders):
+            (made,) = out.make()
+            plans = [plan.within(made) for plan in plans]
+        paths = [path for plan in plans for path in plan.folders.values()]
+        resumable("--resume", f"--out={paths[0].parent}", marker=paths[0] / "config.json")
+        for plan in plans:
+            play(run_seeds, plan)
+    return paths
 
 
 def notes_of(content: dict) -> list[str]:

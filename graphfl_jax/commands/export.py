@@ -10,13 +10,14 @@ import jax
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.saved_models import chosen_models
+from graphfl_jax.commands.common.text_tables import say
 
 
 def main() -> int:
     fleet = chosen_models(to="oslo.safetensors")
     fleet.export(FLAGS.client, FLAGS.to, FLAGS.at)
     count = sum(leaf.size for leaf in jax.tree.leaves(fleet.params(FLAGS.client, FLAGS.at)))
-    print(f"{FLAGS.to}: the model of {FLAGS.client} at {FLAGS.at}, {count:,} parameters")
+    say(f"{FLAGS.to}: the model of {FLAGS.client} at {FLAGS.at}, {count:,} parameters")
     return 0
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch, new_file_of_flag
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, markdown, print_boards
 from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.runs.checkpoint import write_json, write_text
@@ -31,13 +32,13 @@ def main() -> int:
     boards = leaderboards(lines)
     print_boards(boards, FLAGS.top)
     for note in notes:
-        print(note)
+        say(note)
     if to is not None:
         if to.suffix == ".json":
             write_json(to, boards)
         else:
             write_text(to, markdown(boards, FLAGS.top))
-        print(to)
+        say(to)
     return 0
 
 

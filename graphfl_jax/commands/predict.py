@@ -16,6 +16,7 @@ from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.saved_models import chosen_models
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.data.files import open_npz, read_npz_array
 from graphfl_jax.runs.checkpoint import write_bytes
 
@@ -33,7 +34,7 @@ def main() -> int:
     np.savez(content, **predictions)
     write_bytes(Path(FLAGS.to), content.getvalue())
     shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in predictions.items())
-    print(f"{FLAGS.to}: {shapes}, of {FLAGS.client} at {FLAGS.at}")
+    say(f"{FLAGS.to}: {shapes}, of {FLAGS.client} at {FLAGS.at}")
     return 0
 
 

@@ -32,7 +32,6 @@ from typing import Any
 from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
-from rich.text import Text
 
 import graphfl_jax
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -40,8 +39,8 @@ from graphfl_jax.commands.common.command_line import (
     FLAGS,
     OVERRIDES,
     compiled_folder,
-    fresh_folder,
     launch,
+    out_folder,
     progress_bar,
 )
 from graphfl_jax.commands.common.configuration import configuration, configuration_file
@@ -59,7 +58,7 @@ from graphfl_jax.commands.common.result_tables import (
 )
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import TextTable
+from graphfl_jax.commands.common.text_tables import TextTable, say, styled
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of, was_searched
 from graphfl_jax.configs.published import Score, published_score
@@ -68,6 +67,7 @@ from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
 from graphfl_jax.runs.single import Result
+from graphfl_jax.runs.store import NewFolders
 from graphfl_jax.runs.views import REPORT
 
 CLIENT_LR = "hparams.client_lr"
@@ -113,16 +113,25 @@ def main() -> int:
 def run_and_print_seeds(config: ConfigDict) -> int:
     """Runs the configuration with several seeds, and returns the exit status."""
     variant, first = variant_of(config), config.seed
-    seeds = range(first, first + FLAGS.seeds)
-    out = FLAGS.out and FLAGS.out.rstrip("/")
-    folders = seed_folders(out or f"runs/{config.data.name}-{variant}", seeds, fresh=not out)
-    out = str(folders[first]).removesuffix(f"-seed{first}")
-    resumable("--resume", f"--out={out}", marker=folders[first] / "config.json")
+    seeds, new = range(first, first + FLAGS.seeds), None
+
+    def known(path):
+        out = str(path).removesuffix(f"-seed{first}")
+        resumable("--resume", f"--out={out}", marker=path / "config.json")
+
+    if FLAGS.out:
+        folders = seed_folders(FLAGS.out.rstrip("/"), seeds)
+        known(folders[first])
+    else:
+        base = Path("runs", f"{config.data.name}-{variant}")
+        new = NewFolders(base, [f"-seed{seed}" for seed in seeds], known=known)
+        folders = dict(zip(seeds, new.paths, strict=True))
     with progress_bar() as bar:
         task = bar.add_task(variant, total=config.rounds * len(folders))
         runs = run_seeds(
             config,
             folders,
+            new=new,
             resume=FLAGS.resume,
             accept_changes=changes_accepted(),
             report=lambda played: bar.advance(task, config.rounds * played),
@@ -131,30 +140,34 @@ def run_and_print_seeds(config: ConfigDict) -> int:
         )
     console = Console()
     console.print(seeds_table(runs).wide())
-    for path, run in zip(folders.values(), runs, strict=True):
-        print(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
+    for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
+        say(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
         if text := trained_text(run):
-            print(text)
+            say(text)
         if run.get("not_finite") and not run["diverged"]:
-            console.print(Text(not_finite_text(run), style="red"), soft_wrap=True)
+            console.print(styled(not_finite_text(run), "red"), soft_wrap=True)
     lost = sum(run["diverged"] for run in runs)
     if lost:
         text = f"{lost} of {len(runs)} runs diverged; {remedy(config)}"
-        console.print(Text(text, style="red"), soft_wrap=True)
+        console.print(styled(text, "red"), soft_wrap=True)
     return int(lost > 0)
 
 
 def run_and_print(config: ConfigDict) -> int:
     """Runs the federation, prints its results, and returns the exit status."""
     name = f"{config.data.name}-{variant_of(config)}-seed{config.seed}"
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(name)
-    resumable("--resume", f"--out={out}", marker=out / "config.json")
+
+    def known(out):
+        resumable("--resume", f"--out={out}", marker=out / "config.json")
+
+    out = out_folder(name, known)
     trackers = []
 
     def report(row):
         bar.update(task, completed=row["round"], note=note_of(row))
         if not trackers and is_first():  # now the folder exists
-            trackers.extend(TRACKERS[name](out, values_of(config)[0]) for name in FLAGS.track)
+            fields = values_of(config)[0]
+            trackers.extend(TRACKERS[name](Path(out), fields) for name in FLAGS.track)
         for tracker in trackers:
             tracker.write(row)
 
@@ -173,7 +186,7 @@ def run_and_print(config: ConfigDict) -> int:
         )
     for tracker in trackers:
         tracker.close()
-    return finish(config, result, out)
+    return finish(config, result, Path(out))
 
 
 def finish(config: ConfigDict, result: Result, out: Path) -> int:
@@ -186,7 +199,7 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
 
             write_report([out], out / REPORT)
         if result.final is None:
-            text = Text(divergence(config, result, out), style="red")
+            text = styled(divergence(config, result, out), "red")
             Console().print(text, soft_wrap=True)
         else:
             print_results(config, result, out)
@@ -223,21 +236,21 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
     for table in tables:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
-        print(rejected_text(result.results))
+        say(rejected_text(result.results))
     if text := trained_text(result.results):
-        print(text)
+        say(text)
     if result.results["not_finite"]:
-        console.print(Text(not_finite_text(result.results), style="red"), soft_wrap=True)
+        console.print(styled(not_finite_text(result.results), "red"), soft_wrap=True)
     if result.unsaved:
-        print(
+        say(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
             f"them: --out={out} --resume --save_models"
         )
     if FLAGS.config and (hint := search_hint(config, result)):
-        print(hint)
-    print(footer(result.results, out))
+        say(hint)
+    say(footer(result.results, out))
     if FLAGS.report:
-        print(f"{out}/{REPORT}")
+        say(f"{out}/{REPORT}")
 
 
 def note_of(row: dict[str, Any]) -> str:

@@ -48,8 +48,8 @@ from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
     compiled_folder,
-    fresh_folder,
     launch,
+    out_folder,
     progress_bar,
 )
 from graphfl_jax.commands.common.configuration import (
@@ -60,6 +60,7 @@ from graphfl_jax.commands.common.configuration import (
 from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
     METHOD,
@@ -73,7 +74,7 @@ from graphfl_jax.commands.sweeping.grid import (
 )
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
 from graphfl_jax.commands.sweeping.tpe import Search, check_seeds, runs_of
-from graphfl_jax.commands.sweeping.trial_log import TrialLog, read_log
+from graphfl_jax.commands.sweeping.trial_log import TrialLog, log_of, read_log
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
 from graphfl_jax.runs.executables import private_folder
 from graphfl_jax.runs.folder import RunFolder
@@ -132,9 +133,13 @@ def main() -> int:
             raise ValueError(f"shard={FLAGS.shard} has no runs; choose fewer parts")
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
-    out = Path(FLAGS.out) if FLAGS.out else fresh_folder(f"sweep-{groups[0].config.data.name}")
+
+    def known(out):
+        resumable("--resume", f"--out={out}", marker=log_of(out, shard))
+
+    out = out_folder(f"sweep-{groups[0].config.data.name}", known)
     if FLAGS.keep_best:  # refuses a path that no run can have
-        RunFolder(out / BEST / "run", groups[0].config, resume=False)
+        RunFolder(Path(out) / BEST / "run", groups[0].config, resume=False)
     began = time.perf_counter()
     log = TrialLog(
         out,
@@ -144,13 +149,12 @@ def main() -> int:
         config_file=configuration_file(),
         shard=shard,
     )
-    resumable("--resume", f"--out={out}", marker=log.path)
     if search is not None:
         points = replay(search, log, points)
     with log:
         made = make_runs(log, search, points)
         log.check_all_planned()
-        lines, total = log.lines(), len(log.planned)
+        lines, total, out = log.lines(), len(log.planned), log.out
     seconds = time.perf_counter() - began
 
     boards = leaderboards(lines)
@@ -162,8 +166,8 @@ def main() -> int:
     diverged = sum(len(board["diverged"]) for board in boards)
     for board in boards if FLAGS.keep_best else ():
         for line in keep_best(board, out):
-            print(line)
-    print(
+            say(line)
+    say(
         f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
         f"{diverged} diverged\n{files}"
     )

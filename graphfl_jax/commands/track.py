@@ -14,6 +14,7 @@ from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS, launch
 from graphfl_jax.commands.common.finished_runs import read_rows, read_run
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.runs.disk import why_not_writable, writing
 
@@ -43,7 +44,7 @@ def main() -> int:
                 for row in rows:
                     tracker.write(row)
                 tracker.close()
-        print(f"{run.path}: {len(rows)} evaluations to {', '.join(FLAGS.to)}")
+        say(f"{run.path}: {len(rows)} evaluations to {', '.join(FLAGS.to)}")
     return 0
 
 

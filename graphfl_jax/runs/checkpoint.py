@@ -5,6 +5,11 @@ history, and a manifest ``ROUND.json`` with a digest of every file in the folder
 is written last, by an atomic rename. A folder without a manifest is incomplete; one whose
 digests differ is damaged. Both are skipped, and the checkpoint before is used.
 
+Only what the run wrote is removed: the files that a manifest of the run lists; a folder with
+the mark ``ROUND.unfinished``, which the run writes before the folder and removes after the
+manifest; and unfinished files, by their names. Anything else under the name of a new checkpoint
+is moved.
+
 Orbax is imported by the functions that call it: its import takes longer than a short run.
 """
 
@@ -13,10 +18,10 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
+import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from logging import getLogger
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,6 +39,12 @@ from graphfl_jax.runs.identity import digest_of_json
 OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in errors of TensorStore
 KEPT = 3  # so that two are left if the newest is damaged
 PARTS = {"leaves", "files", "notes"}  # that every manifest has
+# Names of a checkpoint's folder, manifest and mark, and of what is left of unfinished ones.
+ENTRY = re.compile(
+    r"(\d{8,})(?:\.json|\.unfinished|"
+    r"(\.orbax-checkpoint-tmp.*|\.(?:json|unfinished)\.[0-9a-f]+\.part))?"
+)
+PATIENCE = 20  # times that a removal is tried
 
 
 class Checkpoint(NamedTuple):
@@ -44,31 +55,44 @@ class Checkpoint(NamedTuple):
     notes: dict  # JSON of the caller
 
 
-def save(folder: Path, checkpoint: Checkpoint) -> None:
+def save(
+    folder: Path, checkpoint: Checkpoint, *, is_ours: Callable[[Any], bool] = lambda notes: True
+) -> None:
     """Writes a checkpoint under its state's round, then removes all but the newest few.
+
+    Args:
+      folder: the run's ``checkpoints`` folder, inside one that exists.
+      is_ours: whether a checkpoint with these notes is of this run. Others stay.
 
     Raises:
       WriteError: it cannot be written. What there is of it is removed, and earlier ones stay.
     """
     name = f"{int(checkpoint.state.round):08d}"
-    target = folder / name
+    target, manifest, mark = _paths(folder, name)
     leaves = _by_name(jax.device_get(checkpoint.state))
-    with writing(target), _remove_on_error(target):
-        folder.mkdir(parents=True, exist_ok=True)
-        if target.exists():  # incomplete or damaged, or the run would have been resumed from it
-            shutil.rmtree(target)
-        _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
-        body = {
-            "leaves": _describe(checkpoint.state),
-            "files": _digests(target),
-            "notes": checkpoint.notes,
-        }
-        write_json(folder / f"{name}.json", {"body": body, "sha256": digest_of_json(body)})
-    # Checkpoints of later rounds were skipped when this run was resumed, and are removed.
-    whole = sorted(path.stem for path in folder.glob("*.json") if path.stem <= name)[-KEPT:]
-    for path in sorted(folder.glob("[0-9]*"), reverse=True):  # a manifest before its folder
-        if path.name.split(".")[0] not in whole:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    with writing(target):
+        folder.mkdir(exist_ok=True)
+        _remove(folder, name, is_ours)  # damaged, or the run would have been resumed from it
+        _move_aside(target, manifest)
+        try:
+            _write_manifest(mark, {"notes": checkpoint.notes})
+            _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
+            body = {
+                "leaves": _describe(checkpoint.state),
+                "files": _digests(target),
+                "notes": checkpoint.notes,
+            }
+            _write_manifest(manifest, body)
+            mark.unlink()
+        except OSError:
+            _remove_failed(folder, name, is_ours)
+            raise
+        # Checkpoints of later rounds were skipped when this run was resumed, and are removed.
+        names = _names(folder)
+        whole = [other for other in names if _is_whole(folder, other, is_ours)]
+        kept = sorted((other for other in whole if int(other) <= int(name)), key=int)[-KEPT:]
+        for other in names.difference(kept):
+            _remove(folder, other, is_ours)
 
 
 def latest(folder: Path, template: State) -> Checkpoint | None:
@@ -110,8 +134,9 @@ def newest(folder: Path) -> dict[str, np.ndarray] | None:
 
 def _valid(folder: Path) -> Iterator[tuple[str, dict]]:
     """The valid checkpoints of a folder, the newest first, with what their manifests hold."""
-    names = {path.name.removesuffix(".json") for path in folder.glob("[0-9]*")}
-    for name in sorted((name for name in names if name.isdigit()), reverse=True):
+    names = _names(folder) if folder.exists() else set()
+    names = [name for name in names if any(path.exists() for path in _paths(folder, name)[:2])]
+    for name in sorted(names, key=int, reverse=True):
         fault = _fault(folder, name)
         if fault:
             warnings.warn(
@@ -120,7 +145,7 @@ def _valid(folder: Path) -> Iterator[tuple[str, dict]]:
                 stacklevel=3,
             )
             continue
-        yield name, json.loads((folder / f"{name}.json").read_text())["body"]
+        yield name, _body(folder / f"{name}.json")
 
 
 def from_first(checkpoint: Checkpoint | None, template: State) -> Checkpoint | None:
@@ -146,26 +171,113 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
     # Drawn, since processes of several hosts can write the same file, with the same number.
     part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
-    with writing(path), _remove_on_error(part):
-        with open(part, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
+    with writing(path):
+        try:
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, path)
+        except BaseException:
+            part.unlink(missing_ok=True)
+            raise
 
 
-@contextlib.contextmanager
-def _remove_on_error(path: Path) -> Iterator[None]:
-    """Removes a file or folder, and Orbax's unfinished one, if the block raises an OSError."""
+def remove_parts(folder: Path, *names: str) -> None:
+    """Removes what killed processes have left of files of these names, with * for any text."""
+    for name in names:
+        for part in folder.glob(f"{name}.*.part"):
+            if re.search(r"\.[0-9a-f]+\.part$", part.name):
+                part.unlink(missing_ok=True)
+
+
+def _names(folder):
+    """The rounds, as text, of which a folder has anything of a checkpoint."""
+    return {match[1] for match in map(ENTRY.fullmatch, os.listdir(folder)) if match}
+
+
+def _paths(folder, name):
+    """The folder, the manifest and the mark of a checkpoint."""
+    return folder / name, folder / f"{name}.json", folder / f"{name}.unfinished"
+
+
+def _write_manifest(path, body):
+    write_json(path, {"body": body, "sha256": digest_of_json(body)})
+
+
+def _body(manifest):
+    """What a manifest or a mark holds; None if it is missing or damaged."""
     try:
-        yield
-    except OSError:
-        for left in (path, *path.parent.glob(f"{path.name}.orbax-*")):
-            if left.is_dir():
-                shutil.rmtree(left, ignore_errors=True)
-            else:
-                left.unlink(missing_ok=True)
-        raise
+        written = json.loads(manifest.read_text())
+        whole = written["sha256"] == digest_of_json(written["body"])
+        return written["body"] if whole and "notes" in written["body"] else None
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _is_whole(folder, name, is_ours):
+    body = _body(folder / f"{name}.json")
+    return body is not None and body.keys() >= PARTS and is_ours(body["notes"])
+
+
+def _remove(folder, name, is_ours):
+    """Removes what the run wrote of a checkpoint; follows no links."""
+    target, manifest, mark = _paths(folder, name)
+    written = _body(manifest) or _body(mark)
+    if written is not None:
+        if not is_ours(written["notes"]):
+            return
+        _remove_files(target, written.get("files"))
+        manifest.unlink(missing_ok=True)
+        mark.unlink(missing_ok=True)
+    for path in folder.glob(f"{name}.*"):
+        match = ENTRY.fullmatch(path.name)
+        if match and match[2]:
+            _remove_files(path)
+
+
+def _remove_files(path, listed=None):
+    """Removes a file, or of a folder the files that are listed, and what is then empty.
+
+    None is all files.
+    """
+    if path.is_symlink() or not path.is_dir():
+        if listed is None:
+            path.unlink(missing_ok=True)
+        return
+    for parent, folders, files in os.walk(path, topdown=False):
+        links = [folder for folder in folders if os.path.islink(os.path.join(parent, folder))]
+        for file in files + links:
+            at = Path(parent, file)
+            if listed is None or str(at.relative_to(path)) in listed:
+                at.unlink(missing_ok=True)
+        if not os.listdir(parent):
+            os.rmdir(parent)
+
+
+def _remove_failed(folder, name, is_ours):
+    """Removes what there is of a checkpoint that could not be written.
+
+    Threads of TensorStore, for which nobody can wait, still write for a moment.
+    """
+    for _ in range(PATIENCE):
+        with contextlib.suppress(OSError):  # they write into a folder that is removed
+            _remove(folder, name, is_ours)
+        time.sleep(0.05)
+        if name not in _names(folder):
+            return
+
+
+def _move_aside(*paths):
+    """Gives files and folders that are not known to be of this run other names."""
+    for path in filter(os.path.lexists, paths):
+        to = path.with_name(f"{path.name}.{os.urandom(6).hex()}.moved")
+        path.rename(to)
+        warnings.warn(
+            f"{path} is not known to be of this run, and was moved to {to}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _by_name(state: State) -> dict[str, np.ndarray]:
@@ -254,13 +366,8 @@ def _fault(folder: Path, name: str) -> str:
     manifest = folder / f"{name}.json"
     if not manifest.exists():
         return "its writing was interrupted"
-    try:
-        written = json.loads(manifest.read_text())
-        body = written["body"]
-        whole = written["sha256"] == digest_of_json(body) and body.keys() >= PARTS
-    except (AttributeError, ValueError, KeyError, TypeError):
-        whole = False
-    if not whole:
+    body = _body(manifest)
+    if body is None or not body.keys() >= PARTS:
         return "its manifest is damaged"
     digests = _digests(folder / name)
     for file in sorted(body["files"].keys() | digests.keys()):

@@ -9,6 +9,7 @@ from pathlib import Path
 REMEDIES = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space"),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "make it writable"),
+    errno.ELOOP: "remove the link",
     errno.EFBIG: "raise the limit of file sizes, ulimit -f",
 }
 

@@ -40,7 +40,7 @@ from graphfl_jax.evaluation import Scope
 from graphfl_jax.program import Compiled
 from graphfl_jax.runs.environment import versions
 from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, functions_in
-from graphfl_jax.runs.program_cache import DIGEST, check_private, digest
+from graphfl_jax.runs.program_cache import DIGEST, digest, is_mine, make_private
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
@@ -275,9 +275,7 @@ def private_folder(folder: str | os.PathLike) -> Path | None:
     """
     path = Path(folder) / "executables"
     try:
-        for part in (path.parent, path):
-            part.mkdir(mode=0o700, parents=True, exist_ok=True)
-            check_private(part)
+        return make_private(make_private(path.parent) / path.name)
     except OSError as error:
         warnings.warn(
             f"compilation_cache={folder}: executables are not kept in {path} ({error}); set "
@@ -286,7 +284,6 @@ def private_folder(folder: str | os.PathLike) -> Path | None:
             stacklevel=2,
         )
         return None
-    return path
 
 
 def _can_be_pickled(result):
@@ -339,7 +336,8 @@ def _read(folder, key):
     """The value of a key, or None if the folder has no whole file of it."""
     path = _path(folder, key)
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read() if is_mine(file.fileno()) else b""
     except FileNotFoundError:
         return None
     value = content[DIGEST:]

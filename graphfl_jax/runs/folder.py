@@ -19,13 +19,16 @@ from graphfl_jax.core import State, Task
 from graphfl_jax.program import Participation
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.forms import count, load_json, misfit
 from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
 from graphfl_jax.runs.results import DESCRIPTION, as_json, row_line
 from graphfl_jax.runs.store import (
     RUN,
+    NewFolders,
     Record,
     changed_code,
     check_folder,
+    check_locked,
     content_of,
     identities_of,
     lock,
@@ -36,6 +39,8 @@ from graphfl_jax.runs.store import (
 LOST = {"source": None, "config_file": None, "callables": {}}
 UNKNOWN = -(2**40)  # rounds that a client trained; less than 0 with any number of known ones
 WRITTEN_AT_THE_END = (models.FILE, views.TABLE, views.PLOT, views.REPORT)
+WRITTEN = ("config.json", "identity.json", "metrics.jsonl", "results.json", DESCRIPTION)
+WRITTEN += WRITTEN_AT_THE_END
 
 
 class RunFolder:
@@ -56,17 +61,27 @@ class RunFolder:
     ):
         """Checks that the folder can take this run.
 
+        Args:
+          path: of the folder; `NewFolders` with one folder are made by `begin`.
+          config: of the run.
+          resume: as of `graphfl_jax.run`.
+          accept_changes: as of `graphfl_jax.run`.
+
         Raises:
           ValueError: it cannot be written; it holds a run and `resume` is false, or none and
             `resume` is true; it holds a run of another configuration, a sweep or tables.
         """
         self.path = Path(path)
+        self.new = path if isinstance(path, NewFolders) else None
         self.config = config
         self.resume = resume
         self.accept_changes = accept_changes
         self.lock = self.record = None
         _check_path(self.path)
-        self._check_run()
+        if self.new is None:
+            self._check_run()
+        else:  # another process may have taken the path, and `begin` takes the next
+            check_folder(self.path)
 
     def _check_run(self):
         check_folder(self.path, RUN)
@@ -111,9 +126,10 @@ class RunFolder:
     def _rounds_of_results(self):
         """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
         try:
-            return int(json.loads((self.path / "results.json").read_text())["rounds"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            results = load_json((self.path / "results.json").read_text())
+        except (FileNotFoundError, ValueError):
             return 0
+        return 0 if misfit(results, {"rounds": count}) else results["rounds"]
 
     def check(self, identity: Identity) -> None:
         """Checks that the run in the folder, if it is resumed, can be continued as this run.
@@ -208,8 +224,10 @@ class RunFolder:
         self.task, self.clients = task, clients
         self.where = where
         with writing(self.path):
+            if self.new is not None:
+                (self.path,) = self.new.make()
             self.path.mkdir(parents=True, exist_ok=True)
-            self.lock = lock(self.path)
+        self.lock = lock(self.path)
         self._check_run()  # again, since another process may have ended in the meantime
         self.check(identity)
         newest = None
@@ -220,10 +238,10 @@ class RunFolder:
             self._remove_outdated(newest)
         # First, so that a folder with a configuration has an identity too.
         record = {"identity": self.identity, "accepted_changes": self.accepted_changes}
-        checkpoint.write_json(self.path / "identity.json", record)
-        checkpoint.write_json(self.path / "config.json", self.config.to_dict())
+        checkpoint.write_json(self.file("identity.json"), record)
+        checkpoint.write_json(self.file("config.json"), self.config.to_dict())
         lines = [row_line(row, task, clients) for row in self.rows(newest)]
-        checkpoint.write_text(self.path / "metrics.jsonl", "".join(lines))
+        checkpoint.write_text(self.file("metrics.jsonl"), "".join(lines))
         return newest
 
     def _check_checkpoint(self, newest):
@@ -239,10 +257,7 @@ class RunFolder:
         written = {"identity": identity, "accepted_changes": []}
         if why := refusal(written, self.identity, accept_changes=True):
             raise ValueError(f"out={self.path}: {why}")
-        *_, oldest = identities = identities_of(self.record)
-        # Of a lost identity.json, only the configuration is left to compare.
-        lost = oldest["source"] is None and oldest["config"] == identity["config"]
-        if identity not in identities and not lost:
+        if not self._is_ours(newest.notes):
             raise ValueError(
                 f"out={self.path}: the checkpoint of round {played} is of another run; put the "
                 f"run's own checkpoints back, or choose another --out"
@@ -262,6 +277,13 @@ class RunFolder:
                     stacklevel=3,
                 )
 
+    def _is_ours(self, notes):
+        """Whether a checkpoint with these notes is of this run."""
+        *_, oldest = identities = identities_of(self.record) if self.record else [self.identity]
+        # Of a lost identity.json, only the configuration is left to compare.
+        lost = oldest["source"] is None and oldest["config"] == notes["identity"]["config"]
+        return notes["identity"] in [self.identity, *identities] or lost
+
     def _warn_of_changes(self):
         changes = [changed_code(before, self.identity) for before in self.accepted_changes]
         differences = sorted(set(itertools.chain.from_iterable(changes)))
@@ -278,8 +300,7 @@ class RunFolder:
         if newest is None or newest.state.round < self.config.rounds:
             for name in ("results.json", *WRITTEN_AT_THE_END):
                 (self.path / name).unlink(missing_ok=True)
-        for path in self.path.glob("*.part"):
-            path.unlink()
+        checkpoint.remove_parts(self.path, *WRITTEN)
 
     @staticmethod
     def rows(newest: checkpoint.Checkpoint | None) -> list[dict]:
@@ -295,9 +316,18 @@ class RunFolder:
             history = history | {"participation": participation}
         return [jax.tree.map(lambda leaf: leaf[t], history) for t in range(len(rounds))]  # noqa: B023
 
+    def file(self, name: str) -> Path:
+        """The path of a file in the folder, just before it is written.
+
+        Raises:
+          FileNotFoundError: as `store.check_locked`.
+        """
+        check_locked(self.lock, self.path)
+        return self.path / name
+
     def append(self, row: dict) -> None:
         """Adds an evaluation to metrics.jsonl."""
-        path = self.path / "metrics.jsonl"
+        path = self.file("metrics.jsonl")
         with writing(path), open(path, "a") as file:
             file.write(row_line(row, self.task, self.clients))
 
@@ -305,16 +335,17 @@ class RunFolder:
         """Writes a checkpoint of the state after the last of `rows`."""
         history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         notes = {"identity": self.identity, "where": self.where, "seconds": seconds}
-        checkpoint.save(self.path / "checkpoints", checkpoint.Checkpoint(state, history, notes))
+        newest = checkpoint.Checkpoint(state, history, notes)
+        checkpoint.save(self.file("checkpoints"), newest, is_ours=self._is_ours)
 
     def describe(self, content: dict) -> None:
         """Writes federation.json: at the beginning, so that an unfinished run has it too."""
         text = json.dumps(content, allow_nan=False) + "\n"
-        checkpoint.write_text(self.path / DESCRIPTION, text)
+        checkpoint.write_text(self.file(DESCRIPTION), text)
 
     def finish(self, results: dict) -> None:
         """Writes results.json, which completes the run."""
-        checkpoint.write_json(self.path / "results.json", as_json(results))
+        checkpoint.write_json(self.file("results.json"), as_json(results))
 
     def close(self) -> None:
         """Unlocks the folder."""

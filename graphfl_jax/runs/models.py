@@ -30,7 +30,8 @@ from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.runs import checkpoint
+from graphfl_jax.runs import checkpoint, forms
+from graphfl_jax.runs.forms import load_json, misfit
 from graphfl_jax.version import __version__
 
 FILE = "models.safetensors"
@@ -146,7 +147,7 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         with safetensors.safe_open(path, framework="numpy") as file:
             metadata = file.metadata() or {}
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        body = json.loads(metadata[KEY]) if KEY in metadata else None
+        body = load_json(metadata[KEY]) if KEY in metadata else None
     except (safetensors.SafetensorError, ValueError) as error:
         raise ValueError(
             f"{path} is damaged ({' '.join(str(error).split())}); {again}"
@@ -160,7 +161,44 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         )
     if body.pop("sha256", "") != _digest(tensors, body):
         raise ValueError(f"{path} is damaged (its digest differs); {again}")
+    if why := misfit(body, forms.MODELS) or _contradiction(body):
+        raise ValueError(f"{path} is damaged ({why}); {again}")
     return body, tensors
+
+
+def _contradiction(facts):
+    """What in the facts does not fit together; empty if all does."""
+    names, model, scaling = set(facts["clients"]), facts["model"], facts["scaling"]
+    if facts["new_clients"] >= len(names) or bool(facts["new_clients"]) != bool(
+        facts["everyone"]
+    ):
+        return "new_clients does not fit the clients"
+    if not names.issuperset(name for group in facts["groups"] for name in group["clients"]):
+        return "groups have clients that it does not have"
+    for data in filter(None, (facts["data"], facts["everyone"])):
+        parts = [data["train"], *data["evals"].values()]
+        shapes = [
+            [part[key][0] for key in part if key in ("x", "y", "series")] for part in parts
+        ]
+        if any(shape[:2] != of_part[0][:2] for of_part in shapes for shape in of_part):
+            return "x and y of a split have different sizes"
+        if len({of_part[0][0] for of_part in shapes}) > 1:
+            return "the splits have different numbers of clients"
+    if scaling and scaling["clients"] and not names <= {*scaling["clients"]}:
+        return "scaling lacks a client"
+    for part, shape in (("inputs", model["inputs"]), ("targets", [model["outputs"]])):
+        for values in (scaling and scaling[part] or {}).values():
+            rows, *sizes = np.shape(values)
+            if rows != (len(scaling["clients"]) or 1) or not _broadcasts(sizes, shape):
+                return f"scaling.{part} does not fit the model"
+    return ""
+
+
+def _broadcasts(sizes, shape):
+    """Whether an array of these sizes can be added to one of a shape."""
+    return len(sizes) <= len(shape) and all(
+        size in (1, of_shape) for size, of_shape in zip(sizes[::-1], shape[::-1], strict=False)
+    )
 
 
 def placeholder(facts: dict[str, Any]) -> Federation:

@@ -8,6 +8,7 @@ does not fit is removed, so that JAX compiles the program and writes it again.
 
 import hashlib
 import os
+import stat
 from pathlib import Path
 
 import jax
@@ -25,9 +26,10 @@ class CheckedCache(LRUCache):
         entry = super().get(key)
         if entry is None:
             return None
-        if entry[:DIGEST] == digest(key, entry[DIGEST:]):
+        file = Path(self.path) / f"{key}{_CACHE_SUFFIX}"
+        if entry[:DIGEST] == digest(key, entry[DIGEST:]) and is_mine(file):
             return entry[DIGEST:]
-        (Path(self.path) / f"{key}{_CACHE_SUFFIX}").unlink(missing_ok=True)
+        file.unlink(missing_ok=True)
         return None
 
     def put(self, key: str, value: bytes) -> None:
@@ -46,11 +48,28 @@ def keep_in(folder: Path) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+def make_private(folder: Path) -> Path:
+    """Makes a folder, and those above it, for the user alone; returns its path without links.
+
+    Raises:
+      ValueError: as `check_private`.
+      OSError: it cannot be made.
+    """
+    for part in (*reversed(folder.parents), folder):
+        if not part.exists():
+            part.mkdir(mode=0o700, exist_ok=True)
+    check_private(folder)
+    return folder.resolve()
+
+
 def check_private(folder: Path) -> None:
     """Checks that a folder is the user's, and that only the user may write into it.
 
+    Nobody else may put another folder into its place: into the folders above it, others may
+    write only where the sticky bit keeps them from renaming what is not theirs, as in /tmp.
+
     Raises:
-      ValueError: another user owns it, or may write into it.
+      ValueError: another user owns it, or may write into it or into a folder above it.
     """
     status = folder.stat()
     if status.st_uid != os.getuid():
@@ -63,6 +82,19 @@ def check_private(folder: Path) -> None:
             f"compilation_cache={folder} can be written by others, and its files are executed; "
             f"run chmod go-w {folder}, or set --compilation_cache to another folder"
         )
+    for above in dict.fromkeys((*folder.absolute().parents, *folder.resolve().parents)):
+        mode = above.stat().st_mode
+        if mode & 0o022 and not mode & stat.S_ISVTX:
+            raise ValueError(
+                f"compilation_cache={folder} is in {above}, into which others can write, and "
+                f"its files are executed; run chmod go-w {above}, or set --compilation_cache "
+                f"to another folder"
+            )
+
+
+def is_mine(file: int | Path) -> bool:
+    """Whether an entry, as a path or as a number of an open file, is of this user."""
+    return os.stat(file).st_uid == os.getuid()
 
 
 def digest(key: str, value: bytes) -> bytes:

@@ -378,7 +378,7 @@ def _save_models(
         parts.append(jax.device_get(predictors_of_all(last, *inputs)))
     groups = models.groups_of(experiment, *parts)
     facts = models.facts_of(experiment, config, int(state.round), trained)
-    run_synchronized(lambda: folder and models.write(folder.path / models.FILE, groups, facts))
+    run_synchronized(lambda: folder and models.write(folder.file(models.FILE), groups, facts))
     return 0
 
 

@@ -15,14 +15,16 @@ of all else, so that a damaged one is noticed, and its run is made again.
 
 import fcntl
 import glob
+import itertools
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.disk import why_not_writable, writing
+from graphfl_jax.runs.forms import load_json, misfit
 from graphfl_jax.runs.identity import CODE, Identity, digest_of_json
 
 LOCK = ".lock"
@@ -131,11 +133,11 @@ class LineStore:
     def __init__(self, path: Path):
         self.path = path
 
-    def read(self, keys: set[str]) -> tuple[list[Record], list[int]]:
+    def read(self, form: dict) -> tuple[list[Record], list[int]]:
         """The records, and the numbers of damaged lines. A process may be writing the file.
 
         Args:
-          keys: that every record has.
+          form: that every record has, see `forms`.
 
         Raises:
           ValueError: a line is complete, and not such a record.
@@ -144,7 +146,7 @@ class LineStore:
         records, damaged = [], []
         for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
             try:
-                records.append(_read(line, keys))
+                records.append(_read(line, form))
             except ValueError:
                 damaged.append(number)
             except TypeError as error:
@@ -196,27 +198,27 @@ def _line(record):
     return json.dumps(record | {"sha256": digest_of_json(record)}) + "\n"
 
 
-def _read(text, keys=frozenset()):
+def _read(text, form):
     """The record in a text.
 
     Raises:
       ValueError: the text is incomplete, or was changed.
-      TypeError: it is no record with these keys.
+      TypeError: it is no record of this form.
     """
-    record = json.loads(text)
+    record = load_json(text)
     if not isinstance(record, dict) or "identity" not in record:
         raise TypeError("the text is no record")
     if record.pop("sha256", "") != digest_of_json(record):
         raise ValueError("the record was changed")
-    if not {"accepted_changes", *keys} <= record.keys():
-        raise TypeError("the record lacks a key")
+    if why := misfit(record, form):
+        raise TypeError(why)
     return record
 
 
 def _read_file(path):
     """The record in a file; None if it is damaged, or no record."""
     try:
-        return _read(path.read_bytes())
+        return _read(path.read_bytes(), {"accepted_changes": list})
     except (ValueError, TypeError):
         return None
 
@@ -251,6 +253,61 @@ def check_folder(path: Path, content: str = "") -> None:
         )
 
 
+class NewFolders(os.PathLike):
+    """Folders that do not exist: PATH and an ending each, or with a number -2, -3, ... between.
+
+    Nothing is made before `make`. Processes that call it at the same time get different ones.
+
+    Attributes:
+      paths: of the folders; until `make` has been called, another process can make them too.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        endings: Sequence[str] = ("",),
+        *,
+        known: Callable[[Path], None] = lambda path: None,
+    ):
+        """Chooses paths.
+
+        Args:
+          known: called with the first path, as soon as that folder is made.
+        """
+        self.path, self.endings, self.known = path, endings, known
+        self.paths = self._absent()
+
+    def __fspath__(self) -> str:
+        return str(self.paths[0])
+
+    def make(self) -> list[Path]:
+        """Makes the folders, all with the same number, and returns their paths."""
+        while not self._make():
+            self.paths = self._absent()
+        self.known(self.paths[0])
+        return self.paths
+
+    def _make(self):
+        """Makes all folders, or none if another process has just made one of them."""
+        for i, path in enumerate(self.paths):
+            with writing(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    for made in self.paths[:i]:
+                        made.rmdir()
+                    return False
+        return True
+
+    def _absent(self):
+        for i in itertools.count(1):
+            base = f"{self.path}-{i}" if i > 1 else self.path
+            paths = [Path(f"{base}{ending}") for ending in self.endings]
+            if not any(map(os.path.lexists, paths)):
+                return paths
+
+
 def lock(path: Path, name: str = LOCK) -> IO:
     """Locks a folder until the returned file is closed, or this process ends.
 
@@ -259,9 +316,14 @@ def lock(path: Path, name: str = LOCK) -> IO:
 
     Raises:
       ValueError: another process has locked it.
-      OSError: its file system has no locks.
+      OSError: its file system has no locks, or the file is a link or cannot be written.
     """
-    file = open(path / name, "a")  # noqa: SIM115
+
+    def open_no_link(file, flags):
+        return os.open(file, flags | os.O_NOFOLLOW, 0o666)
+
+    with writing(path / name):
+        file = open(path / name, "a", opener=open_no_link)  # noqa: SIM115
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -275,3 +337,17 @@ def lock(path: Path, name: str = LOCK) -> IO:
             f"out={path} cannot be locked ({error}); choose a folder of another file system"
         ) from error
     return file
+
+
+def check_locked(file: IO, path: Path) -> None:
+    """Checks that a folder is still the one that `lock` has locked.
+
+    Raises:
+      FileNotFoundError: it was removed, moved or replaced.
+    """
+    there = os.lstat(file.name) if os.path.lexists(file.name) else None
+    if there is None or not os.path.samestat(os.fstat(file.fileno()), there):
+        raise FileNotFoundError(
+            f"out={path} was removed, moved or replaced while this process wrote into it; put "
+            f"it back and add --resume, or choose another --out"
+        )

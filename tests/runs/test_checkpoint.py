@@ -1,5 +1,6 @@
 """Checkpoints: what is saved is read again, and damaged checkpoints are skipped."""
 
+import contextlib
 import errno
 import hashlib
 import json
@@ -7,6 +8,8 @@ import os
 import re
 import shutil
 import sys
+import threading
+import time
 import types
 import warnings
 
@@ -52,6 +55,10 @@ def bits(state):
 
 def rounds_kept(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    return {path: path.is_file() and path.read_bytes() for path in folder.rglob("*")}
 
 
 @pytest.fixture
@@ -102,9 +109,68 @@ def test_files_of_an_interrupted_save_are_skipped(tmp_path):
     with pytest.warns(RuntimeWarning) as caught:
         assert latest(tmp_path).state.round == 4
     assert ["00000006 is skipped" in str(w.message) for w in caught] == [True]
-    save(tmp_path, some_state(6))
+    with pytest.warns(RuntimeWarning, match="00000006 is not known to be of this run, and was"):
+        save(tmp_path, some_state(6))  # no mark, as of a version before 0.1
     assert latest(tmp_path).state.round == 6
-    assert rounds_kept(tmp_path) == ["00000004", "00000004.json", "00000006", "00000006.json"]
+    moved = next(tmp_path.glob("00000006.*.moved"))
+    kept = ["00000004", "00000004.json", "00000006", "00000006.json", moved.name]
+    assert rounds_kept(tmp_path) == sorted(kept)
+    assert any(moved.rglob("_METADATA"))
+
+
+def test_what_a_killed_process_wrote_of_a_checkpoint_is_replaced(tmp_path, monkeypatch):
+    def kill(folder):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(checkpoint, "_digests", kill)  # before the manifest
+        save(tmp_path, some_state(4))
+    assert rounds_kept(tmp_path) == ["00000004", "00000004.unfinished"]
+    with pytest.warns(RuntimeWarning, match="00000004 is skipped: its writing was interrupted"):
+        assert latest(tmp_path) is None
+    save(tmp_path, some_state(4))
+    assert rounds_kept(tmp_path) == ["00000004", "00000004.json"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_only_what_the_run_wrote_is_removed(tmp_path, linked, strictly):
+    """The folder of checkpoints may be a link, as to a scratch disk."""
+    folder, other = tmp_path / "checkpoints", tmp_path / "other"
+    folder.mkdir()
+    if linked:
+        folder.rename(tmp_path / "scratch")
+        folder.symlink_to(tmp_path / "scratch")
+    save(folder, some_state(2), {"run": "another"})
+    shutil.copytree(folder / "00000002", folder / "00000060-best")
+    shutil.copy(folder / "00000002.json", folder / "00000060-best.json")
+    for name in ("2019-x", "20190101", "00000001.orbax-mine"):
+        (folder / name).mkdir()
+        (folder / name / "mine").touch()
+    (folder / "2020.txt").touch()
+    shutil.copytree(folder / "00000060-best", other)
+    (folder / "00000003").symlink_to(other)
+    mine = contents(tmp_path)
+    for played in (4, 6, 8, 10, 12):
+        added = checkpoint.Checkpoint(some_state(played), HISTORY, {"run": "this"})
+        checkpoint.save(folder, added, is_ours=lambda notes: notes["run"] == "this")
+        (folder / f"{played:08d}" / "notes.txt").touch()
+    assert mine.items() <= contents(tmp_path).items()
+    assert [path.name for path in (folder / "00000006").iterdir()] == ["notes.txt"]
+    kept = {"00000002", "00000060-best", "00000008", "00000010", "00000012"}
+    assert {path.stem for path in folder.glob("*.json")} == kept
+
+
+def test_a_manifest_removes_nothing_outside_its_folder(tmp_path):
+    save(tmp_path, some_state(2))
+    (tmp_path / "mine").touch()
+    body = json.loads((tmp_path / "00000002.json").read_text())["body"]
+    body["files"] |= {"../mine": "", str(tmp_path / "mine"): ""}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    (tmp_path / "00000002.json").write_text(json.dumps({"body": body, "sha256": digest}))
+    for played in (4, 6, 8):
+        save(tmp_path, some_state(played))
+    assert (tmp_path / "mine").exists()
+    assert not (tmp_path / "00000002").exists()
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path, monkeypatch):
@@ -216,6 +282,28 @@ def test_an_error_of_the_system_keeps_its_number_and_others_stay_themselves(
     assert caught.value.errno == errno.ENOSPC
     with pytest.raises(ValueError, match="^a fault of the program$"):
         fail("a fault of the program")
+
+
+def test_what_threads_write_after_an_error_is_removed(tmp_path, monkeypatch):
+    def write_on(path):
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            with contextlib.suppress(OSError):
+                path.mkdir(parents=True, exist_ok=True)
+                (path / "late").touch()
+
+    def fail(path, arrays):
+        unfinished = path.with_name(f"{path.name}.orbax-checkpoint-tmp")
+        threads.append(threading.Thread(target=write_on, args=(unfinished / "state",)))
+        threads[0].start()
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    threads = []
+    monkeypatch.setattr(ocp, "save", fail)
+    with pytest.raises(OSError, match="No space left on device"):
+        save(tmp_path, some_state())
+    threads[0].join()
+    assert rounds_kept(tmp_path) == []
 
 
 def test_only_errors_of_abandoned_writes_are_not_shown(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from graphfl_jax import __version__, configs
 from graphfl_jax.__main__ import main, overview
@@ -287,3 +288,33 @@ def test_scripts_of_other_shells_have_all_words(shell):
 
 def test_the_overview_is_as_wide_as_a_terminal():
     assert max(map(len, overview().splitlines())) <= 110
+
+
+def test_control_characters_do_not_reach_the_terminal(capsys):
+    """As in names of clients, methods and files that come from others."""
+    from graphfl_jax.commands.common.help_text import complain
+    from graphfl_jax.commands.common.text_tables import TextTable, narrow, say
+
+    name = "a\x1b]0;title\x07\x1b[31m\x9b2J\rö"
+    shown = r"a\x1b]0;title\x07\x1b[31m\x9b2J\x0dö"
+    rows = [[name, "P"], [name, name]]
+    terminal = Console(force_terminal=True, width=300, color_system=None)
+    for table in (TextTable(name, name, rows).wide(), narrow(name, rows, caption=name)):
+        terminal.print(table)
+    complain(f"folders={name} is wrong")
+    say(f"{name}: 3 runs")
+    printed, complained = capsys.readouterr()
+    assert printed.count(shown) == 11
+    assert complained == f"error: folders={shown} is wrong\n".replace(r"\x0d", " ")
+    assert not set(printed) & set("\x1b\x07\x9b\r")
+
+
+def test_commands_print_by_one_function():
+    """Which replaces control characters; the others print no text of files."""
+    folder = ROOT / "graphfl_jax/commands"
+    printing = {
+        path.name
+        for path in folder.rglob("*.py")
+        if re.search(r"(?<![\w.])print\(", path.read_text())
+    }
+    assert printing == {"completion.py", "help_text.py", "text_tables.py"}

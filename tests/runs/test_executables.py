@@ -254,6 +254,40 @@ def test_a_folder_of_another_user_is_refused(tmp_path, monkeypatch):
         executables.private_folder(tmp_path)
 
 
+def test_a_folder_below_one_that_others_may_write_is_refused(tmp_path):
+    """They could put a folder of theirs into its place; the sticky bit forbids this."""
+    folder = tmp_path / "shared" / "mine"
+    folder.mkdir(parents=True)
+    folder.parent.chmod(0o777)
+    (tmp_path / "link").symlink_to(folder)
+    for path in (folder, tmp_path / "link"):
+        message = (
+            f"is in {folder.parent}, into which others can write, .* chmod go-w {tmp_path}"
+        )
+        with pytest.raises(ValueError, match=message):
+            executables.private_folder(path)
+    folder.parent.chmod(0o1777)
+    assert executables.private_folder(tmp_path / "link") == folder / "executables"
+
+
+def test_folders_that_are_made_are_private(tmp_path):
+    before = os.umask(0)
+    try:
+        executables.private_folder(tmp_path / "new" / "cache")
+    finally:
+        os.umask(before)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+    assert modes == {0o700}
+
+
+def test_an_entry_of_another_user_is_not_read(tmp_path, monkeypatch):
+    folder = executables.private_folder(tmp_path)
+    executables._write(folder, KEY, 7)
+    assert executables._read(folder, KEY) == 7
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+    assert executables._read(folder, KEY) is None
+
+
 def test_a_folder_that_cannot_be_made_is_a_warning(tmp_path):
     (tmp_path / "file").touch()
     with pytest.warns(RuntimeWarning, match="executables are not kept"):

@@ -99,7 +99,7 @@ def test_a_checkpoint_that_does_not_fit_is_one_line_and_leaves_those_before(disk
             continue
         assert number == 28, options
         assert re.fullmatch(
-            rf"{whole}{played:08d}(\.json)? cannot be written "
+            rf"{whole}{played:08d}(\.json|\.unfinished)? cannot be written "
             rf"\(No space left on device\); free some space",
             error,
         )

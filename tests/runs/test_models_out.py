@@ -288,6 +288,38 @@ def test_files_of_something_else_and_damaged_ones_are_refused(made, tmp_path):
             graphfl_jax.load(tmp_path / name)
 
 
+@pytest.mark.parametrize(
+    "keys, value",
+    [
+        (("clients",), [["Oslo"]]),
+        (("new_clients",), -5),
+        (("model", "task"), ["regression"]),
+        (("model", "inputs"), None),
+        (("model", "labels"), 7),
+        (("data", "edges"), "many"),
+        (("data", "train", "x", 1), "object"),
+        (("data", "train", "x", 0), [7, 7, 7]),
+        (("groups", 0, "points"), {}),
+        (("groups", 0, "clients"), ["none"]),
+        (("scaling",), {"clients": [], "inputs": {"offset": [], "scale": []}, "targets": None}),
+    ],
+)
+def test_a_wrong_value_in_a_file_of_models_is_named(made, tmp_path, keys, value):
+    path = made[0] / models.FILE
+    facts, tensors = models.read(path)
+    part = facts
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    facts["sha256"] = models._digest(tensors, facts)
+    save_file(tensors, tmp_path / "changed", {models.KEY: json.dumps(facts)})
+    with pytest.raises(
+        ValueError, match=r"changed is damaged \(.*\); write it again"
+    ) as caught:
+        graphfl_jax.load(tmp_path / "changed")
+    assert "\n" not in str(caught.value)
+
+
 # ------------------------------------------------------------------------- beginning elsewhere
 
 

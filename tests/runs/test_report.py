@@ -394,6 +394,18 @@ def without(*keys):
     return change
 
 
+def with_value(value, *keys):
+    """Replaces a value of results.json."""
+
+    def change(run):
+        with edited(run / "results.json") as results:
+            for key in keys[:-1]:
+                results = results[key]
+            results[keys[-1]] = value
+
+    return change
+
+
 @pytest.mark.parametrize(
     "change, why",
     [
@@ -429,6 +441,42 @@ def without(*keys):
         (
             lambda run: (run / "metrics.jsonl").write_text('{"round": 2'),
             r"metrics\.jsonl: line 1 is damaged; graphfl run --resume --out=\S+ writes",
+        ),
+        *(
+            (
+                lambda run, text=text: (run / "metrics.jsonl").write_text(text),
+                r"metrics\.jsonl: line 1 is damaged; graphfl run --resume",
+            )
+            for text in (
+                "[1]",
+                '{"round": "2"}',
+                '{"round": 2, "test": {"P": {"mean": NaN, "worst_decile": 1}}}',
+                '{"round": 2, "test": {"P": {"mean": 1e999, "worst_decile": 1}}}',
+                '{"round": 2, "test": [1]}',
+            )
+        ),
+        (
+            with_value([], "seed"),
+            r"results\.json is missing or damaged \(seed is \[\]\); leave",
+        ),
+        (with_value(-1, "rounds"), r"\(rounds is -1\); leave the run out"),
+        (with_value(10**30, "seed"), r"\(seed is 10*\); leave the run out"),
+        (with_value({"name": []}, "attack"), r"\(attack.name is \[\]\); leave"),
+        (with_value(float("nan"), "timing", "train_s"), r"\(NaN is no number of JSON\); leave"),
+        (with_value([7], "new_clients"), r"\(new_clients is \[7\]\); leave the run out"),
+        (
+            with_value("x", "scores", "final", "P", "per_client"),
+            r"per_client is \"x\"\); leave",
+        ),
+        (
+            with_value([1], "scores", "final", "P", "per_client"),
+            r"with no or with other clients",
+        ),
+        (with_value(True, "diverged"), r"\(diverged and scores contradict each other\); leave"),
+        (with_value({"P": 1}, "labels"), r"\(it has no labels\.G\); leave the run out"),
+        (
+            with_value({"units": "own", "G": {"a": {}}, "L": {}, "P": {}}, "errors"),
+            r"folders=\S+ has files that do not fit together \(KeyError: .*run it again",
         ),
         (
             lambda run: (run / "metrics.jsonl").write_bytes(b'{"round": "\xff"}\n'),

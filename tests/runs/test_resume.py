@@ -192,9 +192,37 @@ def test_files_of_others_are_not_replaced(tmp_path):
         RunFolder(tmp_path, fl60.get_config(), resume=False)
 
 
+@pytest.mark.parametrize("change", ["removed", "moved", "replaced"])
+def test_a_run_whose_folder_is_gone_ends_and_writes_nothing(cut, tmp_path, change):
+    def report(row):
+        if row["round"] == 8:
+            if change == "removed":
+                shutil.rmtree(out)
+            else:
+                out.rename(tmp_path / "elsewhere")
+            if change == "replaced":
+                shutil.copytree(tmp_path / "elsewhere", out)
+            before.update(contents(tmp_path))
+
+    out, before = tmp_path / "run", {}
+    shutil.copytree(cut, out, ignore=shutil.ignore_patterns("run", "00000008*"))
+    line = f"^out={out} was removed, moved or replaced while this process wrote into it; put"
+    with pytest.raises(FileNotFoundError, match=line):
+        graphfl_jax.run(configure({}), out=out, resume=True, report=report)
+    assert contents(tmp_path) == before
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path):
+    (tmp_path / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(OSError, match=r"\.lock cannot be written .*; remove the link$"):
+        lock(tmp_path)
+    assert not (tmp_path / "mine").exists()
+
+
 def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
     play(tmp_path, changes={"rounds": 6})
     (tmp_path / "models.safetensors.0af3.part").touch()  # as of a process that was killed
+    (tmp_path / "film.part").touch()
     for name in ("clients.csv", "convergence.svg", "report.html"):  # as the command leaves them
         (tmp_path / name).touch()
     assert play(tmp_path, cut_at=8) == [8]
@@ -205,6 +233,7 @@ def test_a_finished_run_can_be_made_longer(uncut, tmp_path):
         "federation.json",
         "metrics.jsonl",
         "checkpoints",
+        "film.part",
         ".lock",
     }
     assert play(tmp_path) == [10]

@@ -6,10 +6,11 @@ import re
 import numpy as np
 import pytest
 
-from graphfl_jax.commands.common import finished_runs, seeded_runs
+from graphfl_jax.commands.common import seeded_runs
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seeds_table
 from graphfl_jax.configs import fl60
 from graphfl_jax.runs import identity
+from graphfl_jax.runs.store import NewFolders
 from tests.commands import launched_small, tiny
 
 
@@ -83,7 +84,7 @@ class Cut(BaseException):
     """Ends a batch in these tests."""
 
 
-def begun(tmp_path, monkeypatch, during=lambda config, folders: None):
+def begun(tmp_path, monkeypatch, during=lambda config, folders: None, **options):
     """A configuration with two folders, whose batch ended before its first round."""
     config = tiny(fl60.get_config("fedavg"))
     folders = {seed: tmp_path / f"mine-seed{seed}" for seed in (0, 1)}
@@ -98,8 +99,17 @@ def begun(tmp_path, monkeypatch, during=lambda config, folders: None):
 
     monkeypatch.setattr(seeded_runs, "run_trials", run_trials)
     with pytest.raises(Cut):
-        run_seeds(config, folders)
+        run_seeds(config, folders, **options)
     return config, folders
+
+
+def test_jobs_that_begin_together_have_different_folders(tmp_path, monkeypatch):
+    new = [NewFolders(tmp_path / "a", ("-seed0", "-seed1")) for _ in range(2)]
+    for folders in new:
+        begun(tmp_path, monkeypatch, new=folders)
+    names = ["a-2-seed0", "a-2-seed1", "a-seed0", "a-seed1"]
+    assert sorted(path.parent.name for path in tmp_path.glob("*/config.json")) == names
+    assert [path.name for path in new[1].paths] == names[:2]
 
 
 def identity_in(folder):
@@ -108,10 +118,11 @@ def identity_in(folder):
 
 def results_of(config, folder):
     """What is read of results.json, of a run that diverged."""
-    names = [name for name in finished_runs.NEEDED if "." not in name]
     data = dict.fromkeys(("name", "source", "extent", "sha256"), "")
     known = {"rounds": config.rounds, "identity": identity_in(folder), "dataset": data}
-    return dict.fromkeys(names) | known
+    known |= {"seed": config.seed, "metric": "", "variant": "", "timing": {}}
+    known |= {"diverged": True, "higher_is_better": True}
+    return dict.fromkeys(("scores", "new_clients", "attack")) | known
 
 
 def test_folders_are_locked_before_the_first_round(tmp_path, monkeypatch):

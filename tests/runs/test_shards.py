@@ -116,6 +116,33 @@ def test_runs_of_methods_that_are_not_known_here_are_ranked(tmp_path):
     assert lines[0]["trial"] == '{"algorithm.name": "own_method", "rounds": 1, "seed": 0}'
 
 
+@pytest.mark.parametrize(
+    "value",
+    [{"seed": "0"}, {"trial": "[1]"}, {"dataset": []}, {"validation": 7}, {"point": None}],
+)
+def test_a_line_with_a_wrong_value_is_named(tmp_path, value):
+    run = {
+        name: part
+        for name, part in json.loads(next(logged("local"))).items()
+        if name != "sha256"
+    }
+    run |= value
+    text = json.dumps(run | {"sha256": digest_of_json(run)}) + "\n"
+    (tmp_path / "trials.jsonl").write_text(text)
+    with pytest.raises(
+        ValueError, match="trials.jsonl: line 1 is not a run of a sweep; remove"
+    ):
+        merged_logs([tmp_path])
+
+
+def test_lines_that_do_not_fit_together_are_refused():
+    lines = [line({"a": 1}, 0.5), line({"a": 1}, 0.5, seed=1) | {"validation": None}]
+    with pytest.raises(
+        ValueError, match="have runs that do not fit together .*; leave a folder"
+    ):
+        leaderboards(lines)
+
+
 @pytest.mark.parametrize("byte", [b"\xff", b"\x0c"])
 def test_a_damaged_byte_costs_one_line(tmp_path, byte):
     first, second, third = (text.encode() for text in logged("local", "fedavg", "ditto"))

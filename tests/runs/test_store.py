@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,14 @@ from graphfl_jax.configs.values import adjust
 from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import identity, store
 from graphfl_jax.runs.batch import Outcome, run_trials
-from graphfl_jax.runs.store import RUN, SWEEP, TABLES, check_folder, content_of
+from graphfl_jax.runs.store import (
+    RUN,
+    SWEEP,
+    TABLES,
+    NewFolders,
+    check_folder,
+    content_of,
+)
 from graphfl_jax.runs.sweep import groups_of
 from tests.commands import ROOT, launched, launched_small, shrunk, tiny
 
@@ -546,6 +554,66 @@ def test_runs_of_later_batches_of_a_search_are_used_when_they_are_planned(swept,
             log.plan(second)
     lines = [json.loads(line) for line in (swept / "trials.jsonl").open()]
     assert [line["accepted_changes"][0]["source"][:4] for line in lines] == ["eeee"] * 2
+
+
+def test_a_sweep_removes_what_a_killed_one_left(swept):
+    theirs = ("film.part", "trials-2-of-3.jsonl.0123456789ab.part", "scores-mine.part")
+    parts = ("trials.jsonl", "leaderboard.md", "scores-fl60.png")
+    for name in (*theirs, *(f"{name}.0123456789ab.part" for name in parts)):
+        (swept / name).touch()
+    continued(swept, sweep_of(0.1, 0.2))
+    assert {path.name for path in swept.glob("*.part")} == set(theirs)
+
+
+def test_a_sweep_whose_folder_was_removed_ends(tmp_path, groups):
+    (group,) = groups
+    trials = [planned.trial for planned in group.planned]
+    with TrialLog(tmp_path / "out", groups, resume=False) as log:
+        outcome = next(run_trials(group.config, group.federations, trials, at_once=2))[1]
+        shutil.rmtree(tmp_path / "out")
+        (tmp_path / "out").mkdir()
+        with pytest.raises(FileNotFoundError, match="was removed, moved or replaced while"):
+            log.write(group, group.planned[0], outcome)
+    assert not any((tmp_path / "out").iterdir())
+
+
+# -------------------------------------------------------------------------------- new folders
+
+
+@pytest.mark.parametrize("endings", [("",), ("-seed3", "-seed4")])
+def test_processes_that_begin_together_make_different_folders(tmp_path, endings):
+    known = []
+    new = [NewFolders(tmp_path / "runs/a", endings, known=known.append) for _ in range(8)]
+    assert len({str(Path(folders)) for folders in new}) == 1
+    assert not any(tmp_path.iterdir())
+    with ThreadPoolExecutor(8) as pool:
+        made = [*pool.map(NewFolders.make, new)]
+    names = [f"a{number}" for number in ("", *(f"-{i}" for i in range(2, 20)))]
+    sets = sorted([path.name for path in paths] for paths in made)
+    assert all([name + ending for ending in endings] in sets for name in names[:2])
+    assert sum(sets, []) == sorted(path.name for path in (tmp_path / "runs").iterdir())
+    assert sorted(known) == sorted(paths[0] for paths in made)
+
+
+def test_a_run_in_a_new_folder_writes_nothing_before_it_begins(tmp_path):
+    new = [NewFolders(tmp_path / "a") for _ in range(3)]
+    with pytest.raises(ValueError, match="cohort_size"):
+        start(new[0], config=change(CONFIG, {"cohort_size": 9}))
+    assert not any(tmp_path.iterdir())
+    for folder in new[1:]:
+        start(folder, cut_at=2)
+    assert [Path(folder).name for folder in new[1:]] == ["a", "a-2"]
+    assert all((tmp_path / name / "metrics.jsonl").exists() for name in ("a", "a-2"))
+
+
+def test_two_sweeps_make_different_folders(tmp_path, groups):
+    new = [NewFolders(tmp_path / "sweep") for _ in range(2)]
+    logs = [TrialLog(folder, groups, resume=False) for folder in new]
+    assert not any(tmp_path.iterdir())
+    for log in logs:
+        with log:
+            assert log.path.exists()
+    assert [log.path.parent.name for log in logs] == ["sweep", "sweep-2"]
 
 
 def test_a_node_with_other_code_is_refused(tmp_path, groups, monkeypatch):

@@ -1,6 +1,5 @@
 """What all commands have on the command line: flags, errors in one line, progress."""
 
-import itertools
 import os
 import re
 import sys
@@ -23,10 +22,12 @@ from graphfl_jax.commands.common.configuration import (
 )
 from graphfl_jax.commands.common.help_text import flags_of, name_of, refuse, show_help
 from graphfl_jax.commands.common.interrupts import how_to_continue, note_end
+from graphfl_jax.commands.common.text_tables import styled, visible
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import program_cache
 from graphfl_jax.runs.disk import WriteError, why_not_writable
+from graphfl_jax.runs.store import NewFolders
 from graphfl_jax.settings import perhaps
 
 flags.DEFINE_string(
@@ -75,7 +76,9 @@ def launch(
         flags decide it.
       configured: whether the command reads a configuration; if not, --config is refused.
     """
-    warnings.formatwarning = lambda message, *where, **line: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *where, **line: (
+        f"warning: {visible(str(message))}\n"
+    )
 
     command = sys.modules[main.__module__]
 
@@ -143,10 +146,15 @@ def compiled_folder() -> str | None:
     return folder if kept and folder and "://" not in folder else None
 
 
-def fresh_folder(name: str) -> Path:
-    """The first of the folders runs/NAME, runs/NAME-2, ... that does not exist."""
-    numbered = (f"{name}-{i}" if i > 1 else name for i in itertools.count(1))
-    return next(path for path in map(Path("runs").joinpath, numbered) if not path.exists())
+def out_folder(name: str, known: Callable[[Path], None]) -> Path | NewFolders:
+    """The folder of --out, or else a new one, runs/NAME.
+
+    `known` is called with its path: of a new one when it is made.
+    """
+    if not FLAGS.out:
+        return NewFolders(Path("runs", name), known=known)
+    known(Path(FLAGS.out))
+    return Path(FLAGS.out)
 
 
 def check_new_file(flag: str, path: Path) -> None:
@@ -199,7 +207,7 @@ class Note(progress.ProgressColumn):
     """The text ``note`` of a task, if it has one."""
 
     def render(self, task):
-        return Text(task.fields.get("note", ""), style="dim")
+        return styled(task.fields.get("note", ""), "dim")
 
 
 def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
@@ -232,7 +240,7 @@ def _keep_compiled(folder: str | None) -> None:
     """Makes JAX keep compiled programs in a folder, unless JAX's own settings name one.
 
     Raises:
-      ValueError: others may write into the folder.
+      ValueError: others may write into the folder that is given.
     """
     named = jax.config.jax_compilation_cache_dir
     if folder == "" or (folder is None and named):
@@ -241,11 +249,12 @@ def _keep_compiled(folder: str | None) -> None:
         return
     path = Path(folder).expanduser() if folder else cache_folder() / "compiled"
     try:
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        program_cache.check_private(path)
+        path = program_cache.make_private(path)
         if not os.access(path, os.W_OK):
             raise PermissionError(f"{path} cannot be written")
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        if folder and isinstance(error, ValueError):
+            raise
         warnings.warn(
             f"compilation_cache={path}: compiled programs are not kept ({error}); set "
             f"--compilation_cache to another folder, or to nothing",

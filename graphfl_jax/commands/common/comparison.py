@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 
-from graphfl_jax.commands.common.finished_runs import FinishedRun
+from graphfl_jax.commands.common.finished_runs import FinishedRun, fitting
 from graphfl_jax.commands.common.statistics import half_width, over_seeds, wilcoxon_p
 from graphfl_jax.evaluation import POINTS
 
@@ -130,7 +130,8 @@ def _setting(name, runs, fields):
         scores = {
             point: over_seeds([final[point]["mean"] for final in finals]) for point in POINTS
         }
-        metrics = _metrics([run.results.get("metrics") for run in runs.values()])
+        with fitting(first.path):
+            metrics = _metrics([run.results.get("metrics") for run in runs.values()])
     return {
         "name": name,
         "method": first.results["variant"],
@@ -183,7 +184,9 @@ def _why_not(first, second):
             return "a run does not record its split"
         if splits[0] != splits[1]:
             return f"their splits, new clients or attackers differ with seed {seed}"
-    return ""
+    runs = (*first.values(), *second.values())
+    sizes = {len(run.results["scores"]["final"]["P"]["per_client"]) for run in runs}
+    return "their numbers of clients differ" if len(sizes) > 1 else ""
 
 
 def _pair(first, second, higher_is_better):

@@ -1,8 +1,8 @@
 """Folders of runs that have ended: reading them, and adding a plot and a table."""
 
+import contextlib
 import io
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,29 +13,9 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import views
 from graphfl_jax.runs.batch import ELSEWHERE
 from graphfl_jax.runs.checkpoint import write_bytes, write_text
+from graphfl_jax.runs.forms import RESULTS, ROW, load_json, misfit
 from graphfl_jax.runs.results import from_json
 from graphfl_jax.runs.store import RUN, content_of
-
-# What commands read of results.json, by keys; of scores only if the run did not diverge.
-NEEDED = (
-    "scores",
-    "metric",
-    "variant",
-    "seed",
-    "rounds",
-    "diverged",
-    "higher_is_better",
-    "new_clients",
-    "attack",
-    "timing",
-    "dataset.name",
-    "dataset.source",
-    "dataset.extent",
-    "dataset.sha256",
-)
-SCORES = tuple(
-    f"scores.final.{point}.{key}" for point in POINTS for key in ("mean", "per_client")
-)
 
 
 class FinishedRun(NamedTuple):
@@ -105,9 +85,8 @@ def read_run(path: Path) -> FinishedRun:
     if why := why_no_run(path):
         raise ValueError(f"folders={path} {why}; leave it out, or correct the folder")
     fields, results = (read_object(path / name) for name in ("config.json", "results.json"))
-    for name in NEEDED + (SCORES if results.get("scores") is not None else ()):
-        if not _has(results, name):
-            raise damage_error(path / "results.json", f"it has no {name}")
+    if why := misfit(results, RESULTS) or _contradiction(results):
+        raise damage_error(path / "results.json", why)
     fields.pop("defaults", None)  # of settings that nothing reads
     unknown = ""
     fields = {
@@ -138,15 +117,14 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
     for number, line in enumerate(file.read_bytes().splitlines(keepends=True), 1):
         if not ended and not line.endswith(b"\n"):
             break
-        try:
-            rows.append(json.loads(line))
-        except ValueError as error:
+        if misfit(row := _json_or_none(line), ROW):
             if not any(path.glob("checkpoints/*.json")):  # as of a run with --seeds
-                raise damage_error(file, f"line {number}") from error
+                raise damage_error(file, f"line {number}")
             raise ValueError(
                 f"{file}: line {number} is damaged; graphfl run --resume --out={path} writes "
                 f"it again"
-            ) from error
+            )
+        rows.append(row)
     return rows
 
 
@@ -158,12 +136,46 @@ def read_object(file: Path) -> dict[str, Any]:
       OSError: the file cannot be read.
     """
     try:
-        content = json.loads(file.read_text())
+        content = load_json(file.read_text())
     except (FileNotFoundError, ValueError) as error:
         raise damage_error(file, error) from error
     if not isinstance(content, dict):
         raise damage_error(file, "it is no object")
     return content
+
+
+def _json_or_none(line):
+    try:
+        return load_json(line)
+    except ValueError:
+        return None
+
+
+def _contradiction(results):
+    """What in the results does not fit together; empty if all does."""
+    if results["diverged"] != (results["scores"] is None):
+        return "diverged and scores contradict each other"
+    final = results["scores"]["final"] if results["scores"] else {}
+    sizes = {len(final[point]["per_client"]) for point in POINTS if final}
+    if 0 in sizes or len(sizes) > 1:
+        return "scores.final has points with no or with other clients"
+    return ""
+
+
+@contextlib.contextmanager
+def fitting(path: Path | str) -> Iterator[None]:
+    """Names a run's folder in an error of the block that reads what its files hold.
+
+    Raises:
+      ValueError: files, or parts of a file, do not fit together.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"folders={path} has files that do not fit together ({type(error).__name__}: "
+            f"{error}); run it again into another folder"
+        ) from error
 
 
 def damage_error(file: Path, why: object) -> ValueError:
@@ -172,14 +184,6 @@ def damage_error(file: Path, why: object) -> ValueError:
         f"{file} is missing or damaged ({why}); leave the run out, or run it again into "
         f"another folder"
     )
-
-
-def _has(value, name):
-    for key in name.split("."):
-        if not isinstance(value, dict) or key not in value:
-            return False
-        value = value[key]
-    return True
 
 
 def write_views(

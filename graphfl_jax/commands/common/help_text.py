@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from graphfl_jax.commands.common.text_tables import visible
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.settings import perhaps
@@ -28,7 +29,7 @@ def refuse(message: str) -> NoReturn:
 
 def complain(message: str) -> None:
     """Prints an error as one line."""
-    print("error:", " ".join(message.split()), file=sys.stderr, flush=True)
+    print("error:", visible(" ".join(message.split())), file=sys.stderr, flush=True)
 
 
 def name_of(command: ModuleType) -> str:

@@ -1,6 +1,5 @@
 """The runs of one configuration with several seeds, as one program, each with a folder."""
 
-import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
 from graphfl_jax.runs.results import check_attacked, description_of
-from graphfl_jax.runs.store import content_of, identities_of
+from graphfl_jax.runs.store import NewFolders, content_of, identities_of
 
 
 class PreparedSeeds(NamedTuple):
@@ -85,6 +84,7 @@ def run_seeds(
     config: ConfigDict,
     folders: dict[int, Path],
     *,
+    new: NewFolders | None = None,
     report: Callable[[float], None] = lambda runs: None,
     **options: Any,
 ) -> list[dict]:
@@ -95,7 +95,8 @@ def run_seeds(
     plays the seed has ended.
 
     The arguments are those of `prepare_seeds`. `report` is also called with the number of runs
-    that have ended before.
+    that have ended before. `new`, if they are given, are made before the first round, and take
+    the place of `folders`.
 
     Returns:
       The content of results.json of each run.
@@ -115,6 +116,9 @@ def run_seeds(
         )
     report(float(len(runs.results)))
     results, where = dict(runs.results), environment()
+    if new is not None:
+        for folder, path in zip(runs.opened.values(), new.make(), strict=True):
+            folder.path = path
     try:
         for seed in runs.left:
             folder, experiment = runs.opened[seed], runs.experiments[seed]
@@ -136,17 +140,9 @@ def run_seeds(
     return [results[seed] for seed in folders]
 
 
-def seed_folders(base: str, seeds: range, *, fresh: bool) -> dict[int, Path]:
-    """The folder of each seed, BASE-seed0 and so on.
-
-    If one of them exists, a number follows the base of fresh ones.
-    """
-    for i in itertools.count(1):
-        numbered = f"{base}-{i}" if i > 1 else base
-        folders = {seed: Path(f"{numbered}-seed{seed}") for seed in seeds}
-        if not (fresh and any(path.exists() for path in folders.values())):
-            break
-    return folders
+def seed_folders(base: str, seeds: range) -> dict[int, Path]:
+    """The folder of each seed, BASE-seed0 and so on."""
+    return {seed: Path(f"{base}-seed{seed}") for seed in seeds}
 
 
 def _results_in(folder: RunFolder, rounds: int) -> dict | None:

@@ -1,13 +1,33 @@
-"""Rows of text as tables: for the console and as Markdown. The first row holds the heads.
+"""What commands print: lines, and rows of text as tables, also in Markdown.
 
-Brackets are printed as they are: Rich takes them for markup in `str`, but not in `Text`.
+The first row of a table holds the heads. Brackets are printed as they are: Rich takes them for
+markup in `str`, but not in `Text`. Control characters, as in names of files and clients that
+come from others, are printed as text: a terminal would execute them.
 """
 
+import re
 from typing import Any, NamedTuple
 
 from rich import box
 from rich.table import Table
 from rich.text import Text
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
+
+
+def visible(text: str) -> str:
+    """A text in which control characters are written as \\x1b."""
+    return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+
+
+def say(text: object) -> None:
+    """Prints a line, or several, with control characters as text."""
+    print(visible(str(text)))
+
+
+def styled(text: str, style: str = "") -> Text:
+    """A text for Rich, with control characters as text."""
+    return Text(visible(text), style=style)
 
 
 class TextTable(NamedTuple):
@@ -20,13 +40,14 @@ class TextTable(NamedTuple):
     def wide(self) -> Table:
         """For a console: with a box, and all columns but the first aligned to the right."""
         (first, *others), *body = self.rows
-        title, caption = _styled(self.title, "title"), _styled(self.caption, "caption")
+        title = styled(self.title, "table.title")
+        caption = styled(self.caption, "table.caption")
         table = Table(title=title, caption=caption)
-        table.add_column(Text(first))
+        table.add_column(styled(first))
         for head in others:
-            table.add_column(Text(head), justify="right")
+            table.add_column(styled(head), justify="right")
         for row in body:
-            table.add_row(*map(Text, row))
+            table.add_row(*map(styled, row))
         return table
 
     def markdown(self) -> str:
@@ -55,10 +76,11 @@ def narrow(
         padding=(0, 1, 0, 0),
         pad_edge=False,
         show_edge=False,
-        title=_styled(title, "title"),
-        caption=_styled(caption, "caption"),
+        title=styled(title, "table.title"),
+        caption=caption and styled(caption, "table.caption"),
     )
-    body = [[cell.replace("±", " ±") for cell in row] for row in body]
+    heads = [visible(head) for head in heads]
+    body = [[visible(cell).replace("±", " ±") for cell in row] for row in body]
     for head, *cells in zip(heads, *body, strict=True):
         if head in left:
             table.add_column(Text(head), no_wrap=True)
@@ -68,10 +90,6 @@ def narrow(
     for row in body:
         table.add_row(*map(Text, row))
     return table
-
-
-def _styled(text, part):
-    return text and Text(text, style=f"table.{part}")
 
 
 def markdown_table(rows: list[list[str]]) -> str:

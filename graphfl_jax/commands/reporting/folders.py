@@ -2,7 +2,12 @@
 
 from typing import Any
 
-from graphfl_jax.commands.common.finished_runs import FinishedRun, read_object, read_rows
+from graphfl_jax.commands.common.finished_runs import (
+    FinishedRun,
+    fitting,
+    read_object,
+    read_rows,
+)
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs import PRESETS, methods
@@ -32,13 +37,8 @@ def run_facts(run: FinishedRun) -> dict[str, Any]:
     rows, described = read_rows(run.path), None
     if (run.path / DESCRIPTION).exists():
         described = read_object(run.path / DESCRIPTION)
-    try:
+    with fitting(run.path):
         return _collect(run, rows, described)
-    except (AttributeError, IndexError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"folders={run.path} has files that do not fit together ({type(error).__name__}: "
-            f"{error}); run it again into another folder"
-        ) from error
 
 
 def _collect(run, rows, described):

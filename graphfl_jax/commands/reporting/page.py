@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from graphfl_jax.commands.common.finished_runs import read_runs
+from graphfl_jax.commands.common.finished_runs import fitting, read_runs
 from graphfl_jax.commands.common.result_tables import further_tables, new_architectures_table
 from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.commands.reporting.comparison import comparison_facts
@@ -67,10 +67,11 @@ def render(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str
 def further(run: dict[str, Any]) -> list[TextTable]:
     """Tables of what the results hold beside the scores of all clients, in the run's unit."""
     results, unit = run["results"], (run["factor"], run["unit"])
-    tables = further_tables(results, *unit)
-    if "architectures" in (results["new_clients"] or {}):
-        tables.append(new_architectures_table(results, *unit))
-    return tables
+    with fitting(run["path"]):
+        tables = further_tables(results, *unit)
+        if "architectures" in (results["new_clients"] or {}):
+            tables.append(new_architectures_table(results, *unit))
+        return tables
 
 
 def script_text(content: Any) -> str:

@@ -8,7 +8,13 @@ import numpy as np
 from rich.console import Console
 
 from graphfl_jax.commands.common.statistics import diverged
-from graphfl_jax.commands.common.text_tables import TextTable, narrow, score_text, value_text
+from graphfl_jax.commands.common.text_tables import (
+    TextTable,
+    narrow,
+    say,
+    score_text,
+    value_text,
+)
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 
@@ -24,12 +30,21 @@ def leaderboards(lines: list[dict]) -> list[dict]:
       ``new_clients``, and after their rounds, ``later``. Further metrics are added by their
       names after ``test_``, None where no client has one. A point with a diverged run has no
       row.
+
+    Raises:
+      ValueError: lines do not fit together.
     """
     boards = {}
     for line in lines:
         board = (line["dataset"]["name"], line["metric"])
         boards.setdefault(board, []).append(line)
-    return [_board(data, metric, lines) for (data, metric), lines in boards.items()]
+    try:
+        return [_board(data, metric, lines) for (data, metric), lines in boards.items()]
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"folders have runs that do not fit together ({type(error).__name__}: {error}); "
+            f"leave a folder out, or make the sweep again"
+        ) from error
 
 
 def _board(data, metric, lines):
@@ -147,7 +162,7 @@ def print_boards(boards: list[dict], top: int) -> None:
         table = narrow(title, rows, left=("algorithm",), caption=caption)
         Console().print(table, crop=False)
         for run in board["diverged"]:
-            print(f"  diverged: seed {run['seed']}, {run['point']}")
+            say(f"  diverged: seed {run['seed']}, {run['point']}")
 
 
 def markdown(boards: list[dict], top: int) -> str:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 from graphfl_jax.commands.common.comparison import differing
 from graphfl_jax.data.files import default_root
+from graphfl_jax.runs import forms
 from graphfl_jax.runs.batch import Outcome, config_of
+from graphfl_jax.runs.checkpoint import remove_parts
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.identity import (
@@ -21,10 +23,12 @@ from graphfl_jax.runs.store import (
     LOCK,
     SWEEP,
     LineStore,
+    NewFolders,
     Record,
     accept,
     changed_code,
     check_folder,
+    check_locked,
     lock,
     refusal,
 )
@@ -32,8 +36,7 @@ from graphfl_jax.runs.sweep import Planned, TrialGroup
 
 NAME = "trials.jsonl"
 OF_SHARD = "trials-{}-of-{}.jsonl"
-# What is read of a line.
-KEYS = {"trial", "point", "seed", "dataset", "validation", "device", "versions", "git_commit"}
+BOARDS = ("leaderboard.json", "leaderboard.md", "scores-*")  # written when a sweep has ended
 
 
 class TrialLog:
@@ -52,7 +55,7 @@ class TrialLog:
 
     def __init__(
         self,
-        out: Path,
+        out: Path | NewFolders,
         groups: list[TrialGroup],
         *,
         resume: bool,
@@ -63,7 +66,7 @@ class TrialLog:
         """Checks that the folder can take this sweep. Nothing is written yet.
 
         Args:
-          out: folder of the sweep.
+          out: folder of the sweep; a new one is made when the log is entered.
           groups: its runs.
           resume: whether the runs that the folder has are not repeated.
           accept_changes: whether they are used although the code has changed.
@@ -75,11 +78,15 @@ class TrialLog:
           ValueError: the folder cannot be written; it holds a sweep and `resume` is false, or
             none and `resume` is true; or it holds something else.
         """
-        self.out = out
-        self.path = out / (NAME if shard is None else OF_SHARD.format(*shard))
+        self.new = out if isinstance(out, NewFolders) else None
+        self.out = Path(out)
+        self.path = log_of(self.out, shard)
         self.lock_name = LOCK if shard is None else f"{LOCK}-{self.path.stem}"
         self.resume, self.accept_changes = resume, accept_changes
-        self._check_folder()
+        if self.new is None:
+            self._check_folder()
+        else:  # another process may have taken the path, and the next one is made
+            check_folder(self.out)
         self.code = digests_of_code(config_file)
         self.groups, self.planned, self.records, self.unplanned = [], {}, {}, {}
         self.growing, self.store = False, LineStore(self.path)
@@ -126,9 +133,16 @@ class TrialLog:
             a run, or runs that are not in this sweep, or of other data or code.
         """
         with writing(self.path):
+            if self.new is not None:
+                (self.out,) = self.new.make()
+                self.path = self.out / self.path.name
+                self.store = LineStore(self.path)
             self.out.mkdir(parents=True, exist_ok=True)
-            self.lock = lock(self.out, self.lock_name)
+        self.lock = lock(self.out, self.lock_name)
         try:
+            remove_parts(self.out, self.path.name)
+            if self.path.name == NAME:  # no other part of the sweep uses the folder
+                remove_parts(self.out, *BOARDS)
             self._check_folder()  # again, since another process may have ended in the meantime
             self.unplanned = self._read()
             self._use_planned()
@@ -145,10 +159,12 @@ class TrialLog:
 
     def _rewrite(self):
         """Writes the lines with the changes that were accepted."""
+        check_locked(self.lock, self.out)
         self.store.write([*self.records.values(), *self.unplanned.values()])
 
     def _read(self):
-        lines, damaged = read_log(self.path) if self.path.exists() else ([], [])
+        form = forms.TRIAL | {"identity": forms.IDENTITY}
+        lines, damaged = LineStore(self.path).read(form) if self.path.exists() else ([], [])
         for number in damaged:
             text = f"{self.path}: line {number} is damaged; its run is repeated"
             warnings.warn(text, RuntimeWarning, stacklevel=4)
@@ -203,6 +219,7 @@ class TrialLog:
 
         Raises:
           ValueError: the run used other data or other code than this host has.
+          FileNotFoundError: as `store.check_locked`.
         """
         identity = self.planned[planned.name]
         _check_node(group, outcome.results, identity)
@@ -214,6 +231,7 @@ class TrialLog:
         line |= {"identity": identity, "validation": _validation(outcome)}
         line["curve"] = with_null(curve)
         self.records[planned.name] = line
+        check_locked(self.lock, self.out)
         self.store.add(line)
 
     def lines(self) -> list[Record]:
@@ -262,6 +280,11 @@ def _validation(outcome):
     }
 
 
+def log_of(out: Path, shard: tuple[int, int] | None) -> Path:
+    """The log of a sweep, or of one of its shards, in its folder."""
+    return out / (NAME if shard is None else OF_SHARD.format(*shard))
+
+
 def read_log(path: Path) -> tuple[list[Record], list[int]]:
     """The runs in a log, and the numbers of its damaged lines. A process may be writing it.
 
@@ -269,7 +292,7 @@ def read_log(path: Path) -> tuple[list[Record], list[int]]:
       ValueError: a line is complete and not a run.
       OSError: the file cannot be read.
     """
-    return LineStore(path).read(KEYS)
+    return LineStore(path).read(forms.TRIAL)
 
 
 def merged_logs(folders: list[Path]) -> tuple[list[Record], list[str]]:
