@@ -34,11 +34,12 @@ from graphfl_jax import tree
 from graphfl_jax.core import State
 from graphfl_jax.runs import multihost
 from graphfl_jax.runs.disk import writing
+from graphfl_jax.runs.forms import leaf, load_json, misfit
 from graphfl_jax.runs.identity import digest_of_json
 
 OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in errors of TensorStore
 KEPT = 3  # so that two are left if the newest is damaged
-PARTS = {"leaves", "files", "notes"}  # that every manifest has
+PARTS = {"leaves": [leaf], "files": {str: str}, "notes": object}  # the form of a manifest
 # Names of a checkpoint's folder, manifest and mark, and of what is left of unfinished ones.
 ENTRY = re.compile(
     r"(\d{8,})(?:\.json|\.unfinished|"
@@ -145,7 +146,7 @@ def _valid(folder: Path) -> Iterator[tuple[str, dict]]:
                 stacklevel=3,
             )
             continue
-        yield name, _body(folder / f"{name}.json")
+        yield name, _body(folder / f"{name}.json", PARTS)
 
 
 def from_first(checkpoint: Checkpoint | None, template: State) -> Checkpoint | None:
@@ -205,25 +206,26 @@ def _write_manifest(path, body):
     write_json(path, {"body": body, "sha256": digest_of_json(body)})
 
 
-def _body(manifest):
+def _body(manifest, form):
     """What a manifest or a mark holds; None if it is missing or damaged."""
     try:
-        written = json.loads(manifest.read_text())
-        whole = written["sha256"] == digest_of_json(written["body"])
-        return written["body"] if whole and "notes" in written["body"] else None
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        written = load_json(manifest.read_text())
+    except (FileNotFoundError, ValueError):
         return None
+    if misfit(written, {"body": form, "sha256": str}):
+        return None
+    return written["body"] if written["sha256"] == digest_of_json(written["body"]) else None
 
 
 def _is_whole(folder, name, is_ours):
-    body = _body(folder / f"{name}.json")
-    return body is not None and body.keys() >= PARTS and is_ours(body["notes"])
+    body = _body(folder / f"{name}.json", PARTS)
+    return body is not None and is_ours(body["notes"])
 
 
 def _remove(folder, name, is_ours):
     """Removes what the run wrote of a checkpoint; follows no links."""
     target, manifest, mark = _paths(folder, name)
-    written = _body(manifest) or _body(mark)
+    written = _body(manifest, PARTS) or _body(mark, {"notes": object})
     if written is not None:
         if not is_ours(written["notes"]):
             return
@@ -366,8 +368,8 @@ def _fault(folder: Path, name: str) -> str:
     manifest = folder / f"{name}.json"
     if not manifest.exists():
         return "its writing was interrupted"
-    body = _body(manifest)
-    if body is None or not body.keys() >= PARTS:
+    body = _body(manifest, PARTS)
+    if body is None:
         return "its manifest is damaged"
     digests = _digests(folder / name)
     for file in sorted(body["files"].keys() | digests.keys()):

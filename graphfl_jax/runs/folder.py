@@ -19,8 +19,8 @@ from graphfl_jax.core import State, Task
 from graphfl_jax.program import Participation
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.disk import writing
-from graphfl_jax.runs.forms import count, load_json, misfit
-from graphfl_jax.runs.identity import CODE, FREE_ON_RESUME, Identity, digest_of_config
+from graphfl_jax.runs.forms import ACCEPTED, IDENTITY, NOTES, count, load_json, misfit
+from graphfl_jax.runs.identity import FREE_ON_RESUME, Identity, digest_of_config
 from graphfl_jax.runs.results import DESCRIPTION, as_json, row_line
 from graphfl_jax.runs.store import (
     RUN,
@@ -167,14 +167,11 @@ class RunFolder:
         """What identity.json holds; None if it is missing."""
         path = self.path / "identity.json"
         try:
-            record = json.loads(path.read_text())
+            record = load_json(path.read_text())
             identities = [LOST | identity for identity in identities_of(record)]
-            if not record["identity"].keys() >= {"arrays", *CODE}:
-                raise KeyError("the identity lacks a part")
-            for identity in identities:
-                digests = isinstance(identity["callables"], dict)
-                if not digests or not identity.keys() >= {"config", "data"}:
-                    raise KeyError("an identity lacks a part")
+            faults = [misfit(identity, ACCEPTED) for identity in identities]
+            if why := misfit(record["identity"], IDENTITY) or "".join(faults):
+                raise KeyError(why)
             return {"identity": identities[0], "accepted_changes": identities[1:]}
         except FileNotFoundError:
             return None
@@ -253,7 +250,13 @@ class RunFolder:
                     f"results.json"
                 )
             return
-        identity, played = newest.notes["identity"], int(newest.state.round)
+        played = int(newest.state.round)
+        if why := misfit(newest.notes, NOTES):
+            raise ValueError(
+                f"out={self.path}: the checkpoint of round {played} is damaged (notes: {why}); "
+                f"remove it, or choose another --out"
+            )
+        identity = newest.notes["identity"]
         written = {"identity": identity, "accepted_changes": []}
         if why := refusal(written, self.identity, accept_changes=True):
             raise ValueError(f"out={self.path}: {why}")
@@ -279,6 +282,8 @@ class RunFolder:
 
     def _is_ours(self, notes):
         """Whether a checkpoint with these notes is of this run."""
+        if misfit(notes, NOTES):
+            return False
         *_, oldest = identities = identities_of(self.record) if self.record else [self.identity]
         # Of a lost identity.json, only the configuration is left to compare.
         lost = oldest["source"] is None and oldest["config"] == notes["identity"]["config"]
@@ -398,7 +403,7 @@ def config_in(path: Path) -> dict[str, Any]:
             f"out={path} holds no run to resume; leave --resume out, or correct --out"
         )
     try:
-        config = json.loads((path / "config.json").read_text())
+        config = load_json((path / "config.json").read_text())
         if not isinstance(config, dict):
             raise ValueError("config.json has no fields")
         return config

@@ -105,6 +105,14 @@ def task(value: Any) -> bool:
     return isinstance(value, str) and value in TASKS
 
 
+def leaf(value: Any) -> bool:
+    """Whether a value is the name, the shape and the type of an array in a checkpoint."""
+    match value:
+        case [str(), list(shape), str()]:
+            return all(map(count, shape))
+    return False
+
+
 def fields(value: Any) -> bool:
     """Whether a value is the name of a run: fields of its configuration as JSON."""
     try:
@@ -187,6 +195,12 @@ IDENTITY = {
     **dict.fromkeys(("source", "config_file"), (None, str)),
     "callables": {str: str},
     **dict.fromkeys(("init?", "weights?"), str),
+}
+ACCEPTED = {name: form for name, form in IDENTITY.items() if name != "arrays"}  # also older
+NOTES = {  # of a run in a checkpoint
+    "identity": IDENTITY,
+    "where": {"device": str, "versions": dict},
+    "seconds": {str: float},
 }
 AT_P = {"final": {"P": {"mean": SCORE}}}
 TRIAL = {  # a line of the log of a sweep

@@ -343,8 +343,8 @@ def _join(session, experiment, config, state, seconds):
 
 def _resume(newest, state, seconds):
     """The state of a checkpoint, placed as `state` is, and its rows; adds its times."""
-    for what, spent in newest.notes["seconds"].items():
-        seconds[what] += spent
+    for what in seconds:
+        seconds[what] += newest.notes["seconds"].get(what, 0.0)
     state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), newest.state, state)
     return state, RunFolder.rows(newest)
 

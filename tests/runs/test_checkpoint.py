@@ -214,6 +214,22 @@ def test_a_changed_manifest_is_skipped(tmp_path):
         assert latest(tmp_path) is None
 
 
+@pytest.mark.parametrize("value", [None, 7, ["a"]])
+@pytest.mark.parametrize("part", ["leaves", "files"])
+def test_a_manifest_with_a_wrong_value_is_skipped_and_removes_nothing(tmp_path, part, value):
+    save(tmp_path, some_state())
+    manifest = tmp_path / "00000004.json"
+    body = json.loads(manifest.read_text())["body"] | {part: value}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    manifest.write_text(json.dumps({"body": body, "sha256": digest}))
+    before = contents(tmp_path)
+    with pytest.warns(RuntimeWarning, match="00000004 is skipped: its manifest is damaged"):
+        assert latest(tmp_path) is None
+    for played in (6, 8, 10, 12):
+        save(tmp_path, some_state(played))
+    assert before.items() <= contents(tmp_path).items()
+
+
 @pytest.mark.parametrize("part", sorted(checkpoint.PARTS))
 def test_a_manifest_without_a_part_is_skipped(tmp_path, part):
     save(tmp_path, some_state(), {"seconds": 0.1})

@@ -254,6 +254,8 @@ DAMAGED_IDENTITIES = (
             "accepted_changes": [],
         }
     ),
+    json.dumps({"identity": DIGESTS | {"data": 7}, "accepted_changes": []}),
+    "[" * 100_000,
 )
 
 
