@@ -274,11 +274,15 @@ class Client:
     personalize: Callable[[Any, Any, ClientData, Array], Predictor] | None = None
 
 
-def check_local(local: Local, result: Any, memory: Any) -> None:
+def check_local(local: Local, result: Any, memory: Any, untrained: Any) -> None:
     """Checks what a `Client.local` returns, which a user may have written.
 
+    Args:
+      untrained: what `Client.untrained` returns.
+
     Raises:
-      ValueError: it is not the next memory, an upload and scalars with "loss".
+      ValueError: it is not the next memory, an upload of the form of the untrained one, and
+        scalars with "loss".
     """
     code = getattr(local, "__code__", None)
     where = f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(local)
@@ -293,15 +297,25 @@ def check_local(local: Local, result: Any, memory: Any) -> None:
             f"local ({where}) returns no 'loss' in its third value; return a dictionary of "
             f'scalars there, such as {{"loss": loss}}'
         )
-    before, after = (
-        jax.tree.map(lambda leaf: (jnp.shape(leaf), getattr(leaf, "dtype", type(leaf))), kept)
-        for kept in (memory, result[0])
+    remedies = {
+        "a memory": "return one like the memory that it receives",
+        "an upload": "return one like Client.untrained, or give the Client such an untrained",
+    }
+    for (what, remedy), *forms in zip(
+        remedies.items(), (memory, untrained), result, strict=False
+    ):
+        before, after = map(_form, forms)
+        if before != after:
+            raise ValueError(
+                f"local ({where}) returns {what} with {after}, and not with {before}; {remedy}"
+            )
+
+
+def _form(values):
+    """The shapes and types of a tree."""
+    return jax.tree.map(
+        lambda leaf: (jnp.shape(leaf), str(getattr(leaf, "dtype", type(leaf)))), values
     )
-    if before != after:
-        raise ValueError(
-            f"local ({where}) returns a memory of other shapes or types than it received; "
-            f"return {before} as the first of its values, and not {after}"
-        )
 
 
 class Needs(NamedTuple):

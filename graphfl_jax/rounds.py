@@ -230,10 +230,10 @@ def train_cohort(
         memory, data_of_client = rows
         message = algorithm.server.download(server, group, i)
         trained = client.local(message, memory, data_of_client, jax.random.fold_in(key, i))
-        check_local(client.local, trained, memory)
+        instead = [memory, client.untrained(message, memory, data_of_client)]
+        check_local(client.local, trained, *instead)
         *kept, metrics = trained
         finite = tree.all_finite(kept)
-        instead = [memory, client.untrained(message, memory, data_of_client)]
         # As a float, so that it travels with the other floats between devices.
         return *tree.where(finite, kept, instead), metrics, finite.astype(jnp.float32)
 

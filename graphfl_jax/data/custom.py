@@ -1,6 +1,7 @@
 """The user's own data: from arrays in memory, or from a file of arrays."""
 
 import collections
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -363,8 +364,9 @@ def _federate(name, rows, names, indices, graph, random, scale):
     splits = None
     if rows.split is not None:
         splits = _read_splits(name, names, rows.split, indices)
-    federation = federate(
-        map(str, names),
+    make = functools.partial(
+        federate,
+        tuple(map(str, names)),
         x=[rows.x[i] for i in indices],
         y=[rows.y[i] for i in indices],
         graph=graph,
@@ -374,8 +376,13 @@ def _federate(name, rows, names, indices, graph, random, scale):
         name=name,
         source="own",
         split=splits or random,
-        scale=None if kind == "none" else scale,
     )
+    how = {"kind": kind, "by": by}
+    federation = make(scale=None if kind == "none" else how)
+    if kind != "none" and by == "federation":
+        federation = federation._replace(
+            refit=lambda deciders: make(scale=how | {"deciders": deciders})
+        )
     splits = splits or [random.of_client(i, len(held)) for i, held in enumerate(indices)]
     train, test = (
         np.concatenate([i[split[part]] for i, split in zip(indices, splits, strict=True)])

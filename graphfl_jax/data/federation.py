@@ -52,19 +52,7 @@ class Federation(NamedTuple):
 
 
 def federate(
-    clients,
-    *,
-    x,
-    y,
-    graph,
-    task,
-    outputs,
-    name,
-    source,
-    split,
-    scale=None,
-    deciders=None,
-    **facts,
+    clients, *, x, y, graph, task, outputs, name, source, split, scale=None, **facts
 ) -> Federation:
     """Checks the examples of all clients, splits them, and stacks them.
 
@@ -80,8 +68,8 @@ def federate(
       graph: relations between the N clients.
       split: a `RandomSplit`; or per client, indices of its examples in "train", "test" and, for
         all clients or none, "val".
-      scale: the kind and the decider of `scale_examples`. The hash is of the examples before.
-      deciders: the clients of `scale_examples` whose training examples determine the scaling.
+      scale: the arguments ``kind``, ``by`` and ``deciders`` of `scale_examples`. The hash is of
+        the examples before.
 
     Raises:
       ValueError: the examples, the graph or the split do not fit together. One line with the
@@ -90,8 +78,7 @@ def federate(
     clients = tuple(clients)
     _check_lengths(name, clients, x, y, graph)
     read = functools.partial(_read_examples, name, clients, task, outputs)
-    given, (x, y) = (x, y), read(x, y)
-    refit = None
+    unscaled, (x, y) = (x, y), read(x, y)
     if isinstance(split, RandomSplit):
         splits = [split.of_client(i, len(rows)) for i, rows in enumerate(x)]
         indices = []
@@ -106,18 +93,9 @@ def federate(
     if scale is not None:
         train = [rows["train"] for rows in splits]
         labels = task == "classification"
-        x, y, scaling = scale_examples(
-            name, *scale, clients, *given, train, labels=labels, deciders=deciders
-        )
+        x, y, scaling = scale_examples(name, clients, *unscaled, train, labels=labels, **scale)
         x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
-        if not scaling.clients:
-            same = facts | {"graph": graph, "task": task, "outputs": outputs, "name": name}
-            same |= {"source": source, "split": split, "scale": scale}
-
-            def refit(deciders):
-                return federate(clients, x=given[0], y=given[1], deciders=deciders, **same)
-
     stacked = {part: _stack(x, y, [rows[part] for rows in splits]) for part in splits[0]}
     return Federation(
         data=FederatedData(train=stacked.pop("train"), evals=stacked, graph=graph),
@@ -129,7 +107,6 @@ def federate(
         clients=clients,
         units=scaling and scaling.units,
         scaling=scaling,
-        refit=refit,
         **facts,
     )
 

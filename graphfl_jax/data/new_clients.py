@@ -31,8 +31,7 @@ def hold_out(
     Args:
       federation: a federation without new clients.
       fraction: share of new clients; floor(fraction N) of the N clients are drawn.
-      graph: "inductive": the training graph has the training clients only. "transductive": it
-        has all clients, and new clients are never in a cohort.
+      graph: "inductive": the training graph has the training clients only. "transductive": all.
       seed: of the draw.
 
     Returns:
@@ -46,26 +45,17 @@ def hold_out(
     total = len(federation.clients)
     new_clients = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
     if not 0 < new_clients < total:
-        if total == 1:
-            raise ValueError(
-                f"new_clients.fraction={fraction} needs two clients, and {federation.name} has "
-                f"one; set it to 0"
-            )
-        raise ValueError(
-            f"new_clients.fraction={fraction} makes {new_clients} of the {total} clients of "
-            f"{federation.name} new clients; set it in "
-            f"[{math.ceil(1000 / total) / 1000:.3g}, 1), or to 0 for none"
-        )
+        raise ValueError(_misfit(federation.name, fraction, new_clients, total))
     # Three numbers, because the clients' splits are seeded by two.
-    order = np.random.default_rng([seed, total, new_clients]).permutation(total)
-    training, new = np.sort(order[new_clients:]), np.sort(order[:new_clients])
-    order = np.concatenate([training, new])
+    drawn = np.random.default_rng([seed, total, new_clients]).permutation(total)
+    training = np.sort(drawn[new_clients:])
+    order = np.concatenate([training, np.sort(drawn[:new_clients])])
     federation = rescale(federation, training)
     everyone = select_clients(federation.data, order)
-    data, positions = select_clients(federation.data, training), federation.positions
-    units = federation.units
+    data = select_clients(federation.data, training)
     if graph == "transductive":
         data = data._replace(graph=everyone.graph)
+    units, positions = federation.units, federation.positions
     return federation._replace(
         data=data,
         everyone=everyone,
@@ -73,6 +63,17 @@ def hold_out(
         units=units.of(training) if isinstance(units, OwnUnits) else units,
         clients=tuple(federation.clients[i] for i in order),
         positions=positions and positions._replace(values=positions.values[order]),
+    )
+
+
+def _misfit(name, fraction, new_clients, total):
+    """Why there would be no new client, or no training client."""
+    if total == 1:
+        needs = "needs two clients"
+        return f"new_clients.fraction={fraction} {needs}, and {name} has one; set it to 0"
+    return (
+        f"new_clients.fraction={fraction} makes {new_clients} of the {total} clients of {name} "
+        f"new clients; set it in [{math.ceil(1000 / total) / 1000:.3g}, 1), or to 0 for none"
     )
 
 

@@ -40,16 +40,16 @@ class Scaling(NamedTuple):
         return self.targets and OwnUnits(tuple(map(tuple, self.targets[1].tolist())))
 
 
-def scale_examples(name, kind, by, clients, x, y, train, *, labels, deciders=None):
+def scale_examples(name, clients, x, y, train, *, labels, kind, by, deciders=None):
     """Scales the examples of all clients.
 
     Args:
-      kind: "standard" or "minmax".
-      by: one of `BY`: whose training examples decide.
       x: per client, finite inputs [n_i, *features].
       y: per client, labels, or finite targets [n_i, O].
       train: per client, indices of its training examples.
       labels: whether y are labels, which are not scaled.
+      kind: "standard" or "minmax".
+      by: one of `BY`: whose training examples decide.
       deciders: indices of the clients whose examples decide on the scaling of all; None is all
         clients. With `by` "client", each client decides on its own.
 

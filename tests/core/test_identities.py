@@ -1050,6 +1050,7 @@ def test_every_objective_gets_another_key_in_every_step_for_every_client_and_rou
 
     algorithm = fedavg(model, trainers[0]).replacing(
         local=local,
+        untrained=lambda message, memory, data: jnp.zeros((2, steps)),
         init=lambda key, graph: jnp.zeros((7, 2, steps)),
         aggregate=lambda drawn, cohorts, uploads, key: uploads[0],
     )

@@ -402,8 +402,9 @@ def test_a_file_imports_its_neighbours(tmp_path, monkeypatch):
         ),
         (
             lambda memory, upload, metrics: (upload, upload, metrics),
-            "returns a memory of",
+            "returns a memory with",
         ),
+        (lambda memory, upload, metrics: (memory, (), metrics), "returns an upload with"),
     ],
 )
 def test_a_local_that_returns_something_else_is_named(tmp_path, returned, message):

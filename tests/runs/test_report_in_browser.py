@@ -123,6 +123,7 @@ def of_many(path, out, clients=325):
     results = json.loads((out / "results.json").read_text())
     for scores in results["scores"]["final"].values():
         scores["per_client"] = rng.uniform(size=clients).tolist()
+    results["rounds_trained"] = [1] * clients
     for name, content in {"federation.json": described, "results.json": results}.items():
         (out / name).write_text(json.dumps(content))
     return out
