@@ -1,4 +1,4 @@
-"""The store of runs: what was made, and the one rule by which it is used again.
+"""The store of runs: what was made, and the one rule on data and code by which it is used.
 
 A record is a dictionary of JSON with the ``identity`` of a run, and its ``accepted_changes``:
 further identities, whose difference was accepted. Four stores hold records:
@@ -9,8 +9,9 @@ further identities, whose difference was accepted. Four stores hold records:
     tables          a folder with a file for each run that ended: `FileStore`
 
 A store finds a record by the name of its run, which has all fields that determine it. Whether
-the record is used is decided here, by `refusal`. Lines and files also have ``sha256``, a digest
-of all else, so that a damaged one is noticed, and its run is made again.
+the record is used is decided here, by `refusal`. The fields that may differ when a single run
+is resumed are `identity.FREE_ON_RESUME`. Lines and files also have ``sha256``, a digest of all
+else, so that a damaged one is noticed, and its run is made again.
 """
 
 import fcntl
