@@ -278,7 +278,10 @@ def receive(
     if poison.uploads is not None:
         rank = data.attack_rank
         uploads = poison.uploads(cohorts, untrained, uploads, rank, state.round, key)
-        finite = tuple(map(jax.vmap(tree.all_finite), uploads))
+        finite = tuple(  # also of clients that upload nothing
+            jax.vmap(tree.all_finite, axis_size=len(cohort.ids))(upload)
+            for cohort, upload in zip(cohorts, uploads, strict=True)
+        )
         uploads = tuple(map(jax.vmap(tree.where), finite, uploads, untrained))
     if algorithm.defend is None:
         return state.server, uploads, finite

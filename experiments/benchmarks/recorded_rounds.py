@@ -96,7 +96,10 @@ def recorder_of(algorithm: Algorithm, config: ConfigDict) -> Algorithm:
         ids = jnp.concatenate([cohort.ids for cohort in cohorts])
         return initial, Draws(ids, jnp.concatenate(indices), draws.dropped)
 
-    recorder = Server(init, lambda state, group, i: (), aggregate, begin_round=begin_round)
+    def download(state, group, i):
+        return jnp.zeros(shape, jnp.int32)
+
+    recorder = Server(init, download, aggregate, begin_round=begin_round)
     return Algorithm(
         recorder, tuple(Client(client.model, local) for client in algorithm.clients)
     )
