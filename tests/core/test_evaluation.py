@@ -114,7 +114,8 @@ def test_one_client_that_is_not_finite_does_not_end_a_run(tmp_path, defence):
     assert not np.isnan(final["P"]["mean"]) and result.diverged_at == -1
     text = not_finite_text(result.results)
     assert text.startswith(
-        f"{drawn} uploads were not finite, as if untrained: client 3 ({drawn})"
+        f"{drawn} uploads were not finite, and those clients counted as untrained in these "
+        f"rounds: client 3 ({drawn})"
     )
     assert (
         "; the scores of client 3 are not finite; means of accuracy over the 6 others" in text

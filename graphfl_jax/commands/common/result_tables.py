@@ -179,7 +179,10 @@ def not_finite_text(results: dict) -> str:
     if broken["uploads"]:
         counts = (f"{name} ({rounds})" for name, rounds in broken["uploads"].items())
         total = sum(broken["uploads"].values())
-        parts.append(f"{total} uploads were not finite, as if untrained: {', '.join(counts)}")
+        parts.append(
+            f"{total} uploads were not finite, and those clients counted as untrained in these "
+            f"rounds: {', '.join(counts)}"
+        )
     if broken["scores"]:
         means = (f"{point} {score_text(broken['others'][point])}" for point in POINTS)
         others = len(results["scores"]["final"]["P"]["per_client"]) - len(broken["scores"])
