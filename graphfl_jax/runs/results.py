@@ -195,14 +195,16 @@ def rounds_trained(participation: Participation) -> list[int] | None:
 
 
 def scores_of_trained(course: Course) -> dict | None:
-    """The scores of clients that have trained; None unless some trained in no round.
+    """The scores of clients that have trained; None unless some have and some have not.
 
     Returns:
       ``clients``, their number, and ``final``, the means over them of the test scores at G, L
       and P after the last round.
     """
     trained, final = np.asarray(course.participation.trained) > 0, course.final
-    if final is None or rounds_trained(course.participation) is None or trained.all():
+    if final is None or rounds_trained(course.participation) is None:
+        return None
+    if trained.all() or not trained.any():
         return None
     means = {point: _mean(final.scores["test"][point][trained]) for point in POINTS}
     return {"clients": int(trained.sum()), "final": means}
