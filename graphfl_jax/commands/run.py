@@ -71,7 +71,7 @@ from graphfl_jax.runs.store import NewFolders
 from graphfl_jax.runs.views import REPORT
 
 CLIENT_LR = "hparams.client_lr"
-SEARCHED = "0.003,0.01,0.03,0.1,0.3"  # learning rates
+RATES = "0.003,0.01,0.03,0.1,0.3"  # of the sweep that a run offers
 
 flags.DEFINE_string("out", None, "Folder of the results; by default a new one under runs/.")
 flags.DEFINE_integer("seeds", 1, "Runs, with seeds from that of --config on.", lower_bound=1)
@@ -290,7 +290,7 @@ def search_hint(config: ConfigDict, result: Result) -> str:
         return ""
     if results["scores"]["validation"] is None:
         fields["data.val_fraction"] = "0.1"
-    words = ["graphfl", "sweep", FLAGS.config, f"--grid.{CLIENT_LR}={SEARCHED}"]
+    words = ["graphfl", "sweep", FLAGS.config, f"--grid.{CLIENT_LR}={RATES}"]
     words += [f"--config.{name}={value}" for name, value in fields.items()]
     return f"{why}; to search for a learning rate: {shlex.join(words)}"
 

@@ -150,16 +150,16 @@ def score_of_constant(federation: Federation) -> float | None:
     train, test = federation.data.train, federation.data.evals["test"]
     if isinstance(train, Windows) or federation.task == "multi-label classification":
         return None
-    y, *tests = (
+    known, tests = (
         [rows[:count] for rows, count in zip(part.y, part.count, strict=True)]
         for part in (train, test)
     )
-    y = np.concatenate(y)
+    known = np.concatenate(known)
     if federation.task == "classification":
-        constant = np.bincount(y).argmax()
-        return float(np.mean([np.mean(rows == constant) for rows in tests[0]]))
-    constant = y.mean(axis=0, dtype=np.float64)
-    return float(np.mean([np.mean(np.square(rows - constant)) for rows in tests[0]]))
+        constant = np.bincount(known).argmax()
+        return float(np.mean([np.mean(rows == constant) for rows in tests]))
+    constant = known.mean(axis=0, dtype=np.float64)
+    return float(np.mean([np.mean(np.square(rows - constant)) for rows in tests]))
 
 
 def federate_series(
