@@ -327,7 +327,7 @@ def keep_best(board: dict, out: Path) -> Iterator[str]:
                 config,
                 folder=folder,
                 config_file=configuration_file(),
-                executables=None if keep_in is None else private_folder(keep_in),
+                executables=private_folder(keep_in),
                 save_models=True,
             )
             write_views(path, run.rows, run.final, run.results, run.clients)

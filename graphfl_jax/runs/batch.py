@@ -87,7 +87,7 @@ def run_trials(
     *,
     at_once: int = 0,
     report: Callable[[float], None] = lambda runs: None,
-    keep_in: str | os.PathLike | None = None,
+    keep_in: str | os.PathLike | bool | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Runs trials in batches, each batch as one program split over the devices of this host.
 
@@ -130,7 +130,7 @@ def run_trials(
         federations,
         devices=jax.local_devices()[: len(trials)],
         alone=at_once == 1,
-        executables=None if keep_in is None else private_folder(keep_in),
+        executables=private_folder(keep_in),
     )
     return _batches(player, trials, at_once, report)
 

@@ -1,7 +1,8 @@
 """Executables: the compiled functions of a session, kept in a folder for the next start.
 
 A start that finds them traces, lowers and compiles nothing. JAX's own cache only saves the
-compilation. The folder has two kinds of files:
+compilation. The last few sessions also stay in memory, for the next run of this process. The
+folder has two kinds of files:
 
     entry       of a configuration: for each function, the key of its program and the structure
                 of its result. The key is `description`.
@@ -20,6 +21,7 @@ import os
 import pickle
 import platform
 import tempfile
+import threading
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +38,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment
 from graphfl_jax.configs.values import structure
 from graphfl_jax.core import State
+from graphfl_jax.data.files import cache_folder
 from graphfl_jax.evaluation import Scope
 from graphfl_jax.program import Compiled
 from graphfl_jax.runs.environment import versions
@@ -43,10 +46,15 @@ from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, 
 from graphfl_jax.runs.program_cache import DIGEST, digest, is_mine, make_private
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
+MOST_SESSIONS = 4  # whose executables stay in memory; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
 OUTSIDE = {"seed", "rounds", "init_from", "eval_every", "checkpoint_every", *PATHS}
 # Lines of /proc/cpuinfo that say for which processor an executable is.
 PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
+
+
+IN_MEMORY = {}  # `Kept` by folder and key, the last used last
+LOCK = threading.Lock()  # of `IN_MEMORY`
 
 
 class Executables(NamedTuple):
@@ -178,7 +186,7 @@ class Kept:
 def open_kept(
     folder: Path | None, experiment: Experiment, config: ConfigDict, inputs: tuple
 ) -> Kept:
-    """Opens what a folder keeps of an experiment of `build.build_experiment`.
+    """Opens what a folder and this process keep of an experiment of `build.build_experiment`.
 
     Nothing is kept without a folder, with several processes, and where the key does not contain
     all code of the experiment: with methods, models or others registered from outside.
@@ -186,7 +194,12 @@ def open_kept(
     outside = digests_outside(functions_in(PROGRAMS))
     if folder is None or jax.process_count() > 1 or outside:
         return Kept()
-    return Kept(folder, description(experiment, config, inputs))
+    key = folder, description(experiment, config, inputs)
+    with LOCK:
+        kept = IN_MEMORY[key] = IN_MEMORY.pop(key, None) or Kept(*key)
+        for unused in list(IN_MEMORY)[:-MOST_SESSIONS]:
+            del IN_MEMORY[unused]
+    return kept
 
 
 def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> str:
@@ -265,21 +278,30 @@ def _unless_set(options):
     return {name: value for name, value in options.items() if name not in flags}
 
 
-def private_folder(folder: str | os.PathLike) -> Path | None:
+def private_folder(keep_in: str | os.PathLike | bool | None) -> Path | None:
     """The folder of executables inside a folder of compiled programs; it is made.
 
     If it cannot be made, the result is None, with a warning.
 
+    Args:
+      keep_in: True is the folder of compiled programs in the user's cache; None is no folder.
+
     Raises:
       ValueError: others may write into one of the folders, see `program_cache.check_private`.
+        Of the user's cache, it is a warning.
     """
-    path = Path(folder) / "executables"
+    if not keep_in:
+        return None
+    folder = cache_folder() / "compiled" if keep_in is True else Path(keep_in)
+    path = folder / "executables"
     try:
-        return make_private(make_private(path.parent) / path.name)
-    except OSError as error:
+        return make_private(make_private(folder) / path.name)
+    except (OSError, ValueError) as error:
+        if keep_in is not True and isinstance(error, ValueError):
+            raise
         warnings.warn(
             f"compilation_cache={folder}: executables are not kept in {path} ({error}); set "
-            f"--compilation_cache to another folder, or to nothing",
+            f"--compilation_cache, in Python keep_in, to another folder, or to nothing",
             RuntimeWarning,
             stacklevel=2,
         )

@@ -116,7 +116,7 @@ def run(
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
     report: Callable[[dict[str, Any]], None] = lambda row: None,
-    keep_in: str | os.PathLike | None = None,
+    keep_in: str | os.PathLike | bool | None = True,
     save_models: bool = False,
 ) -> Result:
     """Runs the federation that a configuration describes.
@@ -138,7 +138,10 @@ def run(
       config_file: the file from which `config` comes; it belongs to the run's identity.
       debug: computes clients one by one without ``jit``, and names what fails. This is slow.
       report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
-      keep_in: folder of compiled programs, into which only the user may write; None keeps none.
+      keep_in: folder of compiled programs, into which only the user may write; True is the one
+        in the user's cache, which the commands use too, and None keeps none. Where only inputs
+        of the program differ, such as floats of `hparams` or the seed, the next run does not
+        compile. The programs of the last four runs also stay in memory.
       save_models: writes models.safetensors into `out` also if it has more than 100 MB.
 
     Returns:
@@ -159,7 +162,7 @@ def run(
         config_file=config_file,
         debug=debug,
         report=report,
-        executables=None if keep_in is None else private_folder(keep_in),
+        executables=private_folder(keep_in),
         save_models=save_models,
     )
 

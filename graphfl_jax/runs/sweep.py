@@ -5,6 +5,7 @@ floats of ``hparams`` and in seeds form a group, which `batch.run_trials` plays 
 """
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ def sweep(
     *,
     seeds: Iterable[int] = (),
     at_once: int = 0,
+    keep_in: str | os.PathLike | bool | None = True,
 ) -> Iterator[tuple[Point, int, Outcome]]:
     """Runs every point with every seed, in as few programs as possible.
 
@@ -51,6 +53,7 @@ def sweep(
       seeds: of every point; none is the seed of `config`.
       at_once: largest number of runs in a program, rounded up to the number of devices; 0 finds
         a number that is fast and fits into memory.
+      keep_in: folder of compiled programs, as in `graphfl_jax.run`.
 
     Yields:
       The point, the seed and the outcome of a run, when its program has ended.
@@ -65,7 +68,8 @@ def sweep(
     seeds = list(seeds) or [values_of(config)[0]["seed"]]
     for group in groups_of(list(points), seeds, configure):
         trials = [planned.trial for planned in group.planned]
-        for i, outcome in run_trials(group.config, group.federations, trials, at_once=at_once):
+        given = (group.config, group.federations, trials)
+        for i, outcome in run_trials(*given, at_once=at_once, keep_in=keep_in):
             yield group.planned[i].point, trials[i].seed, outcome
 
 

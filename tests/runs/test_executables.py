@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -356,6 +357,47 @@ def test_a_batch_of_kept_executables_has_the_same_bits(
     jax.tree.map(np.testing.assert_array_equal, first, again)
 
 
+def test_the_next_run_of_a_process_compiles_nothing(config, federation, tmp_path, monkeypatch):
+    """By default in the user's cache, and a few sessions in memory."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(executables, "IN_MEMORY", {})
+    graphfl_jax.run(config, federation)
+    folder = tmp_path / "graphfl_jax/compiled/executables"
+    assert any(folder.iterdir())
+    monkeypatch.setattr(single, "program_of", lambda *given, **models: UNTRACEABLE)
+    loaded = run_again(config, federation, True, tmp_path / "memory")
+    shutil.rmtree(folder)
+    other = change(config, {"seed": 1, "hparams.client_lr": 0.05})
+    run_again(other, federation, True, tmp_path / "other")
+    executables.IN_MEMORY.clear()
+    with pytest.raises(AttributeError):  # it is compiled
+        graphfl_jax.run(config, federation, keep_in=None)
+    monkeypatch.undo()
+    assert run_again(config, federation, None, tmp_path / "plain") == loaded
+
+
+def test_a_process_remembers_the_last_sessions(config, federation, tmp_path, monkeypatch):
+    monkeypatch.setattr(executables, "IN_MEMORY", {})
+    experiment = build_experiment(config, federation)
+
+    def kept(size):
+        sized = change(config, {"batch_size": size})
+        return executables.open_kept(tmp_path, experiment, sized, inputs_of(experiment, 0))
+
+    first, *others = map(kept, range(1, executables.MOST_SESSIONS + 1))
+    assert kept(1) is first
+    kept(executables.MOST_SESSIONS + 1)
+    assert kept(1) is first and kept(2) is not others[0]
+
+
+def test_a_cache_of_the_user_that_others_can_write_is_a_warning(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "graphfl_jax").mkdir()
+    (tmp_path / "graphfl_jax").chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="executables are not kept .* others can write"):
+        assert executables.private_folder(True) is None
+
+
 def test_debug_mode_keeps_nothing(config, federation):
     assert DebugSession(build_experiment(config, federation), config).kept.folder is None
 
@@ -456,6 +498,7 @@ def test_nothing_is_kept_of_code_outside_the_key(config, federation, tmp_path, m
     given = (tmp_path, experiment, config, inputs_of(experiment, 0))
     assert executables.open_kept(*given).folder == tmp_path
     assert executables.open_kept(None, *given[1:]).folder is None
+    executables.IN_MEMORY.clear()
     with monkeypatch.context() as patched:
         patched.setattr(jax, "process_count", lambda: 2)
         assert executables.open_kept(*given).folder is None
@@ -465,6 +508,7 @@ def test_nothing_is_kept_of_code_outside_the_key(config, federation, tmp_path, m
 
     monkeypatch.setitem(MODELS, "own", own_model)
     assert executables.open_kept(*given).folder is None
+    assert not executables.IN_MEMORY
 
 
 def test_pretrained_weights_are_in_the_key(config, federation, tmp_path, monkeypatch):
