@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from graphfl_jax.data import content, files, label_skew, relations, scaling
 from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.federation import Federation, federate
-from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit
+from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows
 from graphfl_jax.settings import Choice, Text, Variant
 
 PARTS = ("train", "val", "test")
@@ -383,11 +383,9 @@ def _federate(name, rows, names, indices, graph, random, scale):
         federation = federation._replace(
             refit=lambda deciders: make(scale=how | {"deciders": deciders})
         )
-    splits = splits or [random.of_client(i, len(held)) for i, held in enumerate(indices)]
-    train, test = (
-        np.concatenate([i[split[part]] for i, split in zip(indices, splits, strict=True)])
-        for part in ("train", "test")
-    )
+    counts, everyone = np.array([*map(len, indices)]), np.concatenate(indices)
+    parts = in_rows(splits, counts) if splits else random.of_clients(counts)
+    train, test = (everyone[parts[part].values] for part in ("train", "test"))
     content.warn_of_shared_examples(name, rows.x, rows.y, train, test)
     if kind == "none":
         content.warn_of_merged_numbers(name, rows.x)

@@ -15,8 +15,15 @@ import numpy as np
 
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
+from graphfl_jax.data.rows import Rows
 from graphfl_jax.data.scaling import Scaling, scale_examples
-from graphfl_jax.data.splits import RandomSplit, check_both_kinds, check_splits
+from graphfl_jax.data.splits import (
+    MANY,
+    RandomSplit,
+    check_both_kinds,
+    check_splits,
+    in_rows,
+)
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import OwnUnits, Units
 
@@ -79,24 +86,21 @@ def federate(
     _check_lengths(name, clients, x, y, graph)
     read = functools.partial(_read_examples, name, clients, task, outputs)
     unscaled, (x, y) = (x, y), read(x, y)
-    if isinstance(split, RandomSplit):
-        splits = [split.of_client(i, len(rows)) for i, rows in enumerate(x)]
-        indices = []
-    else:
-        splits = split
-        indices = [rows[part] for rows in splits for part in sorted(rows)]
-    sha256 = _digest([*x, *y, *_arrays(graph), *indices])
-    check_splits(name, clients, splits)
+    parts, indices, before = _divide(split, x.counts)
+    sha256 = _digest([x, y, *_arrays(graph), *indices], before)
+    check_splits(name, clients, parts, x.counts)
     if task == "multi-label classification":
-        check_both_kinds(name, clients, y, splits)
+        check_both_kinds(name, clients, y.values, parts)
     scaling = None
     if scale is not None:
-        train = [rows["train"] for rows in splits]
+        train = [
+            rows - begin for rows, begin in zip(parts["train"].split(), x.begins, strict=True)
+        ]
         labels = task == "classification"
         x, y, scaling = scale_examples(name, clients, *unscaled, train, labels=labels, **scale)
         x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
-    stacked = {part: _stack(x, y, [rows[part] for rows in splits]) for part in splits[0]}
+    stacked = {part: _stack(x.values, y.values, rows) for part, rows in parts.items()}
     return Federation(
         data=FederatedData(train=stacked.pop("train"), evals=stacked, graph=graph),
         task=task,
@@ -238,9 +242,17 @@ def with_graph(federation: Federation, graph) -> Federation:
     )
 
 
+def _divide(split, counts):
+    """The parts of a split, and the arrays and the text of it that the hash includes."""
+    if isinstance(split, RandomSplit):
+        # Of many clients, it is another split than before version 0.1.
+        return split.of_clients(counts), [], "split in arrays" if len(counts) > MANY else ""
+    return in_rows(split, counts), [rows[part] for rows in split for part in sorted(rows)], ""
+
+
 def _check_lengths(name, clients, x, y, graph):
-    client, times = collections.Counter(clients).most_common(1)[0] if clients else ("", 0)
-    if times > 1:
+    if len(set(clients)) < len(clients):
+        client, times = collections.Counter(clients).most_common(1)[0]
         raise ValueError(
             f"{name}: {times} clients are called {client!r}; give each its own name"
         )
@@ -251,14 +263,16 @@ def _check_lengths(name, clients, x, y, graph):
                 f"{name}: {field} has {count} clients and there are {len(clients)} names; give "
                 "at least one client, and the same number everywhere"
             )
-    for client, inputs, targets in zip(clients, x, y, strict=True):
-        if len(inputs) == 0:
-            raise ValueError(f"{name}: client {client!r} has no examples; leave it out")
-        if len(inputs) != len(targets):
-            raise ValueError(
-                f"{name}: client {client!r} has {len(inputs)} rows in x and {len(targets)} "
-                "in y; give one row of each per example"
-            )
+    of_x, of_y = (np.fromiter(map(len, rows), np.int64, len(clients)) for rows in (x, y))
+    if not of_x.all():
+        client = clients[int(np.argmin(of_x))]
+        raise ValueError(f"{name}: client {client!r} has no examples; leave it out")
+    if (of_x != of_y).any():
+        i = int(np.argmax(of_x != of_y))
+        raise ValueError(
+            f"{name}: client {clients[i]!r} has {of_x[i]} rows in x and {of_y[i]} in y; give "
+            "one row of each per example"
+        )
 
 
 def _read_examples(name, clients, task, outputs, x, y):
@@ -270,19 +284,36 @@ def _read_examples(name, clients, task, outputs, x, y):
     }
     if task not in readers:
         raise ValueError(f"task={task!r} is unknown; choose from {', '.join(readers)}")
-    x = [check_finite(name, "x", client, rows) for client, rows in zip(clients, x, strict=True)]
-    y = [
-        readers[task](name, client, rows, outputs)
-        for client, rows in zip(clients, y, strict=True)
-    ]
-    for field, arrays in {"x": x, "y": y}.items():
-        for client, rows in zip(clients, arrays, strict=True):
-            if rows.shape[1:] != arrays[0].shape[1:]:
-                raise ValueError(
-                    f"{name}: client {client!r} has {field} of shape {rows.shape[1:]} per "
-                    f"example and {clients[0]!r} has {arrays[0].shape[1:]}; make them equal"
-                )
-    return x, y
+    x, y = (
+        _join(name, "x", clients, x),
+        _join(name, "y", clients, y, flat=task != "classification"),
+    )
+
+    def where(row):
+        client, example = x.place(row)
+        return f"{name}: client {clients[client]!r}", f"example {example}, counted from 0"
+
+    return (
+        x._replace(values=_as_finite("x", x.values, where)),
+        y._replace(values=readers[task](y.values, outputs, where)),
+    )
+
+
+def _join(name, field, clients, arrays, *, flat=False):
+    """The arrays of all clients in `Rows`; of `flat` ones, each row becomes a vector."""
+    if isinstance(arrays, np.ndarray):
+        return Rows.of(arrays.reshape(*arrays.shape[:2], -1) if flat else arrays)
+    arrays = [np.asarray(rows) for rows in arrays]
+    if flat:
+        arrays = [rows.reshape(len(rows), -1) for rows in arrays]
+    shapes = [rows.shape[1:] for rows in arrays]
+    if len(set(shapes)) > 1:
+        other = next(i for i, shape in enumerate(shapes) if shape != shapes[0])
+        raise ValueError(
+            f"{name}: client {clients[other]!r} has {field} of shape {shapes[other]} per "
+            f"example and {clients[0]!r} has {shapes[0]}; make them equal"
+        )
+    return Rows.of(arrays)
 
 
 def check_finite(name, field, client, rows) -> np.ndarray:
@@ -291,70 +322,80 @@ def check_finite(name, field, client, rows) -> np.ndarray:
     Raises:
       ValueError: a value is NaN, infinite, or too large for float32.
     """
-    rows = np.asarray(rows)
+
+    def where(row):
+        return f"{name}: client {client!r}", f"example {row}, counted from 0"
+
+    return _as_finite(field, np.asarray(rows), where)
+
+
+def _as_finite(field, rows, where):
+    """As `check_finite`; `where` gives the names of the client and of the example of a row."""
     if field == "x" and rows.dtype == np.uint8:
         return rows  # images take a quarter of the memory of float32
     with np.errstate(over="ignore"):  # values too large for float32 are refused below
-        rows = rows.astype(np.float32)
-    wrong = ~np.isfinite(rows).reshape(len(rows), -1).all(axis=1)
-    if wrong.any():
+        rows = rows.astype(np.float32, copy=False)
+    finite = np.isfinite(rows)
+    if not finite.all():
+        client, example = where(int(np.argmin(finite.reshape(len(rows), -1).all(axis=1))))
         raise ValueError(
-            f"{name}: client {client!r} has a NaN or infinite value in {field} of its example "
-            f"{int(np.argmax(wrong))}, counted from 0; correct or remove that example"
+            f"{client} has a NaN or infinite value in {field} of its {example}; correct or "
+            "remove that example"
         )
     return rows
 
 
-def _read_labels(name, client, rows, outputs):
-    labels = np.asarray(rows, np.float64)
+def _read_labels(rows, outputs, where):
+    labels = rows.astype(np.float64)
     if labels.ndim != 1:
         raise ValueError(
-            f"{name}: client {client!r} has labels of shape {labels.shape}; give one label "
-            "per example"
+            f"{where(0)[0]} has labels of shape {rows.shape}; give one label per example"
         )
     # All comparisons with NaN are false, so this form refuses NaN.
     wrong = ~((labels >= 0) & (labels < outputs) & (labels == np.floor(labels)))
     if wrong.any():
         first = int(np.argmax(wrong))
+        client, example = where(first)
         raise ValueError(
-            f"{name}: client {client!r} has label {labels[first]:g} at its example {first}, "
-            f"counted from 0; labels are the integers 0 to {outputs - 1}"
+            f"{client} has label {labels[first]:g} at its {example}; labels are the integers 0 "
+            f"to {outputs - 1}"
         )
     return labels.astype(np.int32)
 
 
-def _read_targets(name, client, rows, outputs):
-    targets = check_finite(name, "y", client, rows)
-    if targets[0].size != outputs:
+def _read_targets(rows, outputs, where):
+    targets = _as_finite("y", rows, where)
+    if targets.shape[1] != outputs:
         raise ValueError(
-            f"{name}: client {client!r} has {targets[0].size} targets per example and "
-            f"outputs={outputs}; make them equal"
+            f"{where(0)[0]} has {targets.shape[1]} targets per example and outputs={outputs}; "
+            "make them equal"
         )
-    return targets.reshape(len(targets), outputs)
+    return targets
 
 
-def _read_label_sets(name, client, rows, outputs):
-    labels = _read_targets(name, client, rows, outputs)
+def _read_label_sets(rows, outputs, where):
+    labels = _read_targets(rows, outputs, where)
     wrong = ~np.isin(labels, (0, 1)).all(axis=1)
     if wrong.any():
+        client, example = where(int(np.argmax(wrong)))
         raise ValueError(
-            f"{name}: client {client!r} has a label other than 0 and 1 at its example "
-            f"{int(np.argmax(wrong))}, counted from 0; give 1 for each label that an example "
-            f"has, and else 0"
+            f"{client} has a label other than 0 and 1 at its {example}; give 1 for each label "
+            f"that an example has, and else 0"
         )
     return labels
 
 
-def _stack(x, y, indices):
-    """Stacks the rows `indices` of every client to [N, S, ...], S being the largest count."""
-    counts = np.array([len(rows) for rows in indices], np.int32)  # [N]
+def _stack(x, y, part):
+    """Stacks the rows of a part of every client to [N, S, ...], S being the largest count."""
+    counts = part.counts.astype(np.int32)  # [N]
+    size = counts.max()
+    real = np.arange(size) < counts[:, None]  # [N, S]
 
-    def pad(arrays):
-        # Bytes of one client and floats of another are floats together.
-        shape = (len(arrays), counts.max(), *arrays[0].shape[1:])
-        stacked = np.zeros(shape, np.result_type(*arrays))
-        for i, rows in enumerate(indices):
-            stacked[i, : len(rows)] = arrays[i][rows]
+    def pad(values):
+        if real.all():
+            return values[part.values].reshape(*real.shape, *values.shape[1:])
+        stacked = np.zeros((*real.shape, *values.shape[1:]), values.dtype)
+        stacked[real] = values[part.values]
         return stacked
 
     return Examples(x=pad(x), y=pad(y), count=counts)
@@ -365,11 +406,32 @@ def _arrays(graph):
 
 
 def _digest(arrays, before=""):
+    """SHA-256 of arrays, of which those of all clients may stand together in `Rows`."""
     digest = hashlib.sha256(before.encode())
     for array in arrays:
-        # Little-endian on every machine. The header separates equal bytes of other shapes.
-        array = np.asarray(array)
-        array = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
-        digest.update(f"{array.dtype.str}{array.shape}".encode())
-        digest.update(array.tobytes())
+        if not isinstance(array, Rows):
+            array = Rows(np.atleast_1d(array), np.array([np.size(array, 0)]))
+        _add_rows(digest, array)
     return digest.hexdigest()
+
+
+def _add_rows(digest, rows):
+    """Adds the array of each client to a hash, one after another."""
+    # Little-endian on every machine. The header separates equal bytes of other shapes.
+    values = np.ascontiguousarray(rows.values, rows.values.dtype.newbyteorder("<"))
+    content, shape = values.reshape(-1).view(np.uint8), values.shape[1:]
+    headers = {
+        count: f"{values.dtype.str}{(count, *shape)}".encode()
+        for count in set(rows.counts.tolist())
+    }
+    if len(headers) == 1:
+        (header,) = headers.values()
+        of_clients = content.reshape(len(rows.counts), -1)
+        for some in np.array_split(of_clients, len(of_clients) // 10_000 + 1):
+            begins = np.broadcast_to(np.frombuffer(header, np.uint8), (len(some), len(header)))
+            digest.update(np.concatenate([begins, some], axis=1))
+        return
+    of_clients = np.split(content, np.cumsum(rows.counts)[:-1] * (len(content) // len(values)))
+    for count, some in zip(rows.counts.tolist(), of_clients, strict=True):
+        digest.update(headers[count])
+        digest.update(some)

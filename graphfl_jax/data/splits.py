@@ -5,17 +5,23 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphfl_jax.data.rows import Rows
+
 TEST_FRACTION = 0.2  # of each client's examples
+MANY = 10_000  # more clients than these are split in array operations
 
 # Of a client: indices of its examples in "train", "test", "val".
 Split = Mapping[str, np.ndarray]
+# The same of N clients: for each part, their indices among the examples of all clients.
+Parts = Mapping[str, Rows]
 
 
 class RandomSplit(NamedTuple):
     """Splits the examples of every client at random.
 
     The test examples come first in a client's permutation, so they do not depend on
-    `val_fraction`. The permutation does not depend on the other clients.
+    `val_fraction`. The permutation does not depend on the other clients, but of more than
+    `MANY` clients it is another one.
     """
 
     seed: int  # of the permutation, with the client
@@ -23,7 +29,42 @@ class RandomSplit(NamedTuple):
     test_fraction: float = TEST_FRACTION  # share of test examples, in (0, 1)
 
     def of_client(self, client: int, count: int) -> Split:
-        """Splits the `count` examples of a client; "val" is there if `val_fraction` > 0."""
+        """Splits the `count` examples of one of few clients.
+
+        "val" is there if `val_fraction` > 0.
+
+        Raises:
+          ValueError: the seed is negative, or a share is out of its range.
+        """
+        self._check()
+        order = np.random.default_rng([self.seed, client]).permutation(count)
+        test, val = round(self.test_fraction * count), round(self.val_fraction * count)
+        split = {"train": order[test + val :], "test": order[:test]}
+        return split | {"val": order[test : test + val]} if self.val_fraction > 0 else split
+
+    def of_clients(self, counts: np.ndarray) -> Parts:
+        """Splits the examples of N clients, which have `counts` [N]; raises as `of_client`."""
+        if len(counts) <= MANY:
+            each = [self.of_client(i, int(count)) for i, count in enumerate(counts)]
+            return in_rows(each, counts)
+        self._check()
+        examples = Rows(np.arange(counts.sum()), counts)
+        client, begins = examples.clients, examples.begins
+        number = examples.values - begins[client]  # among those of the client
+        draw = _mixed(_mixed(_mixed(np.array([self.seed])), client), number)
+        # Sorted by client, and by the draw within a client; equal draws stay in their order.
+        of_client = client.astype(np.uint64) << np.uint64(32)
+        order = np.argsort(of_client | draw >> np.uint64(32), kind="stable")
+        test = np.rint(self.test_fraction * counts).astype(np.int64)
+        val = np.rint(self.val_fraction * counts).astype(np.int64)
+        is_test, is_train = number < test[client], number >= (test + val)[client]
+        parts = {"train": Rows(order[is_train], counts - test - val)}
+        parts["test"] = Rows(order[is_test], test)
+        if self.val_fraction > 0:
+            parts["val"] = Rows(order[~is_test & ~is_train], val)
+        return parts
+
+    def _check(self):
         seed, val_fraction, test_fraction = self
         if seed < 0:
             raise ValueError(f"seed={seed} is negative; set it to 0 or more")
@@ -36,40 +77,66 @@ class RandomSplit(NamedTuple):
                 f"data.val_fraction={val_fraction} leaves no training examples beside "
                 f"test_fraction={test_fraction}; set it in [0, {1 - test_fraction:g})"
             )
-        order = np.random.default_rng([seed, client]).permutation(count)
-        test, val = round(test_fraction * count), round(val_fraction * count)
-        split = {"train": order[test + val :], "test": order[:test]}
-        return split | {"val": order[test : test + val]} if val_fraction > 0 else split
 
 
-def check_splits(name: str, clients: Sequence[str], splits: Sequence[Split]) -> None:
-    """Raises a ValueError if a client has an example twice in its splits, or an empty split."""
-    for client, split in zip(clients, splits, strict=True):
-        rows, times = np.unique(np.concatenate(list(split.values())), return_counts=True)
-        if times.max(initial=1) > 1:
-            raise ValueError(
-                f"{name}: client {client!r} has example {rows[times > 1][0]} twice in its "
-                f"splits; give every example to one split"
-            )
-        if not all(len(part) for part in split.values()):
-            raise ValueError(
-                f"{name}: client {client!r} has too few examples ({len(rows)}) for one in "
-                f"each of {', '.join(split)}; leave it out, or use smaller shares for "
-                f"validation and test"
-            )
+def _mixed(seeds, numbers=0):
+    """64 random bits for each seed and number, by the function of SplitMix64 (Steele 2014)."""
+    z = seeds.astype(np.uint64) + np.asarray(numbers, np.uint64)
+    z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
 
 
-def check_both_kinds(name, clients: Sequence[str], y, splits: Sequence[Split]) -> None:
+def in_rows(splits: Sequence[Split], counts: np.ndarray) -> Parts:
+    """The splits of N clients, which have `counts` [N] examples, as parts of all examples."""
+    begins = np.cumsum(counts) - counts
+    return {
+        part: Rows.of(split[part] + begin for split, begin in zip(splits, begins, strict=True))
+        for part in splits[0]
+    }
+
+
+def check_splits(name: str, clients: Sequence[str], parts: Parts, counts: np.ndarray) -> None:
+    """Checks the parts of the examples of clients, which have `counts` [N].
+
+    Raises:
+      ValueError: an example is twice in its client's parts, or a part of a client is empty.
+    """
+    total = counts.sum()
+    times = sum(np.bincount(rows.values, minlength=total) for rows in parts.values())
+    if times.max() > 1:
+        client, example = Rows(times, counts).place(int(np.argmax(times > 1)))
+        raise ValueError(
+            f"{name}: client {clients[client]!r} has example {example} twice in its splits; "
+            "give every example to one split"
+        )
+    sizes = np.stack([rows.counts for rows in parts.values()])  # [parts, N]
+    if not sizes.all():
+        client = int(np.argmin(sizes.all(axis=0)))
+        number = sizes[:, client].sum()
+        raise ValueError(
+            f"{name}: client {clients[client]!r} has too few examples ({number}) for one "
+            f"in each of {', '.join(parts)}; leave it out, or use smaller shares for "
+            f"validation and test"
+        )
+
+
+def check_both_kinds(name, clients: Sequence[str], y: np.ndarray, parts: Parts) -> None:
     """Raises a ValueError if an evaluation split of a client has no AUC.
 
-    It needs a label that some of its examples have, and others have not. Per client, `y` is
-    [n_i, labels] of 0 and 1.
+    It needs a label that some of its examples have, and others have not. `y` is
+    [R, labels] of 0 and 1, of the examples of all clients.
     """
-    for client, targets, split in zip(clients, y, splits, strict=True):
-        for part in split.keys() - {"train"}:
-            share = targets[split[part]].mean(axis=0)  # [labels]
-            if not ((share > 0) & (share < 1)).any():
-                raise ValueError(
-                    f"{name}: client {client!r} has no label with positive and negative "
-                    f"examples in {part}, so it has no AUC; use fewer clients, or another seed"
-                )
+    for part in parts.keys() - {"train"}:
+        rows = parts[part]
+        share = (
+            np.add.reduceat(y[rows.values], rows.begins) / rows.counts[:, None]
+        )  # [N, labels]
+        scored = ((share > 0) & (share < 1)).any(axis=1)
+        if not scored.all():
+            client = clients[int(np.argmin(scored))]
+            raise ValueError(
+                f"{name}: client {client!r} has no label with positive and negative "
+                f"examples in {part}, so it has no AUC; use fewer clients, or another seed"
+            )

@@ -138,10 +138,8 @@ def run(
       config_file: the file from which `config` comes; it belongs to the run's identity.
       debug: computes clients one by one without ``jit``, and names what fails. This is slow.
       report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
-      keep_in: folder of compiled programs, into which only the user may write; True is the one
-        in the user's cache, which the commands use too, and None keeps none. Where only inputs
-        of the program differ, such as floats of `hparams` or the seed, the next run does not
-        compile. The programs of the last four runs also stay in memory.
+      keep_in: folder of compiled programs, into which only the user may write; True is that of
+        the commands, in the user's cache; None keeps none. The last four also stay in memory.
       save_models: writes models.safetensors into `out` also if it has more than 100 MB.
 
     Returns:

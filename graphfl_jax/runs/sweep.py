@@ -68,8 +68,10 @@ def sweep(
     seeds = list(seeds) or [values_of(config)[0]["seed"]]
     for group in groups_of(list(points), seeds, configure):
         trials = [planned.trial for planned in group.planned]
-        given = (group.config, group.federations, trials)
-        for i, outcome in run_trials(*given, at_once=at_once, keep_in=keep_in):
+        outcomes = run_trials(
+            group.config, group.federations, trials, at_once=at_once, keep_in=keep_in
+        )
+        for i, outcome in outcomes:
             yield group.planned[i].point, trials[i].seed, outcome
 
 

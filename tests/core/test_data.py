@@ -1,5 +1,6 @@
 """Federations: checks and the split; declared settings; the data of FL-60."""
 
+import hashlib
 import math
 import pickle
 
@@ -13,6 +14,7 @@ from graphfl_jax.data import (
     fl60,
     label_skew,
     relations,
+    splits,
 )
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.declarations import parameters
@@ -75,6 +77,48 @@ def test_split_sizes(val_fraction, sizes):
     split = RandomSplit(seed=1, val_fraction=val_fraction).of_client(3, 125)
     assert tuple(len(split.get(part, ())) for part in ("train", "val", "test")) == sizes
     np.testing.assert_array_equal(np.sort(np.concatenate(list(split.values()))), range(125))
+
+
+def test_the_split_of_many_clients_is_a_random_one_of_each(monkeypatch):
+    """In array operations: of the sizes of `of_client`, and without an example twice."""
+    counts = np.array([5, 12, 125] * 400)
+    one_by_one = RandomSplit(1, 0.1).of_clients(counts)
+    monkeypatch.setattr(splits, "MANY", 0)
+    parts = RandomSplit(1, 0.1).of_clients(counts)
+    for part, rows in parts.items():
+        np.testing.assert_array_equal(rows.counts, one_by_one[part].counts)
+        begins = np.repeat(np.cumsum(counts) - counts, rows.counts)
+        assert ((rows.values >= begins) & (rows.values < begins + counts[rows.clients])).all()
+    everything = np.concatenate([rows.values for rows in parts.values()])
+    np.testing.assert_array_equal(np.sort(everything), range(counts.sum()))
+    # It does not depend on other clients, and does on the seed.
+    other = RandomSplit(1, 0.1).of_clients(np.array([7, *counts[1:]]))["test"].split()
+    assert all(
+        (a == b + 2).all() for a, b in zip(other[1:], parts["test"].split()[1:], strict=True)
+    )
+    assert (RandomSplit(2, 0.1).of_clients(counts)["test"].values != parts["test"].values).any()
+    # Of the 400 clients with 5 examples, each example is the test example of 80 of them.
+    first = np.concatenate(parts["test"].split()[::3]) - np.repeat(
+        (np.cumsum(counts) - counts)[::3], 1
+    )
+    times = np.bincount(first, minlength=5)
+    assert (abs(times - 80) < 4.5 * np.sqrt(400 * 0.2 * 0.8)).all()
+
+
+def test_the_hash_of_many_clients_names_their_split(monkeypatch):
+    few = make(*numbered(8, 20))
+    monkeypatch.setattr(federation, "MANY", 1)
+    assert make(*numbered(8, 20)).sha256 != few.sha256
+
+
+def test_clients_of_one_size_have_the_hash_of_their_arrays():
+    """As a loop over the clients gives it, for equal sizes and for others."""
+    for sizes in ([3] * 12, [3, 4]):
+        rows = federation.Rows.of([np.full((n, 2), n, ">f4") for n in sizes])
+        digest = hashlib.sha256()
+        for n in sizes:
+            digest.update(f"<f4({n}, 2)".encode() + np.full((n, 2), n, "<f4").tobytes())
+        assert federation._digest([rows]) == digest.hexdigest()
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2, 3)])
