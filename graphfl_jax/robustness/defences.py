@@ -209,23 +209,34 @@ def check_defence(
             f"algorithm.name={method!r} needs one for each client"
         )
         raise DoesNotFit(f"defence.name={name!r} {why}; choose from {', '.join(fitting)}")
+    _check_cohort(name, attackers, cohort_size, len(algorithm.clients) > 1)
+
+
+def _check_cohort(name, attackers, cohort_size, several):
+    """Refuses too many attackers in a cohort, and warns if nothing keeps them away there.
+
+    Args:
+      several: whether there are several architectures, of which this is the smallest cohort.
+    """
     counts = SMALLEST_COHORT.get(name)
     smallest = counts(attackers) if counts else SMALLEST_DEFENDED.get(name, 1)
-    if cohort_size >= smallest:
-        return
     where = f"a cohort of {cohort_size}"
     remedy = f"--config.cohort_size={smallest} or more"
-    if len(algorithm.clients) > 1:
+    if several:
         where = f"a cohort with {cohort_size} clients of an architecture"
         remedy = f"a larger --config.cohort_size, so that each architecture has {smallest}"
-    if counts:
+    too_small = cohort_size < smallest
+    if too_small and counts:
         raise ValueError(
             f"defence.attackers={attackers} is too many for {name} in {where}; set {remedy}, "
             f"or fewer attackers"
         )
-    warnings.warn(
-        f"defence.name={name!r} keeps no attacker away in {where}; set {remedy}", stacklevel=3
-    )
+    if too_small:
+        idle = f"defence.name={name!r} keeps no attacker away in {where}; set {remedy}"
+        warnings.warn(idle, stacklevel=4)
+    elif attackers == 0 and name in ("trimmed_mean", "multi_krum"):
+        idle = f"defence.attackers=0 makes {name} a mean of all updates; set 1 or more"
+        warnings.warn(idle, stacklevel=4)
 
 
 def _fitting(algorithm, data):
