@@ -146,6 +146,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         loaded=f"data.name={federation.name}",
         sized=_largest_size(config),
     )
+    fit.warn_of_idle_parts(config)
     return experiment
 
 

@@ -12,6 +12,7 @@ from ml_collections import ConfigDict
 from graphfl_jax import tree
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.architecture import layer_of
+from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data.federation import Federation
@@ -23,6 +24,11 @@ MADE_BY = {
     "val": ("val_fraction", "0.1"),
     "balanced": ("balanced_test", "100"),
     "pooled": ("pooled_test", "true"),
+}
+# Fields that count rounds from the first on, and what happens in none of these.
+FIRST_ROUNDS = {
+    "algorithm.cfl_warmup": "no cluster is split",
+    "attack.honest_rounds": "no client attacks",
 }
 
 
@@ -193,6 +199,25 @@ def check_schedules(config: ConfigDict) -> None:
         raise ValueError(
             f"{side}_schedule={schedule!r} has the learning rate 0 before the last of "
             f"rounds={config.rounds}, so nothing would be trained; set {remedy}"
+        )
+
+
+def warn_of_idle_parts(config: ConfigDict) -> None:
+    """Warns of numbers with which a part of a configuration never does anything."""
+    values = values_of(config)[0]
+    for field, nothing in FIRST_ROUNDS.items():
+        count = values.get(field, 0)
+        if count >= config.rounds:
+            warnings.warn(
+                f"{field}={count} is not less than rounds={config.rounds}, so {nothing}; set "
+                f"--config.{field}={config.rounds - 1} or less, or more rounds",
+                stacklevel=3,
+            )
+    steps, epochs = values.get("tuning.steps"), values.get("tuning.epochs")
+    if epochs and steps != fields_of(values)["tuning.steps"].default:
+        warnings.warn(
+            f"tuning.steps={steps} is not read with tuning.epochs={epochs}; leave one out",
+            stacklevel=3,
         )
 
 

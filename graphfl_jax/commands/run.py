@@ -63,6 +63,7 @@ from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of, was_searched
 from graphfl_jax.configs.published import Score, published_score
 from graphfl_jax.configs.values import values_of
+from graphfl_jax.data.federation import input_range, score_of_constant
 from graphfl_jax.runs import models
 from graphfl_jax.runs.folder import configuration_in
 from graphfl_jax.runs.multihost import is_first
@@ -209,7 +210,7 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
 def divergence(config: ConfigDict, result: Result, out: Path) -> str:
     """When a run ended, with which values, which client was the first, and what may help."""
     numbers = ", ".join(f"{k}={v:g}" for k, v in result.results["hparams"].items())
-    low, high = result.inputs
+    low, high = input_range(result.federation)
     saved = any(out.glob("checkpoints/*.json"))
     first, where = result.results["not_finite"]["first"], ""
     if first and first["round"] <= result.diverged_at:  # and not only after the server
@@ -276,7 +277,7 @@ def search_hint(config: ConfigDict, result: Result) -> str:
     It may if the run is no better than a constant prediction, or if the method's rates were
     not chosen for the data set.
     """
-    results, constant = result.results, result.constant
+    results, constant = result.results, score_of_constant(result.federation)
     score, higher = results["scores"]["final"]["P"]["mean"], results["higher_is_better"]
     what = "most frequent class" if higher else "mean of the training targets"
     fields = {name: text for name, text in OVERRIDES.items() if name != CLIENT_LR}

@@ -30,6 +30,7 @@ the elementwise median, and there are WEISZFELD of them, not as many as a tolera
 clients have the same weight in the robust means, whatever weights a method uses.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Annotated
 
@@ -120,6 +121,8 @@ SMALLEST_COHORT = {
     "krum": lambda attackers: 2 * attackers + 3,
     "multi_krum": lambda attackers: 2 * attackers + 3,
 }
+# Of the others: the smallest in which they differ from no defence, or from a mean.
+SMALLEST_DEFENDED = {"clip": 2, "median": 3, "geometric_median": 3}
 
 
 def with_defence(
@@ -176,7 +179,7 @@ def check_defence(
     attackers: int,
     cohort_size: int,
 ) -> None:
-    """Checks that a defence fits a method and a cohort.
+    """Checks that a defence fits a method and a cohort, and warns if it does nothing in this.
 
     Args:
       algorithm: the method.
@@ -206,17 +209,34 @@ def check_defence(
             f"algorithm.name={method!r} needs one for each client"
         )
         raise DoesNotFit(f"defence.name={name!r} {why}; choose from {', '.join(fitting)}")
-    smallest = SMALLEST_COHORT.get(name, lambda attackers: 1)(attackers)
-    if cohort_size < smallest:
-        where = f"a cohort of {cohort_size}"
-        remedy = f"--config.cohort_size={smallest} or more"
-        if len(algorithm.clients) > 1:
-            where = f"a cohort with {cohort_size} clients of an architecture"
-            remedy = f"a larger --config.cohort_size, so that each architecture has {smallest}"
+    _check_cohort(name, attackers, cohort_size, len(algorithm.clients) > 1)
+
+
+def _check_cohort(name, attackers, cohort_size, several):
+    """Refuses too many attackers in a cohort, and warns if nothing keeps them away there.
+
+    Args:
+      several: whether there are several architectures, of which this is the smallest cohort.
+    """
+    counts = SMALLEST_COHORT.get(name)
+    smallest = counts(attackers) if counts else SMALLEST_DEFENDED.get(name, 1)
+    where = f"a cohort of {cohort_size}"
+    remedy = f"--config.cohort_size={smallest} or more"
+    if several:
+        where = f"a cohort with {cohort_size} clients of an architecture"
+        remedy = f"a larger --config.cohort_size, so that each architecture has {smallest}"
+    too_small = cohort_size < smallest
+    if too_small and counts:
         raise ValueError(
             f"defence.attackers={attackers} is too many for {name} in {where}; set {remedy}, "
             f"or fewer attackers"
         )
+    if too_small:
+        idle = f"defence.name={name!r} keeps no attacker away in {where}; set {remedy}"
+        warnings.warn(idle, stacklevel=4)
+    elif attackers == 0 and name in ("trimmed_mean", "multi_krum"):
+        idle = f"defence.attackers=0 makes {name} a mean of all updates; set 1 or more"
+        warnings.warn(idle, stacklevel=4)
 
 
 def _fitting(algorithm, data):

@@ -170,21 +170,12 @@ def guard(
         return Guarded(server.init(key, graph), seen, relations.adjacency(graph))
 
     def defend(state, cohorts, untrained, uploads):
-        defended, seen = [], []
-        for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True)):
-            sent, _ = tree.as_matrix(untrained[g])  # [M, d]
-            received, back = tree.as_matrix(uploads[g])
-            seen_of_group, updates = _judge(
-                defence, state.seen[g], state.related, group, cohort.ids, sent, received - sent
-            )
-            seen.append(seen_of_group)
-            places = _places(group, cohort.ids)
-            rejected = (seen_of_group.distrust > defence.threshold)[places]
-            weights = cohort.weights if algorithm.averages else None
-            updates = _without_rejected(updates, rejected, weights)
-            same = updates == received - sent
-            defended.append(back(jnp.where(same, received, sent + updates)))
-        return state._replace(seen=tuple(seen)), tuple(defended)
+        rows = zip(groups, state.seen, cohorts, untrained, uploads, strict=True)
+        judged = [
+            _defend(defence, state.related, *row, averages=algorithm.averages) for row in rows
+        ]
+        seen, defended = zip(*judged, strict=True)
+        return state._replace(seen=seen), defended
 
     def aggregate(state, cohorts, uploads, key):
         after = server.aggregate(state.server, cohorts, uploads, key)
@@ -217,6 +208,22 @@ def _nothing_seen(count, size, threshold):
 def _places(group, ids):
     """The places of clients among those of their group."""
     return ids if group.ids is None else jnp.searchsorted(jnp.asarray(group.ids), ids)
+
+
+def _defend(defence, related, group, seen, cohort, untrained, uploads, *, averages):
+    """What is remembered of a group after its cohort's uploads, and those that the server gets.
+
+    Args:
+      untrained: what the clients would have uploaded untrained, every leaf [M, ...].
+      averages: whether the server averages uploads.
+    """
+    sent, _ = tree.as_matrix(untrained)  # [M, d]
+    received, back = tree.as_matrix(uploads)
+    seen, updates = _judge(defence, seen, related, group, cohort.ids, sent, received - sent)
+    rejected = (seen.distrust > defence.threshold)[_places(group, cohort.ids)]
+    updates = _without_rejected(updates, rejected, cohort.weights if averages else None)
+    same = updates == received - sent
+    return seen, back(jnp.where(same, received, sent + updates))
 
 
 def _judge(defence, seen, related, group, ids, sent, updates):

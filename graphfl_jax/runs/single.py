@@ -14,7 +14,7 @@ from ml_collections import ConfigDict
 from graphfl_jax.build import Experiment, arrange, build_experiment, load_federation
 from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
-from graphfl_jax.data.federation import Federation, input_range, score_of_constant
+from graphfl_jax.data.federation import Federation
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import Participation, in_total
 from graphfl_jax.register import choose_parts
@@ -70,8 +70,7 @@ class Result(NamedTuple):
     state: State  # after the last round
     diverged_at: int  # the round that ended the run, or made a score at P not finite; or -1
     final: dict | None  # all scores after the last round; None for a run that ended before
-    inputs: tuple[float, float]  # the smallest and the largest number of the training inputs
-    constant: float | None  # see `score_of_constant`
+    federation: Federation  # with the relations, new clients and attackers of the run
     unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
     clients: tuple[str, ...] = ()  # their names
 
@@ -306,8 +305,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     if ended < 0 and results["diverged"]:
         ended = participation.since if participation.since > 0 else int(state.round)
     scores, federation = final and final.scores, experiment.federation
-    of_data = input_range(federation), score_of_constant(federation)
-    return Result(results, rows, state, ended, scores, *of_data, unsaved, tuple(clients))
+    return Result(results, rows, state, ended, scores, federation, unsaved, tuple(clients))
 
 
 def compile_session(

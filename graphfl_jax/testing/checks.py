@@ -20,7 +20,12 @@ from graphfl_jax.declarations import parameters
 from graphfl_jax.examples import Examples
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import streams_of
-from graphfl_jax.rounds import message_bytes, messages_per_client, sample_cohorts
+from graphfl_jax.rounds import (
+    message_bytes,
+    messages_per_client,
+    sample_cohorts,
+    untrained_uploads,
+)
 from graphfl_jax.runs import checkpoint, fleet, models, single
 from graphfl_jax.runs.session import program_of
 from graphfl_jax.testing.subject import (
@@ -416,17 +421,11 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
     algorithm = experiment.build(experiment.hparams, 0)
 
     @jax.jit
-    def untrained():
-        server = algorithm.server.init(fixed_key(), data.graph)
+    def untrained(state):
+        return untrained_uploads(algorithm, state, (cohort.ids,), (cohort,), data)[0]
 
-        def upload(i, data):
-            message = algorithm.server.download(server, 0, i)
-            memory = algorithm.client.enroll(message, fixed_key())
-            return algorithm.client.untrained(message, memory, data)
-
-        return jax.vmap(upload)(cohort.ids, algorithm.client_data(data))
-
-    before, rng = untrained(), np.random.default_rng(0)
+    start = subject.program.start(fixed_key(), subject.hparams, subject.data)
+    before, rng = untrained(start), np.random.default_rng(0)
     uploads = jax.tree.map(lambda x: x + rng.normal(size=x.shape).astype(x.dtype), before)
 
     @jax.jit

@@ -13,6 +13,7 @@ from scipy import optimize
 import graphfl_jax
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
+from graphfl_jax.commands.common.result_tables import attack_table
 from graphfl_jax.core import ClientData, Cohort
 from graphfl_jax.data import from_arrays, relations
 from graphfl_jax.data.new_clients import hold_out
@@ -682,3 +683,23 @@ def test_simple_tuning_trains_a_newly_drawn_head_on_the_unchanged_body():
     drawn, trained = heads
     assert np.abs(drawn).max() <= 5**-0.5 and len(np.unique(drawn, axis=0)) == 9
     assert np.all(np.abs(trained - drawn).max(axis=1) > 1e-3)
+
+
+@pytest.mark.parametrize(
+    "trained, idle", [([2, 0, 1], True), ([2, 1, 1], False), (None, False)]
+)
+def test_the_table_of_an_attack_says_if_no_attacker_has_trained(trained, idle):
+    """In few rounds with small cohorts, chance may draw none of them."""
+    scores = {point: {"mean": 0.5, "per_client": [0.5] * 3} for point in ("G", "L", "P")}
+    attack = {"name": "sign_flip", "ids": [1], "benign": None, "success": None}
+    table = attack_table(
+        {
+            "attack": attack | {"benign_by_malicious_neighbours": None},
+            "scores": {"final": scores},
+            "rounds_trained": trained,
+            "metric": "accuracy",
+            "defence": "",
+            "rejected": None,
+        }
+    )
+    assert table.caption.endswith("; none of them trained in any round") == idle

@@ -15,7 +15,7 @@ FILES = [
 EMPTY = {"own", "found", "given", "one"}
 LONGEST = 60  # lines of a function
 # Where factories of methods are, whose functions read their settings as closures.
-FACTORIES = ("graphfl_jax/algorithms", "graphfl_jax/hypernets", "graphfl_jax/robustness")
+FACTORIES = "graphfl_jax/algorithms"
 
 
 def nodes_of(path):

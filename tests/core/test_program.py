@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import warnings
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,8 @@ from jax.sharding import PartitionSpec as P
 from scipy import stats
 
 from graphfl_jax import trainers, tree
+from graphfl_jax.build import build_experiment
+from graphfl_jax.configs import change
 from graphfl_jax.core import Algorithm, Client, FederatedData, Predictor, Server, State
 from graphfl_jax.data import relations
 from graphfl_jax.devices import client_mesh, map_clients
@@ -21,7 +24,7 @@ from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import ROUNDS_PER_EXECUTION, Log, Participation, Program, play_rounds
 from graphfl_jax.rounds import Group, Poison, draw_cohort
 from graphfl_jax.runs.session import RunsData, batch_program
-from tests.federations import two_clusters
+from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(5)
 
@@ -487,3 +490,63 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
     assert scores["L"].tolist() == scores["P"].tolist() == [1, 0]
     after, _ = program.advance(state, *given, jnp.int32(1))
     assert after.clients[0].tolist() == [1, 0]
+
+
+@pytest.mark.parametrize(
+    "method, changes, remedy, message",
+    [
+        (
+            "cfl",
+            {"rounds": 20},
+            {"algorithm.cfl_warmup": 19},
+            "algorithm.cfl_warmup=20 is not less than rounds=20, so no cluster is split; set "
+            "--config.algorithm.cfl_warmup=19 or less",
+        ),
+        (
+            "fedavg",
+            {"rounds": 5, "attack__name": "sleeper", "hparams__attack_ratio": 0.3},
+            {"rounds": 51},
+            "attack.honest_rounds=50 is not less than rounds=5, so no client attacks",
+        ),
+        (
+            "fedavg",
+            {"tuning__part": "whole", "tuning__epochs": 2, "tuning__steps": 9},
+            {"tuning.epochs": 0},
+            "tuning.steps=9 is not read with tuning.epochs=2; leave one out",
+        ),
+        (
+            "fedrep",
+            {"local_steps": 1},
+            {"local_steps": 2},
+            "local_steps=1 has 0 steps of the head, so no head is trained; set "
+            "--config.algorithm.fedrep_head_steps=-1 and --config.local_steps=2 or more",
+        ),
+        (
+            "fedah",
+            {"algorithm__fedah_head_steps": 5},
+            {"algorithm.fedah_head_steps": -1},
+            "local_steps=5 has 5 steps of the head, so no body is trained",
+        ),
+        (
+            "fedavg",
+            {"defence__name": "median", "cohort_size": 2},
+            {"cohort_size": 3},
+            "defence.name='median' keeps no attacker away in a cohort of 2; set "
+            "--config.cohort_size=3 or more",
+        ),
+        (
+            "pfedhn",
+            {"defence__name": "clip", "cohort_size": 1},
+            {"cohort_size": 2},
+            "defence.name='clip' keeps no attacker away in a cohort of 1; set",
+        ),
+    ],
+)
+def test_numbers_with_which_a_part_does_nothing_are_warned_of(method, changes, remedy, message):
+    config = small_config(method, **changes)
+    with pytest.warns(UserWarning) as warned:
+        build_experiment(config, two_clusters())
+    assert {str(each.message).startswith(message) for each in warned} == {True}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_experiment(change(config, remedy), two_clusters())

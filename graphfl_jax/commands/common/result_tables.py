@@ -141,7 +141,10 @@ def attack_table(results: dict) -> TextTable:
     if attack["success"]:
         add("attack success", "", attack["success"])
     title = f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients"
+    trained = results["rounds_trained"]
+    idle = trained and not any(trained[i] for i in attack["ids"])
     notes = [results["metric"], "results.json has their names", rejected_text(results)]
+    notes.append("none of them trained in any round" if idle else "")
     return TextTable(title, "; ".join(filter(None, notes)), rows)
 
 
