@@ -15,9 +15,11 @@ from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows
 from graphfl_jax.settings import Choice, Text, Variant
 
+NAME = "custom"  # of a federation that has no other
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
 ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
+NAMED = ("client", "split", "edges")
 CASTS = {"x": "float", "client": "int"}  # of objects, as of pandas, and of floats
 TASKS = ("", "classification", "regression")
 LARGEST_WHOLE = 2**53  # from which on not every integer is a float64
@@ -68,20 +70,18 @@ def custom(
         file, the array and a remedy.
       FileNotFoundError: the file is missing.
     """
-    arrays = read_arrays(path)
-    try:
-        return from_arrays(
-            **arrays,
-            task=task,
-            partition=partition,
-            cap=cap,
-            seed=seed,
-            val_fraction=val_fraction,
-            scale=scale,
-            scale_by=scale_by,
-        )
-    except ValueError as error:
-        raise ValueError(f"{path}: {str(error).removeprefix('custom: ')}") from error
+    federation = from_arrays(
+        **read_arrays(path),
+        name=str(path),
+        task=task,
+        partition=partition,
+        cap=cap,
+        seed=seed,
+        val_fraction=val_fraction,
+        scale=scale,
+        scale_by=scale_by,
+    )
+    return federation._replace(name=NAME)
 
 
 def from_arrays(
@@ -96,7 +96,7 @@ def from_arrays(
     edges: ArrayLike | None = None,
     edge_weight: ArrayLike | None = None,
     directed: bool = False,
-    name: str = "custom",
+    name: str = NAME,
     seed: int = 0,
     val_fraction: float = 0.0,
     test_fraction: float = TEST_FRACTION,
@@ -122,7 +122,7 @@ def from_arrays(
       edges: [m, 2] pairs of names of related clients.
       edge_weight: [m] numbers of at least 0; None means that all are 1.
       directed: whether edges are directed: the second client receives from the first.
-      name: of the federation, in error messages and results.
+      name: of the federation in results, and unless it is the default one in messages.
       seed: of a random split.
       val_fraction: share of each client's examples for validation, in a random split.
       test_fraction: share of each client's examples for test, in a random split.
@@ -133,15 +133,17 @@ def from_arrays(
       ValueError: the arrays are invalid. One line with the name, the array and a remedy.
     """
     Choice("", TASKS).check("data.task", task)
-    rows = _read_rows(name, {"x": x, "y": y, "client": client, "split": split}, task)
+    where = "the arrays" if name == NAME else name
+    rows = _read_rows(where, {"x": x, "y": y, "client": client, "split": split}, task)
     random = RandomSplit(seed, val_fraction, test_fraction)
     if rows.split is not None:
-        _check_random_split_is_unset(name, random)
+        _check_random_split_is_unset(where, random)
     if cap and not partition:
-        raise ValueError(f"{name}: cap={cap} has no effect without a partition; leave it out")
-    names, indices = _divide(name, rows, partition, cap, seed)
-    graph = _read_graph(name, names, edges, edge_weight, directed)
-    return _federate(name, rows, names, indices, graph, random, (scale, scale_by))
+        raise ValueError(f"{where}: cap={cap} has no effect without a partition; leave it out")
+    names, indices = _divide(where, rows, partition, cap, seed)
+    graph = _read_graph(where, names, edges, edge_weight, directed)
+    made = _federate(where, rows, names, indices, graph, random, (scale, scale_by))
+    return made._replace(name=name)
 
 
 class _Rows(NamedTuple):
@@ -196,12 +198,27 @@ def _read_array(name, field, rows):
             "out, or fill them in"
         )
     try:
-        rows = np.asarray(rows)
+        array = np.asarray(rows)
+        if array.dtype.kind == "U" and array is not rows:  # NumPy writes missing values as text
+            array = np.asarray(rows, object)
     except ValueError:
         raise ValueError(f"{name}: {field} has rows of several shapes; give all one") from None
-    if rows.dtype == object and all(isinstance(value, str) for value in rows.flat):
-        return rows.astype(str)
-    return rows
+    if array.dtype == object and all(isinstance(value, str) for value in array.flat):
+        return array.astype(str)
+    if array.ndim and (array.dtype == object or (array.dtype.kind in "fM" and field in NAMED)):
+        missing = [place for place, value in enumerate(array.flat) if _is_missing(value)]
+        if missing:
+            raise ValueError(
+                f"{name}: {field} has {len(missing)} missing values, the first in row "
+                f"{np.unravel_index(missing[0], array.shape)[0]}, counted from 0; leave their "
+                "rows out, or fill them in"
+            )
+    return array
+
+
+def _is_missing(value):
+    """Whether a value is None, NaN, or the NaT or NA of pandas."""
+    return value is None or type(value).__name__ == "NAType" or bool(np.any(value != value))
 
 
 def _read_rows(name, arrays, task):
@@ -246,19 +263,17 @@ def _read_rows(name, arrays, task):
 
 
 def _odd_value(array):
-    """The first value of another type than most objects have, or the first NaN, as text."""
-    if array.dtype == object:
-        kinds = [type(value) for value in array.flat]
-        usual, _ = collections.Counter(kinds).most_common(1)[0]
-        odd, others = [kind is not usual for kind in kinds], f" and {usual.__name__} elsewhere"
-    else:
-        odd, others = (array != array).ravel(), ""
-    if not np.any(odd):
+    """The first value of another type than most objects have, as text."""
+    kinds = [type(value) for value in array.flat]
+    if array.dtype != object or len(set(kinds)) < 2:
         return ""
-    place = int(np.argmax(odd))
+    usual, _ = collections.Counter(kinds).most_common(1)[0]
+    place = int(np.argmax([kind is not usual for kind in kinds]))
     example = np.unravel_index(place, array.shape)[0]
-    (value,) = array.flat[place : place + 1].tolist()
-    return f", with {value!r} at example {example}{others}, counted from 0"
+    return (
+        f", with {array.flat[place]!r} at example {example} and {usual.__name__} elsewhere, "
+        f"counted from 0"
+    )
 
 
 def _read_targets(name, y, task) -> dict[str, Any]:

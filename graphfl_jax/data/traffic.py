@@ -29,6 +29,7 @@ from graphfl_jax.settings import Choice, Integer
 
 PAST = FUTURE = 12  # input steps and target steps of an example
 STEP = 5  # minutes
+ARRAYS = ("axis0", "axis1", "block0_items", "block0_values")  # of a frame
 DAY = 24 * 60 * 60 * 10**9  # nanoseconds
 
 
@@ -209,6 +210,11 @@ def read_speeds(file) -> Traffic:
     block0_items and block0_values are read directly, so pandas is not needed.
     """
     check_memory(f"{file}", _read_frame(file, _declared_bytes))
+    if lacking := _read_frame(file, _missing_filter):
+        raise ValueError(
+            f"{file}: the file is compressed by the filter {lacking}, which h5py lacks; write "
+            f'it again without, by pandas.read_hdf("{file}").to_hdf("new.h5", key="speed")'
+        )
     zone = _read_frame(file, lambda frame: _attribute(frame["axis1"], "tz"))
     if zone:
         raise ValueError(
@@ -242,7 +248,20 @@ def _read_frame(file, read):
 
 def _declared_bytes(frame):
     """Bytes of the arrays of a frame, which are read with 8 bytes per number."""
-    return 8 * sum(frame[n].size for n in ("axis0", "axis1", "block0_items", "block0_values"))
+    return 8 * sum(frame[name].size for name in ARRAYS)
+
+
+def _missing_filter(frame):
+    """The first filter of an array, such as a compression, that is not there to undo it."""
+    from h5py import h5z
+
+    for name in ARRAYS:
+        settings = frame[name].id.get_create_plist()
+        for i in range(settings.get_nfilters()):
+            number, _, _, label = settings.get_filter(i)
+            if not h5z.filter_avail(number):
+                return f"{number} {label.decode()}".strip()
+    return ""
 
 
 def _read_arrays(frame):

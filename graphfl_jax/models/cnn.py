@@ -24,6 +24,7 @@ from graphfl_jax.models.images import (
     augment_images,
     columns,
     halve,
+    has_channels_first,
     per_channel,
     remedy_for,
 )
@@ -76,11 +77,10 @@ class Body(nn.Module):
 
 def check_images(name, inputs, smallest):
     """Raises a ValueError unless examples are images of at least the smallest size."""
-    if len(inputs) != 3 or min(inputs[:2]) < smallest:
-        remedy = remedy_for(inputs, channels=(1, 3, 4))
+    if len(inputs) != 3 or min(inputs[:2]) < smallest or has_channels_first(inputs):
         raise ValueError(
             f"model.name={name!r} takes images of shape [H, W, C] with H and W of at least "
-            f"{smallest}, but examples have shape {list(inputs)}; {remedy}"
+            f"{smallest}, but examples have shape {list(inputs)}; {remedy_for(inputs)}"
         )
 
 

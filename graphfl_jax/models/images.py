@@ -16,12 +16,22 @@ Augment = Annotated[
 ]
 BATCH_NORM_EPSILON = 1e-5
 _MOVED = 4  # pixels
+_CHANNELS = (1, 3, 4)  # of grey, of colours, and of colours with opacity
 
 
-def remedy_for(inputs, channels) -> str:
+def has_channels_first(inputs) -> bool:
+    """Whether examples are images [C, H, W], by their sizes."""
+    if len(inputs) != 3 or inputs[-1] in _CHANNELS:
+        return False
+    return inputs[0] in _CHANNELS and inputs[0] < min(inputs[1:])
+
+
+def remedy_for(inputs, channels=_CHANNELS) -> str:
     """What to do with examples that are no images [H, W, C], with C one of `channels`."""
-    if len(inputs) == 3 and inputs[0] in channels and inputs[0] < min(inputs[1:]):
+    if has_channels_first(inputs) and inputs[0] in channels:
         return "move the channels to the end, by np.moveaxis(x, 1, -1)"
+    if has_channels_first(inputs) and inputs[0] > max(channels):
+        return "move the colours to the end, by np.moveaxis(x, 1, -1)[..., :3]"
     return "set --config.model.name=mlp, or choose other data"
 
 

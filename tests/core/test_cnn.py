@@ -14,6 +14,7 @@ from graphfl_jax.core import ClientModel
 from graphfl_jax.data.custom import from_arrays
 from graphfl_jax.examples import Examples
 from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.models.architectures import architectures
 from graphfl_jax.models.cnn import cnn, conv3, lenet
 from graphfl_jax.models.convolutions import LARGEST, LOWERINGS, TILE, convolve, transforms
 from graphfl_jax.models.images import augment_images, halve
@@ -188,13 +189,25 @@ def test_examples_that_are_no_images_of_a_suitable_size_are_refused(factory, sha
 
 
 @pytest.mark.parametrize(
-    "factory, shape", [(lenet, (1, 28, 28)), (cnn, (3, 32, 32)), (resnet18, (3, 32, 32))]
+    "factory, shape",
+    [
+        (lenet, (1, 28, 28)),
+        (cnn, (3, 32, 32)),
+        (cnn, (4, 32, 48)),
+        (architectures, (4, 32, 32)),
+        (resnet18, (3, 32, 32)),
+    ],
 )
 def test_images_with_the_channels_first_are_to_be_turned(factory, shape):
     with pytest.raises(ValueError, match=r"; move the channels .* np.moveaxis\(x, 1, -1\)$"):
         factory(inputs=shape, outputs=2, task=CLASSIFICATION)
     turned = np.moveaxis(np.zeros((2, *shape)), 1, -1)
     factory(inputs=turned.shape[1:], outputs=2, task=CLASSIFICATION)
+
+
+def test_images_with_opacity_first_are_to_be_turned_and_lose_it_for_a_network_of_colours():
+    with pytest.raises(ValueError, match=r"; move .*, by np.moveaxis\(x, 1, -1\)\[..., :3\]$"):
+        resnet18(inputs=(4, 32, 32), outputs=2, task=CLASSIFICATION)
 
 
 @pytest.mark.release

@@ -122,7 +122,7 @@ def test_floats_that_may_be_labels_are_said_and_can_be_labels(y, what, cast):
         guessed = from_arrays(X, y, CLIENT, **options)
     (message,) = [str(warning.message) for warning in caught]
     assert message == (
-        f"custom: y has {what} of type {y.dtype}, so the task is a regression; for a "
+        f"the arrays: y has {what} of type {y.dtype}, so the task is a regression; for a "
         f"classification, set --config.data.task=classification or give {cast}, else set "
         "--config.data.task=regression"
     )
@@ -200,7 +200,7 @@ def test_test_examples_that_are_training_examples_are_said():
     split = SPLIT.copy()
     assert split[2] == "test" and split[8] == "train"
     why = "1 of 5 test examples are .* the first is example 2, counted from 0; leave out copies"
-    with pytest.warns(RuntimeWarning, match=f"^custom: {why}"):
+    with pytest.warns(RuntimeWarning, match=f"^the arrays: {why}"):
         from_arrays(x, y, CLIENT, split=split)
     with pytest.warns(RuntimeWarning, match="test examples are training examples too"):
         from_arrays(x * 0, Y * 0 + (CLIENT == 9), CLIENT, test_fraction=0.4)
@@ -270,11 +270,18 @@ def test_edges_name_clients():
         ({"client": CLIENT / 1}, r"client has type float64; .* as by client.astype\(int\)"),
         (
             {"client": np.where(X[:, 0] == 4, np.nan, CLIENT)},
-            "client has type float64, with nan at example 4, counted from 0; give strings",
+            "client has 1 missing values, the first in row 4, counted from 0; leave",
         ),
         (
             {"client": ["a", "b", "b", None, *"aaabbb"]},
-            "client has type object, with None at example 3 and str elsewhere, counted from 0",
+            "client has 1 missing values, the first in row 3, counted from 0; leave",
+        ),
+        ({"client": [*"aab", np.nan, *"aaabbb"]}, "client has 1 missing values, the first in"),
+        ({"client": ["a", 1] * 5}, "client has type object, with 1 at example 1 and str else"),
+        ({"y": ["a", np.nan] * 5}, "y has 5 missing values, the first in row 1, counted from"),
+        (
+            {"client": [*"aabb"] * 2 + [*"ab"], "edges": [("a", "b"), ("a", np.nan)]},
+            "edges has 1 missing values, the first in row 1, counted from 0; leave their rows",
         ),
         (
             {"client": np.array([7, *"abababab", 7], object)},
@@ -283,7 +290,7 @@ def test_edges_name_clients():
         ({"x": X.astype(object)}, r"x has type object; give numbers, as by x.astype\(float\)"),
         (
             {"x": np.where(X == 4, None, X)},
-            "x has type object, with None at example 4 and int elsewhere, counted from 0; give",
+            "x has 1 missing values, the first in row 4, counted from 0; leave their rows out",
         ),
         ({"client": X}, "one name per example"),
         ({"split": SPLIT == "test"}, "split has type bool.*train, val, test"),
@@ -388,6 +395,13 @@ def test_errors_in_a_file_name_the_file(tmp_path):
     with pytest.raises(ValueError, match=r"own.npz: client has shape \(9,\)") as caught:
         custom(path=str(path), seed=0)
     assert "custom: " not in str(caught.value)
+
+
+def test_warnings_of_a_file_name_the_file_and_the_field(tmp_path):
+    path = tmp_path / "own.npz"
+    np.savez(path, x=X, y=Y / 1, client=np.arange(10) % 2)
+    with pytest.warns(RuntimeWarning, match=f"^{path}: y has 3 different whole numbers"):
+        assert custom(path=str(path), seed=0).name == "custom"
 
 
 def test_directed_must_be_a_boolean(tmp_path):
@@ -597,7 +611,7 @@ THIRDS = ["train", "train", "test"] * 4
 )
 def test_options_that_nothing_reads_are_refused(options, why):
     x, client = np.arange(24.0).reshape(12, 2), np.repeat([0, 1], 6)
-    with pytest.raises(ValueError, match=f"^custom: {why}"):
+    with pytest.raises(ValueError, match=f"^the arrays: {why}"):
         from_arrays(x, np.arange(12) % 2, client, **options)
 
 

@@ -508,7 +508,7 @@ def test_own_examples_without_clients_are_divided(tmp_path):
 def test_own_examples_that_cannot_be_divided_are_refused(changes, named):
     partition = label_skew.iid(clients=3, seed=0)
     arrays = {"x": LABELS[:, None], "y": LABELS, "partition": partition} | changes
-    with pytest.raises(ValueError, match=f"^custom: .*{named}"):
+    with pytest.raises(ValueError, match=f"^the arrays: .*{named}"):
         custom.from_arrays(**arrays)
 
 

@@ -247,6 +247,22 @@ def test_two_places_of_a_sensor_are_refused(tmp_path):
         roads.read_positions(file, ["7", "8"])
 
 
+def compress(path, blosc=32001):
+    """Makes the speeds look as if they were compressed by Blosc, which h5py does not have."""
+    settings = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    settings.set_chunk((4, 4))
+    settings.set_filter(blosc, h5py.h5z.FLAG_OPTIONAL)
+    with h5py.File(path, "r+") as hdf:
+        (frame,) = hdf.values()
+        space, chunk = frame["block0_values"].id.get_space(), bytes(8 * 16)
+        del frame["block0_values"]
+        kind = h5py.h5t.NATIVE_DOUBLE
+        made = h5py.h5d.create(frame.id, b"block0_values", kind, space, settings)
+        made.write_direct_chunk((0, 0), chunk)
+        with pytest.raises(OSError, match="Can't .*open directory"):
+            np.asarray(frame["block0_values"])
+
+
 def damage(root, how):
     folder = root / "metr-la"
     if how == "format":
@@ -257,6 +273,8 @@ def damage(root, how):
     elif how == "damaged hdf":
         content = (folder / "metr-la.h5").read_bytes()
         (folder / "metr-la.h5").write_bytes(content.replace(b"TREE", b"LEAF"))
+    elif how == "filter":
+        compress(folder / "metr-la.h5")
     elif how == "matrix":
         write_matrix(folder / "adj_mx.pkl", SENSORS[:3], WEIGHTS[:3, :3])
     elif how == "no matrix":
@@ -279,6 +297,7 @@ def damage(root, how):
         ("format", ("metr-la.h5", "fixed format")),
         ("no hdf", ("metr-la.h5", "fixed format")),
         ("damaged hdf", ("metr-la.h5", "fixed format")),
+        ("filter", ("metr-la.h5", "filter 32001, which h5py lacks", "pandas.read_hdf(")),
         ("matrix", ("adj_mx.pkl", "sensor 717447")),
         ("no matrix", ("adj_mx.pkl", "DCRNN")),
         ("short", ("metr-la.h5", "23 steps are too few")),
