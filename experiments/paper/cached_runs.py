@@ -16,6 +16,7 @@ from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.runs import store
 from graphfl_jax.runs.batch import Trial, config_of, fields_text, run_trials, with_seed
 from graphfl_jax.runs.identity import (
     Identity,
@@ -25,15 +26,6 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 from graphfl_jax.runs.results import as_json, from_json, with_null
-from graphfl_jax.runs.store import (
-    TABLES,
-    FileStore,
-    Record,
-    accept,
-    changed_code,
-    check_folder,
-    refusal,
-)
 
 FOLDER = "cached_runs"  # in the output folder of a command
 # Fields by which `load_federation` makes a federation.
@@ -62,13 +54,15 @@ class Cache:
         Raises:
           ValueError: the folder cannot be written, or holds something else.
         """
-        check_folder(out, TABLES)
-        self.store = FileStore(out / FOLDER)
+        store.check_folder(out, store.TABLES)
+        self.store = store.FileStore(out / FOLDER)
         self.accept_changes = accept_changes
         self.code = digests_of_code(*config_files)
         self.made = self.reused = self.accepted = 0
         runs, damaged = self.store.read()
-        of_other_code = sum(bool(changed_code(run["identity"], self.code)) for run in runs)
+        of_other_code = sum(
+            bool(store.changed_code(run["identity"], self.code)) for run in runs
+        )
         again = "made again where they are needed"
         advice = f"{again}; add --accept_changes to use them"
         use = "used where they are needed" if accept_changes else advice
@@ -87,7 +81,7 @@ class Cache:
             counts += f" ({self.accepted} of them of other code, which was accepted)"
         return counts
 
-    def find(self, name: str, identity: Identity, fields: str) -> Record | None:
+    def find(self, name: str, identity: Identity, fields: str) -> store.Record | None:
         """The cached run of a name, an identity and `batch.fields_text`, or None.
 
         Other than a sweep, a table makes a run of other code again, even if that code was
@@ -96,12 +90,12 @@ class Cache:
         runs = [
             run
             for run in self.store.find(name)
-            if run["fields"] == fields and not refusal(run, identity, accept_changes=True)
+            if run["fields"] == fields and not store.refusal(run, identity, accept_changes=True)
         ]
-        same = [run for run in runs if not changed_code(run["identity"], identity)]
+        same = [run for run in runs if not store.changed_code(run["identity"], identity)]
         if same or not self.accept_changes or not runs:
             return from_json(same[0]) if same else None
-        if accept(runs[0], identity):
+        if store.accept(runs[0], identity):
             self.store.write(name, runs[0])
         self.accepted += 1
         return from_json(runs[0])
@@ -115,7 +109,7 @@ def cached_runs(
     points: Sequence[dict[str, float]] = ({},),
     at_once: int = 0,
     report: Callable[[float], None] = lambda rounds: None,
-) -> list[Record]:
+) -> list[store.Record]:
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
