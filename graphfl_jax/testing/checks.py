@@ -269,8 +269,8 @@ def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]
 
     def both(server, memories):
         message = algorithm.server.download(server, 0, 0)
-        rows = algorithm.data_of_first_client(subject.data)
-        return message, algorithm.client.untrained(message, tree.take(memories, 0), rows)
+        held = [message], [tree.take(memories, 0)]
+        return message, algorithm.untrained_uploads(subject.data, *held)
 
     sent, untrained = jax.eval_shape(both, state.server, state.clients[0])
     number = messages_per_client(algorithm, subject.data)
