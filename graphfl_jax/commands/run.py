@@ -53,6 +53,7 @@ from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, say, styled
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of, was_searched
+from graphfl_jax.configs.fields import SPLITS
 from graphfl_jax.configs.published import Score, published_score
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.runs import models
@@ -250,8 +251,7 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
 def note_of(row: dict[str, Any]) -> str:
     """What the progress shows of an evaluation: the losses, and a mean score over clients."""
     parts = [f"{name} {value:.4g}" for name, value in row["train"].items()]
-    split = next(name for name in row if name not in ("round", "train", "allocation"))
-    split = "test" if "test" in row else split
+    split = "test" if "test" in row else next(name for name in row if name in SPLITS)
     point = "P" if "P" in row[split] else next(iter(row[split]))
     return ", ".join([*parts, f"{split} {point} {row[split][point]['mean']:.4g}"])
 
