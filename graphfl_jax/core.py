@@ -401,12 +401,12 @@ class Algorithm:
                 messages.append(self.server.download(server, group, jnp.int32(0)))
                 memories.append(client.enroll(messages[-1], key))
             return Exchange(
-                server, messages, memories, self.untrained_uploads(data, messages, memories)
+                server, messages, memories, self.first_uploads(data, messages, memories)
             )
 
         return jax.eval_shape(exchange, jax.eval_shape(jax.random.key, 0))
 
-    def untrained_uploads(self, data: FederatedData, messages: list, memories: list) -> list:
+    def first_uploads(self, data: FederatedData, messages: list, memories: list) -> list:
         """What client 0 of each of the first architectures would send untrained."""
         rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), self.client_data(data))
         clients = zip(self.clients, messages, memories, strict=False)

@@ -221,7 +221,7 @@ def check_defence(
 def _fitting(algorithm, data):
     """The names of the defences that a method can have."""
     first = algorithm.first_exchange(data, len(algorithm.clients))
-    uploads = functools.partial(algorithm.untrained_uploads, data)
+    uploads = functools.partial(algorithm.first_uploads, data)
     program = jax.make_jaxpr(uploads)(first.messages, first.memories).jaxpr
     if not program.outvars:
         return []

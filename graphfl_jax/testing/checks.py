@@ -270,7 +270,7 @@ def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]
     def both(server, memories):
         message = algorithm.server.download(server, 0, 0)
         held = [message], [tree.take(memories, 0)]
-        return message, algorithm.untrained_uploads(subject.data, *held)
+        return message, algorithm.first_uploads(subject.data, *held)
 
     sent, untrained = jax.eval_shape(both, state.server, state.clients[0])
     number = messages_per_client(algorithm, subject.data)
