@@ -300,15 +300,7 @@ def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
 def _write(target: Path, arrays: dict) -> None:
     """Writes a folder of arrays from this process alone."""
     import orbax.checkpoint as orbax
-    from orbax.checkpoint import v1 as ocp
 
-    if not multihost.is_distributed():
-        context = ocp.Context()
-        # Otherwise a thread waits for 20 minutes for a folder that could not be made.
-        context.asynchronous.create_directories_asynchronously = False
-        with context, _errors_of_tensorstore():
-            ocp.save(target, arrays)
-        return
     # `ocp.save` makes all processes compare their paths, whatever its options are (0.12.8), and
     # the others do not call it. Orbax's older interface respects the same option.
     alone = orbax.options.MultiprocessingOptions(active_processes={0})
