@@ -32,6 +32,7 @@ from absl import logging
 
 from graphfl_jax import tree
 from graphfl_jax.core import State
+from graphfl_jax.data.files import open_new
 from graphfl_jax.runs import multihost
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.forms import leaf, load_json, misfit
@@ -170,18 +171,10 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
-    # Drawn, since processes of several hosts can write the same file, with the same number.
-    part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
-    with writing(path):
-        try:
-            with open(part, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    with writing(path), open_new(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def remove_parts(folder: Path, *names: str) -> None:
