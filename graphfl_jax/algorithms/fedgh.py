@@ -22,13 +22,13 @@ state from round to round.
 
 from typing import Annotated, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 
 from graphfl_jax import core
 from graphfl_jax.algorithms.fedavg import of_all_architectures
 from graphfl_jax.algorithms.fedproto import ClassMeans, empty, feature_size, mean_features
+from graphfl_jax.algorithms.hyper import minimise
 from graphfl_jax.algorithms.lgfedavg import check_heads
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.optimizers import Optimizer
@@ -94,16 +94,10 @@ def fedgh(
 
         def objective(head):
             losses = jnp.where(exists, first.task.loss(first.head(head, means), labels), 0.0)
-            return jnp.sum(losses) / jnp.maximum(jnp.sum(exists.astype(losses.dtype)), 1.0)
+            value = jnp.sum(losses) / jnp.maximum(jnp.sum(exists.astype(losses.dtype)), 1.0)
+            return value, value
 
-        def step(server, _):
-            value, gradient = jax.value_and_grad(objective)(server.head)
-            updates, opt_state = optimizer.update(
-                gradient, server.opt_state, server.head, value=value
-            )
-            return HeadServer(optax.apply_updates(server.head, updates), opt_state), None
-
-        return jax.lax.scan(step, server, length=server_steps)[0]
+        return HeadServer(*minimise(objective, tuple(server), optimizer, server_steps))
 
     def client(model):
         def local(head, theta, data, key):
