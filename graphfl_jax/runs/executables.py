@@ -22,7 +22,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -47,14 +47,6 @@ OUTSIDE = {"seed", "rounds", "init_from", "eval_every", "checkpoint_every", *PAT
 PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
 
 
-class Executables(NamedTuple):
-    """The executables that a session calls between the first and the last round."""
-
-    start: Callable
-    advance: Callable
-    evaluate_chosen: Callable
-
-
 class Kept:
     """What is kept of one experiment; without a folder, nothing."""
 
@@ -62,7 +54,7 @@ class Kept:
         """Reads the entry of a key in a folder from `private_folder`, if there is one."""
         self.folder, self.key = folder, key
         self.entry = (folder and _read(folder, key)) or {}
-        self.ready = {}  # executables of this process, by name
+        self.ready: dict[str, Callable] = {}  # executables of this process, by name
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """The kept value of a name, or else what `compute` returns, which is then kept."""
@@ -74,10 +66,9 @@ class Kept:
             _write(self.folder, self.key, self.entry)
         return value
 
-    def executables(
-        self, program: Compiled, inputs: tuple, scope: Scope
-    ) -> tuple[Executables, State]:
-        """The executables of a program for inputs of these shapes, and the first state.
+    def begin(self, program: Compiled, inputs: tuple, scope: Scope) -> State:
+        """The first state of inputs of these shapes; then "advance" and "evaluate_chosen" are
+        `ready`.
 
         Args:
           scope: what the evaluations before the last round compute.
@@ -85,12 +76,10 @@ class Kept:
         start = self._get("start", program.start, inputs, inputs, options_of_one_call())
         state = start(*inputs)
         options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
-        one_round = (*arguments, jnp.int32(1))
-        advance = self._get("advance", program.advance, one_round, inputs, options)
-        evaluate = self._get(
-            "evaluate_chosen", program.evaluate, arguments, inputs, options, scope=scope
-        )
-        return Executables(start, advance, evaluate), state
+        one_round, evaluate = (*arguments, jnp.int32(1)), program.evaluate
+        self._get("advance", program.advance, one_round, inputs, options)
+        self._get("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope)
+        return state
 
     def call(
         self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
