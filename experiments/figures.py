@@ -37,15 +37,8 @@ import numpy as np
 from absl import flags
 from rich.console import Console
 
-from experiments.common import pages
+from experiments.common import pages, score_plots
 from experiments.common.flag_values import check_names, refuse_flag
-from experiments.common.score_plots import (
-    draw_histograms,
-    draw_holdings,
-    draw_lines,
-    draw_panels,
-    draw_shares,
-)
 from experiments.paper import figure_lines
 from experiments.paper.architecture_graphs import (
     architecture_graphs,
@@ -217,7 +210,7 @@ def plot_histograms(figure, cache):
     ]
     rows = [[line["name"], f"{line['mean']:.2f}", f"{line['std']:.2f}"] for line in lines]
     heads = ["client", f"mean, {units.name}", f"sd, {units.name}"]
-    return lines, draw_histograms(lines, units.name), [heads, *rows]
+    return lines, score_plots.draw_histograms(lines, units.name), [heads, *rows]
 
 
 def plot_holdings(figure, cache):
@@ -250,7 +243,7 @@ def plot_holdings(figure, cache):
     extent = f", {federation.extent}" if federation.extent else ""
     title = f"{federation.name}, data: {federation.source}{extent}"
     heads = ["client", "data", *(f"{split} examples" for split in counts), "classes"]
-    return lines, draw_holdings(lines, title), [heads, *rows]
+    return lines, score_plots.draw_holdings(lines, title), [heads, *rows]
 
 
 def plot_graphs(figure, cache):
@@ -274,7 +267,7 @@ def plot_curves(figure, cache):
     for line in lines:
         last = [scores[-1] for scores in line["seeds"]]
         rows.append([line["name"], str(line["x"][-1]) if last else "", *_spread(line, last)])
-    return lines, draw_lines(lines, "round", figure.dataset), rows
+    return lines, score_plots.draw_lines(lines, "round", figure.dataset), rows
 
 
 def plot_ablation(figure, cache):
@@ -293,19 +286,21 @@ def plot_ablation(figure, cache):
                 line["seeds"].append(scores)
                 rows.append([str(value), *_spread(line, scores)])
     line["seeds"] = np.array(line["seeds"]).T.tolist()
-    drawn = draw_lines([line], figure.label, figure.dataset)
+    drawn = score_plots.draw_lines([line], figure.label, figure.dataset)
     return [line], drawn, [[figure.field, *_score_heads(line)], *rows]
 
 
 def plot_allocations(figure, cache):
     lines = figure_lines.allocation_lines(figure, methods_of(figure), config_of, cache)
-    return lines, draw_shares(lines), figure_lines.allocation_rows(lines)
+    return lines, score_plots.draw_shares(lines), figure_lines.allocation_rows(lines)
 
 
 def plot_series(figure, cache):
     size = FLAGS.profile or "small"
     lines = figure_lines.series_lines(figure, methods_of(figure), size, runs_of(cache))
-    drawn = draw_panels({"cifar10": lines}, figure.label, ticks=figure.numbers[size])
+    drawn = score_plots.draw_panels(
+        {"cifar10": lines}, figure.label, ticks=figure.numbers[size]
+    )
     return lines, drawn, figure_lines.series_rows(lines, figure.label)
 
 
@@ -315,7 +310,7 @@ def plot_joining(figure, cache):
     )
     return (
         panels,
-        draw_panels(panels, "rounds of the new clients"),
+        score_plots.draw_panels(panels, "rounds of the new clients"),
         figure_lines.joining_rows(panels),
     )
 
@@ -323,7 +318,7 @@ def plot_joining(figure, cache):
 def plot_unseen(figure, cache):
     cells = figure.cells(FLAGS.profile or "small")
     panels = figure_lines.new_client_panels(cells, methods_of(figure), runs_of(cache), "G")
-    drawn = draw_panels(panels, "rounds of the new client", title="cifar10")
+    drawn = score_plots.draw_panels(panels, "rounds of the new client", title="cifar10")
     return panels, drawn, figure_lines.unseen_rows(panels)
 
 

@@ -44,15 +44,9 @@ from rich.console import Console
 
 from experiments.common import pages
 from experiments.common.flag_values import check_list, check_names, shares
+from experiments.paper import robustness_statistics
 from experiments.paper.cached_runs import Cache, cached_runs, load_federations
 from experiments.paper.robustness_plots import draw_neighbours, draw_robustness
-from experiments.paper.robustness_statistics import (
-    NO_VALIDATION,
-    choice_table,
-    defence_choices,
-    robustness_row,
-    robustness_tables,
-)
 from graphfl_jax.build import Experiment, build_experiment
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar
@@ -113,7 +107,7 @@ def main() -> int:
     clean_runs, choices = {}, []
     rows = play_rows(plans, first_ratios, cache, clean_runs)
     if FLAGS.best_defences:
-        choices = defence_choices(rows)
+        choices = robustness_statistics.defence_choices(rows)
         best = {choice["method"] for choice in choices if choice["chosen"]}
         rows = [row for row in rows if row["method"] in best.union(FLAGS.keep)]
     later_ratios = [ratio for ratio in ratios if ratio not in first_ratios]
@@ -133,9 +127,9 @@ def write_results(results: dict, out: Path, counts: str, started: float) -> None
     """Prints the tables, and writes them, the numbers and the figures."""
     dataset, choices, rows = results["dataset"], results["choices"], results["rows"]
     console = Console()
-    tables = robustness_tables(rows)
+    tables = robustness_statistics.robustness_tables(rows)
     if choices:
-        tables.insert(0, choice_table(choices, rows[0]["metric"]))
+        tables.insert(0, robustness_statistics.choice_table(choices, rows[0]["metric"]))
     for title, text in tables:
         console.print(narrow(title, text), "", crop=False)  # many ratios need a wide console
     extent = f", {dataset['extent']}" if dataset["extent"] else ""
@@ -225,7 +219,7 @@ def check_choices(plans: list[Plan], ratios: list[float]) -> None:
                 f"larger shares, or 0"
             )
     if FLAGS.best_defences and "val" not in experiment.federation.data.evals:
-        raise ValueError(NO_VALIDATION)
+        raise ValueError(robustness_statistics.NO_VALIDATION)
 
 
 def play_rows(
@@ -253,7 +247,7 @@ def play_rows(
                 attacked = [next(runs) for _ in seeds] if ratio in new else clean_runs[key]
                 clean = clean_runs.setdefault(key, attacked)  # with 0, which comes first
                 names = {"attack": attack, "method": method, "ratio": ratio}
-                row = robustness_row(attacked, clean)
+                row = robustness_statistics.robustness_row(attacked, clean)
                 rows.append(names | {"undefended": undefended} | row)
             bar.advance(task)
     return rows

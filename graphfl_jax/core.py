@@ -385,24 +385,32 @@ class Algorithm:
         split = self.needs.held_out
         return ClientData(data.train, data.evals[split] if split else None)
 
-    def data_of_first_client(self, data: FederatedData) -> ClientData:
-        """What client 0 may see of its data."""
-        return jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), self.client_data(data))
-
-    def first_exchange(self, key: Array, data: FederatedData, groups: int) -> "Exchange":
+    def first_exchange(self, data: FederatedData, groups: int) -> "Exchange":
         """What the server and client 0 of the first architectures hold before they train.
 
         Args:
           groups: number of architectures. The last clients are of those that none trains with.
+
+        Returns:
+          Shapes and types.
         """
-        server = self.server.init(key, data.graph)
-        rows = self.data_of_first_client(data)
-        messages, memories, uploads = [], [], []
-        for group, client in enumerate(self.clients[:groups]):
-            messages.append(self.server.download(server, group, jnp.int32(0)))
-            memories.append(client.enroll(messages[-1], key))
-            uploads.append(client.untrained(messages[-1], memories[-1], rows))
-        return Exchange(server, messages, memories, uploads)
+
+        def exchange(key):
+            server, messages, memories = self.server.init(key, data.graph), [], []
+            for group, client in enumerate(self.clients[:groups]):
+                messages.append(self.server.download(server, group, jnp.int32(0)))
+                memories.append(client.enroll(messages[-1], key))
+            return Exchange(
+                server, messages, memories, self.first_uploads(data, messages, memories)
+            )
+
+        return jax.eval_shape(exchange, jax.eval_shape(jax.random.key, 0))
+
+    def first_uploads(self, data: FederatedData, messages: list, memories: list) -> list:
+        """What client 0 of each of the first architectures would send untrained."""
+        rows = jax.tree.map(lambda leaf: jnp.asarray(leaf[0]), self.client_data(data))
+        clients = zip(self.clients, messages, memories, strict=False)
+        return [client.untrained(*held, rows) for client, *held in clients]
 
     def replacing(self, **changes: Any) -> "Algorithm":
         """The algorithm with other functions, each put into the record that has its name.

@@ -65,9 +65,7 @@ def check_run(
       ValueError: it needs more memory; one line with the setting that needs most of it.
     """
     key = jax.eval_shape(jax.random.key, 0)
-    server, messages, memories, uploads = jax.eval_shape(
-        lambda key: algorithm.first_exchange(key, data, len(groups)), key
-    )
+    server, messages, memories, uploads = algorithm.first_exchange(data, len(groups))
     example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
     everyone, devices = len(data.train.count), jax.device_count()
     needs = {"data": bytes_of(data), "sizes": bytes_of(server), "batch": 0, "steps": 0}

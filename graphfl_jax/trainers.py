@@ -23,6 +23,9 @@ Objective = Callable[[Params, Examples, Array], Array]
 Trainer = Callable[[Objective, Params, Examples | Windows, Array], tuple[Params, Metrics]]
 # (carry, batch, key) -> what the next local step gets, and the loss, a float32 scalar
 Step = Callable[[Any, Examples, Array], tuple[Any, Array]]
+ClientOptimizer = Annotated[
+    optax.GradientTransformation, Optimizer("client", meaning="Learning rate of the clients.")
+]
 
 
 def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
@@ -161,10 +164,7 @@ def epoch_trainer(
 
 def client_trainer(
     *,
-    client_optimizer: Annotated[
-        optax.GradientTransformation,
-        Optimizer("client", meaning="Learning rate of the clients."),
-    ],
+    client_optimizer: ClientOptimizer,
     local_steps: int,
     batch_size: int,
 ) -> Trainer:

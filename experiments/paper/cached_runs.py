@@ -1,9 +1,10 @@
 """Runs of tables and figures, cached in a folder so that no run is repeated.
 
-The cache is a `store.FileStore`. A run is used again only if the configuration, the data and
+A run is a `store.Record` in a file. It is used again only if the configuration, the data and
 the code are the same, or if a change of the code is accepted.
 """
 
+import glob
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,7 +17,10 @@ from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.runs import store
 from graphfl_jax.runs.batch import Trial, config_of, fields_text, run_trials, with_seed
+from graphfl_jax.runs.checkpoint import write_json
+from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import (
     Identity,
     digest_of_arrays,
@@ -25,15 +29,6 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 from graphfl_jax.runs.results import as_json, from_json, with_null
-from graphfl_jax.runs.store import (
-    TABLES,
-    FileStore,
-    Record,
-    accept,
-    changed_code,
-    check_folder,
-    refusal,
-)
 
 FOLDER = "cached_runs"  # in the output folder of a command
 # Fields by which `load_federation` makes a federation.
@@ -45,7 +40,7 @@ class Cache:
     """The cached runs in the output folder of a command.
 
     Attributes:
-      store: of the runs.
+      folder: of the runs, a file each. Those of other code stay beside the new ones.
       made, reused, accepted: how many runs were made, how many the cache had, and how many of
         these are of other code.
     """
@@ -62,13 +57,16 @@ class Cache:
         Raises:
           ValueError: the folder cannot be written, or holds something else.
         """
-        check_folder(out, TABLES)
-        self.store = FileStore(out / FOLDER)
+        store.check_folder(out, store.TABLES)
+        self.folder = out / FOLDER
         self.accept_changes = accept_changes
         self.code = digests_of_code(*config_files)
         self.made = self.reused = self.accepted = 0
-        runs, damaged = self.store.read()
-        of_other_code = sum(bool(changed_code(run["identity"], self.code)) for run in runs)
+        runs = list(map(_read, self.folder.glob("*.json")))
+        damaged = runs.count(None)
+        of_other_code = sum(
+            bool(store.changed_code(run["identity"], self.code)) for run in filter(None, runs)
+        )
         again = "made again where they are needed"
         advice = f"{again}; add --accept_changes to use them"
         use = "used where they are needed" if accept_changes else advice
@@ -77,7 +75,7 @@ class Cache:
             (damaged, f"damaged and are {again}"),
         ):
             if number:
-                text = f"{number} runs in {self.store.folder} are {what}"
+                text = f"{number} runs in {self.folder} are {what}"
                 warnings.warn(text, RuntimeWarning, stacklevel=2)
 
     def counts(self) -> str:
@@ -87,24 +85,42 @@ class Cache:
             counts += f" ({self.accepted} of them of other code, which was accepted)"
         return counts
 
-    def find(self, name: str, identity: Identity, fields: str) -> Record | None:
+    def find(self, name: str, identity: Identity, fields: str) -> store.Record | None:
         """The cached run of a name, an identity and `batch.fields_text`, or None.
 
         Other than a sweep, a table makes a run of other code again, even if that code was
         accepted before.
         """
+        paths = self.folder.glob(f"{glob.escape(name)}-*.json")
+        newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
         runs = [
             run
-            for run in self.store.find(name)
-            if run["fields"] == fields and not refusal(run, identity, accept_changes=True)
+            for run in filter(None, map(_read, newest))
+            if run["fields"] == fields and not store.refusal(run, identity, accept_changes=True)
         ]
-        same = [run for run in runs if not changed_code(run["identity"], identity)]
+        same = [run for run in runs if not store.changed_code(run["identity"], identity)]
         if same or not self.accept_changes or not runs:
             return from_json(same[0]) if same else None
-        if accept(runs[0], identity):
-            self.store.write(name, runs[0])
+        if store.accept(runs[0], identity):
+            self.write(name, runs[0])
         self.accepted += 1
         return from_json(runs[0])
+
+    def write(self, name: str, record: store.Record) -> None:
+        """Adds a run, or replaces that of the same name and code."""
+        code = {what: record["identity"][what] for what in self.code}
+        path = self.folder / f"{name}-{digest_of_json(code)[:12]}.json"
+        with writing(path):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_json(path, store.with_digest(record))
+
+
+def _read(path):
+    """The run in a file; None if it is damaged, or no run."""
+    try:
+        return store.read_record(path.read_bytes(), {"accepted_changes": list})
+    except (ValueError, TypeError):
+        return None
 
 
 def cached_runs(
@@ -115,7 +131,7 @@ def cached_runs(
     points: Sequence[dict[str, float]] = ({},),
     at_once: int = 0,
     report: Callable[[float], None] = lambda rounds: None,
-) -> list[Record]:
+) -> list[store.Record]:
     """Runs a configuration with several seeds, and reads earlier runs from the cache.
 
     Args:
@@ -129,7 +145,7 @@ def cached_runs(
       ``fields`` and the ``curve``: of every evaluation the ``round``, the test scores that it
       has, means over clients, and the ``allocation`` if there is one.
     """
-    resumable(marker=cache.store.folder)
+    resumable(marker=cache.folder)
     federations = load_federations(config, seeds)
     arrays = {seed: digest_of_arrays(data) for seed, data in federations.items()}
     runs, missing = [], []
@@ -158,7 +174,7 @@ def cached_runs(
         place, _, name, known = missing[index]
         curve = list(map(_curve_row, outcome.rows))
         record = as_json(outcome.results) | known | {"curve": with_null(curve)}
-        cache.store.write(name, record)
+        cache.write(name, record)
         runs[place] = from_json(record)
     cache.made += len(missing)
     cache.reused += len(runs) - len(missing)

@@ -12,22 +12,13 @@ from operator import itemgetter
 
 import numpy as np
 
-from experiments.paper import columns
+from experiments.paper import columns, flha
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from experiments.paper.configurations import Cell
-from experiments.paper.flha import (
-    CLIENTS,
-    NONE_REPLACED,
-    PUBLISHED,
-    SHOWN,
-    SIZES,
-    TABLES,
-    UNSEEN,
-)
 from graphfl_jax.commands.common.styles import UNITS
 
 DROP = "mean drop"
-FULL_WIDTH = SIZES["full"].width
+FULL_WIDTH = flha.SIZES["full"].width
 FLOAT = 4e6  # bytes of a million of floats
 CAPTION = """\
 Test {metric} in %, means over {seeds} seeds. The columns of {columns} have P, the method's own
@@ -65,7 +56,7 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
         return row
     scale, columns = UNITS[row["metric"]][0], columns_of(table, config)
     row["lines"] = []
-    for test, split in TABLES[table].tests.items():
+    for test, split in flha.TABLES[table].tests.items():
         scores = [run["scores"]["final" if split == "test" else split] for run in runs]
         points = {
             point: {
@@ -77,7 +68,7 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
             }
             for point in POINTS
         }
-        cell_scores = PUBLISHED[table].get((cell.dataset, cell.setting, test), {})
+        cell_scores = flha.PUBLISHED[table].get((cell.dataset, cell.setting, test), {})
         published = None if row["source"] == "simulated" else cell_scores.get(row["method"])
         row["lines"].append({"test": test, "points": points, "published": published})
     return row
@@ -86,8 +77,8 @@ def table_row(table: str, cell: Cell, config, runs: list[dict]) -> Row:
 def columns_of(table: str, config) -> dict[str, list[int]]:
     """The columns of a table in which a run has scores, with the numbers of their clients."""
     everyone = range(config.data.clients)
-    if TABLES[table].columns == CLIENTS:
-        return {CLIENTS[i]: [i] for i in everyone}
+    if flha.TABLES[table].columns == flha.CLIENTS:
+        return {flha.CLIENTS[i]: [i] for i in everyone}
     names = config.model.architectures
     return {name: list(everyone[k :: len(names)]) for k, name in enumerate(names)}
 
@@ -115,7 +106,7 @@ def with_drops(rows: list[Row]) -> list[Row]:
     scores where another one is, seed by seed. A method with a diverged run, or without all of
     these cells, has none.
     """
-    drops, places = [], TABLES["flha_7"].places
+    drops, places = [], flha.TABLES["flha_7"].places
     for method in dict.fromkeys(row["method"] for row in rows):
         cells = [row for row in rows if row["method"] == method]
         if len(cells) == len(places) and all(row["lines"] for row in cells):
@@ -125,7 +116,7 @@ def with_drops(rows: list[Row]) -> list[Row]:
 
 def _drop_row(rows):
     """The row of the drops of a method."""
-    whole, *replaced = sorted(rows, key=lambda row: row["setting"] != NONE_REPLACED)
+    whole, *replaced = sorted(rows, key=lambda row: row["setting"] != flha.NONE_REPLACED)
     before, *after = (row["lines"][0] for row in (whole, *replaced))
     published = before["published"] and _drops(
         before["published"], [line["published"] for line in after]
@@ -183,7 +174,7 @@ DOWN, UP = (
 
 def text_of(table: str) -> TableText:
     """The text of a table. A console is too narrow for some of the columns."""
-    design = TABLES[table]
+    design = flha.TABLES[table]
     tests = (Column("test\nset", itemgetter("test"), left=True),)
     return TableText(
         columns=(
@@ -217,11 +208,11 @@ def text_of(table: str) -> TableText:
 def _introduction(design, rows):
     """A caption, remarks on test sets and drops, and the sizes of the runs."""
     first = rows[0]
-    columns = "clients" if design.columns == CLIENTS else "architectures"
+    columns = "clients" if design.columns == flha.CLIENTS else "architectures"
     return [
         CAPTION.format(metric=first["metric"], seeds=first["seeds"], columns=columns),
         *(text for split, text in TESTS.items() if split in design.tests.values()),
-        *([DROPS.format(drop=DROP)] if first["setting"] == NONE_REPLACED else []),
+        *([DROPS.format(drop=DROP)] if first["setting"] == flha.NONE_REPLACED else []),
         *_sizes(rows),
     ]
 
@@ -251,7 +242,7 @@ def unseen_row(cell: Cell, config, runs: list[dict]) -> Row:
     row = _row(cell, config, runs)
     row["size"] += f"; then {config.new_clients.rounds} rounds of the new client"
     scale = UNITS[row["metric"]][0]
-    printed = UNSEEN.get(row["method"], {}).get(name)
+    printed = flha.UNSEEN.get(row["method"], {}).get(name)
     published = None if row["source"] == "simulated" else printed
     scores = {
         point: [
@@ -280,7 +271,7 @@ UNSEEN_TEXT = TableText(
         columns.DATA,
         columns.SETTING,
         columns.METHOD,
-        *map(_after, SHOWN),
+        *map(_after, flha.SHOWN),
         Column("sd\nseeds", lambda row: spread_text(_scores(row, "G")[:, -1])),
         Column("P", lambda row: number_text(_scores(row, "P")[:, -1].mean())),
         DOWN,

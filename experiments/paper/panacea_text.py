@@ -10,7 +10,7 @@ from experiments.paper.columns import Column, Row, TableText, number_text, sprea
 from graphfl_jax import tree
 from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.configs.published import OUT_OF_REACH, published_score
+from graphfl_jax.configs.published import published_score
 from graphfl_jax.core import Task
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
@@ -18,6 +18,12 @@ from graphfl_jax.examples import Windows
 from graphfl_jax.metrics import OWN
 
 NEW_CLIENTS = "panacea_3"  # the table of new clients
+# (table, variant, data set) -> why the described method does not reach the published score
+OUT_OF_REACH = {
+    ("panacea_3", "panacea-mlp", "tpt48"): (
+        "reached only with algorithm.new_client_embedding=neighbour, which gives 2.55"
+    )
+}
 
 
 def table_row(table: str, config, runs: list[dict]) -> Row:

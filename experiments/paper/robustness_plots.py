@@ -1,10 +1,10 @@
 """Figures of methods under attack, with a panel for each attack."""
 
 import numpy as np
-from matplotlib import pyplot
 from matplotlib.figure import Figure
 
 from experiments.common.score_plots import limits
+from graphfl_jax.commands.common.plots import grid_of_axes
 from graphfl_jax.commands.common.styles import styles_of
 from graphfl_jax.runs.results import NEIGHBOURS
 
@@ -93,18 +93,10 @@ def _panels(rows, title):
     )
     columns = min(COLUMNS, len(attacks))
     lines = -(-len(attacks) // columns)
-    figure, grid = pyplot.subplots(
-        lines,
-        columns,
-        figsize=(7.2, max(4.2, 2.2 * lines)),
-        sharex=True,
-        sharey=True,
-        squeeze=False,
-        layout="constrained",
+    figure, grid = grid_of_axes(
+        lines, columns, max(4.2, 2.2 * lines), len(attacks), sharex=True, sharey=True
     )
     figure.suptitle(title, fontsize="medium")
-    for axes in grid.flat[len(attacks) :]:
-        axes.set_axis_off()
     panels = []
     for axes in grid.flat[: len(attacks)][-columns:]:
         axes.tick_params(labelbottom=True)  # also above an empty place

@@ -36,9 +36,8 @@ from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.algorithms.fedrep import head_steps_of, train_parts
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Params, Predictor
-from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Integer, Real
-from graphfl_jax.trainers import sgd_trainer
+from graphfl_jax.trainers import ClientOptimizer, sgd_trainer
 
 NEEDS = Needs(head=True)
 
@@ -54,10 +53,7 @@ class OwnHead(NamedTuple):
 def fedah(
     model: ClientModel,
     *,
-    client_optimizer: Annotated[
-        optax.GradientTransformation,
-        Optimizer("client", meaning="Learning rate of the clients."),
-    ],
+    client_optimizer: ClientOptimizer,
     local_steps: int,
     batch_size: int | None,
     fedah_head_steps: Annotated[

@@ -22,45 +22,37 @@ state from round to round.
 
 from typing import Annotated, Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 
+from graphfl_jax import core
 from graphfl_jax.algorithms.fedavg import of_all_architectures
 from graphfl_jax.algorithms.fedproto import ClassMeans, empty, feature_size, mean_features
+from graphfl_jax.algorithms.hyper import minimise
 from graphfl_jax.algorithms.lgfedavg import check_heads
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.core import (
-    Algorithm,
-    Client,
-    ClientModel,
-    Needs,
-    Params,
-    Predictor,
-    Server,
-)
 from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Integer
 from graphfl_jax.trainers import Train
 
-NEEDS = Needs(labels=True, head=True)
+NEEDS = core.Needs(labels=True, head=True)
 
 
 class HeadServer(NamedTuple):
     """The state of the server."""
 
-    head: Params
+    head: core.Params
     opt_state: Any
 
 
 @facts(needs=NEEDS)
 def fedgh(
-    models: tuple[ClientModel, ...],
+    models: tuple[core.ClientModel, ...],
     train: Train,
     *,
     inputs: tuple[int, ...],
     classes: int,
-    unseen: tuple[ClientModel, ...] = (),
+    unseen: tuple[core.ClientModel, ...] = (),
     server_optimizer: Annotated[
         optax.GradientTransformation,
         Optimizer("server", meaning="Learning rate of the server's head in FedGH."),
@@ -68,7 +60,7 @@ def fedgh(
     server_steps: Annotated[
         int, Integer("Optimiser steps K_s of the server's head in a round.")
     ] = 10,
-) -> Algorithm:
+) -> core.Algorithm:
     """Builds FedGH. The message is a head, and the upload is `ClassMeans` of features.
 
     The memory of a client is its model with its own last head, which only L predicts with.
@@ -102,16 +94,10 @@ def fedgh(
 
         def objective(head):
             losses = jnp.where(exists, first.task.loss(first.head(head, means), labels), 0.0)
-            return jnp.sum(losses) / jnp.maximum(jnp.sum(exists.astype(losses.dtype)), 1.0)
+            value = jnp.sum(losses) / jnp.maximum(jnp.sum(exists.astype(losses.dtype)), 1.0)
+            return value, value
 
-        def step(server, _):
-            value, gradient = jax.value_and_grad(objective)(server.head)
-            updates, opt_state = optimizer.update(
-                gradient, server.opt_state, server.head, value=value
-            )
-            return HeadServer(optax.apply_updates(server.head, updates), opt_state), None
-
-        return jax.lax.scan(step, server, length=server_steps)[0]
+        return HeadServer(*minimise(objective, tuple(server), optimizer, server_steps))
 
     def client(model):
         def local(head, theta, data, key):
@@ -121,10 +107,10 @@ def fedgh(
 
         def deploy(sent, theta, data):
             if isinstance(sent, ClassMeans):  # an upload
-                return Predictor(theta)
-            return Predictor({"body": theta["body"], "head": sent})
+                return core.Predictor(theta)
+            return core.Predictor({"body": theta["body"], "head": sent})
 
-        return Client(
+        return core.Client(
             model,
             local,
             enroll=lambda head, key: model.init(key),
@@ -132,5 +118,5 @@ def fedgh(
             untrained=lambda head, theta, data: empty(classes, size),
         )
 
-    server = Server(init, lambda server, group, i: server.head, aggregate)
-    return Algorithm(server, tuple(map(client, every)), needs=NEEDS)
+    server = core.Server(init, lambda server, group, i: server.head, aggregate)
+    return core.Algorithm(server, tuple(map(client, every)), needs=NEEDS)

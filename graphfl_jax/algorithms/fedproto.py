@@ -33,42 +33,32 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from graphfl_jax import core
 from graphfl_jax.algorithms.fedavg import of_all_architectures
 from graphfl_jax.algorithms.knnper import features
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.core import (
-    Algorithm,
-    Array,
-    Client,
-    ClientData,
-    ClientModel,
-    Needs,
-    Params,
-    Predictor,
-    Server,
-)
 from graphfl_jax.examples import Examples
 from graphfl_jax.settings import Choice, Real
 from graphfl_jax.trainers import Train
 
-NEEDS = Needs(labels=True, parts=True, head=True)
+NEEDS = core.Needs(labels=True, parts=True, head=True)
 
 
 class ClassMeans(NamedTuple):
     """Means of D numbers over the examples of each of C classes."""
 
-    mean: Array  # [C, D]; 0 for a class without examples
-    count: Array  # [C] int32, number of examples
+    mean: core.Array  # [C, D]; 0 for a class without examples
+    count: core.Array  # [C] int32, number of examples
 
 
 @facts(needs=NEEDS)
 def fedproto(
-    models: tuple[ClientModel, ...],
+    models: tuple[core.ClientModel, ...],
     train: Train,
     *,
     inputs: tuple[int, ...],
     classes: int,
-    unseen: tuple[ClientModel, ...] = (),
+    unseen: tuple[core.ClientModel, ...] = (),
     fedproto_predict: Annotated[
         str,
         Choice(
@@ -77,9 +67,10 @@ def fedproto(
         ),
     ] = "model",
     fedproto_lambda: Annotated[
-        Array, Real("Weight of FedProto's distance to the prototypes; 0 is local training.")
+        core.Array,
+        Real("Weight of FedProto's distance to the prototypes; 0 is local training."),
     ] = 1.0,
-) -> Algorithm:
+) -> core.Algorithm:
     """Builds FedProto. The memory of a client is its model.
 
     Server state, message and upload are `ClassMeans` of the features.
@@ -125,19 +116,19 @@ def fedproto(
             return jnp.where(known, -square, jnp.finfo(square.dtype).min)  # [B, C]
 
         def nearest(prototypes, theta, data, key):
-            return Predictor(theta, prototypes)
+            return core.Predictor(theta, prototypes)
 
-        return Client(
+        return core.Client(
             model,
             local,
             predict=predict,
             enroll=lambda prototypes, key: model.init(key),
-            deploy=lambda means, theta, data: Predictor(theta),
+            deploy=lambda means, theta, data: core.Predictor(theta),
             untrained=no_examples,
             personalize=nearest if fedproto_predict == "prototypes" else None,
         )
 
-    server = Server(
+    server = core.Server(
         init=lambda key, graph: empty(classes, size),
         download=lambda prototypes, group, i: prototypes,
         aggregate=lambda prototypes, cohorts, uploads, key: average(
@@ -145,7 +136,7 @@ def fedproto(
         ),
     )
     clients = tuple(map(client, (*models, *unseen)))
-    return Algorithm(server, clients, needs=NEEDS)
+    return core.Algorithm(server, clients, needs=NEEDS)
 
 
 def empty(classes: int, size: int) -> ClassMeans:
@@ -153,7 +144,7 @@ def empty(classes: int, size: int) -> ClassMeans:
     return ClassMeans(jnp.zeros((classes, size)), jnp.zeros(classes, jnp.int32))
 
 
-def no_examples(means: ClassMeans, memory: Params, data: ClientData) -> ClassMeans:
+def no_examples(means: ClassMeans, memory: core.Params, data: core.ClientData) -> ClassMeans:
     """A `Client.untrained` of clients that receive and upload `ClassMeans` of equal shapes.
 
     The untrained upload has 0 examples.
@@ -161,7 +152,7 @@ def no_examples(means: ClassMeans, memory: Params, data: ClientData) -> ClassMea
     return jax.tree.map(jnp.zeros_like, means)
 
 
-def class_means(values: Array, examples: Examples, classes: int) -> ClassMeans:
+def class_means(values: core.Array, examples: Examples, classes: int) -> ClassMeans:
     """The means of values [S, D] over the real examples of each class of a client."""
     real = jnp.arange(examples.size) < examples.count
     rows = jax.nn.one_hot(examples.y, classes) * real[:, None].astype(jnp.float32)
@@ -172,7 +163,7 @@ def class_means(values: Array, examples: Examples, classes: int) -> ClassMeans:
 
 
 def mean_features(
-    model: ClientModel, params: Params, examples: Examples, classes: int
+    model: core.ClientModel, params: core.Params, examples: Examples, classes: int
 ) -> ClassMeans:
     """The mean features of each class of a client, as its model predicts with them."""
     params = model.recalibrate(params, examples)
@@ -195,7 +186,9 @@ def average(last: ClassMeans, uploads: ClassMeans) -> ClassMeans:
     )
 
 
-def feature_size(method: str, models: tuple[ClientModel, ...], inputs: tuple[int, ...]) -> int:
+def feature_size(
+    method: str, models: tuple[core.ClientModel, ...], inputs: tuple[int, ...]
+) -> int:
     """The number F of features, which is one in all architectures.
 
     Args:

@@ -28,19 +28,15 @@ from graphfl_jax.algorithms.fedper import NEEDS, shared_body
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, ClientModel, Metrics, Params
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Integer
-from graphfl_jax.trainers import sgd_trainer
+from graphfl_jax.trainers import ClientOptimizer, sgd_trainer
 
 
 @facts(needs=NEEDS)
 def fedrep(
     model: ClientModel,
     *,
-    client_optimizer: Annotated[
-        optax.GradientTransformation,
-        Optimizer("client", meaning="Learning rate of the clients."),
-    ],
+    client_optimizer: ClientOptimizer,
     local_steps: int,
     batch_size: int | None,
     fedrep_head_steps: Annotated[

@@ -48,19 +48,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax import tree
+from graphfl_jax import core, tree
 from graphfl_jax.algorithms.method import facts, variant
 from graphfl_jax.algorithms.tuning import finetune
-from graphfl_jax.core import (
-    Algorithm,
-    Array,
-    Client,
-    ClientModel,
-    Needs,
-    Params,
-    Predictor,
-    Server,
-)
 from graphfl_jax.hypernets.architecture_ghn import GENERATORS
 from graphfl_jax.hypernets.layer_types import ModelGenerator
 from graphfl_jax.optimizers import Optimizer
@@ -71,20 +61,20 @@ from graphfl_jax.trainers import Train, epoch_trainer, sgd_trainer
 class Model(NamedTuple):
     """A client model itself, as message and upload after new clients have joined."""
 
-    params: Params
+    params: core.Params
 
 
 class Joined(NamedTuple):
     """The state after new clients have joined, with what these keep."""
 
     weights: Any  # of the generator
-    new_clients: tuple[Array, ...]  # ids [m] for each architecture
-    models: tuple[Params, ...]  # those of the new clients, leaves [m, ...], likewise
+    new_clients: tuple[core.Array, ...]  # ids [m] for each architecture
+    models: tuple[core.Params, ...]  # those of the new clients, leaves [m, ...], likewise
 
 
 SMALL = 100_000  # numbers of a tensor that is trained as a part of one vector
 
-NEEDS = Needs(layers=True)
+NEEDS = core.Needs(layers=True)
 VALUES = {
     "client_optimizer": "momentum",
     "client_schedule": "cosine",
@@ -94,7 +84,7 @@ VALUES = {
 
 @facts(needs=NEEDS, values=VALUES)
 def flha_ghn(
-    models: tuple[ClientModel, ...],
+    models: tuple[core.ClientModel, ...],
     train: Train,
     *,
     flha_generator: Annotated[
@@ -130,8 +120,8 @@ def flha_ghn(
     ],
     batch_size: int,
     local_steps: int,
-    unseen: tuple[ClientModel, ...] = (),
-) -> Algorithm:
+    unseen: tuple[core.ClientModel, ...] = (),
+) -> core.Algorithm:
     """Builds FLHA-GHN. Server state, message and upload are the weights of the generator each.
 
     After new clients have joined, the state is `Joined`, and message and upload are a `Model`.
@@ -175,9 +165,9 @@ def flha_ghn(
             return memory, back(parts), metrics
 
         def deploy(held, memory, data):
-            return Predictor(held.params if isinstance(held, Model) else generate(held))
+            return core.Predictor(held.params if isinstance(held, Model) else generate(held))
 
-        return Client(model, local, deploy=deploy)
+        return core.Client(model, local, deploy=deploy)
 
     def download(server, group, i):
         if not isinstance(server, Joined):
@@ -219,7 +209,7 @@ def flha_ghn(
         )
         return server._replace(models=models)
 
-    server = Server(
+    server = core.Server(
         init=lambda key, graph: generator.init(key),
         download=download,
         aggregate=aggregate,
@@ -227,7 +217,7 @@ def flha_ghn(
         adapt_new_clients=adapt_new_clients,
     )
     clients = tuple(map(client_of, every, generates))
-    algorithm = Algorithm(server, clients, needs=NEEDS, averages=True)
+    algorithm = core.Algorithm(server, clients, needs=NEEDS, averages=True)
     if not flha_head_epochs:
         return algorithm
     refine = epoch_trainer(flha_head_optimizer, epochs=flha_head_epochs, batch_size=batch_size)

@@ -23,7 +23,6 @@ architecture freely.
 """
 
 import dataclasses
-import math
 from typing import Annotated
 
 import jax
@@ -32,6 +31,7 @@ import optax
 from graphfl_jax.algorithms.fedavg import averaging_server
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Needs, Predictor
+from graphfl_jax.memory import bytes_of
 from graphfl_jax.settings import Real
 from graphfl_jax.trainers import Train
 
@@ -72,7 +72,9 @@ def fml(
       fml_alpha: alpha; 1 trains private models alone.
       fml_beta: beta; 1 trains the shared model by FedAvg.
     """
-    shared = min(models, key=_parameters)
+    shared = min(
+        models, key=lambda model: bytes_of(jax.eval_shape(model.init, jax.random.key(0)))
+    )
 
     def client(model):
         def outputs_of_both(params, batch, key):
@@ -116,9 +118,3 @@ def divergence(target: Array, outputs: Array) -> Array:
     """KL(softmax(target) || softmax(outputs)) of logits [B, C]: [B]. The target is constant."""
     constant = jax.lax.stop_gradient(jax.nn.log_softmax(target))
     return optax.losses.kl_divergence_with_log_targets(jax.nn.log_softmax(outputs), constant)
-
-
-def _parameters(model):
-    """The number of parameters of a model."""
-    leaves = jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0)))
-    return sum(math.prod(leaf.shape) for leaf in leaves)

@@ -85,14 +85,6 @@ def server_fit(
     return ServerFit(server_optimizer, server_steps, of_new, new_client_embedding)
 
 
-def _nothing(relations, key):
-    return ()
-
-
-def _all_clients(drawn):
-    return None
-
-
 class HyperNetwork(NamedTuple):
     """A generator of client models, as pure functions."""
 
@@ -101,10 +93,11 @@ class HyperNetwork(NamedTuple):
     encode: Callable  # (weights, relations, drawn) -> embeddings [N, E]
     decode: Callable  # (weights, embedding [E]) -> the parameters of one client
     penalty: Callable  # (weights, embeddings of those it reads, relations) -> scalar
-    draw: Callable = _nothing  # (relations, key) -> what a round drops or draws; () is nothing
+    # (relations, key) -> what a round drops or draws; () is nothing
+    draw: Callable = lambda relations, key: ()
     # (drawn) -> [K] ids of the clients whose embeddings the penalty reads; None is all clients,
     # and `encode_near` is only called otherwise.
-    drawn_clients: Callable = _all_clients
+    drawn_clients: Callable = lambda drawn: None
     # (relations, drawn, ids [K]) -> None, or (whether the next can be used, encode_some), where
     # encode_some(weights) -> [K, E] are the rows `ids` of `encode` at a lower cost.
     encode_near: Callable | None = None

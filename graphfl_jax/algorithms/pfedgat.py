@@ -54,19 +54,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from graphfl_jax import tree
+from graphfl_jax import core, tree
 from graphfl_jax.algorithms.attention import ATTENTIONS, Attention, log_shares
 from graphfl_jax.algorithms.method import facts, variant
-from graphfl_jax.core import (
-    Algorithm,
-    Array,
-    Client,
-    ClientModel,
-    Needs,
-    Params,
-    Predictor,
-    Server,
-)
 from graphfl_jax.data import relations
 from graphfl_jax.evaluation import score_client
 from graphfl_jax.examples import Examples, Windows
@@ -74,15 +64,15 @@ from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Real, Switch, Variant
 from graphfl_jax.trainers import Train
 
-NEEDS = Needs(held_out="val")
+NEEDS = core.Needs(held_out="val")
 ROWS = 32  # validation examples whose loss is computed at once
 
 
 class AttentionServer(NamedTuple):
     """The state of pFedGAT's server."""
 
-    uploads: Params  # the last model w_i of every client, [N, ...]
-    mixing: Array  # R, [N, N]; its rows sum to one
+    uploads: core.Params  # the last model w_i of every client, [N, ...]
+    mixing: core.Array  # R, [N, N]; its rows sum to one
     weights: Any  # of the attention
     opt_state: Any
     signs: Any  # D of the current round, [N, N]; 0 between rounds; (), if feedback is not spsa
@@ -96,7 +86,7 @@ class Feedback(NamedTuple):
 
     kind: str  # a key of `FEEDBACK`
     held_out: str = ""  # the split of the examples that it reads
-    step: Array | float = 0.0  # c
+    step: core.Array | float = 0.0  # c
 
 
 PaperMode = Annotated[
@@ -117,7 +107,7 @@ def update() -> Feedback:
 def spsa(
     *,
     paper_mode: PaperMode = False,
-    spsa_step: Annotated[Array, Real("Step c of spsa in log R.", low=1e-6)] = 0.1,
+    spsa_step: Annotated[core.Array, Real("Step c of spsa in log R.", low=1e-6)] = 0.1,
 ) -> Feedback:
     """Two losses.
 
@@ -139,7 +129,7 @@ FEEDBACK = {"gradient": gradient, "update": update, "spsa": spsa}
 
 @facts(needs=NEEDS, values={"algorithm.paper_mode": False})
 def pfedgat(
-    model: ClientModel,
+    model: core.ClientModel,
     train: Train,
     *,
     num_clients: int,
@@ -159,7 +149,7 @@ def pfedgat(
         optax.GradientTransformation,
         Optimizer("server", (("lr", 0.01),), meaning="Learning rate of the attention."),
     ],
-) -> Algorithm:
+) -> core.Algorithm:
     """Builds pFedGAT.
 
     A message is (mixture, others), where spsa has two other mixtures and the rest have none. An
@@ -285,7 +275,7 @@ def pfedgat(
         mixing = server.mixing.at[cohort.ids].set(rows)
         return server._replace(uploads=models, mixing=mixing)
 
-    server = Server.of_one(
+    server = core.Server.of_one(
         init,
         download,
         aggregate,
@@ -294,14 +284,14 @@ def pfedgat(
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
     )
-    client = Client(
+    client = core.Client(
         model,
         local,
         # Messages and uploads begin with a model.
-        deploy=lambda sent, memory, data: Predictor(sent[0]),
+        deploy=lambda sent, memory, data: core.Predictor(sent[0]),
         untrained=untrained,
     )
-    return Algorithm(server, (client,), needs=NEEDS._replace(held_out=feedback.held_out))
+    return core.Algorithm(server, (client,), needs=NEEDS._replace(held_out=feedback.held_out))
 
 
 ADAM = {"server_optimizer": "adam", "hparams.server_lr": 0.2}
@@ -310,7 +300,9 @@ pfedgat_direct = variant(pfedgat, {"algorithm.attention": "direct", **ADAM})
 pfedgat_dot = variant(pfedgat, {"algorithm.attention": "dot", **ADAM})
 
 
-def held_out_loss(model: ClientModel, params: Params, examples: Examples | Windows) -> Array:
+def held_out_loss(
+    model: core.ClientModel, params: core.Params, examples: Examples | Windows
+) -> core.Array:
     """Mean loss of a model over a client's examples: a scalar.
 
     Its gradient computes the activations again, so that it holds those of ROWS examples only.

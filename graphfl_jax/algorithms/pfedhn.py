@@ -21,12 +21,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 
-from graphfl_jax.algorithms.hyper import (
-    ServerFit,
-    hyper_federation,
-    server_fit,
-    without_relations,
-)
+from graphfl_jax.algorithms import hyper
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import Output, output_layer
@@ -45,7 +40,7 @@ def pfedhn(
     ] = 0,
     width: Annotated[int, Integer("Width of the hidden layers.")] = 100,
     output: Annotated[Output, Part(output_layer)],
-    fit: Annotated[ServerFit, Part(server_fit, server_steps=1)],
+    fit: Annotated[hyper.ServerFit, Part(hyper.server_fit, server_steps=1)],
 ) -> Algorithm:
     """Builds pFedHN: embeddings, trunk, output layers, and the server's optimisation."""
     trunk = MLP((width,) * 4)
@@ -63,7 +58,7 @@ def pfedhn(
         hidden = trunk.apply({"params": weights["trunk"]}, embedding)
         return output.decode(weights["output"], hidden)
 
-    dense = hyper_federation(model, train, without_relations(init, decode), fit)
+    dense = hyper.hyper_federation(model, train, hyper.without_relations(init, decode), fit)
 
     def aggregate(server, cohorts, uploads, key):
         fitted = dense.server.aggregate(server, cohorts, uploads, key)

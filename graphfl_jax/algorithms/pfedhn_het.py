@@ -26,15 +26,7 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax import tree
-from graphfl_jax.algorithms.hyper import (
-    HyperServer,
-    ServerFit,
-    fit_embeddings,
-    hyper_federation,
-    minimise,
-    server_fit,
-    without_relations,
-)
+from graphfl_jax.algorithms import hyper
 from graphfl_jax.algorithms.method import facts
 from graphfl_jax.algorithms.pfedhn import keep_unsampled
 from graphfl_jax.core import Algorithm, ClientModel
@@ -53,7 +45,7 @@ def pfedhn_het(
         int, Integer("Size of a client's embedding; 0 takes the authors' 1 + N // 4.", low=0)
     ] = 0,
     width: Annotated[int, Integer("Width of the hidden layers.")] = 32,
-    fit: Annotated[ServerFit, Part(server_fit, server_steps=1)],
+    fit: Annotated[hyper.ServerFit, Part(hyper.server_fit, server_steps=1)],
 ) -> Algorithm:
     """Builds pFedHN with an output layer for each of `models`.
 
@@ -85,7 +77,7 @@ def pfedhn_het(
     optimizer = optax.with_extra_args_support(fit.optimizer)
     decoders = [decoder(k) for k in range(len(models))]
     of_each = [
-        hyper_federation(model, train, without_relations(init, decode), fit)
+        hyper.hyper_federation(model, train, hyper.without_relations(init, decode), fit)
         for model, decode in zip(models, decoders, strict=True)
     ]
 
@@ -107,15 +99,15 @@ def pfedhn_het(
             return gap, gap
 
         start = (server.weights, server.opt_state)
-        end = minimise(objective, start, optimizer, fit.steps)
-        return keep_unsampled(server, HyperServer(*end, server.relations), ids)
+        end = hyper.minimise(objective, start, optimizer, fit.steps)
+        return keep_unsampled(server, hyper.HyperServer(*end, server.relations), ids)
 
     def admit(server, new_clients, graph, key):
         return of_each[0].server.admit(server, (jnp.concatenate(new_clients),), graph, key)
 
     def adapt_new_clients(server, cohorts, uploads, key):
         ids = jnp.concatenate([cohort.ids for cohort in cohorts])
-        return fit_embeddings(
+        return hyper.fit_embeddings(
             server, ids, lambda weights: distance(weights, cohorts, uploads), fit
         )
 

@@ -41,25 +41,15 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from graphfl_jax import tree
+from graphfl_jax import core, tree
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.core import (
-    Algorithm,
-    Array,
-    Client,
-    ClientModel,
-    Needs,
-    Params,
-    Predictor,
-    Server,
-)
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
 from graphfl_jax.devices import call_for_all
 from graphfl_jax.settings import Choice, Integer, Part, Real
 from graphfl_jax.trainers import Train
 
-NEEDS = Needs(relations=True)
+NEEDS = core.Needs(relations=True)
 RULES = ("intended", "as_released")
 DEGREE = 30  # largest number of learned relations of a client
 EMBEDDING = 10  # size of the embeddings that relations are learned with
@@ -68,8 +58,8 @@ EMBEDDING = 10  # size of the embeddings that relations are learned with
 class SmoothingServer(NamedTuple):
     """The state of SFL's server."""
 
-    uploads: Params  # the last upload of every client, [N, ...]
-    relations: Array | SparseMatrix  # A^ of the given relations, [N, N]
+    uploads: core.Params  # the last upload of every client, [N, ...]
+    relations: core.Array | SparseMatrix  # A^ of the given relations, [N, N]
     # Row i holds the shares of all uploads in u_i, [N, N]; (), if the relations are sparse.
     mixing: Any
 
@@ -79,8 +69,8 @@ class Smoothing(NamedTuple):
 
     layers: int  # L
     rule: str  # one of `RULES`
-    weight: Array  # lambda
-    share: Array  # a
+    weight: core.Array  # lambda
+    share: core.Array  # a
 
 
 def smoothing(
@@ -90,10 +80,12 @@ def smoothing(
         str, Choice("SFL as intended, or with the faults of the released code.", RULES)
     ] = "intended",
     sfl_lambda: Annotated[
-        Array, Real("Weight of SFL's distances to the smoothed model and to the mean model.")
+        core.Array,
+        Real("Weight of SFL's distances to the smoothed model and to the mean model."),
     ] = 0.3,
     sfl_share: Annotated[
-        Array, Real("Weight a of SFL's smoothed model; 0 keeps the client's own.", high=1.0)
+        core.Array,
+        Real("Weight a of SFL's smoothed model; 0 keeps the client's own.", high=1.0),
     ] = 1.0,
 ) -> Smoothing:
     """Assembles a `Smoothing`."""
@@ -102,8 +94,8 @@ def smoothing(
 
 @facts(needs=NEEDS)
 def sfl(
-    model: ClientModel, train: Train, *, smoothing: Annotated[Smoothing, Part(smoothing)]
-) -> Algorithm:
+    model: core.ClientModel, train: Train, *, smoothing: Annotated[Smoothing, Part(smoothing)]
+) -> core.Algorithm:
     """Builds SFL."""
     return _with_relations(model, train, smoothing, relations.propagation)
 
@@ -199,7 +191,7 @@ def _with_relations(model, train, smoothing, propagation):
     def adapt_new_clients(server, cohort, uploads, key):
         return server._replace(uploads=tree.put(server.uploads, cohort.ids, uploads[0]))
 
-    server = Server.of_one(
+    server = core.Server.of_one(
         init,
         download,
         aggregate,
@@ -207,20 +199,20 @@ def _with_relations(model, train, smoothing, propagation):
         adapt_new_clients=adapt_new_clients,
         allocation=lambda server: server.mixing,
     )
-    client = Client(
+    client = core.Client(
         model,
         local,
         # Messages and uploads begin with a model.
-        deploy=lambda sent, memory, data: Predictor(sent[0]),
-        personalize=lambda message, memory, data, key: Predictor(message[0]),
+        deploy=lambda sent, memory, data: core.Predictor(sent[0]),
+        personalize=lambda message, memory, data, key: core.Predictor(message[0]),
         untrained=lambda message, memory, data: message[1:],  # local training starts from w
     )
-    return Algorithm(server, (client,), needs=NEEDS)
+    return core.Algorithm(server, (client,), needs=NEEDS)
 
 
 @facts(needs=NEEDS)
 def sfl_star(
-    model: ClientModel,
+    model: core.ClientModel,
     train: Train,
     *,
     smoothing: Annotated[Smoothing, Part(smoothing)],
@@ -228,12 +220,12 @@ def sfl_star(
         int, Integer("Steps of SFL*'s learner of relations in a round.")
     ] = 10,
     sfl_graph_share: Annotated[
-        Array, Real("Learned share s of SFL*'s relations.", high=1.0)
+        core.Array, Real("Learned share s of SFL*'s relations.", high=1.0)
     ] = 0.05,
     sfl_graph_lr: Annotated[
-        Array, Real("Learning rate of SFL*'s learner of relations.")
+        core.Array, Real("Learning rate of SFL*'s learner of relations.")
     ] = 0.01,
-) -> Algorithm:
+) -> core.Algorithm:
     """Builds SFL*, which learns relations from the clients' models."""
     base = _with_relations(model, train, smoothing, _small_propagation)
 

@@ -34,6 +34,7 @@ from ml_collections import ConfigDict
 from rich.console import Console
 
 import graphfl_jax
+from graphfl_jax.commands.common import result_tables
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
@@ -47,20 +48,12 @@ from graphfl_jax.commands.common.configuration import configuration, configurati
 from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import join_processes
-from graphfl_jax.commands.common.result_tables import (
-    attack_table,
-    further_tables,
-    new_architectures_table,
-    new_clients_table,
-    not_finite_text,
-    rejected_text,
-    trained_text,
-)
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, say, styled
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of, was_searched
+from graphfl_jax.configs.fields import SPLITS
 from graphfl_jax.configs.published import Score, published_score
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import input_range, score_of_constant
@@ -143,10 +136,10 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     console.print(seeds_table(runs).wide())
     for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
         say(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
-        if text := trained_text(run):
+        if text := result_tables.trained_text(run):
             say(text)
         if run.get("not_finite") and not run["diverged"]:
-            console.print(styled(not_finite_text(run), "red"), soft_wrap=True)
+            console.print(styled(result_tables.not_finite_text(run), "red"), soft_wrap=True)
     lost = sum(run["diverged"] for run in runs)
     if lost:
         text = f"{lost} of {len(runs)} runs diverged; {remedy(config)}"
@@ -226,22 +219,24 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
     """Prints the tables of a result, and where it is."""
     variant, dataset = result.results["variant"], result.results["dataset"]
     tables = [score_table(result.results, published_score(config, variant, dataset))]
-    tables += further_tables(result.results)
+    tables += result_tables.further_tables(result.results)
     if result.results["new_clients"]:
-        tables.append(new_clients_table(result.results))
+        tables.append(result_tables.new_clients_table(result.results))
         if "architectures" in result.results["new_clients"]:
-            tables.append(new_architectures_table(result.results))
+            tables.append(result_tables.new_architectures_table(result.results))
     if result.results["attack"]:
-        tables.append(attack_table(result.results))
+        tables.append(result_tables.attack_table(result.results))
     console = Console()
     for table in tables:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
-        say(rejected_text(result.results))
-    if text := trained_text(result.results):
+        say(result_tables.rejected_text(result.results))
+    if text := result_tables.trained_text(result.results):
         say(text)
     if result.results["not_finite"]:
-        console.print(styled(not_finite_text(result.results), "red"), soft_wrap=True)
+        console.print(
+            styled(result_tables.not_finite_text(result.results), "red"), soft_wrap=True
+        )
     if result.unsaved:
         say(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
@@ -257,8 +252,7 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
 def note_of(row: dict[str, Any]) -> str:
     """What the progress shows of an evaluation: the losses, and a mean score over clients."""
     parts = [f"{name} {value:.4g}" for name, value in row["train"].items()]
-    split = next(name for name in row if name not in ("round", "train", "allocation"))
-    split = "test" if "test" in row else split
+    split = "test" if "test" in row else next(name for name in row if name in SPLITS)
     point = "P" if "P" in row[split] else next(iter(row[split]))
     return ", ".join([*parts, f"{split} {point} {row[split][point]['mean']:.4g}"])
 

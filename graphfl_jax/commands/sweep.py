@@ -61,17 +61,7 @@ from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.text_tables import say
-from graphfl_jax.commands.sweeping import ray_backend
-from graphfl_jax.commands.sweeping.grid import (
-    METHOD,
-    configure_point,
-    dotted_field,
-    evaluate_as_ranked,
-    extreme_points,
-    points_of,
-    points_of_file,
-    take_axes,
-)
+from graphfl_jax.commands.sweeping import grid, ray_backend
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
 from graphfl_jax.commands.sweeping.tpe import Search, check_seeds, runs_of
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, log_of, read_log
@@ -123,7 +113,7 @@ def main() -> int:
         contents_of("config", str(file))  # before the fields that it registers are read
     refuse_overrides(
         {"seed": "the runs have the seeds 0, 1, ... of --seeds"}
-        | dict.fromkeys(map(dotted_field, AXES), "an axis replaces it")
+        | dict.fromkeys(map(grid.dotted_field, AXES), "an axis replaces it")
     )
     search, points = first_points()
     groups = planned_groups(points)
@@ -215,12 +205,12 @@ def first_points() -> tuple[Search | None, list[Point]]:
         search = Search(AXES, FLAGS.samples, FLAGS.batch)
         points = search.ask()
     elif FLAGS.points:
-        points = points_of_file(FLAGS.points)
+        points = grid.points_of_file(FLAGS.points)
     else:
-        points = points_of(AXES, FLAGS.samples)
+        points = grid.points_of(AXES, FLAGS.samples)
     method = (FLAGS.config or "").partition(":")[2]
-    if method and all(METHOD in point for point in points):
-        where = f"--points={FLAGS.points}" if FLAGS.points else f"--grid.{METHOD}"
+    if method and all(grid.METHOD in point for point in points):
+        where = f"--points={FLAGS.points}" if FLAGS.points else f"--grid.{grid.METHOD}"
         raise ValueError(
             f"config={FLAGS.config} names the method {method}, and {where} names others; leave "
             f":{method} out"
@@ -256,7 +246,9 @@ def planned_groups(points: list[Point]) -> list[TrialGroup]:
     most = len(points) if FLAGS.yes else MOST_GROUPS
     part = FLAGS.sampler == "tpe"
     seeds = list(range(FLAGS.seeds))
-    return evaluate_as_ranked(groups_of(points, seeds, configure_point, most=most, part=part))
+    return grid.evaluate_as_ranked(
+        groups_of(points, seeds, grid.configure_point, most=most, part=part)
+    )
 
 
 def check_tpe() -> None:
@@ -273,7 +265,7 @@ def check_tpe() -> None:
             )
     if not FLAGS.samples:
         raise ValueError("samples=0 is not possible with sampler=tpe; add --samples=200")
-    groups = groups_of(extreme_points(AXES), [0], configure_point)
+    groups = groups_of(grid.extreme_points(AXES), [0], grid.configure_point)
     names = dict.fromkeys(group.config.data.name for group in groups)
     if len(names) > 1:
         raise ValueError(
@@ -317,7 +309,7 @@ def keep_best(board: dict, out: Path) -> Iterator[str]:
     """Makes the runs of the best points as single runs, and yields a line for each folder."""
     for rank, row in enumerate(board["rows"][: FLAGS.keep_best], 1):
         for seed in range(FLAGS.seeds):
-            config = with_seed(configure_point(row["point"])[0], seed)
+            config = with_seed(grid.configure_point(row["point"])[0], seed)
             path = out / BEST / f"{digest_of_json(fields_text(config))[:12]}-seed{seed}"
             begun, keep_in = bool(content_of(path)), compiled_folder()
             folder = RunFolder(path, config, resume=begun, accept_changes=changes_accepted())
@@ -376,7 +368,7 @@ def start() -> None:
     """Reads the axes and the flags, and runs the command."""
     global AXES
     try:
-        sys.argv, AXES = take_axes(sys.argv)
+        sys.argv, AXES = grid.take_axes(sys.argv)
     except ValueError as error:
         refuse(str(error))
     launch(main)

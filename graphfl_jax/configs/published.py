@@ -33,12 +33,6 @@ PUBLISHED = {
     }
     for table, rows in json.loads(Path(__file__).with_suffix(".json").read_text()).items()
 }
-# (table, variant, data set) -> why the described method does not reach the published score
-OUT_OF_REACH = {
-    ("panacea_3", "panacea-mlp", "tpt48"): (
-        "reached only with algorithm.new_client_embedding=neighbour, which gives 2.55"
-    )
-}
 # Fields of the papers' protocol. A method or data set without a field has nothing to compare.
 PROTOCOL = {
     "rounds": 800,

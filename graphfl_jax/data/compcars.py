@@ -16,14 +16,7 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from graphfl_jax.data import drawn_cars, files, photographs, relations
-from graphfl_jax.data.common_settings import (
-    DataPath,
-    GeneratorSeed,
-    ImageSize,
-    ValFraction,
-    forms,
-)
+from graphfl_jax.data import common_settings, drawn_cars, files, photographs, relations
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.memory import check_memory
@@ -50,14 +43,14 @@ _RELATIONS = {
 def compcars(
     *,
     root,
-    source: Annotated[str, forms("real", "simulated")] = "auto",
-    path: DataPath = "",
-    image_size: ImageSize = 64,
+    source: Annotated[str, common_settings.forms("real", "simulated")] = "auto",
+    path: common_settings.DataPath = "",
+    image_size: common_settings.ImageSize = 64,
     car_relations: Annotated[
         str, Choice("Rule that joins clients by year and viewpoint.", tuple(_RELATIONS))
     ] = "nearby",
-    val_fraction: ValFraction = 0.0,
-    generator_seed: GeneratorSeed = 0,
+    val_fraction: common_settings.ValFraction = 0.0,
+    generator_seed: common_settings.GeneratorSeed = 0,
     seed,
 ) -> Federation:
     """Loads CompCars, or draws simulated images of cars.

@@ -170,8 +170,9 @@ def fetch(url, destination, *, max_bytes) -> Path:
 @contextlib.contextmanager
 def open_new(path: Path) -> Iterator[BinaryIO]:
     """Opens a file to write, which replaces `path` at the end. A failure leaves no file."""
-    # In the same folder, because a rename is atomic only within one file system.
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # In the same folder, because a rename is atomic only within one file system. The name is
+    # drawn, since processes of several hosts can write the same file, with the same number.
+    part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
     try:
         with part.open("wb") as file:
             yield file

@@ -30,6 +30,7 @@ the elementwise median, and there are WEISZFELD of them, not as many as a tolera
 clients have the same weight in the robust means, whatever weights a method uses.
 """
 
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Annotated
@@ -142,9 +143,7 @@ def with_defence(
       data: of the federation, for the shapes of uploads.
     """
     if isinstance(defence, Monotone):
-        first = jax.eval_shape(
-            lambda key: algorithm.first_exchange(key, data, len(groups)), jax.random.key(0)
-        )
+        first = algorithm.first_exchange(data, len(groups))
         sizes = tuple(sum(leaf.size for leaf in jax.tree.leaves(u)) for u in first.uploads)
         return guard(algorithm, defence, groups, sizes)
 
@@ -241,20 +240,8 @@ def _check_cohort(name, attackers, cohort_size, several):
 
 def _fitting(algorithm, data):
     """The names of the defences that a method can have."""
-    rows = algorithm.data_of_first_client(data)
-
-    def uploads(messages, memories):
-        return [
-            client.untrained(message, memory, rows)
-            for client, message, memory in zip(
-                algorithm.clients, messages, memories, strict=True
-            )
-        ]
-
-    number = len(algorithm.clients)
-    first = jax.eval_shape(
-        lambda key: algorithm.first_exchange(key, data, number), jax.random.key(0)
-    )
+    first = algorithm.first_exchange(data, len(algorithm.clients))
+    uploads = functools.partial(algorithm.first_uploads, data)
     program = jax.make_jaxpr(uploads)(first.messages, first.memories).jaxpr
     if not program.outvars:
         return []

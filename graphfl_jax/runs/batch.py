@@ -268,9 +268,8 @@ class _Player:
             of_trial = _results_at(i, (evaluations, final, joined))
             outcomes.append(self._outcome(trial, *of_trial, share, traffic))
         compiling = seconds.pop("compile")
-        programs = [*session.executables[1:]]
-        if "evaluate" in kept.ready:
-            programs.append(kept.ready["evaluate"])
+        names = ("advance", "evaluate_chosen", "evaluate")
+        programs = [kept.ready[name] for name in names if name in kept.ready]
         held = max(map(_bytes_held, programs)) * self.devices // size
         return Played(outcomes, compiling, sum(seconds.values()), held)
 

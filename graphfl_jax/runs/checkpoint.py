@@ -32,6 +32,7 @@ from absl import logging
 
 from graphfl_jax import tree
 from graphfl_jax.core import State
+from graphfl_jax.data.files import open_new
 from graphfl_jax.runs import multihost
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.forms import leaf, load_json, misfit
@@ -170,18 +171,10 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Replaces a file in one step."""
-    # Drawn, since processes of several hosts can write the same file, with the same number.
-    part = path.with_name(f"{path.name}.{os.urandom(6).hex()}.part")
-    with writing(path):
-        try:
-            with open(part, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
+    with writing(path), open_new(path) as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def remove_parts(folder: Path, *names: str) -> None:
@@ -300,15 +293,7 @@ def _restore(arrays: dict[str, np.ndarray], template: State) -> State:
 def _write(target: Path, arrays: dict) -> None:
     """Writes a folder of arrays from this process alone."""
     import orbax.checkpoint as orbax
-    from orbax.checkpoint import v1 as ocp
 
-    if not multihost.is_distributed():
-        context = ocp.Context()
-        # Otherwise a thread waits for 20 minutes for a folder that could not be made.
-        context.asynchronous.create_directories_asynchronously = False
-        with context, _errors_of_tensorstore():
-            ocp.save(target, arrays)
-        return
     # `ocp.save` makes all processes compare their paths, whatever its options are (0.12.8), and
     # the others do not call it. Orbax's older interface respects the same option.
     alone = orbax.options.MultiprocessingOptions(active_processes={0})

@@ -14,7 +14,6 @@ from that cache cannot be serialised (JAX 0.10 and 0.12 leave out its functions)
 """
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
@@ -24,9 +23,8 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,14 +55,6 @@ IN_MEMORY = {}  # `Kept` by folder and key, the last used last
 LOCK = threading.Lock()  # of `IN_MEMORY`
 
 
-class Executables(NamedTuple):
-    """The executables that a session calls between the first and the last round."""
-
-    start: Callable
-    advance: Callable
-    evaluate_chosen: Callable
-
-
 class Kept:
     """What is kept of one experiment; without a folder, nothing."""
 
@@ -72,76 +62,51 @@ class Kept:
         """Reads the entry of a key in a folder from `private_folder`, if there is one."""
         self.folder, self.key = folder, key
         self.entry = (folder and _read(folder, key)) or {}
-        self.ready = {}  # executables of this process, by name
+        self.ready: dict[str, Callable] = {}  # executables of this process, by name
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """The kept value of a name, or else what `compute` returns, which is then kept."""
-        if name not in self.entry:
-            self.entry[name] = compute()
-            if self.folder:
-                _write(self.folder, self.key, self.entry)
-        return self.entry[name]
+        return self.entry[name] if name in self.entry else self._keep(name, compute())
 
-    def executables(
-        self, program: Compiled, inputs: tuple, scope: Scope
-    ) -> tuple[Executables, State]:
-        """The executables of a program for inputs of these shapes, and the first state.
+    def _keep(self, name, value):
+        self.entry[name] = value
+        if self.folder:
+            _write(self.folder, self.key, self.entry)
+        return value
+
+    def begin(self, program: Compiled, inputs: tuple, scope: Scope) -> State:
+        """The first state of inputs of these shapes; then "advance" and "evaluate_chosen" are
+        `ready`.
 
         Args:
           scope: what the evaluations before the last round compute.
         """
-        ready = self.ready.get("programs") or self._load(inputs)
-        if ready:
-            self.ready["programs"] = ready
-            return ready, ready.start(*inputs)
-        self.entry, programs = {}, []
-        once = options_of_one_call()
-        start = self._compile(program.start, inputs, inputs, programs, once)
+        start = self._get("start", program.start, inputs, inputs, options_of_one_call())
         state = start(*inputs)
-        _, of_advance, of_evaluate = _arguments(state, inputs, jnp.int32(1))
-        both = options_of_architectures(len(state.clients))
-        advance = self._compile(program.advance, of_advance, inputs, programs, both)
-        evaluate = self._compile(
-            program.evaluate, of_evaluate, inputs, programs, both, scope=scope
-        )
-        if len(programs) == len(Executables._fields):
-            self.remember("programs", lambda: programs)
-        self.ready["programs"] = Executables(start, advance, evaluate)
-        return self.ready["programs"], state
+        options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
+        one_round, evaluate = (*arguments, jnp.int32(1)), program.evaluate
+        self._get("advance", program.advance, one_round, inputs, options)
+        self._get("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope)
+        return state
 
     def call(
         self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
     ) -> Any:
         """Calls a function (state, *inputs) after the rounds; its executable has a name."""
-        if name not in self.ready:
-            self.ready[name] = self._later(name, function, state, inputs, static)
-        return self.ready[name](state, *inputs)
-
-    def _later(self, name, function, state, inputs, static):
-        arguments = (state, *inputs)
-        if name in self.entry:
-            executable = self._read_executable(inputs, arguments, *self.entry[name])
-            if executable is not None:
-                return executable
-            del self.entry[name]
         options = options_of_one_call() | options_of_architectures(len(state.clients))
-        executable = self._compile(
-            function, arguments, inputs, programs := [], options, **static
-        )
-        if programs:
-            self.remember(name, lambda: programs[0])
-        return executable
+        arguments = (state, *inputs)
+        return self._get(name, function, arguments, inputs, options, **static)(*arguments)
 
-    def _load(self, inputs):
-        """The kept executables, or None if one of them is missing."""
-        programs = self.entry.get("programs")
-        if not programs:
-            return None
-        keys, results = zip(*programs, strict=True)
-        load = functools.partial(self._read_executable, inputs)
-        with ThreadPoolExecutor() as pool:
-            loaded = [*pool.map(load, _arguments(results[0], inputs, 0), keys, results)]
-        return None if None in loaded else Executables(*loaded)
+    def _get(self, name, function, arguments, inputs, options, **static):
+        """The executable of a function, which has a name."""
+        if name not in self.ready:
+            executable = None
+            if name in self.entry:
+                executable = self._read_executable(inputs, arguments, *self.entry[name])
+            if executable is None:
+                executable = self._compile(name, function, arguments, inputs, options, static)
+            self.ready[name] = executable
+        return self.ready[name]
 
     def _read_executable(self, inputs, arguments, key, result):
         """The executable of a key, for arguments and results of these structures.
@@ -163,8 +128,8 @@ class Kept:
                 ),
             )
 
-    def _compile(self, function, arguments, inputs, programs, options=None, **static):
-        """The executable of a function; adds its key and its result to `programs`."""
+    def _compile(self, name, function, arguments, inputs, options, static):
+        """The executable of a function; keeps its key and its result under the name."""
         lowered = function.lower(*arguments, **static)
         result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
         if not self.folder or not _can_be_pickled(result):
@@ -179,7 +144,7 @@ class Kept:
             except (ValueError, NotImplementedError):  # JAX cannot on this device
                 return executable
             _write(self.folder, key.hex(), blob)
-        programs.append((key.hex(), result))
+        self._keep(name, (key.hex(), result))
         return executable
 
 
@@ -315,11 +280,6 @@ def _can_be_pickled(result):
     except (pickle.PicklingError, AttributeError, TypeError):
         return False
     return jax.tree.structure(restored) == jax.tree.structure(result)
-
-
-def _arguments(state, inputs, rounds):
-    """The arguments of start, advance and evaluate_chosen."""
-    return inputs, (state, *inputs, rounds), (state, *inputs)
 
 
 def _shapes(values):

@@ -17,23 +17,11 @@ from graphfl_jax.configs.fields import choices
 from graphfl_jax.configs.values import configuration, current_values, values_of
 from graphfl_jax.core import State, Task
 from graphfl_jax.program import Participation
-from graphfl_jax.runs import checkpoint, models, views
+from graphfl_jax.runs import checkpoint, models, store, views
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.forms import ACCEPTED, IDENTITY, NOTES, count, load_json, misfit
 from graphfl_jax.runs.identity import FREE_ON_RESUME, Identity, digest_of_config
 from graphfl_jax.runs.results import DESCRIPTION, as_json, row_line
-from graphfl_jax.runs.store import (
-    RUN,
-    NewFolders,
-    Record,
-    changed_code,
-    check_folder,
-    check_locked,
-    content_of,
-    identities_of,
-    lock,
-    refusal,
-)
 
 # The digests of the code of a run whose identity.json was lost.
 LOST = {"source": None, "config_file": None, "callables": {}}
@@ -72,7 +60,7 @@ class RunFolder:
             `resume` is true; it holds a run of another configuration, a sweep or tables.
         """
         self.path = Path(path)
-        self.new = path if isinstance(path, NewFolders) else None
+        self.new = path if isinstance(path, store.NewFolders) else None
         self.config = config
         self.resume = resume
         self.accept_changes = accept_changes
@@ -81,16 +69,16 @@ class RunFolder:
         if self.new is None:
             self._check_run()
         else:  # another process may have taken the path, and `begin` takes the next
-            check_folder(self.path)
+            store.check_folder(self.path)
 
     def _check_run(self):
-        check_folder(self.path, RUN)
-        check_folder(self.path / "checkpoints")
+        store.check_folder(self.path, store.RUN)
+        store.check_folder(self.path / "checkpoints")
         if self.resume:
             self._check_rounds()
             self._check_fields()
             return
-        if content_of(self.path):
+        if store.content_of(self.path):
             raise ValueError(
                 f"out={self.path} already holds a run; add --resume to go on with it, or "
                 f"choose another --out"
@@ -145,7 +133,7 @@ class RunFolder:
             "identity": identity | {"config": config} | LOST,
             "accepted_changes": [],
         }
-        identities = identities_of(self.record)
+        identities = store.identities_of(self.record)
         if identity["config_file"] is None:  # the fields come from config.json or from Python
             self.identity = identity | {"config_file": identities[0]["config_file"]}
         if config not in [before["config"] for before in identities]:
@@ -153,7 +141,7 @@ class RunFolder:
                 f"out={self.path}: config.json was changed since the run began; put its fields "
                 f"back, or choose another --out"
             )
-        if why := refusal(self.record, identity, accept_changes=self.accept_changes):
+        if why := store.refusal(self.record, identity, accept_changes=self.accept_changes):
             raise ValueError(f"out={self.path}: {why}")
 
     @property
@@ -163,12 +151,12 @@ class RunFolder:
         record = self._read_record() if self.resume else None
         return record["identity"].get("init", "") if record else ""
 
-    def _read_record(self) -> Record | None:
+    def _read_record(self) -> store.Record | None:
         """What identity.json holds; None if it is missing."""
         path = self.path / "identity.json"
         try:
             record = load_json(path.read_text())
-            identities = [LOST | identity for identity in identities_of(record)]
+            identities = [LOST | identity for identity in store.identities_of(record)]
             faults = [misfit(identity, ACCEPTED) for identity in identities]
             if why := misfit(record["identity"], IDENTITY) or "".join(faults):
                 raise KeyError(why)
@@ -184,7 +172,7 @@ class RunFolder:
     @property
     def accepted_changes(self) -> list[Identity]:
         """Other identities under which some rounds were played, each once."""
-        identities = identities_of(self.record) if self.record else []
+        identities = store.identities_of(self.record) if self.record else []
         return [
             before
             for i, before in enumerate(identities)
@@ -194,7 +182,7 @@ class RunFolder:
     @property
     def of_other_code(self) -> bool:
         """Whether the last rounds in the folder are of other code, which was accepted."""
-        return bool(changed_code(self.record["identity"], self.identity))
+        return bool(store.changed_code(self.record["identity"], self.identity))
 
     def begin(
         self,
@@ -224,7 +212,7 @@ class RunFolder:
             if self.new is not None:
                 (self.path,) = self.new.make()
             self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = lock(self.path)
+        self.lock = store.lock(self.path)
         self._check_run()  # again, since another process may have ended in the meantime
         self.check(identity)
         newest = None
@@ -258,7 +246,7 @@ class RunFolder:
             )
         identity = newest.notes["identity"]
         written = {"identity": identity, "accepted_changes": []}
-        if why := refusal(written, self.identity, accept_changes=True):
+        if why := store.refusal(written, self.identity, accept_changes=True):
             raise ValueError(f"out={self.path}: {why}")
         if not self._is_ours(newest.notes):
             raise ValueError(
@@ -284,13 +272,17 @@ class RunFolder:
         """Whether a checkpoint with these notes is of this run."""
         if misfit(notes, NOTES):
             return False
-        *_, oldest = identities = identities_of(self.record) if self.record else [self.identity]
+        *_, oldest = identities = (
+            store.identities_of(self.record) if self.record else [self.identity]
+        )
         # Of a lost identity.json, only the configuration is left to compare.
         lost = oldest["source"] is None and oldest["config"] == notes["identity"]["config"]
         return notes["identity"] in [self.identity, *identities] or lost
 
     def _warn_of_changes(self):
-        changes = [changed_code(before, self.identity) for before in self.accepted_changes]
+        changes = [
+            store.changed_code(before, self.identity) for before in self.accepted_changes
+        ]
         differences = sorted(set(itertools.chain.from_iterable(changes)))
         if differences:
             warnings.warn(
@@ -327,7 +319,7 @@ class RunFolder:
         Raises:
           FileNotFoundError: as `store.check_locked`.
         """
-        check_locked(self.lock, self.path)
+        store.check_locked(self.lock, self.path)
         return self.path / name
 
     def append(self, row: dict) -> None:
@@ -381,7 +373,7 @@ def configuration_in(path: Path) -> ConfigDict:
     Raises:
       ValueError: the folder holds no run, or its configuration cannot be read.
     """
-    check_folder(path, RUN)
+    store.check_folder(path, store.RUN)
     try:
         return configuration(current_values(flatten_dict(config_in(path), sep=".")))
     except ValueError as error:
@@ -398,7 +390,7 @@ def config_in(path: Path) -> dict[str, Any]:
     Raises:
       ValueError: the folder holds no run, or its configuration cannot be read.
     """
-    if not content_of(path):
+    if not store.content_of(path):
         raise ValueError(
             f"out={path} holds no run to resume; leave --resume out, or correct --out"
         )

@@ -60,8 +60,6 @@ REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
 PATHS = {"data.path", "data.root", "data.download"}
 FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
 
-CODE = ("source", "config_file", "callables")  # what `digests_of_code` adds to an identity
-
 PACKAGE = Path(__file__).resolve().parents[1]
 
 Identity = dict[str, Any]

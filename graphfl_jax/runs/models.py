@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jraph
 import numpy as np
 import safetensors
 from ml_collections import ConfigDict
@@ -244,16 +243,7 @@ def _shapes_of(examples: Examples | Windows) -> dict[str, Any]:
 
 
 def _zeros(shapes: dict[str, Any]) -> FederatedData:
-    edges = np.zeros(shapes["edges"], np.int32)
-    graph = jraph.GraphsTuple(
-        nodes=np.zeros((shapes["nodes"], 0), np.float32),
-        edges=edges.astype(np.float32),
-        senders=edges,
-        receivers=edges,
-        n_node=np.array([shapes["nodes"]], np.int32),
-        n_edge=np.array([shapes["edges"]], np.int32),
-        globals=None,
-    )
+    graph = relations.pad_edges(relations.from_edges(shapes["nodes"], ()), shapes["edges"])
     evals = {name: _zeros_of(part) for name, part in shapes["evals"].items()}
     return FederatedData(_zeros_of(shapes["train"]), evals, graph)
 

@@ -79,14 +79,13 @@ class Session:
         """
         self.program, self.inputs, self.kept = program, inputs, kept or Kept()
         self.chosen_is_all = scope == EVERYTHING
-        self.executables, state = self.kept.executables(program, inputs, scope)
-        self.state = jax.block_until_ready(state)
+        self.state = jax.block_until_ready(self.kept.begin(program, inputs, scope))
 
     def advance(self, state, rounds):
-        return self.executables.advance(state, *self.inputs, rounds)
+        return self.kept.ready["advance"](state, *self.inputs, rounds)
 
     def evaluate_chosen(self, state):
-        return self.executables.evaluate_chosen(state, *self.inputs)
+        return self.kept.ready["evaluate_chosen"](state, *self.inputs)
 
     def evaluate(self, state):
         if self.chosen_is_all:

@@ -1,6 +1,7 @@
 """One run from configuration to results, in memory or in a folder."""
 
 import functools
+import html
 import json
 import os
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.evaluation import POINTS
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import Participation, in_total
 from graphfl_jax.register import choose_parts
@@ -80,7 +82,20 @@ class Result(NamedTuple):
         Raises:
           ImportError: pandas is not installed.
         """
-        return views.frame(self.rows, self.final, self.clients)
+        try:
+            import pandas
+        except ImportError:
+            raise ImportError(
+                "frame() needs pandas, which is not installed; run pip install pandas"
+            ) from None
+        lines = [
+            (played, split, point, client, float(score))
+            for played, scores in views.rounds_with_scores(self.rows, self.final)
+            for split, points in scores.items()
+            for point, values in points.items()
+            for client, score in zip(self.clients, values, strict=False)
+        ]
+        return pandas.DataFrame(lines, columns=["round", "split", "point", "client", "score"])
 
     def plot(self, axes: "Axes | None" = None) -> "Axes":
         """Draws the mean scores over clients at G, L and P over the rounds.
@@ -100,7 +115,26 @@ class Result(NamedTuple):
 
     def _repr_html_(self) -> str:
         """The table of scores that a notebook shows."""
-        return views.html_table(self.results)
+        results, data = self.results, self.results["dataset"]
+        title = (
+            f"{results['variant']} on {data['name']}, data: {data['source']}, "
+            f"seed {results['seed']}, {results['rounds']} rounds"
+        )
+        if results["diverged"]:
+            return f"<p>{html.escape(title)}: diverged</p>"
+        names = {
+            "mean": "mean",
+            "std_clients": "sd over clients",
+            "worst_decile": "worst decile",
+        }
+        heads = "".join(f"<th>{head}</th>" for head in (results["metric"], *names.values()))
+        lines = ""
+        for point in POINTS:
+            scores = results["scores"]["final"][point]
+            numbers = (scores[name] for name in ("mean", "std_clients", "worst_decile"))
+            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers)
+            lines += f"<tr><th>{point}</th>{cells}</tr>"
+        return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"
 
 
 def run(

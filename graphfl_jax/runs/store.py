@@ -6,7 +6,7 @@ further identities, whose difference was accepted. Four stores hold records:
     a run           a folder, with identity.json, checkpoints and results: `folder.RunFolder`
     several seeds   such a folder for each seed
     a sweep         a file with a line for each run that ended: `LineStore`
-    tables          a folder with a file for each run that ended: `FileStore`
+    tables          a folder with a file for each run that ended
 
 A store finds a record by the name of its run, which has all fields that determine it. Whether
 the record is used is decided here, by `refusal`. The fields that may differ when a single run
@@ -15,7 +15,6 @@ else, so that a damaged one is noticed, and its run is made again.
 """
 
 import fcntl
-import glob
 import itertools
 import json
 import os
@@ -23,10 +22,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.disk import why_not_writable, writing
 from graphfl_jax.runs.forms import load_json, misfit
-from graphfl_jax.runs.identity import CODE, Identity, digest_of_json
+from graphfl_jax.runs.identity import Identity, digest_of_json
 
 LOCK = ".lock"
 RUN, SWEEP, TABLES = "a run", "a sweep", "runs of tables or figures"
@@ -147,7 +146,7 @@ class LineStore:
         records, damaged = [], []
         for number, line in enumerate(self.path.read_bytes().splitlines(), 1):
             try:
-                records.append(_read(line, form))
+                records.append(read_record(line, form))
             except ValueError:
                 damaged.append(number)
             except TypeError as error:
@@ -169,38 +168,17 @@ class LineStore:
             os.fsync(file.fileno())
 
 
-class FileStore:
-    """A folder of records, one in each file. Those of other code stay beside the new ones."""
-
-    def __init__(self, folder: Path):
-        self.folder = folder
-
-    def read(self) -> tuple[list[Record], int]:
-        """The records, and the number of damaged files."""
-        records = [_read_file(path) for path in self.folder.glob("*.json")]
-        return [record for record in records if record], records.count(None)
-
-    def find(self, name: str) -> list[Record]:
-        """The records of a name, of any code, the newest first."""
-        paths = self.folder.glob(f"{glob.escape(name)}-*.json")
-        newest = sorted(paths, key=lambda path: path.stat().st_mtime, reverse=True)
-        return [record for record in map(_read_file, newest) if record]
-
-    def write(self, name: str, record: Record) -> None:
-        """Adds a record, or replaces that of the same name and code."""
-        code = {what: record["identity"][what] for what in CODE}
-        path = self.folder / f"{name}-{digest_of_json(code)[:12]}.json"
-        with writing(path):
-            self.folder.mkdir(parents=True, exist_ok=True)
-            write_json(path, record | {"sha256": digest_of_json(record)})
+def with_digest(record: Record) -> Record:
+    """A record as it is written."""
+    return record | {"sha256": digest_of_json(record)}
 
 
 def _line(record):
-    return json.dumps(record | {"sha256": digest_of_json(record)}) + "\n"
+    return json.dumps(with_digest(record)) + "\n"
 
 
-def _read(text, form):
-    """The record in a text.
+def read_record(text: str | bytes, form: dict) -> Record:
+    """The record in a text, with a digest that fits.
 
     Raises:
       ValueError: the text is incomplete, or was changed.
@@ -214,14 +192,6 @@ def _read(text, form):
     if why := misfit(record, form):
         raise TypeError(why)
     return record
-
-
-def _read_file(path):
-    """The record in a file; None if it is damaged, or no record."""
-    try:
-        return _read(path.read_bytes(), {"accepted_changes": list})
-    except (ValueError, TypeError):
-        return None
 
 
 # ----------------------------------------------------------------------------- their folders

@@ -1,7 +1,6 @@
 """Tables and plots of a finished run: its scores per round, client, split and point."""
 
 import csv
-import html
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,6 @@ import numpy as np
 from graphfl_jax.evaluation import POINTS
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
 
 # Colours that colour-blind readers can distinguish.
@@ -29,26 +27,6 @@ def rounds_with_scores(
     for i, row in enumerate(rows):
         last = final is not None and i == len(rows) - 1
         yield int(row["round"]), final if last else row["scores"]
-
-
-def frame(
-    rows: Sequence[Mapping], final: Mapping | None, clients: Sequence[str]
-) -> "pandas.DataFrame":
-    """`single.Result.frame`."""
-    try:
-        import pandas
-    except ImportError:
-        raise ImportError(
-            "frame() needs pandas, which is not installed; run pip install pandas"
-        ) from None
-    lines = [
-        (played, split, point, client, float(score))
-        for played, scores in rounds_with_scores(rows, final)
-        for split, points in scores.items()
-        for point, values in points.items()
-        for client, score in zip(clients, values, strict=False)
-    ]
-    return pandas.DataFrame(lines, columns=["round", "split", "point", "client", "score"])
 
 
 def client_table(
@@ -106,23 +84,3 @@ def draw(
     axes.grid(alpha=0.3)
     if splits:
         axes.legend(frameon=False)
-
-
-def html_table(results: Mapping[str, Any]) -> str:
-    """The test scores after the last round as an HTML table."""
-    data = results["dataset"]
-    title = (
-        f"{results['variant']} on {data['name']}, data: {data['source']}, "
-        f"seed {results['seed']}, {results['rounds']} rounds"
-    )
-    if results["diverged"]:
-        return f"<p>{html.escape(title)}: diverged</p>"
-    columns = {"mean": "mean", "std_clients": "sd over clients", "worst_decile": "worst decile"}
-    heads = "".join(f"<th>{head}</th>" for head in columns.values())
-    heads = f"<th>{results['metric']}</th>{heads}"
-    lines = ""
-    for point in POINTS:
-        scores = results["scores"]["final"][point]
-        cells = "".join(f"<td>{scores[name]:.4g}</td>" for name in columns)
-        lines += f"<tr><th>{point}</th>{cells}</tr>"
-    return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"

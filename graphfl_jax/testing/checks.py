@@ -274,8 +274,8 @@ def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]
 
     def both(server, memories):
         message = algorithm.server.download(server, 0, 0)
-        rows = algorithm.data_of_first_client(subject.data)
-        return message, algorithm.client.untrained(message, tree.take(memories, 0), rows)
+        held = [message], [tree.take(memories, 0)]
+        return message, algorithm.first_uploads(subject.data, *held)
 
     sent, untrained = jax.eval_shape(both, state.server, state.clients[0])
     number = messages_per_client(algorithm, subject.data)
@@ -397,20 +397,11 @@ def new_clients_join_and_train(
     assert all(np.isfinite(points).all() for points in scores.values())
 
 
-def after_a_round(subject: Subject, mesh=None, *, ratio: float = 0.0, **fields):
-    """The state after the first round of a method with an attack."""
-    experiment, program = subject.with_attackers(mesh=mesh, **fields)
-    inputs = (fixed_key(), floats(experiment.hparams, attack_ratio=ratio))
-    data = experiment.federation.data
-    start = subject.program.start(fixed_key(), subject.hparams, subject.data)
-    return program.advance(jax.device_get(start), *inputs, data, np.int32(1))[0]
-
-
 def a_round_without_attackers_is_an_honest_one_bit_for_bit(
     subject: Subject, attack: str = "poisoning"
 ) -> None:
-    honest = after_a_round(subject, attack__name=attack)
-    assert_equal(honest, after_a_round(subject))
+    honest = subject.after_a_round(attack__name=attack)
+    assert_equal(honest, subject.after_a_round())
 
 
 def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:

@@ -118,6 +118,14 @@ class Subject:
         experiment = build_experiment(config, whole)
         return experiment, program_of(experiment, config, mesh)
 
+    def after_a_round(self, mesh=None, *, ratio: float = 0.0, **fields: Any):
+        """The state after the first round with an attack."""
+        experiment, program = self.with_attackers(mesh=mesh, **fields)
+        inputs = (fixed_key(), floats(experiment.hparams, attack_ratio=ratio))
+        data = experiment.federation.data
+        start = self.program.start(fixed_key(), self.hparams, self.data)
+        return program.advance(jax.device_get(start), *inputs, data, np.int32(1))[0]
+
     def joining(self, graph: str = "inductive"):
         """Experiment and program of a federation in which two of seven clients join later."""
         held_out = hold_out(federation(), fraction=NEW, graph=graph, seed=0)

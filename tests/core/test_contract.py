@@ -336,7 +336,7 @@ def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(method, attack):
 @pytest.mark.slow
 def test_a_sharded_round_with_attackers_is_the_unsharded_one():
     alone, split = (
-        checks.after_a_round(subject_of("pfedhn"), mesh, attack__name="alie", ratio=0.5)
+        subject_of("pfedhn").after_a_round(mesh, attack__name="alie", ratio=0.5)
         for mesh in (None, client_mesh(4))
     )
     assert_equal(jax.device_get(split), jax.device_get(alone), rtol=1e-5, atol=1e-6)

@@ -341,7 +341,6 @@ def test_check_algorithm_names_what_fails(monkeypatch):
     own = ("a_round_keeps_the_shape_of_the_state", "values_of_padding_change_nothing")
     chosen = [check for check in testing.CHECKS if check.__name__ in own]
     monkeypatch.setattr(testing, "CHECKS", chosen)
-    monkeypatch.setattr(testing, "WITH_FOLDER", ())
     lines = []
     message = "^careless fails 1 of 2 checks: values_of_padding_change_nothing$"
     with pytest.raises(AssertionError, match=message):
@@ -378,7 +377,7 @@ def test_an_own_method_passes_all_checks():
     register.algorithm("decayed", decayed)
     lines = []
     testing.check_algorithm("decayed", report=lines.append)
-    assert len(lines) == len(testing.CHECKS) + len(testing.WITH_FOLDER)
+    assert len(lines) == len(testing.CHECKS)
     assert not [line for line in lines if not line.startswith("passed")]
     assert "decayed" in ALGORITHMS
 

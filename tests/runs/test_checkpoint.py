@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from orbax import checkpoint as orbax
 from orbax.checkpoint import v1 as ocp
 
 from graphfl_jax import tree
@@ -290,7 +291,7 @@ def test_an_error_of_the_system_keeps_its_number_and_others_stay_themselves(
         def fails(*_):
             raise ValueError(message)
 
-        monkeypatch.setattr(ocp, "save", fails)
+        monkeypatch.setattr(orbax.Checkpointer, "save", fails)
         save(tmp_path, some_state())
 
     with pytest.raises(OSError, match=re.escape(os.strerror(errno.ENOSPC))) as caught:
@@ -308,14 +309,14 @@ def test_what_threads_write_after_an_error_is_removed(tmp_path, monkeypatch):
                 path.mkdir(parents=True, exist_ok=True)
                 (path / "late").touch()
 
-    def fail(path, arrays):
+    def fail(checkpointer, path, arrays):
         unfinished = path.with_name(f"{path.name}.orbax-checkpoint-tmp")
         threads.append(threading.Thread(target=write_on, args=(unfinished / "state",)))
         threads[0].start()
         raise OSError(errno.ENOSPC, "No space left on device")
 
     threads = []
-    monkeypatch.setattr(ocp, "save", fail)
+    monkeypatch.setattr(orbax.Checkpointer, "save", fail)
     with pytest.raises(OSError, match="No space left on device"):
         save(tmp_path, some_state())
     threads[0].join()
@@ -331,7 +332,7 @@ def test_only_errors_of_abandoned_writes_are_not_shown(tmp_path, monkeypatch):
         raise ValueError("the save failed")
 
     monkeypatch.setattr(sys, "unraisablehook", lambda error: shown.append(str(error.exc_value)))
-    monkeypatch.setattr(ocp, "save", save_with_unraisable_errors)
+    monkeypatch.setattr(orbax.Checkpointer, "save", save_with_unraisable_errors)
     with pytest.raises(ValueError, match="the save failed"):
         save(tmp_path, some_state())
     assert shown == ["another error"]

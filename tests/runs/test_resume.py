@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from orbax import checkpoint as orbax
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
@@ -371,7 +372,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
         launch,
     )
 
-    def full(path, tree):
+    def full(checkpointer, path, tree):
         Path(f"{path}.orbax-checkpoint-tmp").mkdir()
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
@@ -380,7 +381,7 @@ def test_a_full_disk_ends_the_run_in_one_line_and_damages_nothing(
     )  # restored afterwards
     monkeypatch.setattr(sys, "argv", ["run", f"--config={ROOT}/configs/fl60.py"])
     with monkeypatch.context() as patch, pytest.raises(SystemExit) as left:
-        patch.setattr(ocp, "save", full)
+        patch.setattr(orbax.Checkpointer, "save", full)
         launch(lambda: play(cut))
     FLAGS.unparse_flags()
     assert left.value.code == 2

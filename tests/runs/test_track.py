@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from graphfl_jax.commands.common.trackers import scalars
 from tests.commands import launched_small, scripted
 from tests.runs.test_compare import GRAPHFL, write_run
 
@@ -68,6 +69,13 @@ def events(folder):
         tag: [(event.step, event.value) for event in found.Scalars(tag)]
         for tag in found.Tags()["scalars"]
     }
+
+
+def test_services_get_the_losses_and_the_scores_alone():
+    row = ROWS[0] | {"allocation": [[1.0]], "not_finite": {"client 0": 1}}
+    numbers = dict(scalars(row))
+    assert numbers["train/loss"] == 0.5 and numbers["test/P/jain"] == 0.4
+    assert len(numbers) == 5
 
 
 def test_a_finished_run_is_written_for_tensorboard(made):

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from graphfl_jax.configs.fields import SPLITS
+
 SUMMARIES = ("mean", "std_clients", "worst_decile", "jain")  # of scores, that are sent
 
 
@@ -119,9 +121,7 @@ def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
         for name, values in metrics.items():
             if values["mean"] is not None:
                 yield f"metrics/{point}/{name}", values["mean"]
-    for split, points in row.items():
-        if split in ("round", "train", "metrics", "allocation"):
-            continue
-        for point, scores in points.items():
+    for split in SPLITS:
+        for point, scores in row.get(split, {}).items():
             for name in SUMMARIES:
                 yield f"{split}/{point}/{name}", scores[name]

@@ -2,12 +2,7 @@
 
 from typing import Any
 
-from graphfl_jax.commands.common.finished_runs import (
-    FinishedRun,
-    fitting,
-    read_object,
-    read_rows,
-)
+from graphfl_jax.commands.common import finished_runs
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs import PRESETS, methods
@@ -28,16 +23,16 @@ NO_DESCRIPTION = (
 )
 
 
-def run_facts(run: FinishedRun) -> dict[str, Any]:
+def run_facts(run: finished_runs.FinishedRun) -> dict[str, Any]:
     """What a report states of a run. Scores are those of the files, unchanged.
 
     Raises:
       ValueError: a file is damaged.
     """
-    rows, described = read_rows(run.path), None
+    rows, described = finished_runs.read_rows(run.path), None
     if (run.path / DESCRIPTION).exists():
-        described = read_object(run.path / DESCRIPTION)
-    with fitting(run.path):
+        described = finished_runs.read_object(run.path / DESCRIPTION)
+    with finished_runs.fitting(run.path):
         return _collect(run, rows, described)
 
 

@@ -5,13 +5,8 @@ import itertools
 import numpy as np
 from ml_collections import ConfigDict
 
+from graphfl_jax.commands.common import configuration
 from graphfl_jax.commands.common.command_line import FLAGS
-from graphfl_jax.commands.common.configuration import (
-    OVERRIDES,
-    call_in_file,
-    file_configuration,
-    refuse_overrides,
-)
 from graphfl_jax.configs.fields import setting_of
 from graphfl_jax.configs.values import adjust, change, parse_value
 from graphfl_jax.runs.sweep import Point, TrialGroup
@@ -157,7 +152,7 @@ def points_of_file(path: str) -> list[Point]:
       ValueError: the file cannot be read, or does not return dictionaries; or all of them have
         a field that --config sets.
     """
-    points = call_in_file("points", path, "get_points")
+    points = configuration.call_in_file("points", path, "get_points")
     lists = isinstance(points, list) and points
     if not lists or not all(isinstance(point, dict) for point in points):
         raise ValueError(
@@ -166,7 +161,7 @@ def points_of_file(path: str) -> list[Point]:
         )
     common = [field for field in points[0] if all(field in point for point in points)]
     why = f"all points of --points={path} have it"
-    refuse_overrides(dict.fromkeys(map(dotted_field, common), why))
+    configuration.refuse_overrides(dict.fromkeys(map(dotted_field, common), why))
     return points
 
 
@@ -180,10 +175,10 @@ def configure_point(point: Point) -> tuple[ConfigDict, dict]:
       ValueError: the method is unknown, or a value is outside its range.
     """
     changes = dict(point)
-    config = file_configuration(changes.pop(METHOD, ""))
+    config = configuration.file_configuration(changes.pop(METHOD, ""))
     if FLAGS.data_root is not None:
         changes["data.root"] = FLAGS.data_root
-    return adjust(config, OVERRIDES, changes)
+    return adjust(config, configuration.OVERRIDES, changes)
 
 
 def evaluate_as_ranked(groups: list[TrialGroup]) -> list[TrialGroup]:
