@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 SUMMARIES = ("mean", "std_clients", "worst_decile", "jain")  # of scores, that are sent
+BESIDE_SPLITS = ("round", "train", "metrics", "allocation", "not_finite")  # in an evaluation
 
 
 class TensorBoard:
@@ -110,18 +111,14 @@ def check_trackers(flag: str, names: list[str]) -> None:
 def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of an evaluation, by names.
 
-    Examples are ``train/loss``, ``test/P/mean`` and ``metrics/P/auc``. A metric that no client
-    has is left out.
+    Examples are ``train/loss``, ``test/P/mean`` and ``metrics/P/auc``. A number that is null is
+    left out.
     """
-    for name, value in row["train"].items():
-        yield f"train/{name}", value
+    numbers = {f"train/{name}": value for name, value in row["train"].items()}
     for point, metrics in row.get("metrics", {}).items():
         for name, values in metrics.items():
-            if values["mean"] is not None:
-                yield f"metrics/{point}/{name}", values["mean"]
-    for split, points in row.items():
-        if split in ("round", "train", "metrics", "allocation"):
-            continue
-        for point, scores in points.items():
-            for name in SUMMARIES:
-                yield f"{split}/{point}/{name}", scores[name]
+            numbers[f"metrics/{point}/{name}"] = values["mean"]
+    for split in [name for name in row if name not in BESIDE_SPLITS]:
+        for point, scores in row[split].items():
+            numbers |= {f"{split}/{point}/{name}": scores[name] for name in SUMMARIES}
+    return ((name, value) for name, value in numbers.items() if value is not None)
