@@ -451,6 +451,10 @@ def _read_graph(name, names, edges, edge_weight, directed):
                 f"{name}: edge_weight has shape {edge_weight.shape} and type "
                 f"{edge_weight.dtype} for {len(edges)} edges; give one number per edge"
             )
-    graph = relations.from_edges(len(names), pairs, edge_weight, directed=directed, names=names)
+    form = {"directed": directed, "names": names}
+    try:
+        graph = relations.from_edges(len(names), pairs, edge_weight, **form)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     content.warn_of_unread_weights(name, graph)
     return graph

@@ -35,7 +35,7 @@ from graphfl_jax.core import State
 from graphfl_jax.data.files import open_new
 from graphfl_jax.runs import multihost
 from graphfl_jax.runs.disk import writing
-from graphfl_jax.runs.forms import leaf, load_json, misfit
+from graphfl_jax.runs.forms import leaf, read_json
 from graphfl_jax.runs.identity import digest_of_json
 
 OS_ERROR = re.compile(r"os_error_code='(\d+)'")  # in errors of TensorStore
@@ -202,10 +202,8 @@ def _write_manifest(path, body):
 def _body(manifest, form):
     """What a manifest or a mark holds; None if it is missing or damaged."""
     try:
-        written = load_json(manifest.read_text())
+        written = read_json(manifest, {"body": form, "sha256": str})
     except (FileNotFoundError, ValueError):
-        return None
-    if misfit(written, {"body": form, "sha256": str}):
         return None
     return written["body"] if written["sha256"] == digest_of_json(written["body"]) else None
 

@@ -19,12 +19,10 @@ from graphfl_jax.core import State, Task
 from graphfl_jax.program import Participation
 from graphfl_jax.runs import checkpoint, models, store, views
 from graphfl_jax.runs.disk import writing
-from graphfl_jax.runs.forms import ACCEPTED, IDENTITY, NOTES, count, load_json, misfit
+from graphfl_jax.runs.forms import LOST, NOTES, RECORD, count, misfit, read_json
 from graphfl_jax.runs.identity import FREE_ON_RESUME, Identity, digest_of_config
 from graphfl_jax.runs.results import DESCRIPTION, as_json, row_line
 
-# The digests of the code of a run whose identity.json was lost.
-LOST = {"source": None, "config_file": None, "callables": {}}
 UNKNOWN = -(2**40)  # rounds that a client trained; less than 0 with any number of known ones
 WRITTEN_AT_THE_END = (models.FILE, views.TABLE, views.PLOT, views.REPORT)
 WRITTEN = ("config.json", "identity.json", "metrics.jsonl", "results.json", DESCRIPTION)
@@ -114,10 +112,9 @@ class RunFolder:
     def _rounds_of_results(self):
         """The rounds of results.json; 0 if it is missing or damaged, and is written again."""
         try:
-            results = load_json((self.path / "results.json").read_text())
+            return read_json(self.path / "results.json", {"rounds": count})["rounds"]
         except (FileNotFoundError, ValueError):
             return 0
-        return 0 if misfit(results, {"rounds": count}) else results["rounds"]
 
     def check(self, identity: Identity) -> None:
         """Checks that the run in the folder, if it is resumed, can be continued as this run.
@@ -155,19 +152,16 @@ class RunFolder:
         """What identity.json holds; None if it is missing."""
         path = self.path / "identity.json"
         try:
-            record = load_json(path.read_text())
-            identities = [LOST | identity for identity in store.identities_of(record)]
-            faults = [misfit(identity, ACCEPTED) for identity in identities]
-            if why := misfit(record["identity"], IDENTITY) or "".join(faults):
-                raise KeyError(why)
-            return {"identity": identities[0], "accepted_changes": identities[1:]}
+            record = read_json(path, RECORD)
         except FileNotFoundError:
             return None
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except ValueError as error:
             raise ValueError(
                 f"{path} is damaged; remove it and resume with --accept_changes, or choose "
                 f"another --out"
             ) from error
+        accepted = [LOST | identity for identity in record["accepted_changes"]]
+        return record | {"accepted_changes": accepted}
 
     @property
     def accepted_changes(self) -> list[Identity]:
@@ -374,14 +368,13 @@ def configuration_in(path: Path) -> ConfigDict:
       ValueError: the folder holds no run, or its configuration cannot be read.
     """
     store.check_folder(path, store.RUN)
+    fields = flatten_dict(config_in(path), sep=".")
     try:
-        return configuration(current_values(flatten_dict(config_in(path), sep=".")))
+        return configuration(current_values(fields))
     except ValueError as error:
-        if "is unknown" not in str(error):
-            raise
-        raise ValueError(
-            f"out={path}: {error}; or add the --config of the run, if its file registers it"
-        ) from error
+        known = "is unknown" not in str(error)
+        remedy = "" if known else "; or add the --config of the run, if its file registers it"
+        raise ValueError(f"{path}/config.json: {error}{remedy}") from error
 
 
 def config_in(path: Path) -> dict[str, Any]:
@@ -395,10 +388,7 @@ def config_in(path: Path) -> dict[str, Any]:
             f"out={path} holds no run to resume; leave --resume out, or correct --out"
         )
     try:
-        config = load_json((path / "config.json").read_text())
-        if not isinstance(config, dict):
-            raise ValueError("config.json has no fields")
-        return config
+        return read_json(path / "config.json", dict)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(
             f"{path}/config.json is missing or damaged, and the run cannot be resumed without "

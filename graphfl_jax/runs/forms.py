@@ -9,6 +9,7 @@ does not have are not read.
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,39 @@ import numpy as np
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import TASKS
 
+DEPTH = 50  # of values inside each other
+
 
 def load_json(text: str | bytes) -> Any:
     """A value of JSON, without numbers that are not finite.
 
     Raises:
-      ValueError: the text is no such JSON.
+      ValueError: the text is no such JSON, or it is deeper than `DEPTH`.
     """
     try:
-        return json.loads(text, parse_constant=_refuse)
+        value = json.loads(text, parse_constant=_refuse)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+    level = [[value]]
+    for _ in range(DEPTH):
+        parts = (part.values() if isinstance(part, dict) else part for part in level)
+        level = [inner for part in parts for inner in part if isinstance(inner, dict | list)]
+    if level:
+        raise ValueError("it is nested too deeply")
+    return value
+
+
+def read_json(file: Path, form: Any) -> Any:
+    """The value of JSON in a file.
+
+    Raises:
+      ValueError: the file has no JSON, or a value without this form.
+      OSError: the file cannot be read.
+    """
+    value = load_json(file.read_bytes())
+    if why := misfit(value, form):
+        raise ValueError(why)
+    return value
 
 
 def _refuse(constant):
@@ -83,10 +106,15 @@ def count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
+def size(value: Any) -> bool:
+    """Whether a value is the size of an array that is not empty."""
+    return count(value) and value > 0
+
+
 def array(value: Any) -> bool:
     """Whether a value is the shape and the type of numbers of clients and their examples."""
     match value:
-        case [[_, _, *_] as shape, str(dtype)] if all(map(count, shape)):
+        case [[_, _, *_] as shape, str(dtype)] if all(map(size, shape)):
             return dtype in np.sctypeDict and np.dtype(dtype).kind in "biuf"
     return False
 
@@ -98,6 +126,24 @@ def numbers(value: Any) -> bool:
     except ValueError:  # rows of several lengths
         return False
     return values.dtype.kind in "if" and bool(np.isfinite(values).all())
+
+
+def divisors(value: Any) -> bool:
+    """Whether a value is an array of numbers but 0, as lists."""
+    return numbers(value) and bool(np.all(value))
+
+
+def yes(value: Any) -> bool:
+    """Whether a value is true."""
+    return value is True
+
+
+def relation(value: Any) -> bool:
+    """Whether a value has the numbers of a sender and of a receiver, and a weight."""
+    match value:
+        case [sender, receiver, weight]:
+            return count(sender) and count(receiver) and _fits(weight, float)
+    return False
 
 
 def task(value: Any) -> bool:
@@ -128,9 +174,8 @@ def at_points(form: Any) -> dict[str, Any]:
 
 SCORE = (None, float)  # null if a number of a client's model is not finite
 MEANS = at_points(SCORE)
-SUMMARY = dict.fromkeys(("mean", "std_clients", "worst_decile"), SCORE) | {
-    "per_client": [SCORE]
-}
+NUMBERS, PER_CLIENT = ("mean", "std_clients", "worst_decile"), {"per_client": [SCORE]}
+SUMMARY = tuple(dict.fromkeys(NUMBERS, form) | PER_CLIENT for form in (None, float))
 SUMMARIES = at_points(SUMMARY)
 DATA = dict.fromkeys(("name", "source", "extent", "sha256"), str)
 RESULTS = {
@@ -167,6 +212,7 @@ RESULTS = {
     ),
     "timing": {str: float},
     "dataset": DATA,
+    "rounds_trained?": (None, [count]),
     "metrics?": (None, at_points({str: {"mean": SCORE, "clients?": count}})),
     "errors?": (None, {"units": str, **at_points({str: {str: SCORE}})}),
     "labels?": (None, at_points({str: {"auc": SCORE, "clients": count}})),
@@ -196,14 +242,17 @@ IDENTITY = {
     "callables": {str: str},
     **dict.fromkeys(("init?", "weights?"), str),
 }
-ACCEPTED = {name: form for name, form in IDENTITY.items() if name != "arrays"}  # also older
+LOST = {"source": None, "config_file": None, "callables": {}}  # the digests of unknown code
+ACCEPTED = {f"{name}?" if name in LOST else name: form for name, form in IDENTITY.items()}
+del ACCEPTED["arrays"]  # identities of older releases do not have all
+RECORD = {"identity": IDENTITY, "accepted_changes": [ACCEPTED]}  # identity.json
 NOTES = {  # of a run in a checkpoint
     "identity": IDENTITY,
     "where": {"device": str, "versions": dict},
     "seconds": {str: float},
 }
-AT_P = {"final": {"P": {"mean": SCORE}}}
-TRIAL = {  # a line of the log of a sweep
+MEAN_AT_P = {"final": {"P": {"mean": float}}}
+_TRIAL = {
     "identity": {"data": str, "source": (None, str)},
     "accepted_changes": [IDENTITY],
     "trial": fields,
@@ -213,35 +262,55 @@ TRIAL = {  # a line of the log of a sweep
     "metric": str,
     "higher_is_better": bool,
     "diverged": bool,
-    "validation": (None, AT_P | {"new_clients?": [SCORE]}),
-    "scores": (None, AT_P),
+    "validation": MEAN_AT_P | {"new_clients?": [float]},
+    "scores": MEAN_AT_P,
     "metrics?": (None, {"P": {str: {"mean": SCORE}}}),
     "new_clients": (None, {"diverged_at": int}),
     "device": str,
     "versions": {str: str},
     "git_commit": (None, str),
 }
+# A line of the log of a sweep, of a run that diverged, whose scores are not read, or did not.
+TRIAL = (_TRIAL | {"diverged": yes, "validation": object, "scores": object}, _TRIAL)
 ROW = {
     "round": count,
-    "train?": {str: SCORE},
-    "metrics?": dict,
+    "train": {str: SCORE},
+    "metrics?": {str: {str: {"mean": SCORE}}},
     "allocation?": list,
     "not_finite?": {str: count},
-    str: {str: {"mean": SCORE, "worst_decile": SCORE}},
+    str: {str: tuple(dict.fromkeys((*NUMBERS, "jain"), form) for form in (None, float))},
+}
+FEDERATION = {  # federation.json
+    "task": task,
+    "outputs": size,
+    "labels": [(str, float)],
+    "axes": (None, [str]),
+    "clients": [
+        {
+            "name": str,
+            "examples": {str: count},
+            "labels": (None, {"train": [count]}),
+            "position": (None, [float]),
+            "new": bool,
+            "malicious": bool,
+        }
+    ],
+    "relations": [relation],
 }
 ARRAYS = ({"x": array, "y": array}, {"series": array, "past": count, "future": count})
-SHAPES = {"train": ARRAYS, "evals": {str: ARRAYS}, "nodes": count, "edges": count}
-MOVED = (None, {"offset": numbers, "scale": numbers})
+SHAPES = {"train": ARRAYS, "evals": {str: ARRAYS}, "nodes": size, "edges": count}
+MOVED = (None, {"offset": numbers, "scale": divisors})
 MODELS = {
     "version": str,
     "method": str,
     "round": count,
+    "rounds_trained?": (None, [count]),
     "config": dict,
     "model": {
         "name": str,
-        "inputs": [count],
+        "inputs": [size],
         "type": str,
-        "outputs": count,
+        "outputs": size,
         "task": task,
         "labels": [(str, float)],
     },

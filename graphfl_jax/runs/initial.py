@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
 from graphfl_jax.runs import checkpoint, multihost
 from graphfl_jax.runs.debug import DebugSession
+from graphfl_jax.runs.forms import FEDERATION, read_json
 from graphfl_jax.runs.results import DESCRIPTION
 from graphfl_jax.runs.session import Session, place
 
@@ -119,13 +119,13 @@ def _read_server(what, folder, template):
 def _check_clients(what, folder, federation):
     """Checks that the clients that train are those of the run in a folder, in their order."""
     try:
-        described = json.loads((folder / DESCRIPTION).read_text())["clients"]
-        there = [client["name"] for client in described if not client["new"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        described = read_json(folder / DESCRIPTION, FEDERATION)["clients"]
+    except (FileNotFoundError, ValueError) as error:
         raise ValueError(
-            f"{what} has a damaged {DESCRIPTION} ({type(error).__name__}: {error}); give "
-            f"the folder of another run"
+            f"{what} has no {DESCRIPTION}, or a damaged one ({error}); give the folder of "
+            f"another run"
         ) from error
+    there = [client["name"] for client in described if not client["new"]]
     here = federation.clients[: len(federation.clients) - federation.new_clients]
     for i, (old, new) in enumerate(itertools.zip_longest(there, here)):
         if old != new:

@@ -133,7 +133,7 @@ class LineStore:
     def __init__(self, path: Path):
         self.path = path
 
-    def read(self, form: dict) -> tuple[list[Record], list[int]]:
+    def read(self, form: Any) -> tuple[list[Record], list[int]]:
         """The records, and the numbers of damaged lines. A process may be writing the file.
 
         Args:

@@ -133,6 +133,14 @@ def test_a_run_has_the_metrics_of_each_client_and_the_same_scores():
         assert own["macro_f1"]["clients"] == 7
 
 
+def test_trackers_get_the_numbers_of_evaluations_with_uploads_that_are_not_finite():
+    scores = dict.fromkeys(trackers.SUMMARIES, 0.5)
+    unknown = {"P": dict.fromkeys(trackers.SUMMARIES)}  # of a client that is not finite
+    row = {"round": 2, "train": {"loss": None}, "test": {"P": scores}, "val": unknown}
+    row |= {"not_finite": {"Oslo": 2}, "allocation": [[1.0]], "metrics": {"P": {}}}
+    assert dict(trackers.scalars(row)) == {f"test/P/{name}": 0.5 for name in scores}
+
+
 @pytest.mark.slow
 def test_a_resumed_run_has_the_metrics_of_the_whole_run(tmp_path):
     def play(name, rounds):

@@ -401,7 +401,7 @@ run @custom .data.path=labels.npz -> labels.npz: y has the label 7
 run @custom .data.path=columns.npz -> columns.npz: y has integers of
 run @custom .data.path=halves.npz .data.task=classification -> halves.npz: y of type float64
 run @custom .data.path=good.npz .data.task=labels -> data.task=labels
-run @custom .data.path=gaps.npz -> gaps.npz: client has type float64, with nan at example 7
+run @custom .data.path=gaps.npz -> gaps.npz: client has 1 missing values, the first in row 7
 run @custom .data.path=fractions.npz -> fractions.npz: client has type float64
 run @custom .data.path=triples.npz -> triples.npz: edges has shape
 run @custom .data.path=double.npz -> double.npz: edges: edge number 1

@@ -296,6 +296,11 @@ def test_files_of_something_else_and_damaged_ones_are_refused(made, tmp_path):
         (("model", "task"), ["regression"]),
         (("model", "inputs"), None),
         (("model", "labels"), 7),
+        (("rounds_trained",), 3),
+        (("model", "outputs"), 0),
+        (("scaling", "inputs", "scale", 0, 0), 0.0),
+        (("data", "nodes"), 0),
+        (("data", "train", "x", 0, 2), 0),
         (("data", "edges"), "many"),
         (("data", "train", "x", 1), "object"),
         (("data", "train", "x", 0), [7, 7, 7]),
@@ -375,9 +380,11 @@ def test_the_server_of_other_clients_is_refused(tmp_path):
     path.write_text(json.dumps(described))
     with pytest.raises(ValueError, match="other clients that train: client 1 is Paris there"):
         graphfl_jax.run(own, own_data(), out=tmp_path / "second")
-    path.write_text('{"clients": 3}')
-    with pytest.raises(ValueError, match="has a damaged federation.json"):
-        graphfl_jax.run(own, own_data(), out=tmp_path / "second")
+    described["clients"][1]["new"] = None
+    for text in (json.dumps(described), '{"clients": 3}', "[" * 700 + "]" * 700, ""):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="has no federation.json, or a damaged one .*; g"):
+            graphfl_jax.run(own, own_data(), out=tmp_path / "second")
     assert not (tmp_path / "second").exists()
 
 

@@ -394,14 +394,14 @@ def without(*keys):
     return change
 
 
-def with_value(value, *keys):
-    """Replaces a value of results.json."""
+def with_value(value, *keys, file="results.json"):
+    """Replaces a value of a file."""
 
     def change(run):
-        with edited(run / "results.json") as results:
+        with edited(run / file) as part:
             for key in keys[:-1]:
-                results = results[key]
-            results[keys[-1]] = value
+                part = part[key]
+            part[keys[-1]] = value
 
     return change
 
@@ -436,7 +436,19 @@ def with_value(value, *keys):
         ),
         (
             lambda run: (run / "federation.json").write_text('{"clients": 3}'),
-            r"has files that do not fit together .*; run it again",
+            r"federation\.json is missing or damaged \(it has no task\); leave the run out",
+        ),
+        *(
+            (with_value(value, *keys, file="federation.json"), rf"federation\.json .*\({why}\)")
+            for keys, value, why in (
+                (("outputs",), 10**9, "labels do not fit the outputs"),
+                (("clients", 0, "labels", "train"), [1], "labels do not fit the outputs"),
+                (("clients", 0, "position"), [1.5], "a position does not fit the axes"),
+                (("relations", 0, 1), 7, "relations have clients that it does not have"),
+                (("relations", 0, 1), -1, r"relations\[0\] is \[\d, -1, 1.0\]"),
+                (("clients", 6, "new"), True, "it has other clients than results.json"),
+                (("clients", 0, "name"), ["a"], r"clients\[0\].name is \[\"a\"\]"),
+            )
         ),
         (
             lambda run: (run / "metrics.jsonl").write_text('{"round": 2'),
@@ -472,7 +484,16 @@ def with_value(value, *keys):
             with_value([1], "scores", "final", "P", "per_client"),
             r"with no or with other clients",
         ),
-        (with_value(True, "diverged"), r"\(diverged and scores contradict each other\); leave"),
+        (with_value(None, "scores"), r"\(diverged and scores contradict each other\); leave"),
+        (
+            with_value(None, "scores", "final", "P", "mean"),
+            r"\(scores.final.P.mean is null\); leave",
+        ),
+        (with_value(3, "rounds_trained"), r"\(rounds_trained is 3\); leave the run out"),
+        (
+            lambda run: (run / "results.json").write_text("[" * 700 + "]" * 700),
+            r"results\.json is missing or damaged \(it is nested too deeply\); leave",
+        ),
         (with_value({"P": 1}, "labels"), r"\(it has no labels\.G\); leave the run out"),
         (
             with_value({"units": "own", "G": {"a": {}}, "L": {}, "P": {}}, "errors"),
@@ -491,6 +512,20 @@ def test_bad_folders_are_refused_and_nothing_is_written(change, why, folders, tm
     with pytest.raises(ValueError, match=why) as refused:
         write_report([copy], tmp_path / "report.html")
     assert "\n" not in str(refused.value) and not (tmp_path / "report.html").exists()
+
+
+def test_a_run_of_which_one_client_has_no_score_is_read(folders, tmp_path):
+    """It counts as diverged, and has the scores of the others."""
+    copy = tmp_path / "run"
+    shutil.copytree(folders["fedavg-0"], copy)
+    with edited(copy / "results.json") as results:
+        results["diverged"] = True
+        final = results["scores"]["final"]["P"]
+        final |= dict.fromkeys(("mean", "std_clients", "worst_decile", "jain"))
+        final["per_client"][2] = None
+    assert read(copy)["diverged"] and read(copy)["scores"] is read(copy)["main"] is None
+    write_report([copy, folders["ditto-0"]], tmp_path / "report.html")
+    assert "diverged, so there is no score" in (tmp_path / "report.html").read_text()
 
 
 def of_script(expression):

@@ -72,6 +72,22 @@ def test_the_table_has_the_new_clients_of_all_seeds(diverged):
     assert ("new clients of 1 seeds diverged" in table.caption) == bool(diverged)
 
 
+def test_the_table_has_seeds_without_a_score_at_g():
+    """One client's model is not finite there, and all are at P."""
+
+    def run(mean_at_g):
+        means = {"G": mean_at_g, "L": 0.5, "P": 0.5}
+        final = {point: {"mean": m, "std_clients": m} for point, m in means.items()}
+        return {
+            **{"variant": "sfl", "dataset": {"name": "fl60", "source": "generated"}},
+            **{"diverged": False, "higher_is_better": True, "metric": "accuracy", "rounds": 4},
+            **{"scores": {"final": final}, "new_clients": None},
+        }
+
+    rows = {row[0]: row[1:4] for row in seeds_table([run(float("nan")), run(0.5)]).rows}
+    assert rows["G"] == ["nan", "± nan", "nan"] and rows["P"] == ["0.5", "± 0", "0"]
+
+
 @pytest.mark.slow
 def test_seeds_that_diverge_end_with_status_one_and_a_remedy(tmp_path):
     words = ["--config.rounds=2", "--seeds=2", "--config.hparams.client_lr=1e30"]

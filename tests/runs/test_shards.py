@@ -118,7 +118,8 @@ def test_runs_of_methods_that_are_not_known_here_are_ranked(tmp_path):
 
 @pytest.mark.parametrize(
     "value",
-    [{"seed": "0"}, {"trial": "[1]"}, {"dataset": []}, {"validation": 7}, {"point": None}],
+    [{"seed": "0"}, {"trial": "[1]"}, {"dataset": []}, {"validation": 7}, {"point": None}]
+    + [{"validation": None}, {"scores": None}, {"scores": {"final": {"P": {"mean": None}}}}],
 )
 def test_a_line_with_a_wrong_value_is_named(tmp_path, value):
     run = {

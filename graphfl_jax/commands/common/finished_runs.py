@@ -13,7 +13,7 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import views
 from graphfl_jax.runs.batch import ELSEWHERE
 from graphfl_jax.runs.checkpoint import write_bytes, write_text
-from graphfl_jax.runs.forms import RESULTS, ROW, load_json, misfit
+from graphfl_jax.runs.forms import RESULTS, ROW, load_json, misfit, read_json
 from graphfl_jax.runs.results import from_json
 from graphfl_jax.runs.store import RUN, content_of
 
@@ -84,8 +84,9 @@ def read_run(path: Path) -> FinishedRun:
     """
     if why := why_no_run(path):
         raise ValueError(f"folders={path} {why}; leave it out, or correct the folder")
-    fields, results = (read_object(path / name) for name in ("config.json", "results.json"))
-    if why := misfit(results, RESULTS) or _contradiction(results):
+    fields = read_object(path / "config.json", dict)
+    results = read_object(path / "results.json", RESULTS)
+    if why := _contradiction(results):
         raise damage_error(path / "results.json", why)
     fields.pop("defaults", None)  # of settings that nothing reads
     unknown = ""
@@ -128,20 +129,17 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
     return rows
 
 
-def read_object(file: Path) -> dict[str, Any]:
-    """The object in a file of JSON.
+def read_object(file: Path, form: Any) -> dict[str, Any]:
+    """The object of a form in a file of JSON.
 
     Raises:
       ValueError: the file is missing or damaged, or holds something else.
       OSError: the file cannot be read.
     """
     try:
-        content = load_json(file.read_text())
+        return read_json(file, form)
     except (FileNotFoundError, ValueError) as error:
         raise damage_error(file, error) from error
-    if not isinstance(content, dict):
-        raise damage_error(file, "it is no object")
-    return content
 
 
 def _json_or_none(line):
@@ -153,9 +151,9 @@ def _json_or_none(line):
 
 def _contradiction(results):
     """What in the results does not fit together; empty if all does."""
-    if results["diverged"] != (results["scores"] is None):
-        return "diverged and scores contradict each other"
     final = results["scores"]["final"] if results["scores"] else {}
+    if not results["diverged"] and (not final or final["P"]["mean"] is None):
+        return "diverged and scores contradict each other"
     sizes = {len(final[point]["per_client"]) for point in POINTS if final}
     if 0 in sizes or len(sizes) > 1:
         return "scores.final has points with no or with other clients"

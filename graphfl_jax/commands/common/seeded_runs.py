@@ -3,9 +3,9 @@
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import stdev
 from typing import Any, NamedTuple
 
+import numpy as np
 from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment, build_experiment, load_federation
@@ -207,5 +207,5 @@ def _over_seeds(name, scores):
     clients = over_seeds([score["std_clients"] for score in scores])["mean"]
     half = spread = ""  # of one seed
     if len(scores) > 1:
-        half, spread = f"± {over['half_width']:.2g}", f"{stdev(over['seeds']):.2g}"
+        half, spread = f"± {over['half_width']:.2g}", f"{np.std(over['seeds'], ddof=1):.2g}"
     return [name, f"{over['mean']:.4g}", half, spread, f"{clients:.4g}"]

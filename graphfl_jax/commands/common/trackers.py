@@ -112,16 +112,14 @@ def check_trackers(flag: str, names: list[str]) -> None:
 def scalars(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     """The numbers of an evaluation, by names.
 
-    Examples are ``train/loss``, ``test/P/mean`` and ``metrics/P/auc``. A metric that no client
-    has is left out.
+    Examples are ``train/loss``, ``test/P/mean`` and ``metrics/P/auc``. A number that is null is
+    left out.
     """
-    for name, value in row["train"].items():
-        yield f"train/{name}", value
+    numbers = {f"train/{name}": value for name, value in row["train"].items()}
     for point, metrics in row.get("metrics", {}).items():
         for name, values in metrics.items():
-            if values["mean"] is not None:
-                yield f"metrics/{point}/{name}", values["mean"]
+            numbers[f"metrics/{point}/{name}"] = values["mean"]
     for split in SPLITS:
         for point, scores in row.get(split, {}).items():
-            for name in SUMMARIES:
-                yield f"{split}/{point}/{name}", scores[name]
+            numbers |= {f"{split}/{point}/{name}": scores[name] for name in SUMMARIES}
+    return ((name, value) for name, value in numbers.items() if value is not None)

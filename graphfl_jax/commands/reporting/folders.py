@@ -10,6 +10,7 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.published import published_score
 from graphfl_jax.configs.values import configuration, values_of
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.runs.forms import FEDERATION
 from graphfl_jax.runs.identity import PATHS
 from graphfl_jax.runs.results import DESCRIPTION
 
@@ -31,9 +32,30 @@ def run_facts(run: finished_runs.FinishedRun) -> dict[str, Any]:
     """
     rows, described = finished_runs.read_rows(run.path), None
     if (run.path / DESCRIPTION).exists():
-        described = finished_runs.read_object(run.path / DESCRIPTION)
+        described = finished_runs.read_object(run.path / DESCRIPTION, FEDERATION)
+        if why := _contradiction(described, run.results):
+            raise finished_runs.damage_error(run.path / DESCRIPTION, why)
+    if run.results["diverged"]:  # some clients may have scores
+        run = run._replace(results=run.results | {"scores": None})
     with finished_runs.fitting(run.path):
         return _collect(run, rows, described)
+
+
+def _contradiction(described, results):
+    """What in federation.json does not fit together or to the results; empty if all does."""
+    clients, axes = described["clients"], described["axes"] or ()
+    training, joined = ([c for c in clients if c["new"] == new] for new in (False, True))
+    scores, new = results["scores"], results["new_clients"]
+    if scores and len(scores["final"]["P"]["per_client"]) != len(training):
+        return "it has other clients than results.json"
+    if new and new["clients"] != [client["name"] for client in joined]:
+        return "it has other new clients than results.json"
+    if any(max(pair[:2]) >= len(clients) for pair in described["relations"]):
+        return "relations have clients that it does not have"
+    if any(len(client["position"] or ()) != len(axes) for client in clients):
+        return "a position does not fit the axes"
+    sizes = {len(c["labels"]["train"]) for c in clients if c["labels"]}
+    return "" if sizes <= {described["outputs"]} else "labels do not fit the outputs"
 
 
 def _collect(run, rows, described):

@@ -7,7 +7,7 @@ function showAttack(run) {
   const body = Object.entries(found.kinds).map(([kind, own]) => [
     kind,
     String(own.clients),
-    ...POINTS.map((point) => (own.scores ? short(own.scores[point] * run.factor) : "–")),
+    ...POINTS.map((point) => short((own.scores?.[point] ?? NaN) * run.factor)),
     ...(defended ? [own.rejected === null ? "–" : `${short(100 * own.rejected)} %`] : []),
   ]);
   const success = found.success

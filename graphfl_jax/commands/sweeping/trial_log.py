@@ -163,7 +163,7 @@ class TrialLog:
         self.store.write([*self.records.values(), *self.unplanned.values()])
 
     def _read(self):
-        form = forms.TRIAL | {"identity": forms.IDENTITY}
+        form = tuple(trial | {"identity": forms.IDENTITY} for trial in forms.TRIAL)
         lines, damaged = LineStore(self.path).read(form) if self.path.exists() else ([], [])
         for number in damaged:
             text = f"{self.path}: line {number} is damaged; its run is repeated"
