@@ -255,7 +255,7 @@ DAMAGED_IDENTITIES = (
         }
     ),
     json.dumps({"identity": DIGESTS | {"data": 7}, "accepted_changes": []}),
-    "[" * 100_000,
+    pytest.param("[" * 100_000, id="nested too deeply"),
 )
 
 
