@@ -73,7 +73,10 @@ TESTS = {
     "trainers": (["trainers", "optimizers", "reference"], ROUNDS),
     "checkpoint": (["checkpoint", "resume"], RUNS),
     "folder": (["run", "resume", "identity"], RUNS),
-    "session": (["evaluation", "sweep", "new_clients"], ["shards", "executables", "program", *RUNS]),
+    "session": (
+        ["evaluation", "sweep", "new_clients"],
+        ["shards", "executables", "program", *RUNS],
+    ),
     "single": (["run", "resume", "new_clients"], RUNS),
 }
 
