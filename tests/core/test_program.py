@@ -521,14 +521,14 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
             "fedrep",
             {"local_steps": 1},
             {"local_steps": 2},
-            "local_steps=1 has 0 steps of the head, so no head is trained; set "
+            "algorithm.fedrep_head_steps=-1 of local_steps=1 train no head; set "
             "--config.algorithm.fedrep_head_steps=-1 and --config.local_steps=2 or more",
         ),
         (
             "fedah",
             {"algorithm__fedah_head_steps": 5},
             {"algorithm.fedah_head_steps": -1},
-            "local_steps=5 has 5 steps of the head, so no body is trained",
+            "algorithm.fedah_head_steps=5 of local_steps=5 train no body",
         ),
         (
             "fedavg",
@@ -555,7 +555,7 @@ def test_numbers_with_which_a_part_does_nothing_are_warned_of(method, changes, r
     config = small_config(method, **changes)
     with pytest.warns(UserWarning) as warned:
         build_experiment(config, two_clusters())
-    assert {str(each.message).startswith(message) for each in warned} == {True}
+    assert [str(each.message).startswith(message) for each in warned] == [True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build_experiment(change(config, remedy), two_clusters())
