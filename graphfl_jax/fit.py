@@ -204,21 +204,30 @@ def check_schedules(config: ConfigDict) -> None:
 
 def warn_of_idle_parts(config: ConfigDict) -> None:
     """Warns of numbers with which a part of a configuration never does anything."""
-    values = values_of(config)[0]
+    values, rounds, local_steps = values_of(config)[0], config.rounds, config.local_steps
+    lines = []
     for field, nothing in FIRST_ROUNDS.items():
         count = values.get(field, 0)
-        if count >= config.rounds:
-            warnings.warn(
-                f"{field}={count} is not less than rounds={config.rounds}, so {nothing}; set "
-                f"--config.{field}={config.rounds - 1} or less, or more rounds",
-                stacklevel=3,
+        if count >= rounds:
+            lines.append(
+                f"{field}={count} is not less than rounds={rounds}, so {nothing}; set "
+                f"--config.{field}={rounds - 1} or less, or more rounds"
+            )
+    for field in ("algorithm.fedrep_head_steps", "algorithm.fedah_head_steps"):
+        steps = values.get(field)
+        if steps in (0, local_steps) or (steps == -1 and local_steps == 1):
+            lines.append(
+                f"{field}={steps} of local_steps={local_steps} train no "
+                f"{'body' if steps == local_steps else 'head'}; set --config.{field}=-1 and "
+                f"--config.local_steps=2 or more"
             )
     steps, epochs = values.get("tuning.steps"), values.get("tuning.epochs")
     if epochs and steps != fields_of(values)["tuning.steps"].default:
-        warnings.warn(
-            f"tuning.steps={steps} is not read with tuning.epochs={epochs}; leave one out",
-            stacklevel=3,
+        lines.append(
+            f"tuning.steps={steps} is not read with tuning.epochs={epochs}; leave one out"
         )
+    for line in lines:
+        warnings.warn(line, stacklevel=2)
 
 
 def check_outputs(model: ClientModel, name: str, federation: Federation) -> None:

@@ -60,16 +60,23 @@ RUNS = [
     "evaluation",
     "distributed",
     "plots",
+    "groups",
 ]
 # Of a module: files that notice most of its mutants, and all others that may notice one.
 TESTS = {
     "program": (["program", "evaluation", "new_clients", "resume"], ["models_out", *ROUNDS]),
     "core": (["program", "groups", "trainers"], ROUNDS),
-    "rounds": (["groups", "program", "evaluation"], ["attacks", *ROUNDS]),
+    "rounds": (
+        ["groups", "program", "evaluation"],
+        ["attacks", "architectures", "interfaces", "flha_ghn", *ROUNDS],
+    ),
     "trainers": (["trainers", "optimizers", "reference"], ROUNDS),
     "checkpoint": (["checkpoint", "resume"], RUNS),
     "folder": (["run", "resume", "identity"], RUNS),
-    "session": (["evaluation", "sweep", "new_clients"], ["shards", *RUNS]),
+    "session": (
+        ["evaluation", "sweep", "new_clients"],
+        ["shards", "executables", "program", *RUNS],
+    ),
     "single": (["run", "resume", "new_clients"], RUNS),
 }
 

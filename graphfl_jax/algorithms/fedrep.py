@@ -16,7 +16,6 @@ examples, as in the authors' code; the paper has equal weights. Heads start as e
 them. A client that was never sampled is scored with its first head.
 """
 
-import warnings
 from collections.abc import Callable
 from typing import Annotated
 
@@ -93,15 +92,7 @@ def head_steps_of(field: str, head_steps: int, local_steps: int, *, otherwise: i
             f"algorithm.{field}={head_steps} is more than local_steps={local_steps}; set "
             f"--config.algorithm.{field}={local_steps} or less"
         )
-    head_steps = otherwise if head_steps < 0 else head_steps
-    if head_steps in (0, local_steps):
-        warnings.warn(
-            f"local_steps={local_steps} has {head_steps} steps of the head, so no "
-            f"{'body' if head_steps else 'head'} is trained; set --config.algorithm.{field}=-1 "
-            f"and --config.local_steps=2 or more",
-            stacklevel=3,
-        )
-    return head_steps
+    return otherwise if head_steps < 0 else head_steps
 
 
 def train_parts(

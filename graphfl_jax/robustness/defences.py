@@ -232,10 +232,10 @@ def _check_cohort(name, attackers, cohort_size, several):
         )
     if too_small:
         idle = f"defence.name={name!r} keeps no attacker away in {where}; set {remedy}"
-        warnings.warn(idle, stacklevel=4)
+        warnings.warn(idle, stacklevel=2)
     elif attackers == 0 and name in ("trimmed_mean", "multi_krum"):
         idle = f"defence.attackers=0 makes {name} a mean of all updates; set 1 or more"
-        warnings.warn(idle, stacklevel=4)
+        warnings.warn(idle, stacklevel=2)
 
 
 def _fitting(algorithm, data):

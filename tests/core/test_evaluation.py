@@ -130,6 +130,15 @@ def test_one_client_that_is_not_finite_does_not_end_a_run(tmp_path, defence):
     assert again.results["not_finite"] == found
 
 
+def test_a_score_at_p_that_is_not_finite_is_of_the_round_of_its_client():
+    """Fine-tuning overflows as local training does, in the first round already."""
+    sizes = {"rounds": 2, "eval_every": 2, "cohort_size": 7}
+    config = small_config("fedavg", **sizes, tuning__part="whole")
+    result = graphfl_jax.run(config, one_client_too_large())
+    assert result.results["diverged"] and result.final is not None
+    assert result.diverged_at == result.results["not_finite"]["first"]["round"] == 1
+
+
 @pytest.mark.parametrize("client_lr, finite", [(0.1, True), (1e30, False)])
 def test_a_run_that_diverged_has_no_last_scores(client_lr, finite):
     config = small_config("fedavg", rounds=2, eval_every=2, hparams__client_lr=client_lr)

@@ -253,6 +253,7 @@ def test_trees_of_clients_are_taken_put_and_averaged():
 
 @pytest.mark.parametrize("portions", [[20], [20, 5], [20, 20, 5]])
 def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
+    """The first client that is not finite has the number 0."""
     rounds = sum(portions)
     counts, first_broken = [], np.array([7, -1, rounds - 1])
 
@@ -262,7 +263,9 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
         inside = (first_broken >= state) & (first_broken <= played[-1])
         broken = np.where(inside, first_broken, -1)
         once = np.ones(3, np.int32)
-        participation = Participation(once * counts[-1], once, np.stack([broken, broken], 1))
+        participation = Participation(
+            once * counts[-1], once, np.stack([broken, np.minimum(broken, 0)], 1)
+        )
         log = Log({"loss": np.float32(played.mean())}, broken, participation)
         return state + len(played), log
 
@@ -272,7 +275,7 @@ def test_many_rounds_are_played_in_portions_and_logged_as_one(portions):
     np.testing.assert_allclose(log.metrics["loss"], np.arange(rounds).mean(), rtol=1e-6)
     np.testing.assert_array_equal(log.diverged_at, first_broken)
     np.testing.assert_array_equal(
-        log.participation.first, np.stack([first_broken, first_broken], 1)
+        log.participation.first, np.stack([first_broken, np.minimum(first_broken, 0)], 1)
     )
     assert (log.participation.trained == rounds).all() and (
         log.participation.not_finite == len(portions)
@@ -518,14 +521,14 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
             "fedrep",
             {"local_steps": 1},
             {"local_steps": 2},
-            "local_steps=1 has 0 steps of the head, so no head is trained; set "
+            "algorithm.fedrep_head_steps=-1 of local_steps=1 train no head; set "
             "--config.algorithm.fedrep_head_steps=-1 and --config.local_steps=2 or more",
         ),
         (
             "fedah",
             {"algorithm__fedah_head_steps": 5},
             {"algorithm.fedah_head_steps": -1},
-            "local_steps=5 has 5 steps of the head, so no body is trained",
+            "algorithm.fedah_head_steps=5 of local_steps=5 train no body",
         ),
         (
             "fedavg",
@@ -533,6 +536,12 @@ def test_attacked_data_are_those_of_rounds_predictors_and_evaluations():
             {"cohort_size": 3},
             "defence.name='median' keeps no attacker away in a cohort of 2; set "
             "--config.cohort_size=3 or more",
+        ),
+        (
+            "fedavg",
+            {"defence__name": "trimmed_mean", "defence__attackers": 0},
+            {"defence.attackers": 1},
+            "defence.attackers=0 makes trimmed_mean a mean of all updates; set 1 or more",
         ),
         (
             "pfedhn",
@@ -546,7 +555,7 @@ def test_numbers_with_which_a_part_does_nothing_are_warned_of(method, changes, r
     config = small_config(method, **changes)
     with pytest.warns(UserWarning) as warned:
         build_experiment(config, two_clusters())
-    assert {str(each.message).startswith(message) for each in warned} == {True}
+    assert [str(each.message).startswith(message) for each in warned] == [True]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build_experiment(change(config, remedy), two_clusters())
