@@ -420,20 +420,13 @@ class Algorithm:
         Raises:
           TypeError: no record has a field of that name.
         """
-        of_server, changes = _split(changes, Server)
-        of_client, changes = _split(changes, Client)
+        of_server, of_client = (
+            {f.name: changes.pop(f.name) for f in dataclasses.fields(kind) if f.name in changes}
+            for kind in (Server, Client)
+        )
         return dataclasses.replace(
             self,
             server=dataclasses.replace(self.server, **of_server),
             clients=tuple(dataclasses.replace(client, **of_client) for client in self.clients),
             **changes,
         )
-
-
-def _split(changes, record):
-    """Those of the changes that are fields of a record, and the others."""
-    names = {field.name for field in dataclasses.fields(record)}
-    return (
-        {name: value for name, value in changes.items() if name in names},
-        {name: value for name, value in changes.items() if name not in names},
-    )

@@ -28,7 +28,7 @@ federation can have one architecture at several widths.
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated
 
 from graphfl_jax.core import ClientModel, Task
@@ -119,17 +119,11 @@ ARCHITECTURES: dict[str, Callable[..., ClientModel]] = (
 )
 
 
-class Names(Collection):
+class Names(tuple):
     """The names of `ARCHITECTURES`, each with or without a divisor such as /2."""
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and re.sub(r"/[1-9]\d*$", "", name) in ARCHITECTURES
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(ARCHITECTURES)
-
-    def __len__(self) -> int:
-        return len(ARCHITECTURES)
 
 
 def deal_out(names: Sequence[str], clients: int, *, field: str, who: str) -> list[str]:
@@ -166,7 +160,7 @@ def architectures(
             "Architectures, assigned to the clients in turn; or the architecture of each "
             "client, in the order of the clients, if names are repeated. NAME/2 has half of "
             "the width.",
-            Names(),
+            Names(ARCHITECTURES),
         ),
     ] = ("arch0", "arch1", "arch2", "arch3"),
     width: Annotated[

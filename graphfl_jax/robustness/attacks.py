@@ -6,10 +6,10 @@ Attacks on data change the training examples of malicious clients, once for a ru
     label_flip_wrong  y ~ U({0, ..., C - 1} \\ {y})
     backdoor          a share of the images: x' = (1 - alpha) x + alpha trigger, y' = target
 
-Attacks on uploads are in `upload_attacks` and `adaptive_attacks`. Sources: Lan et al., Panacea,
-IEEE TDSC 2025 (label_flip); Qin et al., Revisiting Personalized Federated Learning: Robustness
-Against Backdoor Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on
-Deep Learning Systems Using Data Poisoning, 2017 (backdoor).
+Attacks on uploads are in `upload_attacks`. Sources: Lan et al., Panacea, IEEE TDSC 2025
+(label_flip); Qin et al., Revisiting Personalized Federated Learning: Robustness Against
+Backdoor Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on Deep
+Learning Systems Using Data Poisoning, 2017 (backdoor).
 
 Departures: a malicious client attacks in every round that it takes part in. The trigger is an
 image made for this package.
@@ -27,7 +27,6 @@ from graphfl_jax.core import Array, FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.robustness.adaptive_attacks import ADAPTIVE_ATTACKS
 from graphfl_jax.robustness.updates import with_updates
 from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
 from graphfl_jax.rounds import Poison
@@ -189,7 +188,7 @@ DATA_ATTACKS = {
     "label_flip_wrong": label_flip_wrong,
     "backdoor": backdoor,
 }
-ATTACKS = DATA_ATTACKS | UPLOAD_ATTACKS | ADAPTIVE_ATTACKS
+ATTACKS = DATA_ATTACKS | UPLOAD_ATTACKS
 
 
 class Attackers(NamedTuple):

@@ -10,18 +10,35 @@ They change an update u_i, which is the upload minus what client i would send un
     min_max    m - gamma s, with the largest gamma for which it is as close to every honest
                update as the two most distant honest updates are to each other
 
+and, with x_i for what client i would send untrained, to pass the defence `monotone`, into
+
+    own_target       step (c_i - x_i), with c_i = tau z_i and z_i ~ N(0, I_d), the same in all
+                     rounds. This is the gradient step of an honest client whose loss is
+                     |x - c_i|^2 / 2: its updates are as monotone as updates can be.
+    shared_target    the same with one z for all attackers, so that their updates agree
+    masked_poisoning -lambda u_i - nu x_i
+    sleeper          u_i in the first rounds of every period, and -lambda u_i in the others
+
 m and s are the elementwise mean and standard deviation of the cohort's honest updates, or of
 all updates if none is honest. With fewer than two honest clients in the cohort, gamma is 0.
 Sources: Lan et al., Panacea, IEEE TDSC 2025 (poisoning); Li, Xu, Chen, Giannakis, Ling, RSA,
 AAAI 2019 (sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017 (noise); Baruch,
 Baruch, Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie, Koyejo, Gupta, Fall of Empires,
 UAI 2019 (ipm); Shejwalkar, Houmansadr, Manipulating the Byzantine, NDSS 2021 (min_max; its
-direction is -s here).
+direction is -s here). Those against `monotone` were made for this package.
+
+In the terms of `monotone`, let u_i = -C (x_i - x*) with the eigenvalues of C in [0, 1]. Then
+the difference of two updates of masked_poisoning is -(nu I - lambda C) (x_t - x_s), so with
+nu > lambda it is monotone with the condition number nu / (nu - lambda) at most. The attacker
+pays for it with a step towards 0. Updates of this attack and of both targets can be long; the
+defence shortens them as all others. Attacks on data, such as `label_flip`, pass as honest in
+the same way: clients descend a loss of their own, with changed labels.
 
 Departures: a malicious client attacks in every round that it takes part in. Attackers know the
 honest updates of their cohort. The size of the noise is relative to the update, and z of alie
 is a setting; its authors derive it from the number of workers. gamma of min_max is computed in
-closed form; its authors search for it.
+closed form; its authors search for it. The targets do not depend on the seed of the run.
+Colluding neighbours in the graph are chosen with ``attack.placement=neighbours``.
 """
 
 from collections.abc import Callable
@@ -32,7 +49,13 @@ import jax.numpy as jnp
 
 from graphfl_jax import tree
 from graphfl_jax.core import Array
-from graphfl_jax.settings import Real
+from graphfl_jax.settings import Integer, Real
+
+Target = Annotated[Array, Real("Standard deviation tau of the attackers' own target.")]
+Step = Annotated[Array, Real("Share of the way to the target that an update goes.", high=1.0)]
+Poisoned = Annotated[
+    Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))
+]
 
 
 class Known(NamedTuple):
@@ -45,12 +68,7 @@ class Known(NamedTuple):
     key: Array  # of this round
 
 
-def poisoning(
-    *,
-    attack_lambda: Annotated[
-        Array, Real("Factor lambda: uploads are -lambda times the update.", low=-float("inf"))
-    ] = 0.5,
-) -> Callable:
+def poisoning(*, attack_lambda: Poisoned = 0.5) -> Callable:
     return lambda updates, known: -attack_lambda * updates
 
 
@@ -119,6 +137,63 @@ def statistics(updates, honest):
     return mean, jnp.sqrt(shares @ jnp.square(updates - mean[None]))
 
 
+def own_target(*, attack_target: Target = 1.0, attack_step: Step = 1.0) -> Callable:
+    def change(updates, known):
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(0), known.ids)
+        targets = jax.vmap(lambda key: jax.random.normal(key, updates.shape[1:]))(keys)
+        return attack_step * (attack_target * targets - known.sent)
+
+    return change
+
+
+def shared_target(*, attack_target: Target = 1.0, attack_step: Step = 1.0) -> Callable:
+    def change(updates, known):
+        target = jax.random.normal(jax.random.key(0), (1, updates.shape[1]))
+        return attack_step * (attack_target * target - known.sent)
+
+    return change
+
+
+def masked_poisoning(
+    *,
+    attack_lambda: Poisoned = 0.5,
+    attack_mask: Annotated[
+        Array, Real("Factor nu of the step towards 0; more than lambda hides the attack.")
+    ] = 1.0,
+) -> Callable:
+    def change(updates, known):
+        return -attack_lambda * updates - attack_mask * known.sent
+
+    return change
+
+
+def sleeper(
+    *,
+    attack_lambda: Poisoned = 0.5,
+    period: Annotated[int, Integer("Rounds after which the attackers are honest again.")] = 100,
+    honest_rounds: Annotated[
+        int, Integer("Rounds of each period in which the attackers are honest.", low=0)
+    ] = 50,
+) -> Callable:
+    """Builds `sleeper`.
+
+    Raises:
+      ValueError: no round of a period is left for the attack.
+    """
+    if honest_rounds >= period:
+        raise ValueError(
+            f"attack.honest_rounds={honest_rounds} leaves no round of a period of {period} for "
+            f"the attack; set --config.attack.honest_rounds to {period - 1} or less, or a "
+            f"larger --config.attack.period"
+        )
+
+    def change(updates, known):
+        honest = known.played % period < honest_rounds
+        return jnp.where(honest, updates, -attack_lambda * updates)
+
+    return change
+
+
 UPLOAD_ATTACKS = {
     "poisoning": poisoning,
     "sign_flip": sign_flip,
@@ -126,4 +201,8 @@ UPLOAD_ATTACKS = {
     "alie": alie,
     "ipm": ipm,
     "min_max": min_max,
+    "own_target": own_target,
+    "shared_target": shared_target,
+    "masked_poisoning": masked_poisoning,
+    "sleeper": sleeper,
 }

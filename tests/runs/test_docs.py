@@ -86,6 +86,7 @@ def commands(path):
 CHECKER = """
 import contextlib, importlib, io, json, os, sys, warnings
 import graphfl_jax.commands.common.command_line as command_line
+import graphfl_jax.commands.sweeping.grid as grid
 import graphfl_jax.commands.common.plots, graphfl_jax.commands.common.statistics
 from absl import app
 
@@ -96,8 +97,8 @@ def check(module, words):
     command = command_line.name_of(module)
     points = [{}]
     if command == "sweep":
-        words, module.AXES = module.take_axes(words)
-        points = one_by_one(module.points_of, module.AXES)
+        words, module.AXES = grid.take_axes(words)
+        points = one_by_one(grid.points_of, module.AXES)
     command_line.parse(module, [command, *words])
     if command in ("sweep", "robustness"):
         if command == "robustness":
@@ -108,7 +109,7 @@ def check(module, words):
                 for method in FLAGS.methods
                 for attack in FLAGS.attacks
             ]
-        unread = [set(module.configure_point(point)[1]) for point in points]
+        unread = [set(grid.configure_point(point)[1]) for point in points]
         if set.intersection(*unread):
             raise ValueError(f"not read: {set.intersection(*unread)}")
     elif command == "tables":
