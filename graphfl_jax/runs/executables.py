@@ -141,8 +141,8 @@ class Kept:
                 executable = lowered.compile(options)
             try:
                 blob = serialize_executable.serialize(executable)[0]
-            except (ValueError, NotImplementedError):  # JAX cannot on this device
-                return executable
+            except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+                return executable  # JAX cannot on this device, or it is from JAX's cache
             _write(self.folder, key.hex(), blob)
         self._keep(name, (key.hex(), result))
         return executable

@@ -267,7 +267,7 @@ run @fl60 .lr=0.1 -> lr=0.1 is not a field; perhaps hparams.client_lr
 run @fl60 .learning_rate=0.1 -> learning_rate=0.1 is not a field; perhaps hparams.client_lr
 sweep VALIDATED --grid.lr=0.1 -> lr is not a field; perhaps hparams.client_lr
 sweep VALIDATED --sampler=grid -> sampler=grid is not one of random, tpe
-run --resume --out=own
+run --resume --out=own -> own/config.json: algorithm.name=mine is unknown; choose from
 run --seeds=2 --resume --out=run -> config is not set
 run -> config is not set
 run --config=nowhere.py .rounds=4 -> config=nowhere.py
