@@ -493,7 +493,7 @@ def test_joined_tensors_are_those_of_the_tree(largest):
     assert_equal(back((vector + 1, [other + 1 for other in others]))["b"], values["b"] + 1)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
     """One architecture of distinct types. The output biases of kernels and biases train."""
     generator = architecture_ghn(models=(DEEP,), **SMALL | {"ghn_depth": 0})

@@ -291,7 +291,7 @@ def test_with_equal_shares_that_stay_it_is_fedavg():
         np.testing.assert_allclose(scores[point], expected[point], rtol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_with_one_client_it_is_local_training():
     federated = data(clients=1)
     for name in ATTENTIONS | FIXED:

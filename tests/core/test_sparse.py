@@ -219,7 +219,7 @@ def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, req
     assert_close((server.weights, scores), (dense[0].weights, dense[1]))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_neighbourhoods_change_nothing(sparse, monkeypatch):
     """With them, with a condition that chooses all clients, and without a condition."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
@@ -369,7 +369,7 @@ def test_a_new_client_starts_from_a_random_known_neighbour(sparse):
 # ---------------------------------------------------------------------------------------- SFL
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize(
     "rule", ["intended", pytest.param("as_released", marks=pytest.mark.release)]
 )

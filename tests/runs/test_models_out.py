@@ -354,7 +354,7 @@ def test_a_run_begins_from_the_server_of_another(made, tmp_path, shared_programs
         graphfl_jax.run(own, federation, out=tmp_path / "second", resume=True)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_that_begins_elsewhere_has_its_own_relations(tmp_path):
     """The embeddings are those of the other run, and the relations those of its own data."""
     others = [("Oslo", "Nice"), ("Bergen", "Bari")]

@@ -39,7 +39,7 @@ from tests.commands import ENVIRONMENT, command, launched, launched_small, small
 from tests.federations import small_config, two_clusters
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_memory_of_a_batch_is_that_of_a_run_and_has_that_of_the_last_evaluation(
     monkeypatch,
 ):
@@ -169,7 +169,7 @@ def test_a_field_that_no_run_reads_is_refused():
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"hparams.mu": 0.1}]))
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_sweep_without_seeds_has_that_of_its_configuration():
     config = tiny_config("local", rounds=1, seed=3)
     ((point, seed, outcome),) = graphfl_jax.sweep(config, [{}])
@@ -416,7 +416,7 @@ def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
     assert len(read(tmp_path)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
     """They are not finite, and JSON has no such numbers."""
     config = tiny_config("local", rounds=1, new_clients__fraction=0.2, new_clients__rounds=2)
@@ -532,7 +532,7 @@ def test_a_search_that_continues_with_another_axis_is_refused_before_training(tm
     assert (tmp_path / "here/trials.jsonl").read_bytes() == before
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_sweep_of_a_federation_of_any_name_has_its_plots(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n"
@@ -555,7 +555,7 @@ def test_a_sweep_of_a_federation_of_any_name_has_its_plots(tmp_path):
     assert "P on a/b [c], data: own" in " ".join(ended.stdout.split())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_best_runs_are_kept_with_and_without_attackers(tmp_path):
     words = [VALIDATED, "--config.attack.name=label_flip", "--grid.hparams.attack_ratio=0,0.3"]
     words += ["--config.rounds=1", "--keep_best=2", "--out=here", "--at_once=2"]
