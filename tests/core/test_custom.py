@@ -632,9 +632,7 @@ def test_what_a_run_with_a_federation_does_not_read_is_refused():
             graphfl_jax.run(configuration.get_config("fedavg"), federation, **options)
 
 
-@pytest.mark.parametrize(
-    "method", ["fedavg", pytest.param("panacea", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("method", ["fedavg", pytest.param("panacea", marks=pytest.mark.slow)])
 def test_the_defaults_learn_a_regression_in_raw_units(method):
     """Four targets; fewer clients than the default cohort."""
     rng = np.random.default_rng(0)
