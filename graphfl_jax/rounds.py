@@ -141,7 +141,7 @@ def play_round(
     train: Callable | None = None,
     call: Callable = call_plainly,
 ):
-    """Plays one round: draw, begin, download, train locally, upload, aggregate.
+    """Plays one round: draw, begin, download, train, upload, attack, defend, aggregate.
 
     Args:
       train: in place of `train_cohort`, with the same arguments.

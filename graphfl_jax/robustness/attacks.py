@@ -11,7 +11,8 @@ Attacks on uploads are in `upload_attacks`. Sources: Lan et al., Panacea, IEEE T
 Backdoor Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Attacks on Deep
 Learning Systems Using Data Poisoning, 2017 (backdoor).
 
-Departures: a malicious client attacks in every round that it takes part in. The trigger is an
+Departures: a malicious client attacks in every round that it takes part in, but `sleeper` waits
+for some. The trigger is an
 image made for this package.
 """
 
