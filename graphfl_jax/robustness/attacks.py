@@ -12,8 +12,7 @@ Backdoor Attacks, KDD 2023, after Chen, Liu, Li, Lu, Song, Targeted Backdoor Att
 Learning Systems Using Data Poisoning, 2017 (backdoor).
 
 Departures: a malicious client attacks in every round that it takes part in, but `sleeper` waits
-for some. The trigger is an
-image made for this package.
+for some. The trigger is an image made for this package.
 """
 
 import functools

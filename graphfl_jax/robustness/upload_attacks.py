@@ -35,11 +35,11 @@ defence shortens them as all others. Attacks on data, such as `label_flip`, pass
 the same way: clients descend a loss of their own, with changed labels.
 
 Departures: a malicious client attacks in every round that it takes part in, but `sleeper` waits
-for some. Attackers know the
-honest updates of their cohort. The size of the noise is relative to the update, and z of alie
-is a setting; its authors derive it from the number of workers. gamma of min_max is computed in
-closed form; its authors search for it. The targets do not depend on the seed of the run.
-Colluding neighbours in the graph are chosen with ``attack.placement=neighbours``.
+for some. Attackers know the honest updates of their cohort. The size of the noise is relative
+to the update, and z of alie is a setting; its authors derive it from the number of workers.
+gamma of min_max is computed in closed form; its authors search for it. The targets do not
+depend on the seed of the run. Colluding neighbours in the graph are chosen with
+``attack.placement=neighbours``.
 """
 
 from collections.abc import Callable
