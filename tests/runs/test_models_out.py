@@ -460,8 +460,8 @@ def test_clients_that_never_trained_are_named(tmp_path):
     part = results["trained_only"]
     assert part["clients"] == len(trained) and part["final"]["P"] == pytest.approx(mean)
     assert trained_text(results).startswith(
-        f"{5 - len(trained)} of 5 clients trained in no round, so what ditto keeps for each of "
-        f"them alone is untrained; means of mse over the {len(trained)} others: G "
+        f"{5 - len(trained)} of 5 clients trained in no round, so a model that ditto keeps for "
+        f"one of them alone is untrained; means of mse over the {len(trained)} others: G "
     )
     table = client_table(result.final, result.clients, results["rounds_trained"])
     lines = {
@@ -474,9 +474,7 @@ def test_clients_that_never_trained_are_named(tmp_path):
             to = [f"{word}{name}" if word.startswith("--to") else word for word in words[1:]]
             ended = scripted(COMMANDS, words[0], out, f"--client={name}", *to, cwd=tmp_path)
             assert ended.status == 0
-            warned = (
-                f"warning: client={name} trained in none of the 2 rounds, so what ditto keeps"
-            )
+            warned = f"warning: client={name} trained in none of the 2 rounds, so a model that ditto keeps"
             assert ended.stderr.startswith(warned if name == never else "")
             assert bool(ended.stderr) == (name == never)
     alone = graphfl_jax.load(tmp_path / f"m{never}")

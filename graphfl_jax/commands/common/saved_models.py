@@ -49,8 +49,8 @@ def chosen_models(**needed: str) -> Fleet:
     fleet = load(FLAGS.run)
     if fleet.rounds_trained(FLAGS.client) == 0:
         warnings.warn(
-            f"client={FLAGS.client} trained in none of the {fleet.facts['round']} rounds, so "
-            f"what {fleet.facts['method']} keeps for it alone is untrained; play more rounds, "
+            f"client={FLAGS.client} trained in none of the {fleet.facts['round']} rounds, so a "
+            f"model that {fleet.facts['method']} keeps for it alone is untrained; play more rounds, "
             f"or choose another client",
             RuntimeWarning,
             stacklevel=2,
