@@ -166,8 +166,8 @@ def trained_text(results: dict) -> str:
     everyone = len(results["rounds_trained"])
     means = (f"{point} {score_text(part['final'][point])}" for point in POINTS)
     return (
-        f"{everyone - part['clients']} of {everyone} clients trained in no round, so a model that "
-        f"{results['variant']} keeps for one of them alone is untrained; means of "
+        f"{everyone - part['clients']} of {everyone} clients trained in no round, so a "
+        f"model that {results['variant']} keeps for one of them alone is untrained; means of "
         f"{results['metric']} over the {part['clients']} others: {', '.join(means)}"
     )
 

@@ -50,8 +50,8 @@ def chosen_models(**needed: str) -> Fleet:
     if fleet.rounds_trained(FLAGS.client) == 0:
         warnings.warn(
             f"client={FLAGS.client} trained in none of the {fleet.facts['round']} rounds, so a "
-            f"model that {fleet.facts['method']} keeps for it alone is untrained; play more rounds, "
-            f"or choose another client",
+            f"model that {fleet.facts['method']} keeps for it alone is untrained; play more "
+            f"rounds, or choose another client",
             RuntimeWarning,
             stacklevel=2,
         )
