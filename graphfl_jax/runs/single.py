@@ -83,7 +83,7 @@ class Result(NamedTuple):
           ImportError: pandas is not installed.
         """
         try:
-            import pandas
+            import pandas  # pyright: ignore[reportMissingImports]
         except ImportError:
             raise ImportError(
                 "frame() needs pandas, which is not installed; run pip install pandas"
