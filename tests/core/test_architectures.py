@@ -685,6 +685,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_does_not_fit_is_refused_in_one_line_before_anything_is_written(case, tmp_path):
     changes, message = REFUSED[case]

@@ -339,6 +339,7 @@ def test_fl60_noise_is_a_normal_truncated_to_the_unit_disc():
     assert radii[-1] <= 1 + 1e-5  # x is float32, with values up to 8
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "generate, probability",
     [

@@ -159,6 +159,7 @@ def accuracy(model, params, examples):
     return np.mean((predicted == examples.y)[: examples.count])
 
 
+@pytest.mark.slow
 def test_every_client_is_scored_with_its_own_model_at_its_own_place(method):
     """Scores are in the order of all clients, and not in that of the groups."""
     # With a small learning rate the scores differ from client to client.

@@ -55,6 +55,7 @@ def batch():
     return Windows(series, np.int32(24), past=4, future=3).rows(np.arange(6))
 
 
+@pytest.mark.slow
 def test_forecasts_follow_the_equations(batch):
     model = gru(**SMALL)
     params = model.init(KEY)

@@ -72,6 +72,7 @@ def conv_in_numpy(x, kernel, stride, padding):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size, stride", [(1, 1), (1, 2), (3, 1), (3, 2), (7, 1), (7, 2)])
 def test_every_lowering_computes_the_convolution(size, stride):
     """Values and gradients, for one client and for three clients with different kernels."""

@@ -292,6 +292,7 @@ def test_runs_are_ordered_by_their_method_however_they_are_named(tmp_path):
         assert [run.path.name for run in read_runs(order)] == ["ditto", "fedavg", "local"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_and_writes_the_comparison(tmp_path):
     for method, metrics in (("fedavg", None), ("ditto", {"auc": {"mean": 0.5}})):
         for seed in (0, 1):

@@ -81,6 +81,7 @@ def test_models_have_the_scores_of_the_run_also_those_of_new_clients(made):
         assert found == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_predictions_are_in_the_units_of_the_data(made):
     out, federation, _ = made
     fleet, row = graphfl_jax.load(out), sorted(NAMES).index("Oslo")
@@ -193,6 +194,7 @@ def in_the_units_of_the_loader(config, raw, scaled, out):
     return fleet.predict(client, raw)["y"], fleet.outputs(client, scaled)
 
 
+@pytest.mark.slow
 def test_predictions_for_tpt48_are_in_degrees(tmp_path):
     """Each state is scaled by its own extremes of all months and years."""
     own = graphfl_jax.configs.tpt48.get_config("local")

@@ -109,6 +109,7 @@ def test_numbers_are_those_of_the_files(folders):
     assert run["labels"]["counts"] == [c["labels"]["train"] for c in described["clients"]]
 
 
+@pytest.mark.slow
 def test_new_clients_have_their_last_scores(folders):
     run = read(folders["new"])
     results = json.loads((folders["new"] / "results.json").read_text())

@@ -157,6 +157,7 @@ def requests(browser):
     return [one["params"]["request"]["url"] for one in asked]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one", "three", "rich", "diverged", "old"])
 def test_a_page_fits_asks_for_nothing_and_has_no_errors(name, browser, pages):
     for width in (1280, 360):

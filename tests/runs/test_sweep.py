@@ -386,6 +386,7 @@ def read(folder):
     return [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_folder_takes_one_sweep_at_a_time_and_only_its_own(tmp_path):
     first, second = {"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.2}
     with open(tmp_path / ".lock", "w") as lock:
@@ -405,6 +406,7 @@ def test_a_folder_takes_one_sweep_at_a_time_and_only_its_own(tmp_path):
     assert (tmp_path / "trials.jsonl").read_bytes().startswith(before)
 
 
+@pytest.mark.slow
 def test_an_incomplete_line_is_dropped_and_its_run_repeated(tmp_path):
     groups = planned({"hparams.client_lr": 0.1}, {"hparams.client_lr": 0.2})
     lines = play(tmp_path, groups)
