@@ -101,9 +101,20 @@ def check_splits(name: str, clients: Sequence[str], parts: Parts, counts: np.nda
     """Checks the parts of the examples of clients, which have `counts` [N].
 
     Raises:
-      ValueError: an example is twice in its client's parts, or a part of a client is empty.
+      ValueError: a client has no such example, an example is twice in its client's parts, or
+        a part of a client is empty.
     """
-    total = counts.sum()
+    total, begins = counts.sum(), np.cumsum(counts) - counts
+    for part, rows in parts.items():
+        number = rows.values - begins[rows.clients]  # among those of the client
+        wrong = (number < 0) | (number >= counts[rows.clients])
+        if wrong.any():
+            first = int(np.argmax(wrong))
+            client = rows.clients[first]
+            raise ValueError(
+                f"{name}: client {clients[client]!r} has example {number[first]} in {part}, "
+                f"and its {counts[client]} examples are counted from 0; correct its split"
+            )
     times = sum(np.bincount(rows.values, minlength=total) for rows in parts.values())
     if times.max() > 1:
         client, example = Rows(times, counts).place(int(np.argmax(times > 1)))

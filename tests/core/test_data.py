@@ -105,6 +105,18 @@ def test_the_split_of_many_clients_is_a_random_one_of_each(monkeypatch):
     assert (abs(times - 80) < 4.5 * np.sqrt(400 * 0.2 * 0.8)).all()
 
 
+@pytest.mark.parametrize("index", [8, -1])
+def test_an_example_of_another_client_in_a_split_is_refused(index):
+    x, y = numbered(8, 20)
+    splits_of_both = [
+        {"train": np.arange(4), "test": np.array([5, index])},
+        {"train": np.arange(4), "test": np.arange(5, 20)},
+    ]
+    why = rf"client '.*' has example {index} in test, and its 8 examples are counted from 0; "
+    with pytest.raises(ValueError, match=why):
+        make(x, y, split=splits_of_both)
+
+
 def test_the_hash_of_many_clients_names_their_split(monkeypatch):
     few = make(*numbered(8, 20))
     monkeypatch.setattr(federation, "MANY", 1)
