@@ -18,7 +18,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.program import in_total
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, in_total, play_rounds
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.identity import (
@@ -44,8 +44,9 @@ from graphfl_jax.runs.session import (
     traffic_of,
 )
 
-GROWTH = 8  # factor from one size of a batch to the next
+GROWTH = 4  # factor from one size of a batch to the next
 GAIN = 0.9  # largest time per run of a larger batch, relative to the smaller one
+TRIED = 0.02  # share of a run's rounds that are played to time a size
 MEMORY = 0.5  # largest share of the free memory that a batch takes
 # Fields that change where data are and when a run is saved, but not its results.
 ELSEWHERE = {"checkpoint_every", *PATHS}
@@ -71,12 +72,11 @@ class Outcome(NamedTuple):
     )  # as in `single.Result`; in ``results``, the scores of such a run are NaN
 
 
-class Played(NamedTuple):
-    """A batch of trials that has been played."""
+class Cost(NamedTuple):
+    """What batches of one size take."""
 
-    outcomes: list[Outcome]
+    playing: float  # seconds of a run, without evaluations
     compiling: float  # seconds, with the first state
-    playing: float  # seconds
     bytes: int  # memory of a device per run
 
 
@@ -136,32 +136,41 @@ def run_trials(
 
 
 def _batches(player, trials, at_once, report):
-    tried, begin = [], 0
-    size = _even_size(len(trials), at_once) if at_once else 1
-    while begin < len(trials):
+    size = _even_size(len(trials), at_once) if at_once else _fastest_size(player, trials)
+    size = player.whole(size)
+    for begin in range(0, len(trials), size):
+        outcomes = player.play(trials[begin : begin + size], size, report)
+        yield from enumerate(outcomes, begin)
+
+
+def _fastest_size(player, trials):
+    """The number of runs of a batch with which a run takes the least time.
+
+    A few rounds of batches of 1, 4, 16, ... runs on each device are timed. Large batches can be
+    slower than small ones: on CPUs, the state of few runs stays in the cache.
+    """
+    tried, size, held = [], 1, 0
+    while True:
         size = player.whole(size)
-        batch = trials[begin : begin + size]
-        new = size not in player.kept
-        played = player.play(batch, size, report)
-        yield from enumerate(played.outcomes, begin)
-        begin += len(batch)
-        if at_once:
-            continue
-        if new:
-            tried.append((size, played.playing / size, played.compiling))
-        limit = int(MEMORY * free_memory() / played.bytes) * player.devices
-        size = next_size(tried, len(trials) - begin, max(1, limit))
+        cost = player.time(trials[:size], size, evaluated=not tried)
+        tried.append((size, cost.playing, cost.compiling))
+        held = max(held, cost.bytes)
+        limit = int(MEMORY * free_memory() / held) * player.devices
+        following = next_size(tried, len(trials), max(1, limit))
+        if following <= size:
+            return following
+        size = following
 
 
 def next_size(tried: list[tuple[int, float, float]], left: int, limit: int) -> int:
-    """The number of runs of the next batch.
+    """The number of runs of a batch that is timed next; the largest tried or less ends it.
 
     Batches grow as long as runs become faster, fit into memory, and the time saved exceeds the
-    time to compile another program, if the remaining runs took half their time.
+    time to compile another program, if all runs took half their time.
 
     Args:
       tried: for each size so far, its runs, seconds per run, and seconds to compile.
-      left: remaining runs.
+      left: runs to be played.
       limit: runs that fit into memory.
     """
     size, took, compiling = tried[-1]
@@ -243,15 +252,42 @@ class _Player:
         keys, hparams, which = self._put((keys, hparams, which), split)
         return Inputs(keys, hparams, RunsData(which, self.data))
 
-    def play(self, batch, size, report) -> Played:
+    def time(self, batch, size, *, evaluated) -> Cost:
+        """Times a few rounds of a batch, which is filled up as in `play`.
+
+        Args:
+          evaluated: whether the last evaluation is compiled too. It has all points and splits,
+            and so may need the most memory.
+        """
+        seconds, rounds = new_seconds(), self.config.rounds
+        with clock(seconds, "compile"):
+            session = self._session(batch, size)
+        state, few = session.state, min(max(1, round(TRIED * rounds)), ROUNDS_PER_EXECUTION)
+        times = []
+        for _ in range(2):
+            seconds["train"] = 0.0
+            with clock(seconds, "train"):
+                state, _ = jax.block_until_ready(play_rounds(session.advance, state, few))
+            times.append(seconds["train"])
+        if evaluated:
+            jax.block_until_ready(session.evaluate(state))
+        held = max(map(_bytes_held, session.kept.ready.values())) * self.devices // size
+        return Cost(min(times) / few * rounds / size, seconds["compile"], held)
+
+    def _session(self, batch, size):
+        """The session of a batch, filled up to `size` with its last trial."""
+        inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
+        if size not in self.kept:
+            self.kept[size] = open_kept(self.folder, self.experiment, self.config, inputs)
+        scope = scope_of(self.config)
+        return Session(self.program, inputs, scope=scope, kept=self.kept[size])
+
+    def play(self, batch, size, report) -> list[Outcome]:
         """Plays a batch, filled up to `size` with its last trial."""
         config, seconds = self.config, new_seconds()
-        inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         with clock(seconds, "compile"):
-            if size not in self.kept:
-                self.kept[size] = open_kept(self.folder, self.experiment, config, inputs)
-            kept = self.kept[size]
-            session = Session(self.program, inputs, scope=scope_of(config), kept=kept)
+            session = self._session(batch, size)
+        kept = session.kept
         traffic = kept.remember(
             "traffic", lambda: traffic_of(self.experiment, tree.take(session.state, 0))
         )
@@ -267,11 +303,7 @@ class _Player:
         for i, trial in enumerate(batch):
             of_trial = _results_at(i, (evaluations, final, joined))
             outcomes.append(self._outcome(trial, *of_trial, share, traffic))
-        compiling = seconds.pop("compile")
-        names = ("advance", "evaluate_chosen", "evaluate")
-        programs = [kept.ready[name] for name in names if name in kept.ready]
-        held = max(map(_bytes_held, programs)) * self.devices // size
-        return Played(outcomes, compiling, sum(seconds.values()), held)
+        return outcomes
 
     def _join(self, session, state, seconds):
         """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""
