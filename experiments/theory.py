@@ -33,8 +33,8 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.commands.common.command_line import FLAGS, launch, progress_bar, refuse_unread
 from graphfl_jax.commands.common.configuration import configuration, refuse_configuration
 from graphfl_jax.commands.common.plots import save_figure
-from graphfl_jax.commands.common.statistics import critical_value
 from graphfl_jax.commands.common.text_tables import escape, markdown_table, narrow
+from graphfl_jax.intervals import critical_value
 from graphfl_jax.memory import check_memory
 from graphfl_jax.runs.store import check_folder
 

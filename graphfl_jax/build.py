@@ -27,7 +27,7 @@ from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
 from graphfl_jax.robustness import attacks, defences
-from graphfl_jax.rounds import Group, Poison, group_clients
+from graphfl_jax.rounds import Group, Poison, group_clients, with_sample
 
 # What a factory gets by name, if it has a parameter of this name without a declaration.
 OF_MODELS = ("inputs", "outputs", "task", "played")
@@ -185,10 +185,12 @@ def assemble(config: ConfigDict, federation: Federation) -> Experiment:
     models = [_by_name(dealt)[name] for name in trained + unseen]
     for model in models:
         fit.check_outputs(model, config.model.name, federation)
+    fit.check_sample(config, num_clients)
     groups, joined = (
         _at_once(config, models, some)
         for some in group_clients(names, num_clients, cohort_size)
     )
+    groups = with_sample(groups, num_clients, config.eval.clients)
     parts = parts._replace(trained=trained, unseen=unseen, groups=groups)
     return Experiment(federation, models[0], parts.build, parts.poison, hparams, groups, joined)
 

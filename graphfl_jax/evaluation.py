@@ -11,7 +11,7 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientData, ClientModel, Predictor, State
 from graphfl_jax.devices import fill_up, map_clients
 from graphfl_jax.examples import Examples, Windows
-from graphfl_jax.rounds import ids_at, rows_of
+from graphfl_jax.rounds import ids_at, rows_of, scored_ids
 
 POINTS = ("G", "L", "P")
 ALLOCATED = 100  # clients of the largest federation whose allocation is kept
@@ -28,11 +28,11 @@ EVERYTHING = Scope()
 
 
 class Evaluated(NamedTuple):
-    """What an evaluation of all clients gives."""
+    """What an evaluation gives. K is the number of clients that it scores, by default all."""
 
-    scores: dict  # {split: {point: [N]}}
-    extras: dict  # {point: {name: [N, ...]}}: the task's extra metrics on the test split
-    # {point: {name: {"values": [N], "defined": [N]}}}: of `Task.metrics` on the test split; a
+    scores: dict  # {split: {point: [K]}}
+    extras: dict  # {point: {name: [K, ...]}}: the task's extra metrics on the test split
+    # {point: {name: {"values": [K], "defined": [K]}}}: of `Task.metrics` on the test split; a
     # value is 0 where it is undefined
     metrics: dict
     # `Server.allocation`; () without one, or with more than `ALLOCATED` clients
@@ -43,7 +43,7 @@ class Evaluated(NamedTuple):
 
 
 def not_finite(scores: dict, points: tuple[str, ...] = POINTS) -> np.ndarray:
-    """Whether [N] a client has a score at one of the points that is not finite."""
+    """Whether [K] a client has a score at one of the points that is not finite."""
     chosen = [at[point] for at in scores.values() for point in points if point in at]
     return ~np.all([np.isfinite(values) for values in chosen], axis=0)
 
@@ -122,7 +122,7 @@ def evaluate_clients(
     models: int = 0,
     map_groups=None,
 ):
-    """Scores the clients of all groups on the chosen evaluation splits, at the chosen points.
+    """Scores clients of all groups on the chosen evaluation splits, at the chosen points.
 
     G is the model as the server sends it, L the same after one round of local training, P the
     method's own predictor. The state after this local training is discarded.
@@ -132,7 +132,7 @@ def evaluate_clients(
       map_groups: in place of `map_clients_of_groups`.
 
     Returns:
-      An `Evaluated`, with the clients in the order of their ids.
+      An `Evaluated`, with the clients of `rounds.scored_ids`.
     """
     everyone = (algorithm.client_data(data), splits_in(scope, data.evals))
     shared = (state.server, key, splits_in(scope, data.shared))
@@ -143,12 +143,16 @@ def evaluate_clients(
         )
 
     map_groups = map_groups or map_clients_of_groups
-    results = map_groups(of_client, shared, state.clients, groups, everyone, at_once, mesh)
+    places = [group.scored for group in groups]
+    results = map_groups(
+        of_client, shared, state.clients, groups, everyone, at_once, mesh, places=places
+    )
     parts, predictors = zip(*results, strict=True)
     if len(parts) == 1:
         (results,) = parts
     else:
-        order = np.argsort(np.concatenate([group.ids for group in groups]))
+        ids = [scored_ids([group], len(data.train.count)) for group in groups]
+        order = np.argsort(np.concatenate(ids))
         results = jax.tree.map(lambda *leaves: jnp.concatenate(leaves)[order], *parts)
     scored = split_results(results, scope.points)
     size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(predictors))
@@ -331,25 +335,35 @@ def _form(values):
     return structure, tuple((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
-def map_clients_of_groups(of_client, shared, memories, groups, everyone, at_once, mesh):
+def map_clients_of_groups(
+    of_client, shared, memories, groups, everyone, at_once, mesh, *, places=None
+):
     """``of_client(g, shared, i, (memory, row))`` of the clients of each group, leaves [n, ...].
 
-    `everyone` has the rows [N, ...] of all clients. Groups without clients are left out.
+    Groups without clients are left out.
+
+    Args:
+      everyone: the rows [N, ...] of all clients.
+      places: of the clients of each group, ascending; None is all.
     """
 
-    def of_group(g, group, rows, count):
+    def of_group(g, group, rows, total):
+        chosen = None if places is None else places[g]
+        if chosen is None:
+            chosen = np.arange(total, dtype=np.int32)
+        count = len(chosen)
         size = min(at_once or count, count)
         if mesh is not None:
             size = -(-size // mesh.size) * mesh.size
         # The last client is scored again until the last batch is full; see the cut below.
-        places = fill_up(jnp.arange(count, dtype=jnp.int32), size)
+        filled = fill_up(jnp.asarray(chosen), size)
         mapped = map_clients(functools.partial(of_client, g), mesh, group.at_once)
 
         def of_batch(places):
-            batch = rows if size == count else tree.take(rows, places)
+            batch = rows if count == size == total else tree.take(rows, places)
             return mapped(shared, ids_at(group, places), batch)
 
-        results = jax.lax.map(of_batch, places.reshape(-1, size))
+        results = jax.lax.map(of_batch, filled.reshape(-1, size))
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:count], results)
 
     for g, group in enumerate(groups):

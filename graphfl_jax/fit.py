@@ -147,6 +147,19 @@ def _check_heads(method, algorithm, config):
         )
 
 
+def check_sample(config: ConfigDict, num_clients: int) -> None:
+    """Checks that there are as many clients as evaluations shall score."""
+    chosen = config.eval.clients
+    if (
+        chosen > num_clients
+        and chosen != fields_of(values_of(config)[0])["eval.clients"].default
+    ):
+        raise ValueError(
+            f"eval.clients={chosen} exceeds the {num_clients} clients that train; set "
+            f"--config.eval.clients={num_clients} or less, or leave it out to score all"
+        )
+
+
 def check_splits(config: ConfigDict, federation: Federation) -> None:
     """Checks that a federation has the splits that a configuration evaluates."""
     splits = [*federation.data.evals, *federation.data.shared]

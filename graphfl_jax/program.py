@@ -201,8 +201,9 @@ class Program:
         scope: Scope = EVERYTHING,
         joined: bool = False,
     ):
-        """The `evaluation.Evaluated` of all clients; with `joined` of the new ones alone."""
+        """The `evaluation.Evaluated` of a round; with `joined` of the new clients alone."""
         state, groups = self._new_clients(state, data) if joined else (state, self.groups)
+        some = any(group.scored is not None for group in groups)
         return evaluate_clients(
             self.build(hparams, state.round),
             self._with_poison(key, hparams, data),
@@ -213,7 +214,7 @@ class Program:
             at_once=self.clients_per_eval,
             mesh=self.mesh,
             scope=scope,
-            models=self.models if scope == EVERYTHING and not joined else 0,
+            models=self.models if scope == EVERYTHING and not (joined or some) else 0,
         )
 
     def predictors(
@@ -304,7 +305,8 @@ class Program:
         everyone, groups = np.arange(len(data.train.count), dtype=np.int32), []
         for group in self.joined:
             ids = rows_of(group, everyone)
-            groups.append(group._replace(ids=ids[len(ids) - group.cohort_size :]))
+            new = ids[len(ids) - group.cohort_size :]
+            groups.append(group._replace(ids=new, scored=None))
         return state._replace(clients=memories), tuple(groups)
 
 

@@ -24,6 +24,9 @@ class Group(NamedTuple):
     ids: np.ndarray | None = None  # [n] int32, ascending; None is all clients
     at_once: int = 0  # clients that a device trains at once; 0 is all
     name: str = ""  # of the architecture, where there are several
+    scored: np.ndarray | None = (
+        None  # [k] int32, places of those that evaluations score, or all
+    )
 
 
 class Poison(NamedTuple):
@@ -45,19 +48,52 @@ def ids_at(group: Group, places: Array) -> Array:
     return places if group.ids is None else jnp.asarray(group.ids)[places]
 
 
-def divide_cohort(cohort_size: int, counts: Sequence[int]) -> list[int]:
+def scored_ids(groups: Sequence[Group], num_clients: int) -> np.ndarray:
+    """The ids [K] int32 of the clients of groups that evaluations score, ascending."""
+    everyone = np.arange(num_clients, dtype=np.int32)
+    ids = [
+        rows_of(group, everyone)[slice(None) if group.scored is None else group.scored]
+        for group in groups
+    ]
+    return np.sort(np.concatenate(ids))
+
+
+def with_sample(groups: Sequence[Group], num_clients: int, sample: int) -> tuple[Group, ...]:
+    """Groups of which evaluations score `sample` clients, of each group in proportion.
+
+    They are drawn at random, but are the same for all seeds and methods, so that runs are
+    compared over the same clients. If there are not more clients, all are scored.
+    """
+    counts = [num_clients if group.ids is None else len(group.ids) for group in groups]
+    if sample >= sum(counts):
+        return tuple(groups)
+    rng = np.random.default_rng(0)
+    sizes = divide_cohort(sample, counts, field="eval.clients")
+    drawn = (rng.choice(n, k, replace=False) for n, k in zip(counts, sizes, strict=True))
+    return tuple(
+        group._replace(scored=np.sort(places).astype(np.int32))
+        for group, places in zip(groups, drawn, strict=True)
+    )
+
+
+def divide_cohort(
+    cohort_size: int, counts: Sequence[int], *, field: str = "cohort_size"
+) -> list[int]:
     """Divides a cohort over groups of `counts` clients in proportion, at least one for each.
 
     After the first, each place goes to the group with the largest count / (2 places + 1) that
     has clients left (the method of Sainte-Lague); among equals, to the first.
+
+    Args:
+      field: that has the size, for the error.
 
     Raises:
       ValueError: there are fewer places than groups.
     """
     if cohort_size < len(counts):
         raise ValueError(
-            f"cohort_size={cohort_size} is less than the {len(counts)} architectures, of which "
-            f"each needs a client in a round; set --config.cohort_size={len(counts)} or more"
+            f"{field}={cohort_size} is less than the {len(counts)} architectures, of which "
+            f"each needs a client; set --config.{field}={len(counts)} or more"
         )
     places = [1] * len(counts)
     for _ in range(cohort_size - len(counts)):

@@ -18,7 +18,14 @@ from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import as_text, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs import store
-from graphfl_jax.runs.batch import Trial, config_of, fields_text, run_trials, with_seed
+from graphfl_jax.runs.batch import (
+    Trial,
+    config_of,
+    current_fields_text,
+    fields_text,
+    run_trials,
+    with_seed,
+)
 from graphfl_jax.runs.checkpoint import write_json
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.identity import (
@@ -96,7 +103,8 @@ class Cache:
         runs = [
             run
             for run in filter(None, map(_read, newest))
-            if run["fields"] == fields and not store.refusal(run, identity, accept_changes=True)
+            if current_fields_text(run["fields"]) == fields
+            and not store.refusal(run, identity, accept_changes=True)
         ]
         same = [run for run in runs if not store.changed_code(run["identity"], identity)]
         if same or not self.accept_changes or not runs:

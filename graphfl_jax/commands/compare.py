@@ -223,6 +223,11 @@ def notes_of(content: dict) -> list[str]:
         for setting in content["settings"]
         if len({*setting["data_sha256"]}) > 1
     ]
+    notes += [
+        f"{setting['name']}: {setting['sample']}"
+        for setting in content["settings"]
+        if setting["sample"]
+    ]
     return notes
 
 

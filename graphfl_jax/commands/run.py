@@ -49,12 +49,11 @@ from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
-from graphfl_jax.commands.common.styles import UNITS
-from graphfl_jax.commands.common.text_tables import TextTable, say, styled
+from graphfl_jax.commands.common.text_tables import say, styled
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of, was_searched
 from graphfl_jax.configs.fields import SPLITS
-from graphfl_jax.configs.published import Score, published_score
+from graphfl_jax.configs.published import published_score
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import input_range, score_of_constant
 from graphfl_jax.runs import models
@@ -218,7 +217,9 @@ def divergence(config: ConfigDict, result: Result, out: Path) -> str:
 def print_results(config: ConfigDict, result: Result, out: Path) -> None:
     """Prints the tables of a result, and where it is."""
     variant, dataset = result.results["variant"], result.results["dataset"]
-    tables = [score_table(result.results, published_score(config, variant, dataset))]
+    tables = [
+        result_tables.score_table(result.results, published_score(config, variant, dataset))
+    ]
     tables += result_tables.further_tables(result.results)
     if result.results["new_clients"]:
         tables.append(result_tables.new_clients_table(result.results))
@@ -231,6 +232,8 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
         say(result_tables.rejected_text(result.results))
+    if text := result_tables.sample_text(result.results):
+        say(text)
     if text := result_tables.trained_text(result.results):
         say(text)
     if result.results["not_finite"]:
@@ -288,34 +291,6 @@ def search_hint(config: ConfigDict, result: Result) -> str:
     words = ["graphfl", "sweep", FLAGS.config, f"--grid.{CLIENT_LR}={RATES}"]
     words += [f"--config.{name}={value}" for name, value in fields.items()]
     return f"{why}; to search for a learning rate: {shlex.join(words)}"
-
-
-def score_table(results: dict, paper: Score | None) -> TextTable:
-    """Test scores at G, L and P after the last round, and a published score if there is one.
-
-    Splits that all clients share have a column for their mean.
-    """
-    data, metric = results["dataset"], results["metric"]
-    shared = sorted(results["scores"].keys() - {"final", "validation", "best_val"})
-    better = "higher" if results["higher_is_better"] else "lower"
-    title = f"{results['variant']} on {data['name']}, data: {data['source']}"
-    title += f"\n{data['extent']}" if data["extent"] else ""
-    caption = f"{better} is better; after round {results['rounds']}, test"
-    if paper:
-        caption += f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}"
-    columns = (metric, "sd over clients", "worst decile")
-    rows = [["scored at", *columns, *(f"{metric}, {split} test" for split in shared)]]
-    meanings = {
-        "G": "G  as received",
-        "L": "L  after local training",
-        "P": "P  the method's predictor",
-    }
-    for point, meaning in meanings.items():
-        scores = results["scores"]["final"][point]
-        numbers = [scores[name] for name in ("mean", "std_clients", "worst_decile")]
-        numbers += [results["scores"][split][point]["mean"] for split in shared]
-        rows.append([meaning, *(f"{number:.4g}" for number in numbers)])
-    return TextTable(title, caption, rows)
 
 
 def footer(results: dict, out: Path) -> str:

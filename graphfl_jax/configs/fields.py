@@ -59,6 +59,10 @@ _BASE = {
         ),
         0,
     ),
+    "eval.clients": (
+        Integer("Clients that evaluations score, drawn once; with the default, all of fewer."),
+        10_000,
+    ),
     "eval.points": (
         Items("Points of the evaluations before the last round; empty is all.", POINTS),
         (),

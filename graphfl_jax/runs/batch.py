@@ -1,6 +1,7 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
 import functools
+import json
 import math
 import os
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax import memory, tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.configs.values import as_text, change, complete, values_of
+from graphfl_jax.configs.values import as_text, change, complete, current_values, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.program import ROUNDS_PER_EXECUTION, in_total, play_rounds
@@ -394,6 +395,17 @@ def _pad_and_stack(axis, *leaves):
 def fields_text(config: ConfigDict) -> str:
     """The fields that determine a run, as text: its name in a sweep."""
     return as_text(values_of(config)[0], without=ELSEWHERE)
+
+
+def current_fields_text(text: str) -> str:
+    """The `fields_text` of a run of an older release, with the fields that came later.
+
+    It stays as it is where a method, a model or the like of the run is not known here.
+    """
+    try:
+        return as_text(current_values(json.loads(text)), without=ELSEWHERE)
+    except ValueError:
+        return text
 
 
 def with_seed(config: ConfigDict, seed: int) -> ConfigDict:

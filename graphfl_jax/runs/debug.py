@@ -98,11 +98,15 @@ class DebugSession:
             map_groups=functools.partial(self._map_groups, int(state.round)),
         )
 
-    def _map_groups(self, played, of_client, shared, memories, groups, everyone, *sizes):
+    def _map_groups(
+        self, played, of_client, shared, memories, groups, everyone, *sizes, places
+    ):
         """`evaluation.map_clients_of_groups`, client by client."""
         for g, group in enumerate(groups):
-            results = []
-            for place in range(len(rows_of(group, self.data.train.count))):
+            results, chosen = [], places[g]
+            if chosen is None:
+                chosen = range(len(rows_of(group, self.data.train.count)))
+            for place in map(int, chosen):
                 i = int(ids_at(group, jnp.int32(place)))
                 rows = (tree.take(memories[g], place), tree.take(everyone, i))
                 with jax.disable_jit():

@@ -181,7 +181,9 @@ def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> st
         "data": (federation.sha256, federation.task, federation.outputs, federation.units),
         "clients": (len(federation.clients), federation.new_clients),
         "groups": [
-            group._replace(ids=group.ids is not None and group.ids.tolist())
+            group._replace(
+                **{name: _as_list(getattr(group, name)) for name in ("ids", "scored")}
+            )
             for group in experiment.groups
         ],
         "inputs": _shapes(inputs),
@@ -189,6 +191,10 @@ def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> st
         "machine": machine(),
     }
     return json.dumps(facts)
+
+
+def _as_list(ids):
+    return ids is not None and ids.tolist()
 
 
 def machine() -> str:

@@ -213,6 +213,7 @@ RESULTS = {
     "timing": {str: float},
     "dataset": DATA,
     "rounds_trained?": (None, [count]),
+    "sample?": (None, {"of": count, "ids": [count], "half_width": MEANS}),
     "metrics?": (None, at_points({str: {"mean": SCORE, "clients?": count}})),
     "errors?": (None, {"units": str, **at_points({str: {str: SCORE}})}),
     "labels?": (None, at_points({str: {"auc": SCORE, "clients": count}})),

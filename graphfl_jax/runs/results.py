@@ -16,10 +16,11 @@ from graphfl_jax.core import FederatedData, Task
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS, Evaluated, not_finite
+from graphfl_jax.intervals import half_width
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
 from graphfl_jax.program import Log, Participation
 from graphfl_jax.robustness.attacks import Attackers
-from graphfl_jax.rounds import Group
+from graphfl_jax.rounds import Group, scored_ids
 
 DESCRIPTION = "federation.json"  # the file of `description_of`
 # Parts of the results that a run has only if it played all rounds, and not every run has.
@@ -55,9 +56,9 @@ def results_of(
         identities under which some of its rounds were played.
     """
     federation, task, final = experiment.federation, experiment.model.task, course.final
-    scored = dict.fromkeys(SCORED)
+    scored, ids = dict.fromkeys(SCORED), ids_scored(experiment)
     if final is None:
-        scored["scores"] = no_scores(federation.data, task)
+        scored["scores"] = no_scores(len(ids), federation.data, task)
     else:
         scored |= _parts_with_scores(experiment, course)
     attack = None
@@ -74,9 +75,10 @@ def results_of(
         "rounds": config.rounds,
         "hparams": experiment.hparams,
         "diverged": final is None or bool(not_finite(final.scores, ("P",)).any()),
-        "not_finite": not_finite_clients(federation.clients, course),
+        "not_finite": not_finite_clients(federation.clients, course, ids),
         "rounds_trained": rounds_trained(course.participation),
-        "trained_only": scores_of_trained(course),
+        "trained_only": scores_of_trained(course, ids),
+        "sample": sample_of(experiment, final),
         "metric": task.metric,
         "higher_is_better": task.higher_is_better,
         **scored,
@@ -131,7 +133,7 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
 
     Args:
       rows: as in `single.Result`.
-      final: all scores after the last round, {split: {point: [N]}}.
+      final: all scores after the last round, {split: {point: [K]}}.
     """
     best, evaluated = None, rows[0]["scores"]
     if "test" in evaluated and "P" in evaluated.get("val", {}):
@@ -147,16 +149,51 @@ def final_scores(rows: list[dict], final: dict, task: Task) -> dict:
     }
 
 
-def no_scores(data: FederatedData, task: Task) -> dict:
-    """`final_scores` of a run without any: NaN."""
-    missing = np.full(len(data.train.count), np.nan)
+def ids_scored(experiment: Experiment) -> np.ndarray:
+    """The ids [K] of the clients that evaluations score, ascending; without new clients."""
+    return scored_ids(experiment.groups, len(experiment.federation.data.train.count))
+
+
+def names_scored(experiment: Experiment) -> tuple[str, ...]:
+    """The names of the clients that evaluations score; if it is all, new clients follow."""
+    names, ids = experiment.federation.clients, ids_scored(experiment)
+    if len(ids) == len(experiment.federation.data.train.count):
+        return tuple(names)
+    return tuple(names[i] for i in ids)
+
+
+def sample_of(experiment: Experiment, final: Evaluated | None) -> dict | None:
+    """The clients that were scored, if not all were, and how exact the means over them are.
+
+    Returns:
+      ``of``, the number of clients; ``ids``, the numbers of those that were scored; and
+      ``half_width``, at G, L and P half of the 95 % interval of the mean test score over all
+      clients, None for one client or without scores.
+    """
+    total, ids = len(experiment.federation.data.train.count), ids_scored(experiment)
+    if len(ids) == total:
+        return None
+    widths = dict.fromkeys(POINTS)
+    if final is not None:
+        test = final.scores["test"]
+        widths = {p: half_width(test[p].astype(np.float64), of=total) for p in POINTS}
+    return {"of": total, "ids": ids.tolist(), "half_width": widths}
+
+
+def no_scores(clients: int, data: FederatedData, task: Task) -> dict:
+    """`final_scores` of a run without any: NaN for so many clients."""
+    missing = np.full(clients, np.nan)
     of_clients = summaries(dict.fromkeys(POINTS, missing), task)
     validation = of_clients if "val" in data.evals else None
     return {"final": of_clients, "validation": validation, "best_val": None}
 
 
-def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
+def not_finite_clients(names: Sequence[str], course: Course, ids: np.ndarray) -> dict | None:
     """The clients that left a number that is not finite; None without any.
+
+    Args:
+      names: of all clients.
+      ids: from `ids_scored`.
 
     Returns:
       ``uploads``, by the names of clients the rounds in which each counted as untrained since
@@ -166,7 +203,7 @@ def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
       of the test scores at G, L and P, None without any.
     """
     rounds, first, final = course.participation.not_finite, None, course.final
-    broken = np.ones(len(rounds), bool) if final is None else not_finite(final.scores)
+    broken = np.ones(len(ids), bool) if final is None else not_finite(final.scores)
     if course.participation.since > 0:
         first = {
             "client": names[course.participation.first[1]],
@@ -180,7 +217,7 @@ def not_finite_clients(names: Sequence[str], course: Course) -> dict | None:
     return {
         "uploads": {names[i]: int(rounds[i]) for i in np.flatnonzero(rounds)},
         "first": first,
-        "scores": [] if final is None else [names[i] for i in np.flatnonzero(broken)],
+        "scores": [] if final is None else [names[i] for i in ids[broken]],
         "others": means,
     }
 
@@ -194,14 +231,17 @@ def rounds_trained(participation: Participation) -> list[int] | None:
     return None if (rounds < 0).any() else rounds.tolist()
 
 
-def scores_of_trained(course: Course) -> dict | None:
+def scores_of_trained(course: Course, ids: np.ndarray) -> dict | None:
     """The scores of clients that have trained; None unless some have and some have not.
+
+    Args:
+      ids: from `ids_scored`; others do not count.
 
     Returns:
       ``clients``, their number, and ``final``, the means over them of the test scores at G, L
       and P after the last round.
     """
-    trained, final = np.asarray(course.participation.trained) > 0, course.final
+    trained, final = np.asarray(course.participation.trained)[ids] > 0, course.final
     if final is None or rounds_trained(course.participation) is None:
         return None
     if trained.all() or not trained.any():
@@ -268,19 +308,20 @@ def architecture_scores(experiment: Experiment, final: dict, traffic: list) -> d
       ``scores``, means over them for each split at G, L and P; and ``up_bytes`` and
       ``down_bytes`` of one of them in a round.
     """
-    names, task = experiment.federation.clients, experiment.model.task
-    return {
-        group.name: {
+    names, task, result = experiment.federation.clients, experiment.model.task, {}
+    scored = ids_scored(experiment)
+    for group, (down, up) in zip(experiment.groups, traffic, strict=True):
+        rows = np.flatnonzero(np.isin(scored, group.ids))
+        result[group.name] = {
             "clients": [names[i] for i in group.ids],
             "ids": group.ids.tolist(),
             "scores": {
-                split: mean_scores(scores, group.ids, task) for split, scores in final.items()
+                split: mean_scores(scores, rows, task) for split, scores in final.items()
             },
             "up_bytes": up,
             "down_bytes": down,
         }
-        for group, (down, up) in zip(experiment.groups, traffic, strict=True)
-    }
+    return result
 
 
 # --------------------------------------------------------------------------------- evaluations
@@ -443,8 +484,8 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     """
     federation = experiment.federation
     training = len(federation.clients) - federation.new_clients
-    malicious = malicious_clients(experiment)
-    benign = ~malicious
+    malicious, scored = malicious_clients(experiment), ids_scored(experiment)
+    benign = ~malicious[scored]
     ids = np.flatnonzero(malicious).tolist()
     result = {
         "name": config.attack.name,
@@ -461,10 +502,10 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     result["benign"] = summaries(scores, experiment.model.task)
     if len(federation.data.graph.senders):
         result["benign_by_malicious_neighbours"] = by_malicious_neighbours(
-            federation.data.graph, malicious, final["test"], experiment.model.task
+            federation.data.graph, malicious, scored, final["test"], experiment.model.task
         )
     if "triggered" in final:
-        test = federation.data.evals["test"]
+        test = tree.take(federation.data.evals["test"], scored)
         real = np.arange(test.y.shape[1]) < test.count[:, None]
         # Clients whose images all have the target label anyway do not count.
         counted = benign & (real & (test.y != config.attack.target)).any(axis=1)
@@ -476,26 +517,29 @@ def attack_summary(config: ConfigDict, experiment: Experiment, final: dict | Non
     return result
 
 
-def by_malicious_neighbours(graph, malicious: np.ndarray, scores: dict, task: Task) -> list:
+def by_malicious_neighbours(
+    graph, malicious: np.ndarray, scored: np.ndarray, scores: dict, task: Task
+) -> list:
     """Mean scores of benign clients by the share of malicious ones among their neighbours.
 
     Args:
       graph: relations between the N clients; with a transductive graph, new clients follow.
       malicious: [N] bool.
-      scores: {point: [N]}.
+      scored: from `ids_scored`, [K].
+      scores: {point: [K]}.
 
     Returns:
-      For each of `NEIGHBOURS` that has clients, its name as ``share``; their numbers ``ids``;
+      For each of `NEIGHBOURS` that has such clients, its name as ``share``; their ``ids``;
       and ``scores``, means over them at each point.
     """
     shares = relations.shares_among_neighbours(graph, np.flatnonzero(malicious))
     places = np.searchsorted(list(NEIGHBOURS.values()), shares[: len(malicious)])
     rows = []
     for place, name in enumerate(NEIGHBOURS):
-        ids = np.flatnonzero(~malicious & (places == place))
-        if len(ids):
-            means = mean_scores(scores, ids, task)
-            rows.append({"share": name, "ids": ids.tolist(), "scores": means})
+        members = np.flatnonzero((~malicious & (places == place))[scored])
+        if len(members):
+            means = mean_scores(scores, members, task)
+            rows.append({"share": name, "ids": scored[members].tolist(), "scores": means})
     return rows
 
 

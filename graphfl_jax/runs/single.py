@@ -38,6 +38,7 @@ from graphfl_jax.runs.results import (
     Course,
     check_attacked,
     description_of,
+    names_scored,
     new_client_scores,
     new_seconds,
     results_of,
@@ -74,7 +75,7 @@ class Result(NamedTuple):
     final: dict | None  # all scores after the last round; None for a run that ended before
     federation: Federation  # with the relations, new clients and attackers of the run
     unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
-    clients: tuple[str, ...] = ()  # their names
+    clients: tuple[str, ...] = ()  # names of those that were scored
 
     def frame(self) -> "pandas.DataFrame":
         """A pandas data frame: a line for each round, split, point and client, with the score.
@@ -339,7 +340,8 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     if ended < 0 and results["diverged"]:
         ended = participation.since if participation.since > 0 else int(state.round)
     scores, federation = final and final.scores, experiment.federation
-    return Result(results, rows, state, ended, scores, federation, unsaved, tuple(clients))
+    names = names_scored(experiment)
+    return Result(results, rows, state, ended, scores, federation, unsaved, names)
 
 
 def compile_session(

@@ -297,9 +297,14 @@ def test_benign_clients_are_split_by_their_neighbours_where_new_clients_are_rela
     malicious = np.array([1, 1, 0, 0, 0, 0], bool)
     scores = {"P": np.array([0, 0, 1, 2, 3, 4], np.float32)}
     task = task_of("classification", None)
-    assert by_malicious_neighbours(graph, malicious, scores, task) == [
+    assert by_malicious_neighbours(graph, malicious, np.arange(6), scores, task) == [
         {"share": "none", "ids": [5], "scores": {"P": 4.0}},
         {"share": "up to half", "ids": [3, 4], "scores": {"P": 2.5}},
+        {"share": "more than half", "ids": [2], "scores": {"P": 1.0}},
+    ]
+    some = {"P": np.array([0, 1, 3], np.float32)}  # of clients 1, 2 and 4
+    assert by_malicious_neighbours(graph, malicious, np.array([1, 2, 4]), some, task) == [
+        {"share": "up to half", "ids": [4], "scores": {"P": 3.0}},
         {"share": "more than half", "ids": [2], "scores": {"P": 1.0}},
     ]
 

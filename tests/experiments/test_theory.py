@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from experiments.linear_theory import closed_form, simulation
-from graphfl_jax.commands.common.statistics import critical_value
 from graphfl_jax.data import relations
+from graphfl_jax.intervals import critical_value
 from tests.commands import ROOT, launched
 
 SIZES = {"params": 8, "embedding": 3}

@@ -11,7 +11,8 @@ from scipy.stats import wilcoxon
 
 from graphfl_jax.commands.common.comparison import comparison, holm
 from graphfl_jax.commands.common.finished_runs import read_rows, read_run, read_runs
-from graphfl_jax.commands.common.statistics import critical_value, half_width, wilcoxon_p
+from graphfl_jax.commands.common.statistics import wilcoxon_p
+from graphfl_jax.intervals import critical_value, half_width
 from graphfl_jax.metrics import summary
 from tests.commands import scripted
 from tests.federations import small_config

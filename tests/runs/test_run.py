@@ -130,7 +130,7 @@ def test_results_have_their_fields_and_no_others(good):
     results = read(good[2])
     assert set(results) == {
         *("algorithm", "variant", "dataset", "seed", "rounds", "hparams", "diverged", "metric"),
-        *("not_finite", "rounds_trained", "trained_only"),
+        *("not_finite", "rounds_trained", "trained_only", "sample"),
         *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
         *("labels", "metrics", "allocation", "rejected", "architectures", "communication"),
         "scaling",

@@ -23,7 +23,7 @@ from graphfl_jax.configs import base, change, fl60
 from graphfl_jax.configs.values import adjust
 from graphfl_jax.data import from_arrays
 from graphfl_jax.runs import identity, store
-from graphfl_jax.runs.batch import Outcome, run_trials
+from graphfl_jax.runs.batch import Outcome, current_fields_text, run_trials
 from graphfl_jax.runs.store import (
     RUN,
     SWEEP,
@@ -31,6 +31,7 @@ from graphfl_jax.runs.store import (
     NewFolders,
     check_folder,
     content_of,
+    with_digest,
 )
 from graphfl_jax.runs.sweep import groups_of
 from tests.commands import ROOT, launched, launched_small, shrunk, tiny
@@ -496,6 +497,22 @@ def test_the_run_of_a_changed_line_is_repeated(swept, groups, change):
     again = json.loads(second)
     assert lines[1]["scores"] == again["scores"]
     assert lines[1]["validation"] == again["validation"]
+
+
+def test_runs_of_a_release_with_fewer_fields_are_not_repeated(swept, groups):
+    """A field that came later has its default in the name of such a run."""
+    path, lines = swept / "trials.jsonl", []
+    for text in path.read_text().splitlines():
+        line = json.loads(without_digest(text))
+        fields = json.loads(line["trial"])
+        assert fields.pop("eval.clients") == 10_000
+        lines.append(json.dumps(with_digest(line | {"trial": json.dumps(fields)})) + "\n")
+    path.write_text("".join(lines))
+    made, continued_lines = continued(swept, groups)
+    assert made == 0 and len(continued_lines) == 2
+    assert (
+        current_fields_text('{"algorithm.name": "unknown"}') == '{"algorithm.name": "unknown"}'
+    )
 
 
 @pytest.mark.parametrize("text", ["{}", "[1]", "[]", "null", '"a"', "7", '{"trial": 1}'])

@@ -11,8 +11,10 @@ import itertools
 import numpy as np
 
 from graphfl_jax.commands.common.finished_runs import FinishedRun, fitting
-from graphfl_jax.commands.common.statistics import half_width, over_seeds, wilcoxon_p
+from graphfl_jax.commands.common.result_tables import sample_text
+from graphfl_jax.commands.common.statistics import over_seeds, wilcoxon_p
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.intervals import half_width
 
 
 def comparison(runs: list[FinishedRun]) -> dict:
@@ -22,9 +24,10 @@ def comparison(runs: list[FinishedRun]) -> dict:
       ``settings``, for each its ``name``, ``method``, ``data``, their ``source`` and ``extent``
       as in results.json, ``metric``, ``higher_is_better``, ``runs`` (folders), ``seeds``,
       ``data_sha256``, the digest of the data with each of them, the number of runs whose
-      training ``diverged``, its values of the ``fields`` that differ between settings,
-      the ``scores`` at G, L and P as `over_seeds` gives them, None if a run diverged, and such
-      scores of further ``metrics`` by name, None where a metric is undefined; ``fields``, the
+      training ``diverged``, as text which ``sample`` of the clients was scored, its values of
+      the ``fields`` that differ between settings, the ``scores`` at G, L and P as `over_seeds`
+      gives them, None if a run diverged, and such scores of further ``metrics`` by name, None
+      where a metric is undefined; ``fields``, the
       names of these fields; ``pairs``, with ``first`` and ``second``, their common ``seeds``,
       the number of ``clients``, and ``points``: at each the mean ``difference`` of
       second - first, the ``half_width`` of its 95 % interval over clients, the numbers of
@@ -144,6 +147,7 @@ def _setting(name, runs, fields):
         "seeds": list(runs),
         "data_sha256": [run.results["dataset"]["sha256"] for run in runs.values()],
         "diverged": broken,
+        "sample": sample_text(first.results),
         "fields": {field: first.fields.get(field) for field in fields},
         "scores": scores,
         "metrics": metrics,
@@ -186,7 +190,11 @@ def _why_not(first, second):
             return f"their splits, new clients or attackers differ with seed {seed}"
     runs = (*first.values(), *second.values())
     sizes = {len(run.results["scores"]["final"]["P"]["per_client"]) for run in runs}
-    return "their numbers of clients differ" if len(sizes) > 1 else ""
+    if len(sizes) > 1:
+        return "their numbers of clients differ"
+    samples = [run.results.get("sample") for run in runs]
+    scored = {tuple(sample["ids"]) if sample else () for sample in samples}
+    return "they score other clients" if len(scored) > 1 else ""
 
 
 def _pair(first, second, higher_is_better):

@@ -191,13 +191,16 @@ def write_views(
     results: Mapping,
     clients: Sequence[str],
 ) -> None:
-    """Writes a plot of the scores over rounds, and a table of the scores of all clients.
+    """Writes a plot of the scores over rounds, and a table of the scores of clients.
 
     The arguments are those of `single.Result`. Without rows there is no plot, and without final
     scores no table.
     """
     if final is not None:
-        table = views.client_table(final, clients, results["rounds_trained"])
+        trained = results["rounds_trained"]
+        if trained is not None and results["sample"]:
+            trained = [trained[i] for i in results["sample"]["ids"]]
+        table = views.client_table(final, clients, trained)
         write_text(out / views.TABLE, table)
     if not rows:
         return

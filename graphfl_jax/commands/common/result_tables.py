@@ -1,10 +1,60 @@
 """Tables of one run's results, as text."""
 
+from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, score_text
+from graphfl_jax.configs.published import Score
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
 COLUMNS = 6  # targets of a table
+
+
+def score_table(results: dict, paper: Score | None) -> TextTable:
+    """Test scores at G, L and P after the last round, and a published score if there is one.
+
+    Splits that all clients share have a column for their mean.
+    """
+    data, metric = results["dataset"], results["metric"]
+    shared = sorted(results["scores"].keys() - {"final", "validation", "best_val"})
+    better = "higher" if results["higher_is_better"] else "lower"
+    title = f"{results['variant']} on {data['name']}, data: {data['source']}"
+    title += f"\n{data['extent']}" if data["extent"] else ""
+    caption = f"{better} is better; after round {results['rounds']}, test"
+    if sample := results["sample"]:
+        caption += (
+            f"; ± is half of the 95 % interval of the mean over all {sample['of']:,} clients"
+        )
+    if paper:
+        caption += f"; published {paper.mean} ± {paper.spread} {UNITS[metric][1]}"
+    columns = (metric, "sd over clients", "worst decile")
+    rows = [["scored at", *columns, *(f"{metric}, {split} test" for split in shared)]]
+    meanings = {
+        "G": "G  as received",
+        "L": "L  after local training",
+        "P": "P  the method's predictor",
+    }
+    for point, meaning in meanings.items():
+        scores = results["scores"]["final"][point]
+        numbers = [scores[name] for name in ("mean", "std_clients", "worst_decile")]
+        numbers += [results["scores"][split][point]["mean"] for split in shared]
+        cells = [f"{number:.4g}" for number in numbers]
+        if sample and sample["half_width"][point] is not None:
+            cells[0] += f" ± {sample['half_width'][point]:.2g}"
+        rows.append([meaning, *cells])
+    return TextTable(title, caption, rows)
+
+
+def sample_text(results: dict) -> str:
+    """How many clients were scored, with the interval of the mean at P; empty for all."""
+    sample = results.get("sample")
+    if sample is None:
+        return ""
+    text = f"{len(sample['ids']):,} of {sample['of']:,} clients were scored"
+    width = sample["half_width"]["P"]
+    if width is None:
+        return text
+    mean = score_text(results["scores"]["final"]["P"]["mean"])
+    return f"{text}; the 95 % interval of the mean over all at P is {mean} ± {width:.2g}"
 
 
 def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[TextTable]:
@@ -130,7 +180,8 @@ def attack_table(results: dict) -> TextTable:
         rows.append([name, str(count), *(score_text(scores[point]) for point in POINTS)])
 
     means = {point: everyone[point]["mean"] for point in POINTS}
-    add("all clients", len(everyone["P"]["per_client"]), means)
+    who = "all clients" if results.get("sample") is None else "scored clients"
+    add(who, len(everyone["P"]["per_client"]), means)
     benign = attack["benign"]
     if benign:
         means = {point: benign[point]["mean"] for point in POINTS}
@@ -163,7 +214,7 @@ def trained_text(results: dict) -> str:
     part = results.get("trained_only")
     if part is None:
         return ""
-    everyone = len(results["rounds_trained"])
+    everyone = len(results["scores"]["final"]["P"]["per_client"])
     means = (f"{point} {score_text(part['final'][point])}" for point in POINTS)
     return (
         f"{everyone - part['clients']} of {everyone} clients trained in no round, so a "

@@ -17,7 +17,7 @@ from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
-from graphfl_jax.runs.results import check_attacked, description_of
+from graphfl_jax.runs.results import check_attacked, description_of, names_scored
 from graphfl_jax.runs.store import NewFolders, content_of, identities_of
 
 
@@ -131,7 +131,7 @@ def run_seeds(
             results[seed] = outcome.results | {"identity": folder.identity}
             for row in outcome.rows:
                 folder.append(row)
-            clients = runs.experiments[seed].federation.clients
+            clients = names_scored(runs.experiments[seed])
             write_views(folder.path, outcome.rows, outcome.final, results[seed], clients)
             folder.finish(results[seed])
     finally:
@@ -182,6 +182,8 @@ def seeds_table(runs: list[dict]) -> TextTable:
         f"{better} is better; {first['metric']} after round {first['rounds']}, test, "
         f"means over clients; sd over seeds with the divisor n - 1"
     )
+    if sample := first.get("sample"):
+        caption += f" ({len(sample['ids']):,} of {sample['of']:,})"
     if diverged:
         caption += f"; {diverged} seeds diverged and are left out"
     columns = ("mean over seeds", "95 % interval", "sd over seeds", "sd over clients")

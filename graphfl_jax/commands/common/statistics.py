@@ -1,21 +1,8 @@
-"""Statistics over runs: divergence, means over seeds and confidence intervals."""
-
-from collections.abc import Sequence
+"""Statistics over runs: divergence, means over seeds and a test."""
 
 import numpy as np
 
-
-def critical_value(samples: int, *, missed: float, means: int = 1) -> float:
-    """Half width, in standard errors, of simultaneous confidence intervals by Student's t.
-
-    Args:
-      samples: independent samples behind each mean.
-      missed: probability that at least one interval does not contain its true mean.
-      means: number of intervals (Bonferroni's correction).
-    """
-    from scipy.special import stdtrit
-
-    return float(-stdtrit(samples - 1, missed / (2 * means)))
+from graphfl_jax.intervals import half_width
 
 
 def over_seeds(values: list[float]) -> dict:
@@ -30,14 +17,6 @@ def over_seeds(values: list[float]) -> dict:
         "half_width": half_width(values),
         "seeds": list(map(float, values)),
     }
-
-
-def half_width(values: Sequence[float]) -> float | None:
-    """Half of the 95 % confidence interval of the mean of a sample; None for one value."""
-    if len(values) < 2:
-        return None
-    error = np.std(values, ddof=1) / np.sqrt(len(values))
-    return float(critical_value(len(values), missed=0.05) * error)
 
 
 def wilcoxon_p(differences: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from graphfl_jax.commands.common import finished_runs
+from graphfl_jax.commands.common import finished_runs, result_tables
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs import PRESETS, methods
@@ -46,8 +46,12 @@ def _contradiction(described, results):
     clients, axes = described["clients"], described["axes"] or ()
     training, joined = ([c for c in clients if c["new"] == new] for new in (False, True))
     scores, new = results["scores"], results["new_clients"]
-    if scores and len(scores["final"]["P"]["per_client"]) != len(training):
+    sample = results.get("sample")
+    scored = len(sample["ids"]) if sample else len(training)
+    if scores and len(scores["final"]["P"]["per_client"]) != scored:
         return "it has other clients than results.json"
+    if sample and (sample["of"] != len(training) or max(sample["ids"]) >= len(training)):
+        return "the sample of results.json is of other clients"
     if new and new["clients"] != [client["name"] for client in joined]:
         return "it has other new clients than results.json"
     if any(max(pair[:2]) >= len(clients) for pair in described["relations"]):
@@ -92,6 +96,7 @@ def _collect(run, rows, described):
         and {key: results["scores"]["final"]["P"][key] for key in SUMMARY},
         "clients": clients,
         "scores": _scores(results),
+        "sample": result_tables.sample_text(results),
         "map": described and map_of(described, results.get("allocation")),
         "why_no_map": "" if described else NO_DESCRIPTION,
         "curve": _curve(rows),
@@ -132,6 +137,8 @@ def _clients(results, described):
     scores, new = results["scores"], results["new_clients"] or {"clients": []}
     attack = results["attack"] or {}
     training = len(scores["final"]["P"]["per_client"]) if scores else 0
+    if sample := results.get("sample"):
+        training = sample["of"]
     malicious = set(attack.get("ids", ()))
     names = [f"client {i}" for i in range(training)] + new["clients"]
     return [
@@ -144,14 +151,23 @@ def _clients(results, described):
 def _scores(results):
     """Test scores of all clients at each point after the last round; None if it diverged.
 
-    Those of new clients are the ones after their last round, None if they diverged.
+    Those of new clients are the ones after their last round, None if they diverged. Those of
+    clients that were not scored are None.
     """
     if results["scores"] is None:
         return None
+    sample = results.get("sample")
+
+    def of_all(scored):
+        if sample is None:
+            return scored
+        places = dict(zip(sample["ids"], scored, strict=True))
+        return [places.get(i) for i in range(sample["of"])]
+
     new = results["new_clients"] or {"clients": [], "curve": [], "diverged_at": -1}
     joined = new["curve"][-1] if new["curve"] and new["diverged_at"] < 0 else None
     return {
-        point: results["scores"]["final"][point]["per_client"]
+        point: of_all(results["scores"]["final"][point]["per_client"])
         + (joined[point]["per_client"] if joined else [None] * len(new["clients"]))
         for point in POINTS
     }
@@ -203,7 +219,10 @@ def _attack(results, clients):
     kinds = {}
     for kind, malicious in (("honest", False), ("malicious", True)):
         rows = [
-            i for i, c in enumerate(clients) if c["malicious"] == malicious and not c["new"]
+            i
+            for i, c in enumerate(clients)
+            if c["malicious"] == malicious and not c["new"]
+            if not scores or scores["P"][i] is not None
         ]
         kinds[kind] = {
             "clients": len(rows),

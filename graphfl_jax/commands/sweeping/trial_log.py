@@ -3,11 +3,12 @@
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 from graphfl_jax.commands.common.comparison import differing
 from graphfl_jax.data.files import default_root
 from graphfl_jax.runs import forms
-from graphfl_jax.runs.batch import Outcome, config_of
+from graphfl_jax.runs.batch import Outcome, config_of, current_fields_text
 from graphfl_jax.runs.checkpoint import remove_parts
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.environment import environment
@@ -164,7 +165,7 @@ class TrialLog:
 
     def _read(self):
         form = tuple(trial | {"identity": forms.IDENTITY} for trial in forms.TRIAL)
-        lines, damaged = LineStore(self.path).read(form) if self.path.exists() else ([], [])
+        lines, damaged = read_log(self.path, form) if self.path.exists() else ([], [])
         for number in damaged:
             text = f"{self.path}: line {number} is damaged; its run is repeated"
             warnings.warn(text, RuntimeWarning, stacklevel=4)
@@ -285,14 +286,17 @@ def log_of(out: Path, shard: tuple[int, int] | None) -> Path:
     return out / (NAME if shard is None else OF_SHARD.format(*shard))
 
 
-def read_log(path: Path) -> tuple[list[Record], list[int]]:
+def read_log(path: Path, form: Any = forms.TRIAL) -> tuple[list[Record], list[int]]:
     """The runs in a log, and the numbers of its damaged lines. A process may be writing it.
+
+    Their names are those of this release, so that a run of an older one is found again.
 
     Raises:
       ValueError: a line is complete and not a run.
       OSError: the file cannot be read.
     """
-    return LineStore(path).read(forms.TRIAL)
+    lines, damaged = LineStore(path).read(form)
+    return [line | {"trial": current_fields_text(line["trial"])} for line in lines], damaged
 
 
 def merged_logs(folders: list[Path]) -> tuple[list[Record], list[str]]:
