@@ -31,9 +31,13 @@ ONE_VECTOR = 100_000  # numbers of a tensor that `polyak_sgd` copies into one ve
 SMALLEST_SQUARE = 2.0**-52  # up to this squared norm `polyak_sgd` takes no step, as in Optax
 
 
+class WithoutMemory(optax.GradientTransformationExtraArgs):
+    """An optimiser that keeps nothing, and moves no parameter whose gradient is 0."""
+
+
 def sgd(*, lr: Array) -> optax.GradientTransformation:
     """Gradient descent without momentum."""
-    return optax.sgd(lr)
+    return WithoutMemory(*optax.with_extra_args_support(optax.sgd(lr)))
 
 
 def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
@@ -59,7 +63,7 @@ def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
         step = jnp.where(square <= SMALLEST_SQUARE, jnp.zeros_like(step), step)
         return jax.tree.map(lambda leaf: -step * leaf, gradient), memory
 
-    return optax.GradientTransformationExtraArgs(optax.init_empty_state, update)
+    return WithoutMemory(optax.init_empty_state, update)
 
 
 def momentum(

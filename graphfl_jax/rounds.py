@@ -15,6 +15,7 @@ import numpy as np
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Cohort, State, check_local
 from graphfl_jax.devices import all_gather_rows, fill_up, map_clients, replicate
+from graphfl_jax.draws import draw_clients
 
 
 class Group(NamedTuple):
@@ -136,27 +137,11 @@ def group_clients(names: Sequence[str], training: int, cohort_size: int) -> tupl
 
 
 def draw_cohort(key: Array, counts: Array, size: int) -> Cohort:
-    """Draws `size` of the n clients without replacement; all subsets are equally probable.
-
-    Robert Floyd's algorithm takes `size` draws and no array of n elements: draw number k is
-    uniform in [0, n - size + k], and a client that has already been drawn is replaced by
-    client n - size + k (Bentley, Floyd. A Sample of Brilliance. Communications of the ACM
-    30(9), 1987).
-    """
+    """Draws `size` of the n clients by `draw_clients`; all of them are not drawn."""
     everyone = counts.shape[0]
     if size == everyone:
         return Cohort(jnp.arange(size, dtype=jnp.int32), counts.astype(jnp.float32))
-    largest = everyone - size + np.arange(size, dtype=np.int32)
-    draws = jax.random.randint(key, (size,), 0, largest + 1)
-
-    def draw(k, ids):
-        seen = jnp.any(ids == draws[k])
-        return ids.at[k].set(jnp.where(seen, largest[k], draws[k]))
-
-    largest = jnp.asarray(largest)
-    ids = jax.lax.fori_loop(0, size, draw, jnp.full(size, -1, jnp.int32))
-    # Ascending, so that the order of a cohort's sums does not depend on the draw.
-    ids = jnp.sort(ids)
+    ids = draw_clients(key, everyone, size)
     return Cohort(ids, counts[ids].astype(jnp.float32))
 
 

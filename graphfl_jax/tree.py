@@ -81,9 +81,13 @@ def sq_dists(matrix):
 
 
 def all_finite(tree):
-    """Whether every number of every leaf is finite: a bool scalar."""
+    """Whether every number of every leaf is finite: a bool scalar.
+
+    0 times a number is 0 if it is finite, and otherwise NaN. The sum takes a fifth of the time
+    of a conjunction on CPUs, which XLA does not vectorise.
+    """
     finite = [
-        jnp.all(jnp.isfinite(leaf))
+        jnp.isfinite(jnp.sum(leaf * jnp.zeros((), leaf.dtype)))
         for leaf in map(jnp.asarray, jax.tree.leaves(tree))
         if jnp.issubdtype(leaf.dtype, jnp.inexact)
     ]

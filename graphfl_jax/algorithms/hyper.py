@@ -39,7 +39,7 @@ from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
 from graphfl_jax.devices import call_for_all
-from graphfl_jax.optimizers import Optimizer, polyak_sgd
+from graphfl_jax.optimizers import Optimizer, WithoutMemory, polyak_sgd
 from graphfl_jax.settings import Choice, Integer, Real
 from graphfl_jax.trainers import Train
 
@@ -95,12 +95,13 @@ class HyperNetwork(NamedTuple):
     penalty: Callable  # (weights, embeddings of those it reads, relations) -> scalar
     # (relations, key) -> what a round drops or draws; () is nothing
     draw: Callable = lambda relations, key: ()
-    # (drawn) -> [K] ids of the clients whose embeddings the penalty reads; None is all clients,
-    # and `encode_near` is only called otherwise.
+    # (drawn) -> [K] ids of the clients whose embeddings the penalty reads; None is all clients
     drawn_clients: Callable = lambda drawn: None
-    # (relations, drawn, ids [K]) -> None, or (whether the next can be used, encode_some), where
-    # encode_some(weights) -> [K, E] are the rows `ids` of `encode` at a lower cost.
-    encode_near: Callable | None = None
+    # (relations, drawn, ids [K]) -> None, or (whether the next two can be used; the different
+    # clients `used` [n] whose initial embeddings decide, N for none; encode_some), where
+    # encode_some(weights with these initial embeddings [n, E0] alone) -> [K, E] are the rows
+    # `ids` of `encode` at a lower cost.
+    encode_near: Callable = lambda relations, drawn, ids: None
 
 
 def without_relations(init: Callable, decode: Callable) -> HyperNetwork:
@@ -144,14 +145,22 @@ def hyper_federation(
         return server._replace(dropped=hyper.draw(server.relations, key))
 
     def download(server, i):
-        if hyper.drawn_clients(server.dropped) is not None:
+        if hyper.encode_near(server.relations, server.dropped, jnp.zeros(1, jnp.int32)):
             return hyper.decode(server.weights, embedding(server, jnp.asarray(i)))
         embeddings = hyper.encode(server.weights, server.relations, server.dropped)
         return hyper.decode(server.weights, embeddings[i])
 
     @call_for_all
     def embedding(server, ids):
-        return _with_embeddings(hyper, server, ids)(server.weights)
+        def encode_all(weights):
+            return hyper.encode(weights, server.relations, server.dropped)[ids]
+
+        near = hyper.encode_near(server.relations, server.dropped, ids)
+        if near is None:
+            return encode_all(server.weights)
+        possible, used, encode_some = near
+        encode_used = lambda weights: encode_some(_with_rows(weights, used))  # noqa: E731
+        return jax.lax.cond(possible, encode_used, encode_all, server.weights)
 
     def local(theta, memory, data, key):
         theta, metrics = train(model.objective, theta, data.train, key)
@@ -169,21 +178,28 @@ def hyper_federation(
 
             return lambda start: minimise(objective, start, optimizer, fit.steps)
 
+        drawn = hyper.drawn_clients(server.dropped)
+
         def encode_all(weights):
             embeddings = hyper.encode(weights, server.relations, server.dropped)
-            return embeddings[cohort.ids], embeddings
+            return embeddings[cohort.ids], embeddings if drawn is None else embeddings[drawn]
 
-        def descend_some(encode):
-            return descend(lambda weights: jnp.split(encode(weights), [len(cohort.ids)]))
-
-        drawn = hyper.drawn_clients(server.dropped)
-        if drawn is None:
-            steps = descend(encode_all)
-        else:
+        near, start = None, (server.weights, server.opt_state)
+        if drawn is not None:
             ids = jnp.concatenate([cohort.ids, drawn])
-            steps = _with_embeddings(hyper, server, ids, descend_some)
-        weights, opt_state = steps((server.weights, server.opt_state))
-        return HyperServer(weights, opt_state, server.relations)
+            near = hyper.encode_near(server.relations, server.dropped, ids)
+        if near is None:
+            end = descend(encode_all)(start)
+        else:
+            possible, used, encode_some = near
+            split = lambda weights: jnp.split(encode_some(weights), [len(cohort.ids)])  # noqa: E731
+            if isinstance(optimizer, WithoutMemory):
+                end = _on_rows(descend(split), start, used, possible)
+                end = _unless(possible, descend(encode_all), end)
+            else:  # it moves all embeddings
+                few = descend(lambda weights: split(_with_rows(weights, used)))
+                end = jax.lax.cond(possible, few, descend(encode_all), start)
+        return HyperServer(*end, server.relations)
 
     def admit(server, new_clients, graph, key):
         embeddings = server.weights["embeddings"]
@@ -248,20 +264,32 @@ def fit_embeddings(
     return HyperServer(weights_with(rows), opt_state, server.relations)
 
 
-def _with_embeddings(hyper, server, ids, use=lambda encode: encode):
-    """The function use(encode), where encode(weights) gives the embeddings of `ids` [K].
+def _with_rows(weights, used):
+    """The weights with some initial embeddings alone; used [n], where N is padding."""
+    return weights | {"embeddings": weights["embeddings"][used]}
 
-    It encodes what is near these clients, or all clients where this is cheaper or needed.
+
+def _on_rows(steps, start, used, possible):
+    """Steps of an optimiser `WithoutMemory`, which change some of the initial embeddings alone.
+
+    If they are not possible, it is the start. A condition would copy all embeddings.
     """
+    weights, opt_state = start
+    before = _with_rows(weights, used)
+    after, _ = steps((before, opt_state))
+    after = tree.where(possible, after, before)
+    embeddings = weights["embeddings"].at[used].set(after["embeddings"], mode="drop")
+    return after | {"embeddings": embeddings}, opt_state
 
-    def encode_all(weights):
-        return hyper.encode(weights, server.relations, server.dropped)[ids]
 
-    near = hyper.encode_near(server.relations, server.dropped, ids)
-    if near is None:
-        return use(encode_all)
-    possible, encode_some = near
-    return lambda start: jax.lax.cond(possible, use(encode_some), use(encode_all), start)
+def _unless(done, steps, start):
+    """The end of steps, unless that is done; a loop, which copies nothing, for a condition."""
+
+    def once(carry):
+        return steps(carry[0]), jnp.bool_(True)
+
+    end, _ = jax.lax.while_loop(lambda carry: ~carry[1], once, (start, done))
+    return end
 
 
 def minimise(objective, start, optimizer, steps):

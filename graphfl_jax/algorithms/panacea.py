@@ -51,6 +51,7 @@ from graphfl_jax.algorithms.method import facts, variant
 from graphfl_jax.core import Algorithm, Array, ClientModel, Needs
 from graphfl_jax.data import relations
 from graphfl_jax.data.sparse import SparseMatrix
+from graphfl_jax.draws import draw_clients
 from graphfl_jax.hypernets import neighbourhoods
 from graphfl_jax.hypernets.generator import Generator, generator
 from graphfl_jax.hypernets.relation_gnn import RelationEncoder, relation_encoder
@@ -67,7 +68,7 @@ DRAWN_CLIENTS, DRAWN_RELATIONS = 16, 8
 class Drawn(NamedTuple):
     """What a round draws in a sparse graph."""
 
-    dropped: Array  # [N, 1] bool
+    key: Array  # of `dropped_of`
     # [S + 2 R] int32: S different clients, then the first and the second clients of R relations
     clients: Array
 
@@ -112,43 +113,55 @@ def panacea(
 
     def draw(related, key):
         _, adjacency, neighbours = related
-        num_clients = len(neighbours)
-        dropped = jax.random.bernoulli(key, embedding_dropout, (num_clients, 1))
-        if not isinstance(adjacency, SparseMatrix):
-            return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
-        clients = draw_for_loss(adjacency, jax.random.fold_in(key, 1))
-        return Drawn(dropped & (neighbours.degrees > 0)[:, None], clients)
+        if isinstance(adjacency, SparseMatrix):
+            clients = draw_for_loss(adjacency, jax.random.fold_in(key, 1))
+            return Drawn(jax.random.fold_in(key, 2), clients)
+        dropped = jax.random.bernoulli(key, embedding_dropout, (len(neighbours), 1))
+        return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
+
+    def dropped_of(key, ids, neighbours):
+        """Which [n, 1] of some clients are dropped. Each has a draw of its own."""
+        draw = lambda i: jax.random.bernoulli(jax.random.fold_in(key, i), embedding_dropout)  # noqa: E731
+        return (jax.vmap(draw)(ids) & (neighbours.degrees[ids] > 0))[:, None]
 
     def drawn_clients(drawn):
         return drawn.clients if isinstance(drawn, Drawn) else None
 
     def encode(weights, related, drawn):
-        dropped = drawn.dropped if isinstance(drawn, Drawn) else drawn
-        return encode_nodes(weights, weights["embeddings"], related[0], related[2], dropped)
-
-    def encode_nodes(weights, embeddings, propagation, neighbours, dropped):
+        embeddings, dropped = weights["embeddings"], drawn
+        if isinstance(drawn, Drawn):
+            everyone = jnp.arange(len(embeddings), dtype=jnp.int32)
+            dropped = dropped_of(drawn.key, everyone, related[2])
         if len(dropped):
-            embeddings = jnp.where(dropped, neighbours @ embeddings, embeddings)
-        return encoder.module.apply({"params": weights["encoder"]}, embeddings, propagation)
+            embeddings = jnp.where(dropped, related[2] @ embeddings, embeddings)
+        return encoder.module.apply({"params": weights["encoder"]}, embeddings, related[0])
 
     def encode_near(related, drawn, clients):
         propagation, _, neighbours = related
-        if len(clients) * neighbourhoods.SIZE >= len(neighbours):
-            return None
         steps = len(encoder.module.widths)
-        near = neighbourhoods.of_clients(neighbours, clients, steps, drawn.dropped[:, 0])
-        parts = (
-            neighbourhoods.blocks(propagation, near),
-            neighbourhoods.blocks(neighbours, near),
-            drawn.dropped[near.nodes],
-        )
+        if not isinstance(neighbours, SparseMatrix):
+            return None
+        if neighbourhoods.sizes_of(neighbours, len(clients), steps)[-1] >= len(neighbours):
+            return None
+        dropped = None
+        if isinstance(drawn, Drawn):
+            dropped = lambda ids: dropped_of(drawn.key, ids, neighbours)[:, 0]  # noqa: E731
+        near = neighbourhoods.of_clients(neighbours, clients, steps, dropped)
+        layers = [neighbourhoods.part(propagation, near, level) for level in range(steps)]
+        if dropped is not None:
+            last = near.nodes[: near.sizes[steps]]
+            replaced, instead = dropped(last), neighbourhoods.part(neighbours, near, steps)
 
         def encode_some(weights):
-            embeddings = weights["embeddings"][near.nodes]  # [K, SIZE, E0]
-            nodes = jax.vmap(encode_nodes, (None, 0, 0, 0, 0))(weights, embeddings, *parts)
-            return nodes[jnp.arange(len(clients)), near.places]
+            embeddings = weights["embeddings"]
+            if dropped is not None:
+                mixed, before = instead @ embeddings, embeddings[: len(last)]
+                embeddings = jnp.where(replaced[:, None], mixed, before)
+            network = {"params": weights["encoder"]}
+            encoded = encoder.module.apply(network, embeddings, tuple(reversed(layers)))
+            return encoded[near.places]
 
-        return near.fit, encode_some
+        return near.fit, near.nodes, encode_some
 
     def penalty(weights, embeddings, related):
         # M's weights are constants here: only the encoder learns to keep clients distinct.
@@ -210,11 +223,9 @@ def draw_for_loss(adjacency: SparseMatrix, key: Array) -> Array:
     """
     key_clients, key_relations = jax.random.split(key)
     size = min(DRAWN_CLIENTS, len(adjacency))
-    clients = jax.random.choice(key_clients, len(adjacency), (size,), replace=False)
+    clients = draw_clients(key_clients, len(adjacency), size)
     places = jax.random.randint(key_relations, (DRAWN_RELATIONS,), 0, adjacency.starts[-1])
-    return jnp.concatenate(
-        [clients.astype(jnp.int32), adjacency.senders[places], adjacency.receivers[places]]
-    )
+    return jnp.concatenate([clients, adjacency.senders[places], adjacency.receivers[places]])
 
 
 def drawn_graph_loss(hidden: Array, adjacency: SparseMatrix) -> Array:

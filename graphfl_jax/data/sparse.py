@@ -18,6 +18,8 @@ class SparseMatrix:
     ``matrix @ values`` multiplies values [N, ...], and so does ``matrix.transposed_times``.
     Both sum over sorted segments, also in the gradient; the matrix itself is a constant in
     gradients. An edge from N to N is padding. On CPUs, the order of the sums is fixed.
+
+    A matrix [n, N] of the first n rows multiplies values [N, ...] too; it has no transpose.
     """
 
     senders: Array  # [n_edge] int32
@@ -36,11 +38,11 @@ class SparseMatrix:
         return self.starts[1:] - self.starts[:-1]
 
     def __matmul__(self, values: Array) -> Array:
-        return _product(False, self, values)
+        return _product(False, len(self), self, values)
 
     def transposed_times(self, values: Array) -> Array:
         """The transposed matrix times values [N, ...]."""
-        return _product(True, self, values)
+        return _product(True, len(self), self, values)
 
 
 def sparse_matrix(senders, receivers, weights, diagonal) -> SparseMatrix:
@@ -81,9 +83,13 @@ def undirected_matrix(senders, receivers, size: int) -> SparseMatrix:
     return sparse_matrix(edges[1], edges[0], ones, jnp.zeros(size, jnp.float32))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _product(transposed, matrix, values):
-    """A matrix or its transpose times values; the matrix is a constant in gradients."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
+def _product(transposed, rows, matrix, values):
+    """A matrix or its transpose times values; the matrix is a constant in gradients.
+
+    Args:
+      rows: number of rows of the result.
+    """
     sources, targets, weights = matrix.senders, matrix.receivers, matrix.weights
     if transposed:
         edges = (targets, sources, weights)
@@ -91,16 +97,20 @@ def _product(transposed, matrix, values):
     trailing = [1] * (values.ndim - 1)
     # A source out of range reads some value, and its target out of range drops it.
     messages = values[sources] * weights.reshape([-1, *trailing])
-    sums = jraph.segment_sum(messages, targets, len(matrix), indices_are_sorted=True)
-    return sums + values * matrix.diagonal.reshape([-1, *trailing])
+    sums = jraph.segment_sum(messages, targets, rows, indices_are_sorted=True)
+    scaled = values[: len(matrix)] * matrix.diagonal.reshape([-1, *trailing])
+    if len(matrix) < rows:
+        scaled = jnp.pad(scaled, [(0, rows - len(matrix)), *[(0, 0)] * (values.ndim - 1)])
+    return sums + scaled
 
 
-def _product_forward(transposed, matrix, values):
-    return _product(transposed, matrix, values), matrix
+def _product_forward(transposed, rows, matrix, values):
+    return _product(transposed, rows, matrix, values), (matrix, len(values))
 
 
-def _product_backward(transposed, matrix, gradient):
-    return None, _product(not transposed, matrix, gradient)
+def _product_backward(transposed, rows, saved, gradient):
+    matrix, size = saved
+    return None, _product(not transposed, size, matrix, gradient)
 
 
 _product.defvjp(_product_forward, _product_backward)

@@ -19,20 +19,24 @@ class RelationGNN(nn.Module):
     mean, gcn:  H' = P H W + b
     sage:       H' = H W_self + P H W_neighbours + b       (P without self loops)
 
-    ReLU between layers, none after the last. P is `relations.propagation(graph, layer)`.
+    ReLU between layers, none after the last. P is `relations.propagation(graph, layer)`. With a
+    P [n, N] of its own, a layer gives only the first n rows; they are the N of the next layer.
     """
 
     widths: tuple[int, ...]
     layer: str
 
     @nn.compact
-    def __call__(self, embeddings: Array, propagation: Array) -> Array:
-        for i, width in enumerate(self.widths):
+    def __call__(self, embeddings: Array, propagation: Array | tuple) -> Array:
+        if not isinstance(propagation, tuple):
+            propagation = (propagation,) * len(self.widths)
+        for i, (width, matrix) in enumerate(zip(self.widths, propagation, strict=True)):
             embeddings = nn.relu(embeddings) if i else embeddings
             fan_in = embeddings.shape[-1]
-            mixed = dense(width, fan_in)(propagation @ embeddings)
+            mixed = dense(width, fan_in)(matrix @ embeddings)
             if self.layer == "sage":
-                mixed = mixed + dense(width, fan_in, use_bias=False)(embeddings)
+                first = embeddings[: len(matrix)]
+                mixed = mixed + dense(width, fan_in, use_bias=False)(first)
             embeddings = mixed
         return embeddings
 

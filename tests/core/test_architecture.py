@@ -18,7 +18,7 @@ EXPERIMENTS = REPOSITORY / "experiments"
 LAYERS = [
     {"architecture", "examples", "declarations", "version"},
     {"core", "settings"},
-    {"tree", "parts", "memory", "devices", "metrics", "optimizers"},
+    {"tree", "parts", "memory", "devices", "draws", "intervals", "metrics", "optimizers"},
     {"trainers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},
@@ -37,6 +37,7 @@ COMPUTATION = {
     "core",
     "tree",
     "devices",
+    "draws",
     "rounds",
     "evaluation",
     "program",

@@ -23,6 +23,7 @@ from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import REGRESSION
 from graphfl_jax.models.mlp import mlp
+from graphfl_jax.optimizers import WithoutMemory, sgd
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.trainers import sgd_trainer
@@ -147,30 +148,66 @@ def test_a_function_of_many_is_called_once_when_mapped_over_clients():
 # ------------------------------------------------------------------------------ neighbourhoods
 
 
-@pytest.mark.release
-def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, monkeypatch):
-    monkeypatch.setattr(neighbourhoods, "SIZE", 8)
-    monkeypatch.setattr(neighbourhoods, "EDGES", 20)
-    matrix = relations.propagation(ring(20), "sage")
-    farther = jnp.zeros(20, bool).at[2].set(True)
-    near = neighbourhoods.of_clients(matrix, jnp.array([4, 10], jnp.int32), 2, farther)
+def dense_of(matrix):
+    """The array [N, N] of a sparse matrix."""
+    return np.asarray(matrix @ jnp.eye(len(matrix)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layer", ["sage", pytest.param("gcn", marks=pytest.mark.release)])
+def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, layer):
+    """On a ring, two steps around clients 4 and 10; client 2 is followed to 1 and 3."""
+    matrix = relations.propagation(ring(20), layer)
+    farther = lambda ids: ids == 2  # noqa: E731
+    clients = jnp.array([10, 4, 10], jnp.int32)
+    near = neighbourhoods.of_clients(matrix, clients, 2, farther)
     assert near.fit
-    np.testing.assert_array_equal(near.nodes[0], [1, 2, 3, 4, 5, 6, 20, 20])  # 2 sees 1
-    np.testing.assert_array_equal(near.nodes[1], [8, 9, 10, 11, 12, 20, 20, 20])
-    np.testing.assert_array_equal(near.places, [3, 2])
-    blocks = neighbourhoods.blocks(matrix, near)
-    line = np.zeros((8, 8))
-    line[np.arange(5), np.arange(1, 6)] = line[np.arange(1, 6), np.arange(5)] = 0.5
-    np.testing.assert_array_equal(blocks[0], line)
-    assert not neighbourhoods.of_clients(matrix, jnp.array([4], jnp.int32), 4, farther).fit
-    monkeypatch.setattr(neighbourhoods, "EDGES", 9)  # two for each of five clients
-    assert not neighbourhoods.of_clients(matrix, jnp.array([10], jnp.int32), 2, farther).fit
+    np.testing.assert_array_equal(near.nodes[near.places], clients)
+    levels = [{4, 10}, {3, 5, 9, 11}, {2, 6, 8, 12}, {1}]
+    for level, size in enumerate(near.sizes):
+        assert set(near.nodes[:size].tolist()) - {20} == set().union(*levels[: level + 1])
+    assert sorted(set(near.nodes.tolist())) == sorted({20}.union(*levels))
+
+    values = jnp.asarray(RNG.normal(size=(20, 3)), jnp.float32)
+    array, weights = dense_of(matrix), jnp.asarray(RNG.normal(size=(20, 3)), jnp.float32)
+    for level, size in enumerate(near.sizes[:-1]):
+        rows, columns = near.nodes[:size], near.nodes[: near.sizes[level + 1]]
+        inside = neighbourhoods.part(matrix, near, level)
+        real = np.asarray(rows) < 20
+        followed = real & (np.ones(size, bool) if level < 2 else np.asarray(rows) == 2)
+        expected = (array @ values)[np.minimum(rows, 19)]
+        np.testing.assert_allclose(
+            (inside @ values[columns])[followed], expected[followed], rtol=1e-6
+        )
+        if level == 2:
+            continue
+        # The gradient of a weighted sum of the rows is the transposed matrix times the weights.
+        scale = jnp.where(real[:, None], weights[rows], 0.0)
+        gradient = jax.grad(lambda x: jnp.sum(scale * (inside @ x)))(values[columns])  # noqa: B023
+        full = array[np.minimum(rows, 19)].T @ scale
+        known = np.asarray(columns) < 20
+        np.testing.assert_allclose(
+            gradient[known], full[np.asarray(columns)[known]], rtol=1e-5, atol=1e-6
+        )
+
+
+@pytest.mark.slow
+def test_a_neighbourhood_that_is_too_large_is_refused(sparse, monkeypatch):
+    """Of client 4 on a ring, 3 are within one step."""
+    matrix, clients = relations.propagation(ring(20), "sage"), jnp.array([4], jnp.int32)
+    monkeypatch.setattr(neighbourhoods, "FEWEST", 1)
+    for reach, fit in ((1.0, True), (0.9, False)):  # levels of 1 and 3, or of 1 and 2
+        monkeypatch.setattr(neighbourhoods, "REACH", reach)
+        assert bool(neighbourhoods.of_clients(matrix, clients, 2).fit) == fit
+    monkeypatch.setattr(neighbourhoods, "REACH", 1.0)
+    monkeypatch.setattr(neighbourhoods, "EDGES", -0.6)  # room for one of two edges
+    assert not neighbourhoods.of_clients(matrix, clients, 2).fit
 
 
 # ------------------------------------------------------------------------------------ Panacea
 
 
-def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4):
+def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4, optimizer=None):
     return panacea.panacea(
         MODEL,
         TRAIN,
@@ -178,7 +215,9 @@ def panacea_with(layer="sage", lambda_d=0.5, dropout=0.3, width=4):
         generator=generator(
             output=output_layer(MODEL), embedding_dim=width, width=width, depth=2
         ),
-        fit=server_fit(server_optimizer=optax.sgd(0.1), server_steps=3, new_client_lr=0.1),
+        fit=server_fit(
+            server_optimizer=optimizer or sgd(lr=0.1), server_steps=3, new_client_lr=0.1
+        ),
         lambda_d=lambda_d,
         embedding_dropout=dropout,
     )
@@ -209,9 +248,9 @@ def assert_close(actual, expected, **tolerance):
 @pytest.mark.release
 @pytest.mark.parametrize("layer", ["sage", pytest.param("mean", marks=pytest.mark.release)])
 def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, request):
-    """Both draw the same cohorts, batches and dropped embeddings."""
+    """Both draw the same cohorts and batches."""
     data = federation(directed(padding=2), 12)
-    algorithm = panacea_with(layer, lambda_d=0.0)
+    algorithm = panacea_with(layer, lambda_d=0.0, dropout=0.0)
     dense = played(algorithm, data)
     request.getfixturevalue("sparse")
     server, scores = played(algorithm, data)
@@ -219,16 +258,25 @@ def test_panacea_without_the_graph_loss_is_the_same_on_a_sparse_graph(layer, req
     assert_close((server.weights, scores), (dense[0].weights, dense[1]))
 
 
-@pytest.mark.release
-def test_neighbourhoods_change_nothing(sparse, monkeypatch):
-    """With them, with a condition that chooses all clients, and without a condition."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "optimizer",
+    [sgd(lr=0.1), pytest.param(optax.sgd(0.1, momentum=0.5), marks=pytest.mark.release)],
+    ids=["rows", "all"],
+)
+def test_neighbourhoods_change_nothing(sparse, monkeypatch, optimizer):
+    """With them, with a condition that chooses all clients, and without a condition.
+
+    An optimiser with a memory moves all embeddings, and the other one those that are used.
+    """
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
     ids = jnp.array([3, 4, 50, 99], jnp.int32)
     results, branches = {}, {}
-    for size in (8, 3, 1000):
-        monkeypatch.setattr(neighbourhoods, "SIZE", size)
-        algorithm = panacea_with(lambda_d=5.0)
+    for size in (1.0, 0.1, 1000):
+        monkeypatch.setattr(neighbourhoods, "REACH", size)
+        monkeypatch.setattr(neighbourhoods, "FEWEST", 1)
+        algorithm = panacea_with(lambda_d=5.0, optimizer=optimizer)
         server = algorithm.server.init(KEY, ring(100))
         begun = algorithm.server.begin_round(server, KEY)
 
@@ -241,19 +289,47 @@ def test_neighbourhoods_change_nothing(sparse, monkeypatch):
 
         results[size] = learned(begun)
         branches[size] = str(jax.make_jaxpr(learned)(begun)).count(" cond[")
-    assert branches == {8: 2, 3: 2, 1000: 0}  # in the download and in the server's steps
-    moved = results[8][1]["embeddings"] - server.weights["embeddings"]
+    # In the download; in the server's steps, only an optimiser with a memory has a condition.
+    number = 1 if isinstance(optimizer, WithoutMemory) else 2
+    assert branches == {1.0: number, 0.1: number, 1000: 0}
+    moved = results[1.0][1]["embeddings"] - server.weights["embeddings"]
     assert jnp.abs(moved).max() > 1e-3
     # Exact up to rounding, which differs between the three.
-    assert_close(results[3], results[1000], rtol=1e-5, atol=1e-6)
-    assert_close(results[8], results[1000], rtol=1e-5, atol=1e-6)
+    assert_close(results[0.1], results[1000], rtol=1e-5, atol=1e-6)
+    assert_close(results[1.0], results[1000], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_a_share_of_the_embeddings_is_dropped_in_each_round(sparse):
+    """Two related clients keep their messages if none of them is dropped: 0.7^2 of 2,000 pairs.
+
+    The share is within 4 standard errors, and two rounds are independent: 0.49^2 keep both.
+    """
+    graph = relations.from_edges(4000, [(i, i + 1) for i in range(0, 4000, 2)])
+    algorithm = panacea_with(dropout=0.3)
+    server, ids = algorithm.server.init(KEY, graph), jnp.arange(4000)
+
+    @jax.jit
+    def sent(server):
+        messages = jax.vmap(algorithm.server.download, (None, None, 0))(server, 0, ids)
+        return messages["body"]["Dense_0"]["kernel"].reshape(4000, -1)
+
+    whole, kept = sent(server), []
+    for i in range(2):
+        begun = sent(algorithm.server.begin_round(server, jax.random.key(i)))
+        same = jnp.all(jnp.isclose(begun, whole, rtol=1e-5, atol=1e-7), axis=1)
+        kept.append(np.asarray(same).reshape(-1, 2).all(axis=1))
+    error = 4 * np.sqrt(0.25 / 2000)
+    assert abs(kept[0].mean() - 0.49) < error and abs(kept[1].mean() - 0.49) < error
+    assert abs((kept[0] & kept[1]).mean() - 0.49**2) < error
 
 
 @pytest.mark.release
 def test_runs_in_one_program_have_neighbourhoods(sparse, monkeypatch):
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
-    monkeypatch.setattr(neighbourhoods, "SIZE", 8)
+    monkeypatch.setattr(neighbourhoods, "REACH", 1.0)
+    monkeypatch.setattr(neighbourhoods, "FEWEST", 1)
     data, algorithm = federation(ring(100), 100), panacea_with()
     program = Program(lambda hparams, played: algorithm, groups=(Group(4),)).compiled()
 
@@ -273,7 +349,8 @@ def test_a_cohort_on_several_devices_has_neighbourhoods(sparse, monkeypatch):
     """Tests simulate eight devices."""
     monkeypatch.setattr(panacea, "DRAWN_CLIENTS", 3)
     monkeypatch.setattr(panacea, "DRAWN_RELATIONS", 1)
-    monkeypatch.setattr(neighbourhoods, "SIZE", 8)
+    monkeypatch.setattr(neighbourhoods, "REACH", 1.0)
+    monkeypatch.setattr(neighbourhoods, "FEWEST", 1)
     data = federation(ring(100), 100)
     single, sharded = (played(panacea_with(), data, 1, mesh) for mesh in (None, client_mesh(2)))
     assert_close(sharded, single, rtol=1e-5, atol=1e-6)
