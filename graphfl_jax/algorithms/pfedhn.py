@@ -61,28 +61,39 @@ def pfedhn(
     dense = hyper.hyper_federation(model, train, hyper.without_relations(init, decode), fit)
 
     def aggregate(server, cohorts, uploads, key):
-        fitted = dense.server.aggregate(server, cohorts, uploads, key)
         (cohort,) = cohorts
-        return keep_unsampled(server, fitted, cohort.ids)
+
+        def steps(sampled):
+            places = jnp.arange(len(cohort.ids), dtype=jnp.int32)
+            of_rows = (cohort._replace(ids=places),)
+            return dense.server.aggregate(sampled, of_rows, uploads, key)
+
+        return on_sampled(server, cohort.ids, steps)
 
     return dense.replacing(aggregate=aggregate)
 
 
-def keep_unsampled(old, new, ids):
-    """Keeps the embeddings, and the optimiser state of them, of clients not in `ids`.
+def on_sampled(server, ids, steps):
+    """The server after steps that know the embeddings of sampled clients alone.
+
+    Those of all other clients stay, and so does the optimiser's state of them.
 
     Args:
-      old: the `HyperServer` before the server's steps.
-      new: the one after them.
-      ids: [M] of the cohort.
+      server: a `HyperServer`.
+      ids: [M] of the sampled clients, each once.
+      steps: a server with their M embeddings -> the same after the steps.
     """
 
-    def rows(path, before, after):
-        # The optimiser state mirrors the weights, so its leaves have the same names. Further
-        # names are of layers of a client model, of which one can be called embeddings too.
-        names = [key for key in path if isinstance(key, jax.tree_util.DictKey)]
-        if names != [jax.tree_util.DictKey("embeddings")]:
-            return after
-        return before.at[ids].set(after[ids])
+    def of_embeddings(change, server, *others):
+        def rows(path, leaf, *others):
+            # The optimiser state mirrors the weights, so its leaves have the same names. More
+            # names are of layers of a client model, of which one can be called embeddings too.
+            names = [key for key in path if isinstance(key, jax.tree_util.DictKey)]
+            if names != [jax.tree_util.DictKey("embeddings")]:
+                return others[0] if others else leaf
+            return change(leaf, *others)
 
-    return jax.tree_util.tree_map_with_path(rows, old, new)
+        return jax.tree_util.tree_map_with_path(rows, server, *others)
+
+    after = steps(of_embeddings(lambda leaf: leaf[ids], server))
+    return of_embeddings(lambda leaf, new: leaf.at[ids].set(new), server, after)

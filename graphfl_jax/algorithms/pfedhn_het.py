@@ -23,12 +23,13 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from graphfl_jax import tree
 from graphfl_jax.algorithms import hyper
 from graphfl_jax.algorithms.method import facts
-from graphfl_jax.algorithms.pfedhn import keep_unsampled
+from graphfl_jax.algorithms.pfedhn import on_sampled
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.models.mlp import MLP
@@ -93,14 +94,22 @@ def pfedhn_het(
 
     def aggregate(server, cohorts, uploads, key):
         ids = jnp.concatenate([cohort.ids for cohort in cohorts])
+        ends = np.cumsum([len(cohort.ids) for cohort in cohorts])
+        places = np.split(np.arange(len(ids), dtype=np.int32), ends[:-1])
+        of_rows = [
+            cohort._replace(ids=rows) for cohort, rows in zip(cohorts, places, strict=True)
+        ]
 
         def objective(weights):
-            gap = distance(weights, cohorts, uploads) / jnp.float32(len(ids))
+            gap = distance(weights, of_rows, uploads) / jnp.float32(len(ids))
             return gap, gap
 
-        start = (server.weights, server.opt_state)
-        end = hyper.minimise(objective, start, optimizer, fit.steps)
-        return keep_unsampled(server, hyper.HyperServer(*end, server.relations), ids)
+        def steps(sampled):
+            start = (sampled.weights, sampled.opt_state)
+            end = hyper.minimise(objective, start, optimizer, fit.steps)
+            return hyper.HyperServer(*end, server.relations)
+
+        return on_sampled(server, ids, steps)
 
     def admit(server, new_clients, graph, key):
         return of_each[0].server.admit(server, (jnp.concatenate(new_clients),), graph, key)
