@@ -237,11 +237,8 @@ def is_installed() -> bool:
 
 def remedy() -> str:
     """What is missing without the plugin, and how it is installed."""
-    jax_version = version("jax")
-    return (
-        f"JAX's plugin for CUDA; run pip install --no-deps jax-cuda12-plugin=={jax_version} "
-        f"jax-cuda12-pjrt=={jax_version} nvidia-cuda-nvcc-cu12"
-    )
+    parts = " ".join(f"jax-cuda12-{part}=={version('jax')}" for part in ("plugin", "pjrt"))
+    return f"JAX's plugin for CUDA; run pip install --no-deps {parts}"
 
 
 def target_config(card: Card) -> str:
