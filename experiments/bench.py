@@ -15,6 +15,8 @@ slowest. With --distributed, all processes take part and the first one prints.
     --against=fedavg                compares a round of several architectures with FedAvg's
                                     rounds of each architecture
     --scaling=clients               times rounds over sizes, see `benchmarks.scaling`
+    --rehearse=h100                 compiles rounds for a GPU that need not exist, and counts
+                                    what they would launch, see `benchmarks.rehearsal`
     --suite                         measures all of this, see `benchmarks.suite`
 
 With --config=custom, --images=28x28x1 generates images, so that no file is needed;
@@ -39,7 +41,7 @@ import matplotlib
 from absl import flags
 from ml_collections import ConfigDict
 
-from experiments.benchmarks import scaling, suite, timing, torch_comparison
+from experiments.benchmarks import rehearsal, scaling, suite, timing, torch_comparison
 from experiments.benchmarks.report import Report, show, write
 from experiments.common import pages
 from experiments.common.flag_values import check_names, flag_text, refuse_flag
@@ -79,6 +81,9 @@ flags.DEFINE_integer(
 flags.DEFINE_enum(
     "scaling", None, list(scaling.SCALINGS), "Number over which rounds are timed."
 )
+flags.DEFINE_enum(
+    "rehearse", None, list(rehearsal.CARDS), "GPU for which rounds are compiled and counted."
+)
 flags.DEFINE_list("sizes", [], "Values of that number; by default a suitable range.")
 flags.DEFINE_string(
     "images", None, "HEIGHTxWIDTHxCHANNELS: generates images as the data of --config=custom."
@@ -95,7 +100,14 @@ flags.DEFINE_string(
 )
 
 IMAGE_FLAGS = ("clients", "examples", "classes")
-WAYS = ("methods", "vary", "against", "scaling", "suite")  # each excludes the others
+WAYS = (
+    "methods",
+    "vary",
+    "against",
+    "scaling",
+    "rehearse",
+    "suite",
+)  # each excludes the others
 # By flag: the only flag, or the only flag with its value, with which it is read.
 READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
     "only": "suite",
@@ -106,6 +118,7 @@ READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
 UNREAD = {  # flags that a way to measure does not read
     "against": ("distributed",),
     "scaling": ("distributed", "images"),
+    "rehearse": ("distributed", "repeats", "rounds_each", "cores"),
     "suite": ("images", "distributed", "repeats", "rounds_each", "cores", "data_root"),
 }
 REPEATS = "Medians of {repeats} interleaved repeats of {rounds_each} rounds."
@@ -130,14 +143,21 @@ def main() -> int:
         )
     if FLAGS.scaling:
         return scaling.scale(config, FLAGS.scaling, FLAGS.sizes, **sizes)
-    configs = compared_configurations(config)
     with join_processes():
-        report, results = compare(config, configs) if configs else measure(config)
+        report, results = results_of(config)
         if is_first():
             show(report)
             if FLAGS.out or FLAGS.page:
                 write(report, out, "bench", results)
     return 0
+
+
+def results_of(config: ConfigDict) -> tuple[Report, dict]:
+    """What the flags ask for: the report and all numbers."""
+    if FLAGS.rehearse:
+        return rehearsal.rehearse(config, FLAGS.rehearse, load=federation_of)
+    configs = compared_configurations(config)
+    return compare(config, configs) if configs else measure(config)
 
 
 def check_flags() -> None:

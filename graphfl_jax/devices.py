@@ -124,10 +124,13 @@ def replicate(values, mesh: Mesh | None):
 
 
 def all_gather_rows(rows, mesh: Mesh | None):
-    """Rows [M, ...] of any types, held whole by every device of `mesh`, which had parts.
+    """Rows of any types and numbers, held whole by every device of `mesh`, which had parts.
 
     All rows of a type travel in one message: between hosts, starting a message takes longer
     than sending it.
+
+    Args:
+      rows: a tree of [M, ...]. Each M is a multiple of the size of the mesh.
     """
     if mesh is None:
         return rows
@@ -135,7 +138,8 @@ def all_gather_rows(rows, mesh: Mesh | None):
     gathered = list(leaves)
     for dtype in dict.fromkeys(leaf.dtype for leaf in leaves):  # the same order on all hosts
         places = [i for i, leaf in enumerate(leaves) if leaf.dtype == dtype]
-        flat = [jax.vmap(jnp.ravel)(leaves[i]) for i in places]
+        # What each device has of a leaf, as a row.
+        flat = [leaves[i].reshape(mesh.size, leaves[i].size // mesh.size) for i in places]
         ends = np.cumsum([leaf.shape[1] for leaf in flat])
         parts = jnp.split(replicate(jnp.concatenate(flat, axis=1), mesh), ends[:-1], axis=1)
         for i, part in zip(places, parts, strict=True):

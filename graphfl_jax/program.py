@@ -260,7 +260,7 @@ class Program:
         for g, group in enumerate(self.joined):
             if group.cohort_size:
                 # New clients are few, and their number need not be a multiple of the devices.
-                clients[g], uploads[g], *_ = train_cohort(
+                trained, uploads[g], *_ = train_cohort(
                     algorithm,
                     data,
                     state,
@@ -270,6 +270,7 @@ class Program:
                     key_local,
                     at_once=group.at_once,
                 )
+                clients[g] = tree.put(clients[g], places[g], trained)
         cohorts = tuple(Cohort(new, data.train.count[new].astype(jnp.float32)) for new in ids)
         server = algorithm.server.adapt_new_clients(
             state.server, cohorts, tuple(uploads), key_server

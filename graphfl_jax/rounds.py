@@ -183,12 +183,14 @@ def play_round(
         train(algorithm, data, state, g, places[g], cohort.ids, key_local, mesh, group.at_once)
         for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True))
     ]
-    clients, uploads, metrics, finite = zip(*results, strict=True)
+    results = map(_cut, all_gather_rows(results, mesh), cohorts)
+    trained, uploads, metrics, finite = zip(*results, strict=True)
+    clients = tuple(map(tree.put, state.clients, places, trained))
     received = (algorithm, poison, state, places, cohorts, uploads, data, key_server)
     learned, uploads, sent = call("attack and defence", receive, *received)
     learned = call("aggregation", server.aggregate, learned, cohorts, uploads, key_server)
     join = functools.partial(jax.tree.map, lambda *parts: jnp.concatenate(parts))
-    finite = jnp.concatenate(finite) & jnp.concatenate(sent)
+    finite = (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
     return State(learned, clients, state.round + 1), join(*metrics), join(*cohorts), finite
 
 
@@ -241,8 +243,9 @@ def train_cohort(
       at_once: clients that a device trains at once; 0 is all.
 
     Returns:
-      The memories of all clients of the group, the cohort's uploads [M, ...] and metrics [M],
-      and whether [M] the first two were finite.
+      The cohort's next memories [M, ...], uploads [M, ...] and metrics [M], and [M] float32, 1
+      where the first two were finite and 0 elsewhere. Over a mesh, the rows are split, and the
+      last is repeated until the devices have equal numbers of them.
     """
     client = algorithm.clients[group]
 
@@ -258,17 +261,18 @@ def train_cohort(
         # As a float, so that it travels with the other floats between devices.
         return *tree.where(finite, kept, instead), metrics, finite.astype(jnp.float32)
 
-    memories, count = state.clients[group], len(ids)
     devices = 1 if mesh is None else mesh.size
     rows = (
-        tree.take(memories, fill_up(places, devices)),
+        tree.take(state.clients[group], fill_up(places, devices)),
         tree.take(algorithm.client_data(data), fill_up(ids, devices)),
     )
     mapped = map_clients(one_client, mesh, at_once)
-    results = mapped((state.server, key), fill_up(ids, devices), rows)
-    results = jax.tree.map(lambda leaf: leaf[:count], all_gather_rows(results, mesh))
-    trained, uploads, metrics, finite = results
-    return tree.put(memories, places, trained), uploads, metrics, finite > 0
+    return mapped((state.server, key), fill_up(ids, devices), rows)
+
+
+def _cut(rows, cohort):
+    """The rows of a cohort, without the repeated ones."""
+    return jax.tree.map(lambda leaf: leaf[: len(cohort.ids)], rows)
 
 
 def receive(

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments.benchmarks import suite_tables
+from experiments.benchmarks import rehearsal, suite_tables
 from experiments.benchmarks.report import Report, markdown, show
 from experiments.common import pages
 from experiments.common.flag_values import check_names
@@ -43,6 +43,7 @@ class Machine(NamedTuple):
     environment: dict  # of `runs.results`, with the devices that JAX uses by default
     cores: int  # that this process may use
     torch: bool  # whether PyTorch is installed
+    plugin: bool  # whether JAX's plugin for CUDA is installed
 
     @property
     def is_cpu(self) -> bool:
@@ -57,8 +58,8 @@ class Measurement(NamedTuple):
     measure: Callable[..., Any]  # (words, folder, seconds) -> its numbers
     words: tuple[str, ...]  # of its command line
     seconds: int  # budget of each of its commands
-    # "torch" is PyTorch and no accelerator, "power" an accelerator or `MANY_CORES`, and
-    # "devices" are several.
+    # "torch" is PyTorch and no accelerator, "power" an accelerator or `MANY_CORES`, "devices"
+    # are several, and "plugin" is JAX's for CUDA.
     needs: str = ""
 
 
@@ -148,7 +149,8 @@ def machine() -> Machine:
         raise ValueError(f"suite=True cannot start JAX ({failure}); correct this") from failure
     allowed = getattr(os, "sched_getaffinity", lambda process: range(os.cpu_count()))
     torch = importlib.util.find_spec("torch") is not None
-    return Machine(json.loads(printed.splitlines()[-1]), len(allowed(0)), torch)
+    where = json.loads(printed.splitlines()[-1])
+    return Machine(where, len(allowed(0)), torch, rehearsal.is_installed())
 
 
 def reason_to_skip(measurement: Measurement, where: Machine) -> str:
@@ -162,6 +164,8 @@ def reason_to_skip(measurement: Measurement, where: Machine) -> str:
     single = where.environment["device"].startswith("1 x")
     if measurement.needs == "devices" and single and not (where.is_cpu and where.cores > 1):
         return "not measured: there is one device"
+    if measurement.needs == "plugin" and not where.plugin:
+        return f"not measured: it needs {rehearsal.remedy()}"
     return ""
 
 
@@ -298,6 +302,11 @@ def _torch(name, seconds, words):
     return _rounds(name, seconds, f"{words} --against=torch", table="torch", needs="torch")
 
 
+def _rehearsed(name, seconds, words):
+    words = f"{words} --rehearse=h100"
+    return _rounds(f"h100-{name}", seconds, words, table="rehearsal", needs="plugin")
+
+
 MEASUREMENTS = [
     _rounds("mlp", 90, f"{TPT48} --repeats=5 --rounds_each=20"),
     # Its evaluation, which trains 207 sensors for L, takes as long as 40 rounds.
@@ -339,4 +348,13 @@ MEASUREMENTS = [
         360,
         f"{LAYERED} --config.client_schedule=constant --variants=eager {ONE}",
     ),
+    # In rounds of as many clients as four GPUs can share.
+    _rehearsed("mlp", 600, f"{TPT48} --config.cohort_size=8"),
+    _rehearsed("fedavg", 600, f"--config=tpt48:fedavg {SIMULATED} --config.cohort_size=8"),
+    _rehearsed("gru", 900, f"{GRU} --config.cohort_size=8"),
+    _rehearsed("lenet", 600, LENET),
+    _rehearsed("pfedgat", 600, f"--config=fashion_mnist:pfedgat {SIMULATED}"),
+    _rehearsed("cnn", 600, CNN),
+    _rehearsed("resnet", 900, f"{CARS} --config.cohort_size=8"),
+    _rehearsed("layered", 1800, f"{LAYERED} --config.data.clients=16 --config.cohort_size=16"),
 ]

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from experiments.benchmarks import rehearsal
+
 Cells = list[list[str]]  # the heads are the first row
 
 
@@ -113,6 +115,15 @@ def torch(results):
     return cells
 
 
+def rehearsals(results):
+    """Launches of the rounds that were compiled for a GPU."""
+    cells = [["client model", *rehearsal.HEADS]]
+    for numbers in results.values():
+        name = f"{model_of(numbers)}, {numbers['variant']} on {numbers['data']}"
+        cells += [[name, *rehearsal.cells(row)] for row in numbers["rows"]]
+    return cells
+
+
 def model_of(numbers):
     """The client model of a measurement."""
     return numbers["config"]["model"]["name"]
@@ -173,6 +184,9 @@ TABLES = {
     ),
     "lowerings": Table(
         "Ways to compute convolutions", "bench-convolutions", lowerings, MEDIANS
+    ),
+    "rehearsal": Table(
+        "Rounds compiled for an NVIDIA H100", "bench-rehearsal", rehearsals, rehearsal.NOTE
     ),
     "start": Table("Starts and resumed runs, Panacea on TPT-48", "bench-start", start),
 }

@@ -116,7 +116,7 @@ def compile_rounds(
     """
     if runs:
         program = batch_program(program_of(experiment, config), mesh=mesh, federations=1)
-        inputs = _inputs_of_runs(experiment, config, mesh, runs)
+        inputs = inputs_of_runs(experiment, config, mesh, runs)
     else:
         program = program_of(experiment, config, mesh)
         inputs = inputs_of(experiment, config.seed, mesh)
@@ -132,7 +132,7 @@ def compile_rounds(
     )
 
 
-def _inputs_of_runs(experiment, config, mesh, runs):
+def inputs_of_runs(experiment, config, mesh, runs):
     """The inputs of a batch of runs that differ in their seeds."""
     single = inputs_of(experiment, config.seed)
     hparams = {name: jnp.broadcast_to(value, (runs,)) for name, value in single.hparams.items()}

@@ -70,9 +70,8 @@ class DebugSession:
             message = call(i, "download", algorithm.server.download, state.server, group, i)
             arguments = (message, memory, rows, jax.random.fold_in(key, i))
             trained.append(call(i, "local training", client.local, *arguments))
-        after, uploads, metrics = stack(trained)
         # What is not finite has been refused.
-        return tree.put(memories, places, after), uploads, metrics, jnp.ones(len(ids), bool)
+        return *stack(trained), jnp.ones(len(ids))
 
     def evaluate(self, state):
         """Everything, as `evaluation.evaluate_clients`."""

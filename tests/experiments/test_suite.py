@@ -20,6 +20,7 @@ CPU = suite.Machine(
     },
     cores=2,
     torch=True,
+    plugin=True,
 )
 GPU = CPU._replace(environment=CPU.environment | {"device": "1 x gpu: one"})
 SIZES = {"rows": [{"size": n, "s_per_round": [n / 10] * 3, "client_steps": 5} for n in (1, 4)]}
@@ -89,6 +90,8 @@ def test_measurements_that_a_machine_does_not_allow_are_skipped():
     torch = {name for name in suite.names() if name.startswith("torch-")}
     assert len(torch) == 6 and skipped(CPU) == {"clients-large"}
     assert skipped(CPU._replace(cores=16, torch=False)) == torch
+    rehearsed = {name for name in suite.names() if name.startswith("h100-")}
+    assert skipped(CPU._replace(plugin=False)) == rehearsed | {"clients-large"}
     assert skipped(GPU) == torch | {"devices"}
     assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
 

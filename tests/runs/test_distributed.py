@@ -15,17 +15,22 @@ import warnings
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from absl.testing import flagsaver
 from jax.sharding import NamedSharding, PartitionSpec
 
 import graphfl_jax
+from graphfl_jax.algorithms.lgfedavg import lgfedavg
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.metrics import CLASSIFICATION
+from graphfl_jax.models.mlp import mlp
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from graphfl_jax.runs import single
+from graphfl_jax.trainers import sgd_trainer
 from tests.commands import ROOT, launched
 from tests.federations import small_config, two_clusters
 
@@ -135,22 +140,53 @@ def test_a_cohort_that_does_not_divide_over_the_devices_trains_as_on_one():
         assert_close(one_round("ditto"), alone("ditto"))
 
 
-def test_a_round_has_one_collective():
-    """Every device runs all steps of Panacea's server; only the clients' rows are gathered."""
-    config = small_config("panacea")
-    built = build_experiment(config, two_clusters())
-    mesh = client_mesh(4)
-    program = Program(built.build, groups=(Group(4),), mesh=mesh).compiled()
-    hparams = {name: jnp.float32(value) for name, value in built.hparams.items()}
+def advance_over(mesh, build, groups, hparams, data):
+    """The functions of a program over a mesh, and its compiled `advance`."""
+    program = Program(build, groups=groups, mesh=mesh).compiled()
     everywhere = NamedSharding(mesh, PartitionSpec())
-    inputs = (jax.random.key(0), hparams, built.federation.data)
     inputs = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere), inputs
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
+        (jax.random.key(0), hparams, data),
     )
     state = jax.eval_shape(program.start, *inputs)
-    text = program.advance.lower(state, *inputs, jnp.int32(1)).compile().as_text()
+    return program, program.advance.lower(state, *inputs, jnp.int32(1)).compile()
+
+
+def collectives(compiled):
     words = "all-gather|all-reduce|all-to-all|collective-permute|reduce-scatter"
-    assert re.findall(rf" ({words})(?:-start)?\(", text) == ["all-gather"]
+    return re.findall(rf" ({words})(?:-start)?\(", compiled.as_text())
+
+
+def test_a_round_has_one_collective():
+    """Every device runs all steps of Panacea's server; only the clients' rows are gathered."""
+    built = build_experiment(small_config("panacea"), two_clusters())
+    hparams = {name: jnp.float32(value) for name, value in built.hparams.items()}
+    data = built.federation.data
+    _, compiled = advance_over(client_mesh(4), built.build, (Group(4),), hparams, data)
+    assert collectives(compiled) == ["all-gather"]
+
+
+def test_a_round_of_several_architectures_has_one_collective():
+    """Two devices train three clients of one architecture and one of the other, both filled up.
+
+    The state is that of one device.
+    """
+    groups = (Group(3, np.arange(0, 7, 2, np.int32)), Group(1, np.arange(1, 7, 2, np.int32)))
+    models = tuple(
+        mlp(inputs=(2,), hidden=hidden, outputs=2, task=CLASSIFICATION)
+        for hidden in ((3,), (5, 3))
+    )
+    algorithm = lgfedavg(models, sgd_trainer(optax.sgd(0.1), steps=3, batch_size=None))
+    key, data = jax.random.key(0), two_clusters().data
+    mesh = client_mesh(3, 1, devices=jax.devices()[:2])
+    program, compiled = advance_over(mesh, lambda *_: algorithm, groups, {}, data)
+    assert collectives(compiled) == ["all-gather"]
+    alone = Program(lambda *_: algorithm, groups=groups).compiled()
+    split, whole = (
+        play.advance(play.start(key, {}, data), key, {}, data, jnp.int32(2))
+        for play in (program, alone)
+    )
+    assert_close(*map(jax.tree.leaves, (split, whole)))
 
 
 @pytest.fixture(scope="module")
