@@ -37,7 +37,7 @@ MANY_CORES = 8  # on which long measurements are made
 PEERS = ("fedjax", "fluke")  # libraries with a script in `SCRIPTS`
 SCRIPTS = pages.ROOT / "experiments" / "peers"
 PROCESSES = 3  # of each library, in turn
-SECOND = "graphfl_jax, second start"
+SECOND = "second start of graphfl_jax"
 # The names in the line that a script of `SCRIPTS` prints.
 LINE = ["work", "library", "version", "parameters", "first_round_s", "round_s", "rounds"]
 LINE += ["peak_mib"]
@@ -318,7 +318,7 @@ def compare_peers(words, folder, seconds):
     for cores in dict.fromkeys((len(os.sched_getaffinity(0)), 1)):
         with on_cores(cores):
             lines = lines_of_peers(work, pythons, folder / f"cores-{cores}", seconds)
-        rows += [{"name": name, "cores": cores, **summary(of)} for name, of in lines.items()]
+        rows += [{"cores": cores, "name": name, **summary(of)} for name, of in lines.items()]
     for row in rows:
         if row["parameters"] != rows[0]["parameters"]:
             raise Failure(

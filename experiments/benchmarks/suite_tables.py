@@ -115,17 +115,14 @@ def torch(results):
 
 def peers(results):
     """Rounds, starts and peak memory of several libraries, compared with graphfl_jax."""
-    cells = [["work", "cores", "library", "version", "ms per round", "fastest", "slowest"]]
-    cells[0] += ["ratio", "start s", "ratio", "peak MiB", "ratio"]
+    cells = [["work, cores, library", "ms per round", "fastest", "slowest", "ratio"]]
+    cells[0] += ["start s", "ratio", "peak MiB", "ratio"]
     for work, numbers in results.items():
         for row in numbers["rows"]:
             first, median = _first_of(numbers, row["cores"]), row["s_per_round"][0]
             cells.append(
                 [
-                    work,
-                    f"{row['cores']}",
-                    row["name"],
-                    row["version"],
+                    f"{work}, {row['cores']}, {row['name']} {row['version']}",
                     *map(milliseconds, row["s_per_round"]),
                     f"{first['s_per_round'][0] / median:.2f}",
                     f"{row['start_s']:.1f}",
@@ -135,7 +132,7 @@ def peers(results):
                 ]
             )
         for name in numbers["not_measured"]:
-            cells.append([work, "", name, "", "not measured"] + [""] * 7)
+            cells.append([f"{work}, {name}", "not measured"] + [""] * 7)
     return cells
 
 

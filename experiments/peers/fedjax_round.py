@@ -2,9 +2,11 @@
 
 Install it in an environment of its own, with Python 3.11:
 
-    pip install fedjax==0.0.17 jax==0.5.3 jaxlib==0.5.3 dm-haiku==0.0.14 optax==0.2.4
+    pip install fedjax==0.0.17 jax==0.10.2 dm-haiku==0.0.17
 
-It calls ``jax.tree_map``, which JAX has removed in 0.6.
+So it has the same JAX as this product. FedJAX calls ``jax.tree_map``, which JAX has removed in
+0.6, so the script gives it back. With ``jax==0.5.3 dm-haiku==0.0.14 optax==0.2.4``, which needs
+no such change, w1 takes 237 instead of 317 MiB.
 
 Differences: FedJAX computes clients one after the other, and a step is a call; this is its
 default. The data are random numbers. A client shuffles its examples anew for each pass over
@@ -16,6 +18,8 @@ import haiku as hk
 import jax
 import measured
 import numpy as np
+
+jax.tree_map = jax.tree.map
 
 
 def perceptron(batch):
