@@ -27,7 +27,9 @@ methods, and the whole round with --against=fedavg.
 
 --against=torch and --scaling write JSON, a Markdown page and a figure into the folder of --out,
 by default runs/bench. --suite needs no --config, and writes suite.json and suite.md, by default
-to runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. The
+to runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. Its
+measurements w1 and w2 compare with FedJAX and fluke: --fedjax and --fluke name the Python of an
+environment that has the library; the scripts in experiments/peers say how to install it. The
 others write bench.json and bench.md if --out or --page is given.
 """
 
@@ -93,6 +95,8 @@ flags.DEFINE_integer("examples", 500, "Generated images of each client.", lower_
 flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=2)
 flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
 flags.DEFINE_list("only", [], f"Measurements of the suite, of {', '.join(suite.names())}.")
+for peer in suite.PEERS:
+    flags.DEFINE_string(peer, None, f"Python of the environment with {peer}, for w1 and w2.")
 flags.DEFINE_string(
     "out",
     None,
@@ -110,7 +114,7 @@ WAYS = (
 )  # each excludes the others
 # By flag: the only flag, or the only flag with its value, with which it is read.
 READ_WITH = dict.fromkeys(IMAGE_FLAGS, "images") | {
-    "only": "suite",
+    **dict.fromkeys(("only", *suite.PEERS), "suite"),
     "sizes": "scaling",
     "threads": "against=torch",
     "variants": "against=torch",
@@ -132,7 +136,8 @@ def main() -> int:
     check_folder(out)
     if FLAGS.suite:
         refuse_configuration("--suite has its own configurations")
-        return suite.measure_all(FLAGS.only, out, FLAGS.page, sys.argv)
+        pythons = {name: FLAGS[name].value for name in suite.PEERS if FLAGS[name].value}
+        return suite.measure_all(FLAGS.only, pythons, out, FLAGS.page, sys.argv)
     pages.check_page()
     config = configuration()
     check_begins_anew(config)

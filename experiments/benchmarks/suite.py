@@ -5,7 +5,8 @@ its own and each can have its own number of devices. A command gets a budget of 
 fails, or exceeds its budget, is listed with its error, and the others still run.
 
 The suite needs nothing but the checkout: all data are generated or simulated. On CPUs, it also
-compares with PyTorch, if that is installed.
+compares with PyTorch, if that is installed, and with the libraries of `experiments/peers` whose
+Python a flag names.
 """
 
 import contextlib
@@ -13,7 +14,9 @@ import datetime
 import importlib.util
 import json
 import os
+import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -23,7 +26,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments.benchmarks import rehearsal, suite_tables
+from experiments.benchmarks import rehearsal, suite_tables, timing
 from experiments.benchmarks.report import Report, markdown, show
 from experiments.common import pages
 from experiments.common.flag_values import check_names
@@ -31,6 +34,13 @@ from graphfl_jax.commands.common.interrupts import mark_unfinished, temporary_fo
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MANY_CORES = 8  # on which long measurements are made
+PEERS = ("fedjax", "fluke")  # libraries with a script in `SCRIPTS`
+SCRIPTS = pages.ROOT / "experiments" / "peers"
+PROCESSES = 3  # of each library, in turn
+SECOND = "second start of graphfl_jax"
+# The names in the line that a script of `SCRIPTS` prints.
+LINE = ["work", "library", "version", "parameters", "first_round_s", "round_s", "rounds"]
+LINE += ["peak_mib"]
 
 
 class Failure(Exception):
@@ -59,20 +69,25 @@ class Measurement(NamedTuple):
     words: tuple[str, ...]  # of its command line
     seconds: int  # budget of each of its commands
     # "torch" is PyTorch and no accelerator, "power" an accelerator or `MANY_CORES`, "devices"
-    # are several, and "plugin" is JAX's for CUDA.
+    # are several, "plugin" is JAX's for CUDA, and "linux" is Linux and no accelerator.
     needs: str = ""
 
 
-def measure_all(only: list[str], out: Path, page: str | None, argv: list[str]) -> int:
+def measure_all(
+    only: list[str], pythons: dict[str, str], out: Path, page: str | None, argv: list[str]
+) -> int:
     """Runs the measurements, prints and writes their tables, and returns the exit status.
 
     suite.json and suite.md are written after every measurement, so that an interrupted suite
     leaves what it has measured.
 
+    Args:
+      pythons: the Python with each of `PEERS` that is measured.
+
     Raises:
-      ValueError: a name is unknown, or the page lacks a block.
+      ValueError: a name is unknown, a Python cannot be used, or the page lacks a block.
     """
-    chosen = chosen_measurements(only)
+    chosen = with_peers(chosen_measurements(only), pythons)
     for table in dict.fromkeys(measurement.table for measurement in chosen) if page else ():
         pages.around(page, suite_tables.TABLES[table].block)
     out.mkdir(parents=True, exist_ok=True)
@@ -131,6 +146,30 @@ def chosen_measurements(only: list[str]) -> list[Measurement]:
     return [measurement for measurement in MEASUREMENTS if measurement.name in only or not only]
 
 
+def with_peers(chosen: list[Measurement], pythons: dict[str, str]) -> list[Measurement]:
+    """Adds NAME=PYTHON of each peer to the words of the measurements that compare with peers.
+
+    Raises:
+      ValueError: there is no such program, or no such measurement.
+    """
+    comparing = [measurement.name for measurement in chosen if measurement.table == "peers"]
+    for name, python in pythons.items():
+        if not shutil.which(python):
+            raise ValueError(
+                f"{name}={python} is not a program; set --{name} to the Python of the "
+                f"environment that {name} is installed in"
+            )
+        if not comparing:
+            raise ValueError(f"{name}={python} is not read without w1 or w2 in --only; add one")
+    words = tuple(f"{name}={python}" for name, python in pythons.items())
+    return [
+        measurement._replace(words=measurement.words + words)
+        if measurement.name in comparing
+        else measurement
+        for measurement in chosen
+    ]
+
+
 def machine() -> Machine:
     """The devices of this machine, found in another process.
 
@@ -161,6 +200,10 @@ def reason_to_skip(measurement: Measurement, where: Machine) -> str:
         return "not measured: PyTorch is not installed; run pip install torch"
     if measurement.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
         return f"not measured: it takes minutes on {where.cores} cores"
+    if measurement.needs == "linux" and not where.is_cpu:
+        return "not measured: other libraries are compared on CPUs"
+    if measurement.needs == "linux" and not sys.platform.startswith("linux"):
+        return "not measured: the start and the memory of a process are read on Linux only"
     single = where.environment["device"].startswith("1 x")
     if measurement.needs == "devices" and single and not (where.is_cpu and where.cores > 1):
         return "not measured: there is one device"
@@ -200,14 +243,14 @@ def reports(chosen, results, failed, skipped):
 # ----------------------------------------------------------------------------------- commands
 
 
-def run_command(words: list[str], seconds: float) -> str:
+def run_command(words: list[str], seconds: float, python: str = sys.executable) -> str:
     """The standard output of a Python command; it gets so many seconds.
 
     Raises:
       Failure: it failed, or was stopped with all processes that it started.
     """
     process = subprocess.Popen(
-        [sys.executable, *words],
+        [python, *words],
         env=os.environ | {"PYTHONPATH": str(pages.ROOT)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -262,6 +305,95 @@ def resume(words, folder, seconds):
     return {"rounds": 40, "bytes": len(whole), "equal": True}
 
 
+def compare_peers(words, folder, seconds):
+    """Compares a work of `SCRIPTS` in several libraries, on all cores and on a single core.
+
+    The processes are in turn, so that a slow period of the machine affects all of them.
+
+    Args:
+      words: the work, and NAME=PYTHON of each library.
+
+    Raises:
+      Failure: a process failed, or the libraries do not train models of the same size.
+    """
+    work, *pythons = words
+    pythons = dict(word.split("=", 1) for word in pythons)
+    rows = []
+    for cores in dict.fromkeys((len(os.sched_getaffinity(0)), 1)):
+        with on_cores(cores):
+            lines = lines_of_peers(work, pythons, folder / f"cores-{cores}", seconds)
+        rows += [{"cores": cores, "name": name, **summary(of)} for name, of in lines.items()]
+    for row in rows:
+        if row["parameters"] != rows[0]["parameters"]:
+            raise Failure(
+                f"{row['name']} trains {row['parameters']} weights, and graphfl_jax "
+                f"{rows[0]['parameters']}"
+            )
+    missing = [name for name in PEERS if name not in pythons]
+    return {"work": work, "processes": PROCESSES, "rows": rows, "not_measured": missing}
+
+
+def lines_of_peers(work, pythons, folder, seconds):
+    """The lines of all processes, by library and start; this library first."""
+    starts = {"graphfl_jax": sys.executable, SECOND: sys.executable} | pythons
+    lines = {name: [] for name in starts}
+    for turn in range(PROCESSES):
+        for name, python in starts.items():
+            script, words = name, [f"--work={work}"]
+            if name not in pythons:  # the second start finds what the first one has kept
+                script, words = "graphfl", [*words, f"--kept={folder}-{turn}"]
+            lines[name].append(peer_line(script, python, words, seconds))
+    return lines
+
+
+@contextlib.contextmanager
+def on_cores(number):
+    """Lets this thread, and what it starts, use only the first of its cores."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:number])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def peer_line(name, python, words, seconds):
+    """What the script of a library prints.
+
+    Raises:
+      Failure: it failed, or its last line is not the one of `peers/measured.py`.
+    """
+    script = str(SCRIPTS / f"{name}_round.py")
+    try:
+        printed = run_command([script, *words], seconds, python)
+    except Failure as failure:
+        raise Failure(f"{name}: {failure}") from failure
+    return read_line(name, printed)
+
+
+def read_line(name, printed):
+    """The line of JSON at the end of what a script of `SCRIPTS` printed."""
+    last = next(reversed(printed.splitlines()), "")
+    try:
+        line = json.loads(last)
+    except json.JSONDecodeError:
+        line = None
+    if not isinstance(line, dict) or list(line) != LINE:
+        raise Failure(f"{name}: its last line is {last!r}, not JSON with {', '.join(LINE)}")
+    return line
+
+
+def summary(lines):
+    """Medians over the processes of a library, and the times of a round with their extremes."""
+    return {
+        "version": lines[0]["version"],
+        "parameters": lines[0]["parameters"],
+        "s_per_round": timing.spread([line["round_s"] for line in lines]),
+        "start_s": statistics.median(line["first_round_s"] for line in lines),
+        "peak_mib": statistics.median(line["peak_mib"] for line in lines),
+    }
+
+
 def _run(words, folder, seconds):
     kept = f"--compilation_cache={folder / 'compiled'}"
     run_command(["-m", "graphfl_jax", "run", *words, kept], seconds)
@@ -296,6 +428,10 @@ def _over(what, seconds, words, *, name="", needs=""):
     """Times over numbers of clients, relations, runs or devices."""
     words = f"{words} --scaling={what}"
     return _rounds(name or what, seconds, words, table=what, needs=needs)
+
+
+def _peers(work):
+    return Measurement(work, "peers", compare_peers, (work,), 300, "linux")
 
 
 def _torch(name, seconds, words):
@@ -357,4 +493,6 @@ MEASUREMENTS = [
     _rehearsed("cnn", 600, CNN),
     _rehearsed("resnet", 900, f"{CARS} --config.cohort_size=8"),
     _rehearsed("layered", 1800, f"{LAYERED} --config.data.clients=16 --config.cohort_size=16"),
+    _peers("w1"),
+    _peers("w2"),
 ]

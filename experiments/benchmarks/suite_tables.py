@@ -124,6 +124,34 @@ def rehearsals(results):
     return cells
 
 
+def peers(results):
+    """Rounds, starts and peak memory of several libraries, compared with graphfl_jax."""
+    cells = [["work, cores, library", "ms per round", "fastest", "slowest", "ratio"]]
+    cells[0] += ["start s", "ratio", "peak MiB", "ratio"]
+    for work, numbers in results.items():
+        for row in numbers["rows"]:
+            first, median = _first_of(numbers, row["cores"]), row["s_per_round"][0]
+            cells.append(
+                [
+                    f"{work}, {row['cores']}, {row['name']} {row['version']}",
+                    *map(milliseconds, row["s_per_round"]),
+                    f"{first['s_per_round'][0] / median:.2f}",
+                    f"{row['start_s']:.1f}",
+                    f"{first['start_s'] / row['start_s']:.2f}",
+                    f"{row['peak_mib']:,.0f}",
+                    f"{first['peak_mib'] / row['peak_mib']:.2f}",
+                ]
+            )
+        for name in numbers["not_measured"]:
+            cells.append([f"{work}, {name}", "not measured"] + [""] * 7)
+    return cells
+
+
+def _first_of(numbers, cores):
+    """The row of graphfl_jax on so many cores."""
+    return next(row for row in numbers["rows"] if row["cores"] == cores)
+
+
 def model_of(numbers):
     """The client model of a measurement."""
     return numbers["config"]["model"]["name"]
@@ -157,6 +185,14 @@ TABLES = {
         "bench-torch",
         torch,
         f"{MEDIANS} Ratio: time per round relative to graphfl_jax.",
+    ),
+    "peers": Table(
+        "Compared with other libraries",
+        "bench-peers",
+        peers,
+        "Medians of three processes of each library, which are started in turn, with the "
+        "fastest and the slowest process. Start: from the start of the process to the end of "
+        "the first round. Ratio: graphfl_jax relative to the row.",
     ),
     "clients": Table(
         "FedAvg over generated clients that all train",

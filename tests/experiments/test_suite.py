@@ -1,7 +1,10 @@
 """``bench --suite`` and generated images: what is measured, skipped, refused and written."""
 
+import ast
 import json
+import os
 import re
+import sys
 import time
 
 import numpy as np
@@ -23,6 +26,16 @@ CPU = suite.Machine(
     plugin=True,
 )
 GPU = CPU._replace(environment=CPU.environment | {"device": "1 x gpu: one"})
+LINE = {
+    "work": "w1",
+    "library": "fedjax",
+    "version": "0.0.17",
+    "parameters": 486,
+    "first_round_s": 2.0,
+    "round_s": 0.02,
+    "rounds": 50,
+    "peak_mib": 300.0,
+}
 SIZES = {"rows": [{"size": n, "s_per_round": [n / 10] * 3, "client_steps": 5} for n in (1, 4)]}
 
 
@@ -66,6 +79,8 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
     assert len(set(suite.names())) == len(suite.MEASUREMENTS)
     assert {measurement.table for measurement in suite.MEASUREMENTS} == set(suite_tables.TABLES)
     for measurement in suite.MEASUREMENTS:
+        if measurement.table == "peers":  # words of scripts
+            continue
         overrides = {}
         for word in measurement.words:
             name, value = re.fullmatch(r"--([\w.]+)=(.*)", word).groups()
@@ -92,7 +107,7 @@ def test_measurements_that_a_machine_does_not_allow_are_skipped():
     assert skipped(CPU._replace(cores=16, torch=False)) == torch
     rehearsed = {name for name in suite.names() if name.startswith("h100-")}
     assert skipped(CPU._replace(plugin=False)) == rehearsed | {"clients-large"}
-    assert skipped(GPU) == torch | {"devices"}
+    assert skipped(GPU) == torch | {"devices", "w1", "w2"}
     assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
 
 
@@ -112,7 +127,7 @@ def suite_of(monkeypatch, tmp_path):
     def run(measurements, page=None, only=()):
         monkeypatch.setattr(suite, "MEASUREMENTS", measurements)
         argv = ["bench.py", "--suite"]
-        return suite.measure_all(list(only), tmp_path / "out", page, argv)
+        return suite.measure_all(list(only), {}, tmp_path / "out", page, argv)
 
     return run
 
@@ -166,6 +181,121 @@ def test_the_page_has_a_block_for_each_table():
         assert f"<!-- begin {table.block} -->" in text
 
 
+# --------------------------------------------------------------------------- other libraries
+
+
+def test_the_line_of_a_script_is_read_from_its_last_line():
+    assert suite.read_line("fedjax", f"a note\n{json.dumps(LINE)}\n") == LINE
+    less = {name: value for name, value in LINE.items() if name != "peak_mib"}
+    for last in ("", "not JSON", "7", json.dumps(less)):
+        with pytest.raises(
+            suite.Failure, match="^fedjax: its last line is '.*', not JSON with"
+        ):
+            suite.read_line("fedjax", f"{json.dumps(LINE)}\n{last}\n")
+    with pytest.raises(
+        suite.Failure, match="^fedjax: its last line is '', not JSON with work, "
+    ):
+        suite.read_line("fedjax", "")
+
+
+def test_rows_of_libraries_have_medians_and_ratios():
+    def summary(**changed):
+        names = {"round_s": "s", "first_round_s": "start", "peak_mib": "peak"}
+        values = zip(*(changed[short] for short in names.values()), strict=True)
+        return suite.summary([LINE | dict(zip(names, each, strict=True)) for each in values])
+
+    ours = summary(s=(0.004, 0.002, 0.001), start=(3, 9, 2), peak=(400, 500, 300))
+    theirs = summary(s=(0.02, 0.08, 0.01), start=(1.5, 1, 2), peak=(320, 200, 320))
+    rows = [
+        {"name": "graphfl_jax", "cores": 2, **ours},
+        {"name": "fedjax", "cores": 2, **theirs},
+        {"name": "graphfl_jax", "cores": 1, **theirs},
+        {"name": "fedjax", "cores": 1, **theirs},
+    ]
+    cells = suite_tables.peers({"w1": {"rows": rows, "not_measured": ["fluke"]}})
+    assert [row[0] for row in cells[1:]] == [
+        "w1, 2, graphfl_jax 0.0.17",
+        "w1, 2, fedjax 0.0.17",
+        "w1, 1, graphfl_jax 0.0.17",
+        "w1, 1, fedjax 0.0.17",
+        "w1, fluke",
+    ]
+    assert cells[1][1:] == ["2.00", "1.00", "4.00", "1.00", "3.0", "1.00", "400", "1.00"]
+    assert cells[2][1:] == ["20.00", "10.00", "80.00", "0.10", "1.5", "2.00", "320", "1.25"]
+    assert cells[4][4::2] == ["1.00"] * 3  # compared on the same number of cores
+    assert cells[5][1:] == ["not measured"] + [""] * 7
+
+
+@pytest.fixture
+def played(monkeypatch):
+    """The script, words and cores of each process that is started, which prints `LINE`."""
+    calls = []
+
+    def run_command(words, seconds, python):
+        calls.append((python, words[0].rpartition("/")[2], words[1:], os.sched_getaffinity(0)))
+        return json.dumps(LINE | {"parameters": 7 if python == "wrong" else 486})
+
+    monkeypatch.setattr(suite, "run_command", run_command)
+    return calls
+
+
+def test_processes_of_libraries_are_in_turn_on_all_cores_and_on_a_single_core(played, tmp_path):
+    cores = os.sched_getaffinity(0)
+    numbers = suite.compare_peers(("w1", "fluke=python"), tmp_path, 10)
+    assert os.sched_getaffinity(0) == cores
+    counts = list(dict.fromkeys((len(cores), 1)))
+    names = ["graphfl_jax", "second start of graphfl_jax", "fluke"]
+    assert [(row["cores"], row["name"]) for row in numbers["rows"]] == [
+        (count, name) for count in counts for name in names
+    ]
+    assert numbers["not_measured"] == ["fedjax"]
+    scripts = ["graphfl_round.py", "graphfl_round.py", "fluke_round.py"]
+    assert [call[1] for call in played] == scripts * 3 * len(counts)
+    assert [len(call[3]) for call in played] == [count for count in counts for _ in range(9)]
+    kept = [call[2] for call in played if call[0] == sys.executable]
+    assert kept[::2] == kept[1::2]  # the second start has the folder of the first one
+    assert len({tuple(words) for words in kept}) == 3 * len(counts)
+    assert all(call[2] == ["--work=w1"] for call in played if call[0] == "python")
+
+
+def test_libraries_that_train_models_of_other_sizes_are_a_failure(played, tmp_path):
+    message = "^fluke trains 7 weights, and graphfl_jax 486$"
+    with pytest.raises(suite.Failure, match=message):
+        suite.compare_peers(("w1", "fluke=wrong"), tmp_path, 10)
+
+
+def test_the_failure_of_a_library_names_it(tmp_path):
+    with pytest.raises(suite.Failure, match="^fedjax: ModuleNotFoundError: .*fedjax"):
+        suite.peer_line("fedjax", sys.executable, ["--work=w1"], 60)
+
+
+def test_scripts_of_other_libraries_need_nothing_of_this_repository():
+    for name in suite.PEERS:
+        tree = ast.parse((suite.SCRIPTS / f"{name}_round.py").read_text())
+        modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                modules += [alias.name for alias in node.names]
+        packages = {module.partition(".")[0] for module in modules}
+        assert "measured" in packages and name in packages
+        assert not packages & {"graphfl_jax", "experiments", "configs", "tests"}
+
+
+@pytest.mark.slow
+def test_the_second_start_of_a_script_finds_what_the_first_one_kept(tmp_path):
+    words = ["--work=w1", "--rounds=2", f"--kept={tmp_path / 'kept'}"]
+    lines, files = [], []
+    for _ in range(2):
+        lines.append(suite.peer_line("graphfl", sys.executable, words, 300))
+        files.append(sorted(path.name for path in (tmp_path / "kept").rglob("*")))
+    for line in lines:
+        assert (line["work"], line["library"], line["parameters"]) == ("w1", "graphfl_jax", 486)
+        assert line["rounds"] == 2 and 0 < line["round_s"] < line["first_round_s"] < 300
+        assert 50 < line["peak_mib"] < 2000
+    assert files[0] == files[1] and len(files[0]) > 3
+    assert lines[1]["first_round_s"] < lines[0]["first_round_s"]
+
+
 # ---------------------------------------------------------------------------------- commands
 
 
@@ -194,6 +324,12 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
         (["--suite", "--methods=all"], "methods=all excludes --suite"),
         (["--only=mlp"], "only=mlp is not read without --suite"),
         (["--suite", "--only=speed"], "only='speed' is unknown"),
+        (["--fluke=python"], "fluke=python is not read without --suite; add it"),
+        (["--suite", "--fluke=no/python"], "fluke=no/python is not a program; set --fluke to"),
+        (
+            ["--suite", "--only=mlp,gru", f"--fedjax={sys.executable}"],
+            f"fedjax={sys.executable} is not read without w1 or w2 in --only; add one",
+        ),
         ([f"--config={ROOT}/configs/tpt48.py", "--clients=3"], "clients=3 is not read without"),
         (["--against=fedavg", "--threads=1"], "threads=1 is not read without --against=torch"),
         (
