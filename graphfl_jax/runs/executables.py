@@ -23,8 +23,9 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +77,7 @@ class Kept:
 
     def begin(self, program: Compiled, inputs: tuple, scope: Scope) -> State:
         """The first state of inputs of these shapes; then "advance" and "evaluate_chosen" are
-        `ready`.
+        `ready`. They are compiled side by side, as XLA does not hold Python's lock.
 
         Args:
           scope: what the evaluations before the last round compute.
@@ -85,8 +86,11 @@ class Kept:
         state = start(*inputs)
         options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
         one_round, evaluate = (*arguments, jnp.int32(1)), program.evaluate
-        self._get("advance", program.advance, one_round, inputs, options)
-        self._get("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope)
+        missing = [
+            self._find("advance", program.advance, one_round, inputs, options),
+            self._find("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope),
+        ]
+        self._compile([lowered for lowered in missing if lowered])
         return state
 
     def call(
@@ -99,14 +103,31 @@ class Kept:
 
     def _get(self, name, function, arguments, inputs, options, **static):
         """The executable of a function, which has a name."""
-        if name not in self.ready:
-            executable = None
-            if name in self.entry:
-                executable = self._read_executable(inputs, arguments, *self.entry[name])
-            if executable is None:
-                executable = self._compile(name, function, arguments, inputs, options, static)
-            self.ready[name] = executable
+        lowered = self._find(name, function, arguments, inputs, options, **static)
+        self._compile([lowered] if lowered else [])
         return self.ready[name]
+
+    def _find(self, name, function, arguments, inputs, options, **static):
+        """A lowered function, which is not kept; of one that is, None, and it is `ready`."""
+        if name in self.ready:
+            return None
+        if name in self.entry:
+            executable = self._read_executable(inputs, arguments, *self.entry[name])
+            if executable is not None:
+                self.ready[name] = executable
+                return None
+        lowered = function.lower(*arguments, **static)
+        result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
+        if not self.folder or not _can_be_pickled(result):
+            return _Lowered(name, lowered, options)
+        text = "\n".join((lowered.as_text(), *_shapes(arguments), machine()))
+        key = _sha256(text.encode()).hex()
+        executable = self._read_executable(inputs, arguments, key, result)
+        if executable is None:
+            return _Lowered(name, lowered, options, key, result)
+        self.ready[name] = executable
+        self._keep(name, (key, result))
+        return None
 
     def _read_executable(self, inputs, arguments, key, result):
         """The executable of a key, for arguments and results of these structures.
@@ -128,24 +149,38 @@ class Kept:
                 ),
             )
 
-    def _compile(self, name, function, arguments, inputs, options, static):
-        """The executable of a function; keeps its key and its result under the name."""
-        lowered = function.lower(*arguments, **static)
-        result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
-        if not self.folder or not _can_be_pickled(result):
-            return lowered.compile(options or None)  # JAX shares only those without options
-        key = _sha256("\n".join((lowered.as_text(), *_shapes(arguments), machine())).encode())
-        executable = self._read_executable(inputs, arguments, key.hex(), result)
-        if executable is None:
-            with _without_cache_of_jax():
-                executable = lowered.compile(options)
+    def _compile(self, lowered):
+        """Makes the executables of lowered functions ready, and keeps those with a key."""
+        for kept in (True, False):
+            some = [each for each in lowered if bool(each.key) == kept]
+            cache = _without_cache_of_jax() if some and kept else contextlib.nullcontext()
+            with cache, ThreadPoolExecutor(max(1, len(some))) as pool:
+                for each, executable in zip(some, pool.map(_compiled, some), strict=True):
+                    self.ready[each.name] = executable
+        for name, _, _, key, result in lowered:
+            if not key:
+                continue
             try:
-                blob = serialize_executable.serialize(executable)[0]
+                blob = serialize_executable.serialize(self.ready[name])[0]
             except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
-                return executable  # JAX cannot on this device, or it is from JAX's cache
-            _write(self.folder, key.hex(), blob)
-        self._keep(name, (key.hex(), result))
-        return executable
+                continue  # JAX cannot on this device, or it is from JAX's cache
+            _write(self.folder, key, blob)
+            self._keep(name, (key, result))
+
+
+class _Lowered(NamedTuple):
+    """A lowered function that has to be compiled."""
+
+    name: str
+    lowered: jax.stages.Lowered
+    options: dict[str, Any]
+    key: str = ""  # under which it is kept
+    result: Any = None  # a tree of the structure of its result
+
+
+def _compiled(each):
+    # JAX shares only executables without options.
+    return each.lowered.compile(each.options or None)
 
 
 def open_kept(

@@ -6,6 +6,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 from typing import Any, NamedTuple
 
 import jax
@@ -115,6 +116,21 @@ def files(folder):
 def test_a_later_session_traces_nothing(folder):
     assert len(files(folder)) == 4
     assert played(Kept(folder, KEY), UNTRACEABLE) == 1.5
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_rounds_and_evaluations_are_compiled_side_by_side(keeps, tmp_path, monkeypatch):
+    """Each compilation waits until the other one has begun."""
+    both, compiled = threading.Barrier(2, timeout=60), executables._compiled
+
+    def wait(lowered):
+        if lowered.name != "start":
+            both.wait()
+        return compiled(lowered)
+
+    monkeypatch.setattr(executables, "_compiled", wait)
+    kept = Kept(executables.private_folder(tmp_path), KEY) if keeps else Kept()
+    assert played(kept) == 1.5
 
 
 def test_another_key_with_the_same_programs_compiles_nothing(folder, monkeypatch):
