@@ -174,7 +174,7 @@ def test_an_attack_counts_the_clients_that_were_scored(tmp_path):
         np.testing.assert_allclose(part["scores"]["P"], mean, rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_debug_mode_scores_the_same_sample(sampled):
     _, result = sampled
     config = small_config("ditto", rounds=1, eval_every=1, eval__clients=4)

@@ -191,7 +191,7 @@ def test_a_neighbourhood_holds_the_clients_within_some_steps(sparse, layer):
         )
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_neighbourhood_that_is_too_large_is_refused(sparse, monkeypatch):
     """Of client 4 on a ring, 3 are within one step."""
     matrix, clients = relations.propagation(ring(20), "sage"), jnp.array([4], jnp.int32)

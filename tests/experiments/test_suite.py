@@ -281,7 +281,7 @@ def test_scripts_of_other_libraries_need_nothing_of_this_repository():
         assert not packages & {"graphfl_jax", "experiments", "configs", "tests"}
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_second_start_of_a_script_finds_what_the_first_one_kept(tmp_path):
     words = ["--work=w1", "--rounds=2", f"--kept={tmp_path / 'kept'}"]
     lines, files = [], []
