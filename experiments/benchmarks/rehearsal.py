@@ -6,7 +6,7 @@ library, copies and collectives. A loop counts as often as it repeats, of the br
 condition the largest numbers count, and what a kernel fuses counts as that kernel.
 
 It does not say how long a round takes. Without a card, XLA cannot try which kernel is the
-fastest (autotuning), so it takes those of its own rules, and the card may get others. A call of
+fastest (autotuning), so it chooses by rules, and the card may get other kernels. A call of
 a library and a sort count once, and may launch several kernels. On a card, XLA also records
 launches that follow each other as a CUDA graph, which starts at once; they count one by one.
 """
@@ -35,6 +35,7 @@ from graphfl_jax.build import Experiment, build_experiment
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.devices import client_mesh
+from graphfl_jax.runs.batch import bytes_held
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.session import batch_program, inputs_of, program_of
 
@@ -325,7 +326,7 @@ def rehearse(
                 "runs": runs,
                 "gpus": used,
                 **count_round(compiled.as_text())._asdict(),
-                "memory_bytes": memory_of(compiled),
+                "memory_bytes": bytes_held(compiled),
                 "compile_s": took,
             }
         )
@@ -338,17 +339,6 @@ def rehearse(
         "rows": rows,
     }
     return _report(results), results
-
-
-def memory_of(compiled) -> int:
-    """Bytes of a GPU that an execution needs: its arguments, its results and between them."""
-    sizes = compiled.memory_analysis()
-    return (
-        sizes.argument_size_in_bytes
-        + sizes.output_size_in_bytes
-        - sizes.alias_size_in_bytes
-        + sizes.temp_size_in_bytes
-    )
 
 
 def cells(row: dict[str, Any]) -> list[str]:

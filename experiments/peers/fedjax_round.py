@@ -1,6 +1,6 @@
 """Times rounds of FedAvg in FedJAX 0.0.17; see measured.py for the works and the line.
 
-Install it in an environment of its own, with Python 3.11:
+Install it in a separate environment, with Python 3.11:
 
     pip install fedjax==0.0.17 jax==0.10.2 dm-haiku==0.0.17
 

@@ -1,6 +1,6 @@
 """Times rounds of FedAvg in fluke 0.8.1; see measured.py for the works and the line.
 
-Install it in an environment of its own, with Python 3.11 and a PyTorch for CPUs:
+Install it in a separate environment, with Python 3.11 and a PyTorch for CPUs:
 
     pip install torch==2.13.0 torchvision==0.28.0 fluke-fl==0.8.1
 

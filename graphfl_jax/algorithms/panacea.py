@@ -120,9 +120,9 @@ def panacea(
         return dropped & (jnp.sum(neighbours, axis=1, keepdims=True) > 0)
 
     def dropped_of(key, ids, neighbours):
-        """Which [n, 1] of some clients are dropped. Each has a draw of its own."""
+        """Which [n] of some clients are dropped. The draws of two clients are independent."""
         draw = lambda i: jax.random.bernoulli(jax.random.fold_in(key, i), embedding_dropout)  # noqa: E731
-        return (jax.vmap(draw)(ids) & (neighbours.degrees[ids] > 0))[:, None]
+        return jax.vmap(draw)(ids) & (neighbours.degrees[ids] > 0)
 
     def drawn_clients(drawn):
         return drawn.clients if isinstance(drawn, Drawn) else None
@@ -131,7 +131,7 @@ def panacea(
         embeddings, dropped = weights["embeddings"], drawn
         if isinstance(drawn, Drawn):
             everyone = jnp.arange(len(embeddings), dtype=jnp.int32)
-            dropped = dropped_of(drawn.key, everyone, related[2])
+            dropped = dropped_of(drawn.key, everyone, related[2])[:, None]
         if len(dropped):
             embeddings = jnp.where(dropped, related[2] @ embeddings, embeddings)
         return encoder.module.apply({"params": weights["encoder"]}, embeddings, related[0])
@@ -145,7 +145,7 @@ def panacea(
             return None
         dropped = None
         if isinstance(drawn, Drawn):
-            dropped = lambda ids: dropped_of(drawn.key, ids, neighbours)[:, 0]  # noqa: E731
+            dropped = lambda ids: dropped_of(drawn.key, ids, neighbours)  # noqa: E731
         near = neighbourhoods.of_clients(neighbours, clients, steps, dropped)
         layers = [neighbourhoods.part(propagation, near, level) for level in range(steps)]
         if dropped is not None:

@@ -20,7 +20,7 @@ class RelationGNN(nn.Module):
     sage:       H' = H W_self + P H W_neighbours + b       (P without self loops)
 
     ReLU between layers, none after the last. P is `relations.propagation(graph, layer)`. With a
-    P [n, N] of its own, a layer gives only the first n rows; they are the N of the next layer.
+    P [n, N] for each layer, a layer gives only the first n rows, the N of the next layer.
     """
 
     widths: tuple[int, ...]

@@ -272,7 +272,7 @@ class _Player:
             times.append(seconds["train"])
         if evaluated:
             jax.block_until_ready(session.evaluate(state))
-        held = max(map(_bytes_held, session.kept.ready.values())) * self.devices // size
+        held = max(map(bytes_held, session.kept.ready.values())) * self.devices // size
         return Cost(min(times) / few * rounds / size, seconds["compile"], held)
 
     def _session(self, batch, size):
@@ -352,7 +352,7 @@ def _results_at(place, results):
     return jax.tree.map(lambda leaf: leaf if isinstance(leaf, int) else leaf[place], results)
 
 
-def _bytes_held(compiled) -> int:
+def bytes_held(compiled) -> int:
     """Bytes of a device that a compiled program holds while it runs."""
     sizes = compiled.memory_analysis()
     arguments = sizes.argument_size_in_bytes + sizes.output_size_in_bytes

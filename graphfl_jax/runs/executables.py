@@ -216,9 +216,7 @@ def description(experiment: Experiment, config: ConfigDict, inputs: tuple) -> st
         "data": (federation.sha256, federation.task, federation.outputs, federation.units),
         "clients": (len(federation.clients), federation.new_clients),
         "groups": [
-            group._replace(
-                **{name: _as_list(getattr(group, name)) for name in ("ids", "scored")}
-            )
+            group._replace(ids=_as_list(group.ids), scored=_as_list(group.scored))
             for group in experiment.groups
         ],
         "inputs": _shapes(inputs),

@@ -180,7 +180,7 @@ def rehearsed(monkeypatch, name, *words):
 def check(rows):
     """A collective in a round on several GPUs, no callback, and few launches for 64 runs.
 
-    Each run has its own rates, and to spread these over parameters can be a launch of its own.
+    The rates differ between runs, and spreading them over the parameters takes up to 0.16 more.
     """
     alone, many, split = rows
     assert [row["runs"] for row in rows] == [1, rehearsal.RUNS, 1]
@@ -199,7 +199,11 @@ def test_every_model_family_and_system_compiles_for_gpus(monkeypatch, name):
 
 @needs_plugin
 @pytest.mark.release
-@pytest.mark.xfail(strict=True, reason="XLA finds no tile sizes for 64 runs of FLHA-GHN")
+@pytest.mark.xfail(
+    strict=True,
+    raises=suite.Failure,
+    reason="XLA finds no tile sizes for 64 runs of FLHA-GHN",
+)
 def test_flha_ghn_compiles_for_gpus(monkeypatch):
     check(rehearsed(monkeypatch, "h100-layered"))
 

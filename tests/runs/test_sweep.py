@@ -48,13 +48,13 @@ def test_the_memory_of_a_batch_is_that_of_a_run_and_has_that_of_the_last_evaluat
     Each of two devices has two of four runs.
     """
     seen = []
-    bytes_held = batch._bytes_held
+    bytes_held = batch.bytes_held
 
     def see(program):
         seen.append(bytes_held(program))
         return seen[-1]
 
-    monkeypatch.setattr(batch, "_bytes_held", see)
+    monkeypatch.setattr(batch, "bytes_held", see)
     config = tiny_config("local", **{"eval__points": ("P",), "eval__splits": ("val",)})
     experiment = build_experiment(config, two_clusters())
     player = batch._Player(
