@@ -203,12 +203,12 @@ def test_batches_of_one_size_share_all_programs(monkeypatch):
     """Also those after the last round: complete evaluations, and those of new clients."""
     compiled = []
 
-    def compile_one(kept, name, *arguments):
-        compiled.append(name)
-        return compile_as_before(kept, name, *arguments)
+    def compile_one(lowered):
+        compiled.append(lowered.name)
+        return compile_as_before(lowered)
 
-    compile_as_before = executables.Kept._compile
-    monkeypatch.setattr(executables.Kept, "_compile", compile_one)
+    compile_as_before = executables._compiled
+    monkeypatch.setattr(executables, "_compiled", compile_one)
     config = tiny_config("local", rounds=1, new_clients__fraction=0.3, eval__points=("P",))
     assert len(outcomes(config, [{}], range(2), at_once=1)) == 2
     assert len(compiled) == len(set(compiled)) > 5  # also the three that play rounds
