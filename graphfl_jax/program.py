@@ -21,7 +21,15 @@ from jax.sharding import PartitionSpec as P
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Cohort, State
 from graphfl_jax.evaluation import EVERYTHING, Scope, evaluate_clients, predictors_of_clients
-from graphfl_jax.rounds import Group, Poison, ids_at, play_round, rows_of, train_cohort
+from graphfl_jax.rounds import (
+    Group,
+    Poison,
+    draw_round,
+    ids_at,
+    play_round,
+    rows_of,
+    train_cohort,
+)
 
 ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
 
@@ -93,6 +101,11 @@ def streams_of(key: Array) -> Streams:
     return Streams(*jax.random.split(key, len(Streams._fields)))
 
 
+def key_of_round(key: Array, played: Array) -> Array:
+    """The key of the next round of a run with this key, after as many have been played."""
+    return jax.random.fold_in(streams_of(key).rounds, played)
+
+
 def depends_on(function: Callable, argument) -> Any:
     """For each leaf of ``function(argument)``, whether it depends on an array in `argument`."""
     program, shapes = jax.make_jaxpr(function, return_shape=True)(argument)
@@ -156,8 +169,23 @@ class Program:
     def advance(self, state: State, key: Array, hparams: dict, data, rounds: Array):
         """The state after `rounds` more rounds, and their `Log`."""
         data = self._with_poison(key, hparams, data)
-        # Traced once, for its shapes and for the loop.
-        one_round = jax.jit(functools.partial(self._one_round, key, hparams, data))
+
+        def draw(algorithm, state):
+            return functools.partial(draw_round, algorithm, data, self.groups, self.mesh)
+
+        nothing = Participation.nothing(data.train.count.shape[0])
+        one_round = functools.partial(self.one_round, key, hparams, draw, data.attack_rank)
+        return self.play(one_round, state, rounds, nothing)
+
+    def play(self, one_round: Callable, state: State, rounds: Array, nothing: Participation):
+        """The state after `rounds` more rounds, and their `Log`.
+
+        Args:
+          one_round: `one_round` with all arguments but the state; it may change the ids of the
+            cohort that it returns to their places in the `Participation`.
+          nothing: from `Participation.nothing`.
+        """
+        one_round = jax.jit(one_round)  # traced once, for its shapes and for the loop
 
         def step(_, carry):
             state, sums, diverged_at, participation = carry
@@ -168,7 +196,6 @@ class Program:
             return state, sums, diverged_at, participation.add(*took_part, state.round)
 
         _, shapes, *_ = jax.eval_shape(one_round, state)
-        nothing = Participation.nothing(data.train.count.shape[0])
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         # The number of rounds is traced, so that one executable serves every interval, and a
         # run in pieces computes the same bits as a whole one.
@@ -178,16 +205,23 @@ class Program:
         means = jax.tree.map(lambda leaf: leaf / rounds.astype(leaf.dtype), sums)
         return state, Log(means, *log)
 
-    def _one_round(self, key, hparams, data, state):
-        """The state after one more round, the means of its metrics, and who took part."""
+    def one_round(self, key: Array, hparams: dict, draw: Callable, rank: Any, state: State):
+        """The state after one more round, the means of its metrics, and who took part.
+
+        Args:
+          draw: (algorithm, state) -> the argument `draw` of `rounds.play_round`.
+          rank: `FederatedData.attack_rank`.
+        """
+        algorithm = self.build(hparams, state.round)
         state, metrics, *took_part = play_round(
-            self.build(hparams, state.round),
-            data,
+            algorithm,
             state,
-            jax.random.fold_in(streams_of(key).rounds, state.round),
+            key_of_round(key, state.round),
+            draw=draw(algorithm, state),
             groups=self.groups,
             mesh=self.mesh,
             poison=self.poison(hparams),
+            rank=rank,
         )
         return state, jax.tree.map(jnp.mean, metrics), *took_part
 
@@ -257,21 +291,21 @@ class Program:
         key_local, key_server = jax.random.split(key_round)
         places, ids = self._places_of_new(data)
         clients, uploads = list(state.clients), [None] * len(self.joined)
+        cohorts = tuple(Cohort(new, data.train.count[new].astype(jnp.float32)) for new in ids)
         for g, group in enumerate(self.joined):
             if group.cohort_size:
                 # New clients are few, and their number need not be a multiple of the devices.
                 trained, uploads[g], *_ = train_cohort(
                     algorithm,
-                    data,
                     state,
                     g,
                     places[g],
-                    ids[g],
+                    cohorts[g],
+                    tree.take(algorithm.client_data(data), ids[g]),
                     key_local,
                     at_once=group.at_once,
                 )
                 clients[g] = tree.put(clients[g], places[g], trained)
-        cohorts = tuple(Cohort(new, data.train.count[new].astype(jnp.float32)) for new in ids)
         server = algorithm.server.adapt_new_clients(
             state.server, cohorts, tuple(uploads), key_server
         )

@@ -25,9 +25,19 @@ class Group(NamedTuple):
     ids: np.ndarray | None = None  # [n] int32, ascending; None is all clients
     at_once: int = 0  # clients that a device trains at once; 0 is all
     name: str = ""  # of the architecture, where there are several
-    scored: np.ndarray | None = (
-        None  # [k] int32, places of those that evaluations score, or all
-    )
+    # [k] int32, places of those that evaluations score; None is all
+    scored: np.ndarray | None = None
+    # [n] int32, where the rows of its clients are, if rows of other clients are not held; None
+    # is at their ids
+    rows: np.ndarray | None = None
+
+
+class Drawn(NamedTuple):
+    """The clients of a round, of each group."""
+
+    places: tuple  # [M] among the memories of the clients of the group that the state has
+    cohorts: tuple  # `Cohort`
+    rows: tuple  # `ClientData`, every leaf [M, ...]
 
 
 class Poison(NamedTuple):
@@ -41,7 +51,8 @@ class Poison(NamedTuple):
 
 def rows_of(group: Group, rows):
     """Those rows [n, ...] of all clients [N, ...] that are of the clients of a group."""
-    return rows if group.ids is None else tree.take(rows, group.ids)
+    at = group.ids if group.rows is None else group.rows
+    return rows if at is None else tree.take(rows, at)
 
 
 def ids_at(group: Group, places: Array) -> Array:
@@ -150,21 +161,38 @@ def call_plainly(stage: str, function: Callable, *arguments: Any) -> Any:
     return function(*arguments)
 
 
+class Keys(NamedTuple):
+    """The keys of a round."""
+
+    cohort: Array
+    begin: Array
+    local: Array
+    server: Array
+
+
+def keys_of_round(key: Array) -> Keys:
+    """The keys of a round with this key."""
+    return Keys(*jax.random.split(key, len(Keys._fields)))
+
+
 def play_round(
     algorithm: Algorithm,
-    data,
     state: State,
     key: Array,
     *,
+    draw: Callable[[Any, Array], Drawn],
     groups,
     mesh,
     poison: Poison,
+    rank: Array | None = None,
     train: Callable | None = None,
     call: Callable = call_plainly,
 ):
     """Plays one round: draw, begin, download, train, upload, attack, defend, aggregate.
 
     Args:
+      draw: (server, key) -> the clients of the round; `draw_round` with its first arguments.
+      rank: `FederatedData.attack_rank`.
       train: in place of `train_cohort`, with the same arguments.
       call: in place of `call_plainly`.
 
@@ -174,30 +202,43 @@ def play_round(
       counts as untrained.
     """
     server, train = algorithm.server, train or train_cohort
-    key_cohort, key_begin, key_local, key_server = jax.random.split(key, 4)
-    drawn = call("sampling", sample_cohorts, algorithm, state.server, data, key_cohort, groups)
-    places, cohorts = replicate(drawn, mesh)
-    begun = call("begin_round", server.begin_round, state.server, key_begin)
+    keys = keys_of_round(key)
+    drawn = call("sampling", draw, state.server, keys.cohort)
+    begun = call("begin_round", server.begin_round, state.server, keys.begin)
     state = state._replace(server=begun)
     results = [
-        train(algorithm, data, state, g, places[g], cohort.ids, key_local, mesh, group.at_once)
-        for g, (group, cohort) in enumerate(zip(groups, cohorts, strict=True))
+        train(algorithm, state, g, *of_group, keys.local, mesh, group.at_once)
+        for g, (group, *of_group) in enumerate(zip(groups, *drawn, strict=True))
     ]
+    places, cohorts, _ = drawn
     results = map(_cut, all_gather_rows(results, mesh), cohorts)
     trained, uploads, metrics, finite = zip(*results, strict=True)
     clients = tuple(map(tree.put, state.clients, places, trained))
-    received = (algorithm, poison, state, places, cohorts, uploads, data, key_server)
+    received = (algorithm, poison, state, drawn, uploads, rank, keys.server)
     learned, uploads, sent = call("attack and defence", receive, *received)
-    learned = call("aggregation", server.aggregate, learned, cohorts, uploads, key_server)
+    learned = call("aggregation", server.aggregate, learned, cohorts, uploads, keys.server)
     join = functools.partial(jax.tree.map, lambda *parts: jnp.concatenate(parts))
     finite = (jnp.concatenate(finite) > 0) & jnp.concatenate(sent)
     return State(learned, clients, state.round + 1), join(*metrics), join(*cohorts), finite
 
 
+def draw_round(
+    algorithm: Algorithm, data, groups: Sequence[Group], mesh, server, key: Array
+) -> Drawn:
+    """Draws the cohorts of a round, with their examples of `data`, which has all clients."""
+    sampled = sample_cohorts(algorithm, server, data.train.count, key, groups)
+    places, cohorts = replicate(sampled, mesh)
+    everyone = algorithm.client_data(data)
+    return Drawn(places, cohorts, tuple(tree.take(everyone, c.ids) for c in cohorts))
+
+
 def sample_cohorts(
-    algorithm: Algorithm, server, data, key: Array, groups: Sequence[Group]
+    algorithm: Algorithm, server, counts: Array, key: Array, groups: Sequence[Group]
 ) -> tuple[tuple, tuple]:
     """Draws the cohort of each group, by `Server.sample` of the method if it has one.
+
+    Args:
+      counts: [N] int32, numbers of training examples.
 
     Returns:
       For each group the places [M] of the clients among those of the group, and the `Cohort`
@@ -206,12 +247,12 @@ def sample_cohorts(
     keys = [key, *(jax.random.fold_in(key, g) for g in range(1, len(groups)))]
     drawn, sample = [], algorithm.server.sample
     for key, group in zip(keys, groups, strict=True):
-        counts = rows_of(group, data.train.count)
+        of_group = rows_of(group, counts)
         if sample is None:
-            drawn.append(draw_cohort(key, counts, group.cohort_size))
+            drawn.append(draw_cohort(key, of_group, group.cohort_size))
         else:
-            ids = sample(server, counts, group.cohort_size, key)
-            drawn.append(Cohort(ids, counts[ids].astype(jnp.float32)))
+            ids = sample(server, of_group, group.cohort_size, key)
+            drawn.append(Cohort(ids, of_group[ids].astype(jnp.float32)))
     cohorts = tuple(
         cohort._replace(ids=ids_at(group, cohort.ids))
         for cohort, group in zip(drawn, groups, strict=True)
@@ -221,11 +262,11 @@ def sample_cohorts(
 
 def train_cohort(
     algorithm: Algorithm,
-    data,
     state: State,
     group: int,
     places,
-    ids,
+    cohort: Cohort,
+    rows,
     key: Array,
     mesh=None,
     at_once: int = 0,
@@ -239,7 +280,8 @@ def train_cohort(
     Args:
       group: number of their architecture.
       places: [M] of the clients among those of the group.
-      ids: [M] of the clients among all.
+      cohort: these clients.
+      rows: their `ClientData`, every leaf [M, ...].
       at_once: clients that a device trains at once; 0 is all.
 
     Returns:
@@ -262,12 +304,11 @@ def train_cohort(
         return *tree.where(finite, kept, instead), metrics, finite.astype(jnp.float32)
 
     devices = 1 if mesh is None else mesh.size
-    rows = (
-        tree.take(state.clients[group], fill_up(places, devices)),
-        tree.take(algorithm.client_data(data), fill_up(ids, devices)),
-    )
+    if len(cohort.ids) % devices:
+        rows = tree.take(rows, fill_up(np.arange(len(cohort.ids)), devices))
+    memories = tree.take(state.clients[group], fill_up(places, devices))
     mapped = map_clients(one_client, mesh, at_once)
-    return mapped((state.server, key), fill_up(ids, devices), rows)
+    return mapped((state.server, key), fill_up(cohort.ids, devices), (memories, rows))
 
 
 def _cut(rows, cohort):
@@ -279,10 +320,9 @@ def receive(
     algorithm: Algorithm,
     poison: Poison,
     state: State,
-    places,
-    cohorts,
+    drawn: Drawn,
     uploads: tuple,
-    data,
+    rank: Array | None,
     key,
 ) -> tuple[Any, tuple, tuple]:
     """The server's state and the uploads from which it learns, after attacks and a defence.
@@ -292,16 +332,16 @@ def receive(
 
     Args:
       state: of this round, with the memories from before it.
-      places: of the cohort of each architecture, as from `sample_cohorts`.
       uploads: of each architecture, every leaf [M, ...].
+      rank: `FederatedData.attack_rank`.
       key: of the attackers' draws.
     """
+    cohorts = drawn.cohorts
     finite = tuple(jnp.ones(len(cohort.ids), bool) for cohort in cohorts)
     if poison.uploads is None and algorithm.defend is None:
         return state.server, uploads, finite
-    untrained = untrained_uploads(algorithm, state, places, cohorts, data)
+    untrained = untrained_uploads(algorithm, state, drawn)
     if poison.uploads is not None:
-        rank = data.attack_rank
         uploads = poison.uploads(cohorts, untrained, uploads, rank, state.round, key)
         finite = tuple(  # also of clients that upload nothing
             jax.vmap(tree.all_finite, axis_size=len(cohort.ids))(upload)
@@ -313,48 +353,38 @@ def receive(
     return *algorithm.defend(state.server, cohorts, untrained, uploads), finite
 
 
-def untrained_uploads(algorithm: Algorithm, state: State, places, cohorts, data) -> tuple:
+def untrained_uploads(algorithm: Algorithm, state: State, drawn: Drawn) -> tuple:
     """What the clients of each cohort would send untrained; arguments as of `receive`."""
 
-    def of_group(group, places, cohort):
+    def of_group(group, places, cohort, rows):
         def of_client(i, memory, rows):
             message = algorithm.server.download(state.server, group, i)
             return algorithm.clients[group].untrained(message, memory, rows)
 
         memories = tree.take(state.clients[group], places)
-        rows = tree.take(algorithm.client_data(data), cohort.ids)
         return jax.vmap(of_client)(cohort.ids, memories, rows)
 
-    return tuple(of_group(group, places[group], cohort) for group, cohort in enumerate(cohorts))
+    return tuple(of_group(g, *each) for g, each in enumerate(zip(*drawn, strict=True)))
 
 
-def message_bytes(
-    algorithm: Algorithm, state: State, data, group: int = 0
-) -> tuple[float, float]:
-    """Bytes of one client's messages and of its uploads in one round (down, up).
+def message_bytes(algorithm: Algorithm, data, groups: int = 1) -> list[tuple[float, float]]:
+    """Bytes of one client's messages and of its uploads in one round, (down, up).
 
     They are means over clients, where their relations decide on the number of messages.
 
     Args:
-      group: number of the client's architecture.
+      groups: number of architectures, of each of which the result has an entry.
     """
-
-    def one_client(server, memories, rows):
-        memory, data_of_client = tree.take((memories, rows), 0)
-        message = algorithm.server.download(server, group, 0)
-        local = algorithm.clients[group].local
-        _, upload, _ = local(message, memory, data_of_client, jax.random.key(0))
-        return message, upload
-
-    shapes = jax.eval_shape(
-        one_client, state.server, state.clients[group], algorithm.client_data(data)
-    )
+    exchange = algorithm.first_exchange(data, groups)
     messages = messages_per_client(algorithm, data)
-    down, up = (
-        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part)) * messages
-        for part in shapes
-    )
-    return down, up
+
+    def size(values):
+        return messages * sum(
+            leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(values)
+        )
+
+    sent = zip(exchange.messages, exchange.uploads, strict=True)
+    return [(size(message), size(upload)) for message, upload in sent]
 
 
 def messages_per_client(algorithm: Algorithm, data) -> float:

@@ -1,5 +1,6 @@
 """Measurements of time, memory and matrix products; rounds compiled without evaluations."""
 
+import functools
 import math
 import resource
 import statistics
@@ -19,7 +20,7 @@ from ml_collections import ConfigDict
 
 from graphfl_jax.build import Experiment
 from graphfl_jax.core import State
-from graphfl_jax.rounds import play_round
+from graphfl_jax.rounds import draw_round, play_round
 from graphfl_jax.runs.executables import options_of_architectures, options_of_one_call
 from graphfl_jax.runs.session import (
     Inputs,
@@ -171,9 +172,10 @@ def round_flops(experiment, state) -> int:
 
     def one_round(state, data, key):
         algorithm = experiment.build(experiment.hparams, 0)
-        poison = experiment.poison(experiment.hparams)
+        poison, groups = experiment.poison(experiment.hparams), experiment.groups
+        draw = functools.partial(draw_round, algorithm, data, groups, None)
         return play_round(
-            algorithm, data, state, key, groups=experiment.groups, mesh=None, poison=poison
+            algorithm, state, key, draw=draw, groups=groups, mesh=None, poison=poison
         )
 
     trace = jax.make_jaxpr(one_round)(state, experiment.federation.data, jax.random.key(0))

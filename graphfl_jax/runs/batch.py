@@ -14,7 +14,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from graphfl_jax import memory, tree
+from graphfl_jax import memory
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, current_values, values_of
 from graphfl_jax.data import relations
@@ -289,9 +289,7 @@ class _Player:
         with clock(seconds, "compile"):
             session = self._session(batch, size)
         kept = session.kept
-        traffic = kept.remember(
-            "traffic", lambda: traffic_of(self.experiment, tree.take(session.state, 0))
-        )
+        traffic = kept.remember("traffic", lambda: traffic_of(self.experiment))
         evaluations, state, final = [], session.state, None
         for evaluation in play(session, config, state, seconds):
             played, state, log, chosen, final, _ = evaluation

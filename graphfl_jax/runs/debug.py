@@ -15,7 +15,7 @@ from graphfl_jax.build import Experiment
 from graphfl_jax.core import Algorithm, State
 from graphfl_jax.evaluation import EVERYTHING, evaluate_clients
 from graphfl_jax.program import Log, Participation, streams_of
-from graphfl_jax.rounds import ids_at, play_round, rows_of
+from graphfl_jax.rounds import draw_round, ids_at, play_round, rows_of
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of, program_of, scope_of
 
@@ -44,15 +44,17 @@ class DebugSession:
         for _ in range(int(rounds)):
             key = jax.random.fold_in(self.streams.rounds, state.round)
             call = functools.partial(self._call, int(state.round) + 1)
+            algorithm, groups = self._algorithm(state), self.experiment.groups
             with jax.disable_jit():
                 state, metrics, *took_part = play_round(
-                    self._algorithm(state),
-                    self.data,
+                    algorithm,
                     state,
                     key,
-                    groups=self.experiment.groups,
+                    draw=functools.partial(draw_round, algorithm, self.data, groups, None),
+                    groups=groups,
                     mesh=None,
                     poison=self.poison,
+                    rank=self.data.attack_rank,
                     train=functools.partial(self._train_cohort, call),
                     call=functools.partial(call, SERVER),
                 )
@@ -61,17 +63,17 @@ class DebugSession:
         means = jax.tree.map(lambda *values: jnp.mean(jnp.concatenate(values)), *logged)
         return state, Log(means, jnp.int32(-1), participation)
 
-    def _train_cohort(self, call, algorithm, data, state, group, places, ids, key, *sizes):
+    def _train_cohort(self, call, algorithm, state, group, places, cohort, rows, key, *sizes):
         """`rounds.train_cohort`, client by client."""
-        client, memories = algorithm.clients[group], state.clients[group]
-        everyone, trained = algorithm.client_data(data), []
-        for place, i in zip(places.tolist(), ids.tolist(), strict=True):
-            memory, rows = tree.take(memories, place), tree.take(everyone, i)
+        client, memories = algorithm.clients[group], tree.take(state.clients[group], places)
+        trained = []
+        for m, i in enumerate(cohort.ids.tolist()):
             message = call(i, "download", algorithm.server.download, state.server, group, i)
-            arguments = (message, memory, rows, jax.random.fold_in(key, i))
+            memory, data = tree.take((memories, rows), m)
+            arguments = (message, memory, data, jax.random.fold_in(key, i))
             trained.append(call(i, "local training", client.local, *arguments))
         # What is not finite has been refused.
-        return *stack(trained), jnp.ones(len(ids))
+        return *stack(trained), jnp.ones(len(trained))
 
     def evaluate(self, state):
         """Everything, as `evaluation.evaluate_clients`."""

@@ -168,11 +168,10 @@ def mesh_of(experiment: Experiment) -> Mesh | None:
     return client_mesh(*(group.cohort_size for group in experiment.groups))
 
 
-def traffic_of(experiment: Experiment, state: State) -> list[tuple[int, int]]:
+def traffic_of(experiment: Experiment) -> list[tuple[float, float]]:
     """Bytes of one client's message and of its upload in a round, for each architecture."""
     algorithm = experiment.build(experiment.hparams, 0)
-    groups = range(len(experiment.groups))
-    return [message_bytes(algorithm, state, experiment.federation.data, g) for g in groups]
+    return message_bytes(algorithm, experiment.federation.data, len(experiment.groups))
 
 
 def inputs_of(experiment: Experiment, seed: int, mesh: Mesh | None = None) -> Inputs:

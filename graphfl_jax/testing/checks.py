@@ -19,8 +19,10 @@ from graphfl_jax.data.new_clients import select_clients
 from graphfl_jax.declarations import parameters
 from graphfl_jax.examples import Examples
 from graphfl_jax.memory import bytes_of
-from graphfl_jax.program import streams_of
+from graphfl_jax.program import key_of_round
 from graphfl_jax.rounds import (
+    Drawn,
+    keys_of_round,
     message_bytes,
     messages_per_client,
     sample_cohorts,
@@ -224,10 +226,8 @@ def renaming_clients_renames_the_results(subject: Subject) -> None:
 def _first_cohort(subject, state, data):
     """The ids of the clients that the program draws for the first round."""
     algorithm = subject.experiment.build(subject.hparams, 0)
-    key = jax.random.fold_in(streams_of(fixed_key()).rounds, 0)
-    key_cohort = jax.random.split(key, 4)[0]
-    groups = subject.experiment.groups
-    _, (cohort,) = sample_cohorts(algorithm, state.server, data, key_cohort, groups)
+    key, groups = keys_of_round(key_of_round(fixed_key(), 0)).cohort, subject.experiment.groups
+    _, (cohort,) = sample_cohorts(algorithm, state.server, data.train.count, key, groups)
     return np.asarray(cohort.ids)
 
 
@@ -270,16 +270,17 @@ def message_sizes_are_those_of_the_messages(subject: Subject) -> tuple[int, int]
     """Returns the bytes of a message and of an upload."""
     algorithm = subject.experiment.build(subject.hparams, 0)
     state = jax.eval_shape(subject.program.start, fixed_key(), subject.hparams, subject.data)
-    down, up = message_bytes(algorithm, state, subject.data)
+    down, up = message_bytes(algorithm, subject.data)[0]
 
-    def both(server, memories):
+    def both(server, memories, rows):
         message = algorithm.server.download(server, 0, 0)
-        held = [message], [tree.take(memories, 0)]
-        return message, algorithm.first_uploads(subject.data, *held)
+        memory, data = tree.take((memories, rows), 0)
+        return message, algorithm.client.local(message, memory, data, fixed_key())[1]
 
-    sent, untrained = jax.eval_shape(both, state.server, state.clients[0])
+    everyone = algorithm.client_data(subject.data)
+    sent, upload = jax.eval_shape(both, state.server, state.clients[0], everyone)
     number = messages_per_client(algorithm, subject.data)
-    assert (down, up) == (bytes_of(sent) * number, bytes_of(untrained) * number)
+    assert (down, up) == (bytes_of(sent) * number, bytes_of(upload) * number)
     return down, up
 
 
@@ -413,7 +414,8 @@ def poison_of_lambda_minus_one_is_honest_bit_for_bit(subject: Subject) -> None:
 
     @jax.jit
     def untrained(state):
-        return untrained_uploads(algorithm, state, (cohort.ids,), (cohort,), data)[0]
+        drawn = Drawn((cohort.ids,), (cohort,), (algorithm.client_data(data),))
+        return untrained_uploads(algorithm, state, drawn)[0]
 
     start = subject.program.start(fixed_key(), subject.hparams, subject.data)
     before, rng = untrained(start), np.random.default_rng(0)

@@ -743,14 +743,12 @@ def test_messages_are_the_hypernetwork_and_have_the_size_of_the_formula(depth):
     floats = sum(16 * e + 16 + 17 * (d + c) for d, c in sizes.values())
     if depth:
         floats += 2 * n * e + e + (depth - 1) * (2 * e * e + e)
-    state = State(start_of(generator), ((), ()), 0)
-    assert message_bytes(algorithm, state, DATA) == (4 * floats, 4 * floats)
+    assert message_bytes(algorithm, DATA) == [(4 * floats, 4 * floats)]
 
 
 def test_messages_of_the_table_are_one_layer_of_each_type():
     generator = type_table(models=MODELS)
-    state = State(start_of(generator), ((), ()), 0)
-    assert message_bytes(method(generator), state, DATA) == (4 * 29, 4 * 29)
+    assert message_bytes(method(generator), DATA) == [(4 * 29, 4 * 29)]
 
 
 # ------------------------------------------------------------------------------- the server
