@@ -26,6 +26,7 @@ from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import deal_out
 from graphfl_jax.models.objectives import with_precision
+from graphfl_jax.program import ROUNDS_PER_EXECUTION
 from graphfl_jax.robustness import attacks, defences
 from graphfl_jax.rounds import Group, Poison, group_clients, with_sample
 
@@ -56,6 +57,7 @@ class Experiment(NamedTuple):
     hparams: dict[str, float]  # the traced floats
     groups: tuple[Group, ...]  # the clients of each architecture that train
     joined: tuple[Group, ...] = ()  # after new clients have joined, see `rounds.group_clients`
+    on_host: bool = False  # whether the device has only the examples of the clients of a round
 
 
 def load_federation(config: ConfigDict) -> Federation:
@@ -137,10 +139,13 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     steps = {"local_steps": config.local_steps}
     if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
+    experiment = experiment._replace(on_host=fit.is_on_host(config, algorithm, experiment))
+    held = 2 * ROUNDS_PER_EXECUTION * experiment.groups[0].cohort_size
     memory.check_run(
         algorithm,
         experiment.groups,
         federation.data,
+        held=held if experiment.on_host else 0,
         steps=steps,
         batch_size=config.batch_size,
         loaded=f"data.name={federation.name}",

@@ -4,6 +4,7 @@ Where they do not, a check raises a ValueError of one line.
 """
 
 import warnings
+from typing import Any
 
 import jax
 import numpy as np
@@ -17,6 +18,7 @@ from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.declarations import parameters
+from graphfl_jax.memory import bytes_of, device_memory, size_text
 from graphfl_jax.optimizers import scheduled_rate
 
 # The field that makes a split, with an example of its values.
@@ -175,6 +177,54 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
                 f"eval.splits={','.join(config.eval.splits)}: {federation.name} has no split "
                 f"{name!r} with this configuration; {remedy}"
             )
+
+
+def is_on_host(config: ConfigDict, algorithm: Algorithm, experiment: Any) -> bool:
+    """Whether the device has only the examples of the clients of a round.
+
+    Args:
+      experiment: a `build.Experiment`.
+
+    Raises:
+      ValueError: `data.storage` says so, and the configuration needs all on the device.
+    """
+    why_not = _why_not_on_host(config, algorithm, experiment)
+    if config.data.storage == "host" and why_not:
+        raise ValueError(
+            f"data.storage='host' sends the clients of a round to the device, and {why_not}; "
+            f"set --config.data.storage=device"
+        )
+    if config.data.storage != "auto" or why_not:
+        return config.data.storage == "host"
+    data = experiment.federation.data
+    (memory_of_client,) = algorithm.first_exchange(data, 1).memories
+    needed = bytes_of(data) + len(data.train.count) * bytes_of(memory_of_client)
+    there = device_memory()
+    if needed <= there / 2:
+        return False
+    warnings.warn(
+        f"data.storage=auto: the examples and what clients keep need {size_text(needed)}, the "
+        f"device has {size_text(there)}, so they stay on the host; set "
+        f"--config.data.storage=device to have them on the device",
+        stacklevel=2,
+    )
+    return True
+
+
+def _why_not_on_host(config, algorithm, experiment):
+    """Why all clients must be on the device; empty if they need not be."""
+    method = f"algorithm.name={config.algorithm.name!r}"
+    reasons = {
+        f"{method} needs all clients in every round": algorithm.needs.everyone,
+        f"{method} draws them by the state of its server": algorithm.server.sample,
+        "there are several architectures": len(experiment.groups) > 1,
+        "new clients join": config.new_clients.fraction,
+        f"attack.name={config.attack.name!r} changes examples": experiment.poison(
+            experiment.hparams
+        ).data,
+        "there are several processes": jax.process_count() > 1,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
 def check_new_clients(config: ConfigDict) -> None:

@@ -44,6 +44,7 @@ def check_run(
     groups: Any,
     data: Any,
     *,
+    held: int,
     steps: Mapping[str, int],
     batch_size: int,
     loaded: str,
@@ -57,6 +58,7 @@ def check_run(
     examples. So a run that passes may still need too much.
 
     Args:
+      held: clients whose examples and memories are on a device at once; 0 is all.
       steps: numbers of steps of a client, by the setting that decides on them.
       loaded: the setting that decides on the data, with its value.
       sized: the setting that decides the sizes of models and states, with its value.
@@ -68,9 +70,10 @@ def check_run(
     server, messages, memories, uploads = algorithm.first_exchange(data, len(groups))
     example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
     everyone, devices = len(data.train.count), jax.device_count()
-    needs = {"data": bytes_of(data), "sizes": bytes_of(server), "batch": 0, "steps": 0}
+    share = min(1, held / everyone) if held else 1
+    needs = {"data": bytes_of(data) * share, "sizes": bytes_of(server), "batch": 0, "steps": 0}
     for g, group in enumerate(groups):
-        count = everyone if group.ids is None else len(group.ids)
+        count = (everyone if group.ids is None else len(group.ids)) * share
         cohort = -(-group.cohort_size // devices)
         at_once = min(group.at_once or cohort, cohort)
         model = bytes_of(jax.eval_shape(algorithm.clients[g].model.init, key))
@@ -86,7 +89,7 @@ def check_run(
         "batch": f"batch_size={batch_size}",
         "steps": f"{largest}={sizes[largest]}",
     }
-    check_memory(names[max(needs, key=needs.get)], sum(needs.values()), device_memory())
+    check_memory(names[max(needs, key=needs.get)], int(sum(needs.values())), device_memory())
 
 
 def host_memory() -> int:

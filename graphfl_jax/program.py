@@ -8,7 +8,7 @@ data.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -150,21 +150,35 @@ class Program:
           server: the state of a server from which the run begins. What the server computes of
             the relations is that of this run's relations. None: the method's own.
         """
-        algorithm = self.build(hparams, jnp.int32(0))
-        key_server, key_clients = jax.random.split(streams_of(key).start)
-        init = functools.partial(algorithm.server.init, key_server)
-        first = init(data.graph)
-        if server is not None:
-            related = depends_on(init, data.graph)
-            first = jax.tree.map(
-                lambda old, new, changes: new if changes else old, server, first, related
-            )
+        first = self.first_server(key, hparams, data, server)
         everyone = jnp.arange(data.train.count.shape[0], dtype=jnp.int32)
         clients = tuple(
-            enroll(algorithm, first, g, rows_of(group, everyone), key_clients)
+            self.enrolled(first, key, hparams, g, rows_of(group, everyone))
             for g, group in enumerate(self.groups)
         )
         return State(first, clients, jnp.int32(0))
+
+    def first_server(self, key: Array, hparams: dict, data, server: Any) -> Any:
+        """The state of the server before the first round; arguments as of `start`."""
+        algorithm = self.build(hparams, jnp.int32(0))
+        key_server, _ = jax.random.split(streams_of(key).start)
+        init = functools.partial(algorithm.server.init, key_server)
+        first = init(data.graph)
+        if server is None:
+            return first
+        related = depends_on(init, data.graph)
+        return jax.tree.map(
+            lambda old, new, changes: new if changes else old, server, first, related
+        )
+
+    def enrolled(self, first: Any, key: Array, hparams: dict, group: int, ids: Array) -> Any:
+        """The memories of clients `ids` of a group before the first round.
+
+        Args:
+          first: from `first_server`.
+        """
+        _, key_clients = jax.random.split(streams_of(key).start)
+        return enroll(self.build(hparams, jnp.int32(0)), first, group, ids, key_clients)
 
     def advance(self, state: State, key: Array, hparams: dict, data, rounds: Array):
         """The state after `rounds` more rounds, and their `Log`."""
@@ -313,8 +327,7 @@ class Program:
 
     def compiled(self) -> Compiled:
         """The functions compiled, with results that are whole on each device of the mesh."""
-        everywhere = None if self.mesh is None else NamedSharding(self.mesh, P())
-        return compile_all(functools.partial(getattr, self), out_shardings=everywhere)
+        return compile_all(functools.partial(getattr, self), mesh=self.mesh)
 
     def _with_poison(self, key, hparams, data):
         """The data after the attackers have changed theirs."""
@@ -345,25 +358,32 @@ class Program:
         return state._replace(clients=memories), tuple(groups)
 
 
-def compile_all(function_of: Callable[[str], Callable], **options: Any) -> Compiled:
+STATIC = {"evaluate": ("scope", "joined"), "predictors": ("joined",)}
+
+
+def compile_all(
+    function_of: Callable[[str], Callable],
+    kind: Any = Compiled,
+    *,
+    static: Mapping[str, Sequence[str]] = STATIC,
+    mesh: Mesh | None = None,
+) -> Any:
     """Compiles functions with the arguments of those of a `Program`.
 
     Args:
       function_of: the name of one of them -> function.
-      **options: of `jax.jit`.
+      kind: the named tuple of the result.
+      static: the names of their arguments that are not traced.
+      mesh: on each device of which the results are whole.
     """
-    special = {
-        "advance": {"donate_argnums": 0},
-        "evaluate": {"static_argnames": ("scope", "joined")},
-        "predictors": {"static_argnames": "joined"},
-    }
+    whole = {} if mesh is None else {"out_shardings": NamedSharding(mesh, P())}
+    special = {name: {"static_argnames": names} for name, names in static.items()}
+    special["advance"] = {"donate_argnums": 0}
     # The text of a program, by which executables are kept, must have all its arguments.
-    return Compiled(
+    return kind(
         **{
-            name: jax.jit(
-                function_of(name), keep_unused=True, **special.get(name, {}), **options
-            )
-            for name in Compiled._fields
+            name: jax.jit(function_of(name), keep_unused=True, **special.get(name, {}), **whole)
+            for name in kind._fields
         }
     )
 

@@ -27,9 +27,7 @@ class Group(NamedTuple):
     name: str = ""  # of the architecture, where there are several
     # [k] int32, places of those that evaluations score; None is all
     scored: np.ndarray | None = None
-    # [n] int32, where the rows of its clients are, if rows of other clients are not held; None
-    # is at their ids
-    rows: np.ndarray | None = None
+    held: bool = False  # whether the data are those of its clients alone
 
 
 class Drawn(NamedTuple):
@@ -51,8 +49,7 @@ class Poison(NamedTuple):
 
 def rows_of(group: Group, rows):
     """Those rows [n, ...] of all clients [N, ...] that are of the clients of a group."""
-    at = group.ids if group.rows is None else group.rows
-    return rows if at is None else tree.take(rows, at)
+    return rows if group.ids is None or group.held else tree.take(rows, group.ids)
 
 
 def ids_at(group: Group, places: Array) -> Array:

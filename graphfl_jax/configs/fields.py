@@ -31,6 +31,7 @@ from graphfl_jax.settings import Choice, Integer, Items, Real, Text, perhaps
 # and data.pooled_test
 SPLITS = ("val", "test", "triggered", "balanced", "pooled")
 EVERY = "every configuration"
+STORAGES = ("auto", "device", "host")
 _BASE = {
     "seed": (Integer("Seed of splits, weights and draws.", low=0, high=2**32 - 1), 0),
     "rounds": (Integer("Rounds of the run."), 800),
@@ -77,6 +78,15 @@ _BASE = {
     "data.graph": (
         Choice("Relations: the data set's own, or k nearest clients.", GRAPHS),
         "own",
+    ),
+    "data.storage": (
+        Choice(
+            "Where the examples of clients are, and what they keep between rounds: all on the "
+            "device; or on the host, from which each round's clients are sent. auto: on the "
+            "device, unless they take more than half of its memory.",
+            STORAGES,
+        ),
+        "auto",
     ),
     "model.name": (Choice("Client model.", MODELS), "mlp"),
     "precision": (

@@ -55,6 +55,7 @@ class Checkpoint(NamedTuple):
     state: State
     history: dict  # every leaf [evaluations so far, ...]
     notes: dict  # JSON of the caller
+    clients: dict = {}  # of arrays of any sizes: what is beside the state
 
 
 def save(
@@ -78,7 +79,10 @@ def save(
         _move_aside(target, manifest)
         try:
             _write_manifest(mark, {"notes": checkpoint.notes})
-            _write(target.absolute(), {"state": leaves, "history": checkpoint.history})
+            arrays = {"state": leaves, "history": checkpoint.history}
+            if checkpoint.clients:
+                arrays["clients"] = checkpoint.clients
+            _write(target.absolute(), arrays)
             body = {
                 "leaves": _describe(checkpoint.state),
                 "files": _digests(target),
@@ -115,7 +119,8 @@ def latest(folder: Path, template: State) -> Checkpoint | None:
             )
         arrays = _read((folder / name).absolute())
         state = _restore(arrays["state"], template)
-        return Checkpoint(state, arrays["history"], body["notes"])
+        clients = arrays.get("clients", {})
+        return Checkpoint(state, arrays["history"], body["notes"], clients)
     return None
 
 

@@ -83,7 +83,8 @@ class DebugSession:
         """The same for the chosen splits and points."""
         return self._evaluate(state, scope_of(self.config))
 
-    join, predictors = Session.join, Session.predictors  # compiled
+    join, predictors, start = Session.join, Session.predictors, Session.start  # compiled
+    saved, restore = Session.saved, Session.restore
 
     def _evaluate(self, state, scope):
         return evaluate_clients(

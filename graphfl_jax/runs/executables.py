@@ -82,7 +82,7 @@ class Kept:
         Args:
           scope: what the evaluations before the last round compute.
         """
-        start = self._get("start", program.start, inputs, inputs, options_of_one_call())
+        start = self.get("start", program.start, inputs, inputs, options_of_one_call())
         state = start(*inputs)
         options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
         one_round, evaluate = (*arguments, jnp.int32(1)), program.evaluate
@@ -99,12 +99,27 @@ class Kept:
         """Calls a function (state, *inputs) after the rounds; its executable has a name."""
         options = options_of_one_call() | options_of_architectures(len(state.clients))
         arguments = (state, *inputs)
-        return self._get(name, function, arguments, inputs, options, **static)(*arguments)
+        return self.get(name, function, arguments, inputs, options, **static)(*arguments)
 
-    def _get(self, name, function, arguments, inputs, options, **static):
-        """The executable of a function, which has a name."""
-        lowered = self._find(name, function, arguments, inputs, options, **static)
-        self._compile([lowered] if lowered else [])
+    def get(
+        self,
+        name: str,
+        function: Callable,
+        arguments: tuple,
+        inputs: tuple,
+        options: dict[str, Any],
+        **static: Any,
+    ) -> Callable:
+        """The executable of a function, which has a name, for arguments of these shapes.
+
+        Args:
+          inputs: of the session; its key has the devices.
+          options: of XLA.
+          **static: further arguments, which are not traced.
+        """
+        if name not in self.ready:
+            lowered = self._find(name, function, arguments, inputs, options, **static)
+            self._compile([lowered] if lowered else [])
         return self.ready[name]
 
     def _find(self, name, function, arguments, inputs, options, **static):

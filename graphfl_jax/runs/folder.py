@@ -322,11 +322,15 @@ class RunFolder:
         with writing(path), open(path, "a") as file:
             file.write(row_line(row, self.task, self.clients))
 
-    def save(self, state: State, rows: list[dict], seconds: dict) -> None:
-        """Writes a checkpoint of the state after the last of `rows`."""
+    def save(self, state: State, rows: list[dict], seconds: dict, clients: dict) -> None:
+        """Writes a checkpoint of the state after the last of `rows`.
+
+        Args:
+          clients: of the session, what is beside the state.
+        """
         history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
         notes = {"identity": self.identity, "where": self.where, "seconds": seconds}
-        newest = checkpoint.Checkpoint(state, history, notes)
+        newest = checkpoint.Checkpoint(state, history, notes, clients)
         checkpoint.save(self.file("checkpoints"), newest, is_ours=self._is_ours)
 
     def describe(self, content: dict) -> None:

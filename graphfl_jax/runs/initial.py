@@ -49,7 +49,7 @@ class Beginning:
         server = jax.tree.map(
             lambda leaf, like: place(leaf, like.sharding), self.server, session.state.server
         )
-        return session.program.start(*session.inputs, server)
+        return session.start(server)
 
 
 def initial_server(config: ConfigDict, experiment: Experiment) -> Any:
@@ -88,13 +88,16 @@ def digest_of_server(server: Any) -> str:
     return digest.hexdigest()
 
 
-def check_begins_anew(config: ConfigDict) -> None:
-    """Refuses `init_from` where it has no effect."""
-    if config.init_from:
-        raise ValueError(
-            f"init_from={config.init_from} is only for single runs; leave it out, or use "
-            f"graphfl run"
-        )
+def check_no_single_run(config: ConfigDict) -> None:
+    """Refuses what only single runs can."""
+    for field, needed in {
+        f"init_from={config.init_from}": config.init_from,
+        "data.storage='host'": config.data.storage == "host",
+    }.items():
+        if needed:
+            raise ValueError(
+                f"{field} is only for single runs; leave it out, or use graphfl run"
+            )
 
 
 def _read_server(what, folder, template):

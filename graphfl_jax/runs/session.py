@@ -81,6 +81,17 @@ class Session:
         self.chosen_is_all = scope == EVERYTHING
         self.state = jax.block_until_ready(self.kept.begin(program, inputs, scope))
 
+    def start(self, server: Any = None) -> State:
+        """The state before the first round; also from the state of another run's server."""
+        return self.program.start(*self.inputs, server)
+
+    def saved(self) -> dict[str, Any]:
+        """What a checkpoint has beside the state."""
+        return {}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        """Continues from `saved`."""
+
     def advance(self, state, rounds):
         return self.kept.ready["advance"](state, *self.inputs, rounds)
 
@@ -145,7 +156,14 @@ def fetch(evaluated: Evaluated) -> tuple[Evaluated, tuple]:
 def program_of(
     experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None, *, models: int = 0
 ) -> Compiled:
-    """The program of an experiment at a configuration's sizes, see `Program`."""
+    """The compiled `program_at_sizes`."""
+    return program_at_sizes(experiment, config, mesh, models=models).compiled()
+
+
+def program_at_sizes(
+    experiment: Experiment, config: ConfigDict, mesh: Mesh | None = None, *, models: int = 0
+) -> Program:
+    """The program of an experiment at a configuration's sizes."""
     return Program(
         experiment.build,
         experiment.groups,
@@ -155,7 +173,7 @@ def program_of(
         clients_per_eval=config.clients_per_eval,
         mesh=mesh,
         models=models,
-    ).compiled()
+    )
 
 
 def scope_of(config: ConfigDict) -> Scope:
@@ -174,12 +192,19 @@ def traffic_of(experiment: Experiment) -> list[tuple[float, float]]:
     return message_bytes(algorithm, experiment.federation.data, len(experiment.groups))
 
 
-def inputs_of(experiment: Experiment, seed: int, mesh: Mesh | None = None) -> Inputs:
-    """The inputs of a single run, held whole by every device of a mesh."""
+def inputs_of(
+    experiment: Experiment, seed: int, mesh: Mesh | None = None, *, data: Any = None
+) -> Inputs:
+    """The inputs of a single run, held whole by every device of a mesh.
+
+    Args:
+      data: None is that of all clients.
+    """
+    data = experiment.federation.data if data is None else data
     everywhere = None if mesh is None else NamedSharding(mesh, P())
     key = jax.jit(jax.random.key, static_argnums=0, out_shardings=everywhere)(seed)
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
-    hparams, data = place((hparams, experiment.federation.data), everywhere)
+    hparams, data = place((hparams, data), everywhere)
     return Inputs(key, hparams, data)
 
 

@@ -55,10 +55,12 @@ from graphfl_jax.runs.session import (
     mesh_of,
     place,
     play,
+    program_at_sizes,
     program_of,
     scope_of,
     traffic_of,
 )
+from graphfl_jax.runs.streamed import StreamedSession, without_examples
 
 if TYPE_CHECKING:
     import pandas  # pyright: ignore[reportMissingImports]  # of an extra
@@ -186,7 +188,7 @@ def run(
     _check_arguments(out, resume, accept_changes, save_models)
     config = choose_parts(complete(config), model=model, algorithm=algorithm)
     options = {"resume": resume, "accept_changes": accept_changes}
-    folder, experiment = run_synchronized(_prepare, config, federation, out, options)
+    folder, experiment = run_synchronized(_prepare, config, federation, out, debug, options)
     return run_experiment(
         experiment,
         config,
@@ -199,13 +201,18 @@ def run(
     )
 
 
-def _prepare(config, federation, out, options):
+def _prepare(config, federation, out, debug, options):
     """The folder of a run, in the first process, and its experiment, both checked."""
     folder = None
     if out is not None and is_first():
         folder = RunFolder(out, config, **options)
     experiment = build_experiment(config, _federation_of(config, federation))
     check_attacked((config, experiment))
+    if experiment.on_host and debug:
+        raise ValueError(
+            f"data.storage={config.data.storage!r} keeps the examples on the host, and --debug "
+            f"needs all on the device; set --config.data.storage=device"
+        )
     return folder, experiment
 
 
@@ -301,6 +308,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         state = beginning.state(session)
     else:
         state, rows = _resume(newest, state, seconds)
+        session.restore(newest.clients)
     participations, saved = (
         [Participation(**row["participation"]) for row in rows],
         int(state.round),
@@ -313,7 +321,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
             break
         rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
         due = played == config.rounds or played - saved >= config.checkpoint_every
-        run_synchronized(_write, folder, state, rows, seconds, due)
+        run_synchronized(_write, folder, session, state, rows, seconds, due)
         saved = played if due else saved
         report(row_fields(rows[-1], task, clients))
 
@@ -346,14 +354,18 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
 
 def compile_session(
     experiment: Experiment, config: ConfigDict, *, executables: Path | None = None
-) -> Session:
+) -> Session | StreamedSession:
     """A compiled session on the devices of all processes, which split the cohort.
 
     `executables` is as in `run_experiment`.
     """
     mesh = mesh_of(experiment)
-    inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh)
+    data = without_examples(experiment.federation.data) if experiment.on_host else None
+    inputs = inputs_of(experiment, values_of(config)[0]["seed"], mesh, data=data)
     kept = open_kept(executables, experiment, config, inputs)
+    if experiment.on_host:
+        program = program_at_sizes(experiment, config, mesh)
+        return StreamedSession(program, inputs, experiment, config, kept)
     program = program_of(experiment, config, mesh, models=models.LARGEST)
     session = Session(program, inputs, scope=scope_of(config), kept=kept)
     barrier()  # compiling takes some longer than the 30 s in which a mesh must connect
@@ -396,7 +408,9 @@ def _save_models(
       unasked: whether a large file is not written.
     """
     program, inputs, size = session.program, session.inputs, bytes_of(predictors)
-    if last is not None:
+    if experiment.on_host:
+        size = session.kept.remember("bytes of models", lambda: session.bytes_of_models(state))
+    elif last is not None:
         predictors_of_all = functools.partial(program.predictors, joined=True)
         everyone = place(experiment.federation.everyone, inputs.key.sharding)
         inputs = inputs._replace(data=everyone)
@@ -417,9 +431,9 @@ def _save_models(
     return 0
 
 
-def _write(folder, state, rows, seconds, due):
+def _write(folder, session, state, rows, seconds, due):
     """Writes the last of `rows`, and a checkpoint if one is due."""
     if folder is not None:
         folder.append(rows[-1])
         if due:
-            folder.save(state, rows, seconds)
+            folder.save(state, rows, seconds, session.saved())
