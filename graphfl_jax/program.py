@@ -35,17 +35,44 @@ ROUNDS_PER_EXECUTION = 20  # at most, see `play_rounds`
 
 
 class Participation(NamedTuple):
-    """How the N clients took part in rounds."""
+    """How clients took part in rounds.
 
-    trained: Array  # [N] int32, rounds in which each trained
-    not_finite: Array  # [N] int32, rounds in which it did not, since a number was not finite
+    On devices there is an entry for each of the N clients. On the host, those of clients that
+    took no part can be left out, which of a million clients are most.
+    """
+
+    trained: Array  # [n] int32, rounds in which each trained
+    not_finite: Array  # [n] int32, rounds in which it did not, since a number was not finite
     # [2] int32, of all these the first round and its first client; -1 without any
     first: Array
+    ids: Array | None = None  # [n] int32, ascending, the clients of the entries; None is all N
 
     @property
     def since(self) -> int:
         """The first round in which a number of a client was not finite, or -1."""
         return int(self.first[0])
+
+    def sparse(self) -> "Participation":
+        """The same with `ids`, without the clients that took no part, in NumPy arrays."""
+        trained, not_finite = np.asarray(self.trained), np.asarray(self.not_finite)
+        places = np.flatnonzero((trained != 0) | (not_finite != 0))
+        ids = places if self.ids is None else np.asarray(self.ids)[places]
+        first = np.asarray(self.first)
+        return Participation(trained[places], not_finite[places], first, ids.astype(np.int32))
+
+    def rounds_trained(self, clients: np.ndarray) -> np.ndarray:
+        """The rounds in which each of some clients trained, [n]."""
+        trained = np.asarray(self.trained)
+        if self.ids is None:
+            return trained[clients]
+        return _spread(trained, np.asarray(self.ids), clients)
+
+    def not_finite_rounds(self) -> dict[int, int]:
+        """By client the rounds in which a number was not finite, of those that have some."""
+        rounds = np.asarray(self.not_finite)
+        places = np.flatnonzero(rounds)
+        ids = places if self.ids is None else np.asarray(self.ids)[places]
+        return dict(zip(ids.tolist(), rounds[places].tolist(), strict=True))
 
     @classmethod
     def nothing(cls, clients: int) -> "Participation":
@@ -62,6 +89,10 @@ class Participation(NamedTuple):
             self.not_finite.at[cohort.ids].add((~finite).astype(jnp.int32)),
             jnp.where((self.first[0] < 0) & ~jnp.all(finite), broken, self.first),
         )
+
+
+# Before the first round, on the host.
+NOBODY = Participation(*np.zeros((2, 0), np.int32), np.full(2, -1), np.zeros(0, np.int32))
 
 
 class Log(NamedTuple):
@@ -425,9 +456,28 @@ def play_rounds(advance: Callable, state, rounds: int) -> tuple[State, Log]:
 
 
 def in_total(participations: Sequence[Participation]) -> Participation:
-    """The participation of several runs of rounds, in their order."""
-    trained, not_finite, first = zip(*participations, strict=True)
-    return Participation(sum(trained), sum(not_finite), _first(first))
+    """The participation of several runs of rounds, in their order.
+
+    It has an entry for each client if all have, and else the `Participation.ids`.
+    """
+    trained, not_finite, first, ids = zip(*participations, strict=True)
+    if all(some is None for some in ids):
+        return Participation(sum(trained), sum(not_finite), _first(first))
+    parts = [part if part.ids is not None else part.sparse() for part in participations]
+    ids = np.unique(np.concatenate([part.ids for part in parts]))
+
+    def add(name):
+        return sum(_spread(getattr(part, name), part.ids, ids) for part in parts)
+
+    return Participation(add("trained"), add("not_finite"), _first(first), ids)
+
+
+def _spread(values, ids, clients):
+    """The values [n] of clients `ids`, ascending, for each of some clients; 0 of others."""
+    if not len(ids):
+        return np.zeros(len(clients), values.dtype)
+    places = np.minimum(np.searchsorted(ids, clients), len(ids) - 1)
+    return np.where(ids[places] == clients, values[places], 0)
 
 
 def _first(values):

@@ -274,7 +274,8 @@ def search_hint(config: ConfigDict, result: Result) -> str:
     It may if the run is no better than a constant prediction, or if the method's rates were
     not chosen for the data set.
     """
-    results, constant = result.results, score_of_constant(result.federation)
+    results, sample = result.results, result.results["sample"]
+    constant = score_of_constant(result.federation, sample and sample["ids"])
     score, higher = results["scores"]["final"]["P"]["mean"], results["higher_is_better"]
     what = "most frequent class" if higher else "mean of the training targets"
     fields = {name: text for name, text in OVERRIDES.items() if name != CLIENT_LR}

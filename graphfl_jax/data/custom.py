@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from graphfl_jax.data import content, files, label_skew, relations, scaling
 from graphfl_jax.data.common_settings import Cap, ValFraction
 from graphfl_jax.data.federation import Federation, federate
+from graphfl_jax.data.rows import Rows
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows
 from graphfl_jax.settings import Choice, Text, Variant
 
@@ -338,17 +339,17 @@ def _check_random_split_is_unset(name, random):
 
 
 def _divide(name, rows, partition, cap, seed):
-    """The names of the clients [N], and per client the indices of its examples, [n_i]."""
+    """The names of the clients [N], and the `Rows` of the indices of their examples."""
     if partition:
         indices = _divide_by_label(name, rows, partition, cap, seed)
-        return np.arange(len(indices)), indices
+        return np.arange(len(indices)), Rows.of(indices)
     if rows.client is None:
         raise ValueError(
             f"{name}: there is no array 'client'; add it, or set --config.data.partition to "
             f"{' or '.join(label_skew.PARTITIONS)}"
         )
     names, holder, counts = np.unique(rows.client, return_inverse=True, return_counts=True)
-    return names, np.split(np.argsort(holder, kind="stable"), np.cumsum(counts)[:-1])
+    return names, Rows(np.argsort(holder, kind="stable"), counts)
 
 
 def _divide_by_label(name, rows, partition, cap, seed):
@@ -378,12 +379,12 @@ def _federate(name, rows, names, indices, graph, random, scale):
         )
     splits = None
     if rows.split is not None:
-        splits = _read_splits(name, names, rows.split, indices)
+        splits = _read_splits(name, names, rows.split, indices.split())
     make = functools.partial(
         federate,
-        tuple(map(str, names)),
-        x=[rows.x[i] for i in indices],
-        y=[rows.y[i] for i in indices],
+        tuple(map(str, names.tolist())),
+        x=indices._replace(values=rows.x[indices.values]),
+        y=indices._replace(values=rows.y[indices.values]),
         graph=graph,
         task=rows.task,
         outputs=rows.outputs,
@@ -398,9 +399,8 @@ def _federate(name, rows, names, indices, graph, random, scale):
         federation = federation._replace(
             refit=lambda deciders: make(scale=how | {"deciders": deciders})
         )
-    counts, everyone = np.array([*map(len, indices)]), np.concatenate(indices)
-    parts = in_rows(splits, counts) if splits else random.of_clients(counts)
-    train, test = (everyone[parts[part].values] for part in ("train", "test"))
+    parts = in_rows(splits, indices.counts) if splits else random.of_clients(indices.counts)
+    train, test = (indices.values[parts[part].values] for part in ("train", "test"))
     content.warn_of_shared_examples(name, rows.x, rows.y, train, test)
     if kind == "none":
         content.warn_of_merged_numbers(name, rows.x)

@@ -7,7 +7,7 @@ the same split.
 import collections
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -26,6 +26,8 @@ from graphfl_jax.data.splits import (
 )
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import OwnUnits, Units
+
+SOME = 10_000  # clients of which rows are read at a time
 
 
 class Positions(NamedTuple):
@@ -68,8 +70,9 @@ def federate(
 
     Args:
       clients: N names.
-      x: per client, inputs [n_i, *features]. They become float32; uint8 images stay uint8.
-      y: per client, labels [n_i] (0 to outputs - 1); or targets [n_i, *targets], which are
+      x: per client, inputs [n_i, *features]; or the `Rows` of all clients. They become float32;
+        uint8 images stay uint8.
+      y: likewise, labels [n_i] (0 to outputs - 1); or targets [n_i, *targets], which are
         flattened to [n_i, outputs]; or for several labels per example [n_i, outputs], with 1
         for each label that an example has, and else 0.
       graph: relations between the N clients.
@@ -97,6 +100,7 @@ def federate(
             rows - begin for rows, begin in zip(parts["train"].split(), x.begins, strict=True)
         ]
         labels = task == "classification"
+        unscaled = [rows.split() if isinstance(rows, Rows) else rows for rows in unscaled]
         x, y, scaling = scale_examples(name, clients, *unscaled, train, labels=labels, **scale)
         x, y = read(x, y)
         sha256 = _digest(jax.tree.leaves((scaling.inputs, scaling.targets)), before=sha256)
@@ -141,29 +145,46 @@ def input_range(federation: Federation) -> tuple[float, float]:
     train = federation.data.train
     if isinstance(train, Windows):
         return float(train.series.min()), float(train.series.max())
-    clients = [rows[:count] for rows, count in zip(train.x, train.count, strict=True)]
-    return float(min(map(np.min, clients))), float(max(map(np.max, clients)))
+    ranges = []
+    for begin in range(0, len(train.count), SOME):
+        some = slice(begin, begin + SOME)
+        x = _real_rows(train.x[some], train.count[some])
+        ranges.append((x.min(), x.max()))
+    low, high = zip(*ranges, strict=True)
+    return float(min(low)), float(max(high))
 
 
-def score_of_constant(federation: Federation) -> float | None:
-    """The mean test score over clients of one prediction for all examples of all clients.
+def score_of_constant(
+    federation: Federation, clients: Sequence[int] | None = None
+) -> float | None:
+    """The mean test score over clients of one prediction for all their examples.
 
     It is the mean of the training targets, scored by the mean squared error, or their most
     frequent class, scored by the accuracy. None for series and for several labels.
+
+    Args:
+      clients: numbers of the clients that count; None is all.
     """
     train, test = federation.data.train, federation.data.evals["test"]
     if isinstance(train, Windows) or federation.task == "multi-label classification":
         return None
-    known, tests = (
-        [rows[:count] for rows, count in zip(part.y, part.count, strict=True)]
-        for part in (train, test)
-    )
-    known = np.concatenate(known)
+    chosen = slice(None) if clients is None else np.asarray(clients)
+    count = test.count[chosen]
+    known, y = _real_rows(train.y[chosen], train.count[chosen]), np.asarray(test.y[chosen])
+    real = np.arange(y.shape[1]) < count[:, None]  # [n, S]
     if federation.task == "classification":
-        constant = np.bincount(known).argmax()
-        return float(np.mean([np.mean(rows == constant) for rows in tests]))
-    constant = known.mean(axis=0, dtype=np.float64)
-    return float(np.mean([np.mean(np.square(rows - constant)) for rows in tests]))
+        scores = y == np.bincount(known).argmax()
+    else:
+        scores = np.square(y - known.mean(axis=0, dtype=np.float64)).mean(axis=-1)
+    return float(np.mean(np.sum(scores, axis=1, where=real) / count))
+
+
+def _real_rows(rows, counts):
+    """The rows [R, ...] of rows [n, S, ...] of clients that are no padding."""
+    rows = np.asarray(rows)
+    if counts.min() == rows.shape[1]:
+        return rows.reshape(-1, *rows.shape[2:])
+    return rows[np.arange(rows.shape[1]) < counts[:, None]]
 
 
 def federate_series(
@@ -256,14 +277,14 @@ def _check_lengths(name, clients, x, y, graph):
         raise ValueError(
             f"{name}: {times} clients are called {client!r}; give each its own name"
         )
-    counts = {"x": len(x), "y": len(y), "graph": relations.num_clients(graph)}
+    of_x, of_y = map(_counts, (x, y))
+    counts = {"x": len(of_x), "y": len(of_y), "graph": relations.num_clients(graph)}
     for field, count in counts.items():
         if count != len(clients) or count == 0:
             raise ValueError(
                 f"{name}: {field} has {count} clients and there are {len(clients)} names; give "
                 "at least one client, and the same number everywhere"
             )
-    of_x, of_y = (np.fromiter(map(len, rows), np.int64, len(clients)) for rows in (x, y))
     if not of_x.all():
         client = clients[int(np.argmin(of_x))]
         raise ValueError(f"{name}: client {client!r} has no examples; leave it out")
@@ -273,6 +294,15 @@ def _check_lengths(name, clients, x, y, graph):
             f"{name}: client {clients[i]!r} has {of_x[i]} rows in x and {of_y[i]} in y; give "
             "one row of each per example"
         )
+
+
+def _counts(rows):
+    """The number of rows of each client, [N]."""
+    if isinstance(rows, Rows):
+        return rows.counts
+    if isinstance(rows, np.ndarray):
+        return np.full(rows.shape[:1], rows.shape[1])
+    return np.fromiter(map(len, rows), np.int64, len(rows))
 
 
 def _read_examples(name, clients, task, outputs, x, y):
@@ -301,6 +331,9 @@ def _read_examples(name, clients, task, outputs, x, y):
 
 def _join(name, field, clients, arrays, *, flat=False):
     """The arrays of all clients in `Rows`; of `flat` ones, each row becomes a vector."""
+    if isinstance(arrays, Rows):
+        values = arrays.values
+        return arrays._replace(values=values.reshape(len(values), -1)) if flat else arrays
     if isinstance(arrays, np.ndarray):
         return Rows.of(arrays.reshape(*arrays.shape[:2], -1) if flat else arrays)
     arrays = [np.asarray(rows) for rows in arrays]

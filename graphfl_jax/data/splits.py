@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from graphfl_jax.data.bits import random_bits
 from graphfl_jax.data.rows import Rows
 
 TEST_FRACTION = 0.2  # of each client's examples
@@ -51,10 +52,12 @@ class RandomSplit(NamedTuple):
         examples = Rows(np.arange(counts.sum()), counts)
         client, begins = examples.clients, examples.begins
         number = examples.values - begins[client]  # among those of the client
-        draw = _mixed(_mixed(_mixed(np.array([self.seed])), client), number)
+        of_client = random_bits(random_bits(np.array([self.seed])), np.arange(len(counts)))
+        draw = random_bits(np.repeat(of_client, counts), number)
         # Sorted by client, and by the draw within a client; equal draws stay in their order.
-        of_client = client.astype(np.uint64) << np.uint64(32)
-        order = np.argsort(of_client | draw >> np.uint64(32), kind="stable")
+        draw >>= np.uint64(32)
+        draw |= client.astype(np.uint64) << np.uint64(32)
+        order = np.argsort(draw, kind="stable")
         test = np.rint(self.test_fraction * counts).astype(np.int64)
         val = np.rint(self.val_fraction * counts).astype(np.int64)
         is_test, is_train = number < test[client], number >= (test + val)[client]
@@ -77,15 +80,6 @@ class RandomSplit(NamedTuple):
                 f"data.val_fraction={val_fraction} leaves no training examples beside "
                 f"test_fraction={test_fraction}; set it in [0, {1 - test_fraction:g})"
             )
-
-
-def _mixed(seeds, numbers=0):
-    """64 random bits for each seed and number, by the function of SplitMix64 (Steele 2014)."""
-    z = seeds.astype(np.uint64) + np.asarray(numbers, np.uint64)
-    z = (z + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def in_rows(splits: Sequence[Split], counts: np.ndarray) -> Parts:

@@ -146,7 +146,7 @@ def deal_out(names: Sequence[str], clients: int, *, field: str, who: str) -> lis
             f"{field} has more architectures than the {clients} {who}; name fewer, or choose "
             f"data with more clients"
         )
-    return [names[i % len(names)] for i in range(clients)]
+    return (list(names) * -(-clients // len(names)))[:clients]
 
 
 def architectures(

@@ -19,7 +19,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, current_values, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.program import ROUNDS_PER_EXECUTION, in_total, play_rounds
+from graphfl_jax.program import NOBODY, ROUNDS_PER_EXECUTION, in_total, play_rounds
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.identity import (
@@ -321,11 +321,11 @@ class _Player:
             federation=self.federations[trial.seed],
             hparams={**self.experiment.hparams, **trial.hparams},
         )
-        rows, participations, ended = [], [], -1
+        rows, participation, ended = [], NOBODY, -1
         for played, log, chosen in evaluations:
             complete = final if played == self.config.rounds else chosen
-            participations.append(log.participation)
-            ended = ended_at(log, in_total(participations), complete, played)
+            participation = in_total([participation, log.participation.sparse()])
+            ended = ended_at(log, participation, complete, played)
             if ended >= 0:
                 break
             rows.append(row_of(played, log, chosen))
@@ -338,9 +338,7 @@ class _Player:
         final = final if ended < 0 else None
         fields = {"config": digest_of_config(config.to_dict())}
         origin = {"identity": self.identities[trial.seed] | fields, "accepted_changes": []}
-        course = Course(
-            rows, in_total(participations), final, new_clients, played, seconds, traffic
-        )
+        course = Course(rows, participation, final, new_clients, played, seconds, traffic)
         results = results_of(config, experiment, course, self.where | origin)
         return Outcome(results, rows, joined, final and final.scores)
 

@@ -107,7 +107,9 @@ class Fleet:
         return jax.tree.map(lambda leaf: leaf[row], self._at(group, at))
 
     def rounds_trained(self, client: str) -> int | None:
-        """The rounds in which a client trained; None of new clients, and if it is not known.
+        """The rounds in which a client trained.
+
+        None of new clients, of clients that the run did not score, and if it is not known.
 
         Args:
           client: its name.
@@ -116,8 +118,12 @@ class Fleet:
           ValueError: there is no such client.
         """
         self._place(client)
-        rounds, place = self.facts.get("rounds_trained"), self.facts["clients"].index(client)
-        return None if rounds is None or place >= len(rounds) else rounds[place]
+        rounds, number = self.facts.get("rounds_trained"), self.facts["clients"].index(client)
+        scored = self.facts.get("scored")
+        if rounds is None or (scored is not None and number not in scored):
+            return None
+        place = number if scored is None else scored.index(number)
+        return rounds[place] if place < len(rounds) else None
 
     def predict(self, client: str, x: ArrayLike, at: str = "P") -> dict[str, np.ndarray]:
         """Predicts with the model of a client.

@@ -298,14 +298,16 @@ class RunFolder:
         """The evaluations in a checkpoint's history, oldest first."""
         if newest is None:
             return []
-        rounds, history = newest.history["round"], newest.history
-        if "participation" not in history:  # of an older release: nobody knows who trained
+        history, count = dict(newest.history), len(newest.history["round"])
+        packed = history.pop("participation", None)
+        if packed is None:  # of an older release: nobody knows who trained
             some = jax.tree.leaves(history["scores"])[0]
             unknown = np.full(some.shape, UNKNOWN)
-            first = np.full((len(rounds), 2), -1)
-            participation = Participation(unknown, np.zeros_like(unknown), first)._asdict()
-            history = history | {"participation": participation}
-        return [jax.tree.map(lambda leaf: leaf[t], history) for t in range(len(rounds))]  # noqa: B023
+            first = np.full((count, 2), -1)
+            packed = {"trained": unknown, "not_finite": np.zeros_like(unknown), "first": first}
+        rows = [jax.tree.map(lambda leaf: leaf[t], history) for t in range(count)]  # noqa: B023
+        parts = _unpack(packed)
+        return [row | {"participation": part} for row, part in zip(rows, parts, strict=True)]
 
     def file(self, name: str) -> Path:
         """The path of a file in the folder, just before it is written.
@@ -328,7 +330,9 @@ class RunFolder:
         Args:
           clients: of the session, what is beside the state.
         """
-        history = jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
+        others = [{k: v for k, v in row.items() if k != "participation"} for row in rows]
+        history = jax.tree.map(lambda *leaves: np.stack(leaves), *others)
+        history["participation"] = _pack([row["participation"] for row in rows])
         notes = {"identity": self.identity, "where": self.where, "seconds": seconds}
         newest = checkpoint.Checkpoint(state, history, notes, clients)
         checkpoint.save(self.file("checkpoints"), newest, is_ours=self._is_ours)
@@ -346,6 +350,40 @@ class RunFolder:
         """Unlocks the folder."""
         if self.lock is not None:
             self.lock.close()
+
+
+def _pack(parts: list[dict]) -> dict[str, np.ndarray]:
+    """The participation of all rows in a few arrays.
+
+    The entries of a row are after those of the row before, and ``counts`` has their numbers.
+    There are no arrays without entries, which Orbax refuses.
+    """
+    packed = {
+        name: np.concatenate([part[name] for part in parts])
+        for name in ("ids", "trained", "not_finite")
+    }
+    packed = {name: leaf for name, leaf in packed.items() if len(leaf)}
+    packed["counts"] = np.array([len(part["ids"]) for part in parts])
+    return packed | {"first": np.stack([part["first"] for part in parts])}
+
+
+def _unpack(packed: dict[str, np.ndarray]) -> list[dict]:
+    """The participation of each row, from what `_pack` made of it.
+
+    Older releases have arrays [rows, N] of all clients, without ``counts``.
+    """
+    if "counts" not in packed:
+        rows = zip(packed["trained"], packed["not_finite"], packed["first"], strict=True)
+        return [Participation(*row).sparse()._asdict() for row in rows]
+    ends, none = np.cumsum(packed["counts"])[:-1], np.zeros(0, np.int32)
+    of_clients = (
+        np.split(packed.get(name, none), ends) for name in ("trained", "not_finite", "ids")
+    )
+    rows = zip(*of_clients, packed["first"], strict=True)
+    return [
+        Participation(trained, not_finite, first, ids)._asdict()
+        for trained, not_finite, ids, first in rows
+    ]
 
 
 def _check_path(path):

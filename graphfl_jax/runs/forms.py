@@ -297,6 +297,7 @@ FEDERATION = {  # federation.json
         }
     ],
     "relations": [relation],
+    "listed?": (None, {"of": size, "ids": [count], "sha256": str}),
 }
 ARRAYS = ({"x": array, "y": array}, {"series": array, "past": count, "future": count})
 SHAPES = {"train": ARRAYS, "evals": {str: ARRAYS}, "nodes": size, "edges": count}
@@ -306,6 +307,7 @@ MODELS = {
     "method": str,
     "round": count,
     "rounds_trained?": (None, [count]),
+    "scored?": (None, [count]),
     "config": dict,
     "model": {
         "name": str,

@@ -15,7 +15,7 @@ from graphfl_jax.core import State
 from graphfl_jax.runs import checkpoint, multihost
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.forms import FEDERATION, read_json
-from graphfl_jax.runs.results import DESCRIPTION
+from graphfl_jax.runs.results import DESCRIPTION, digest_of_names
 from graphfl_jax.runs.session import Session, place
 
 
@@ -122,14 +122,23 @@ def _read_server(what, folder, template):
 def _check_clients(what, folder, federation):
     """Checks that the clients that train are those of the run in a folder, in their order."""
     try:
-        described = read_json(folder / DESCRIPTION, FEDERATION)["clients"]
+        described = read_json(folder / DESCRIPTION, FEDERATION)
     except (FileNotFoundError, ValueError) as error:
         raise ValueError(
             f"{what} has no {DESCRIPTION}, or a damaged one ({error}); give the folder of "
             f"another run"
         ) from error
-    there = [client["name"] for client in described if not client["new"]]
+    there = [client["name"] for client in described["clients"] if not client["new"]]
     here = federation.clients[: len(federation.clients) - federation.new_clients]
+    if listed := described.get("listed"):
+        if listed["sha256"] != digest_of_names(here):
+            new = sum(client["new"] for client in described["clients"])
+            raise ValueError(
+                f"{what} has other clients that train: {listed['of'] - new:,} there and "
+                f"{len(here):,} here, and not the same names; choose the same data, new "
+                f"clients and seed"
+            )
+        return
     for i, (old, new) in enumerate(itertools.zip_longest(there, here)):
         if old != new:
             raise ValueError(

@@ -29,6 +29,7 @@ from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.examples import Examples, Windows
+from graphfl_jax.rounds import scored_ids
 from graphfl_jax.runs import checkpoint, forms
 from graphfl_jax.runs.forms import load_json, misfit
 from graphfl_jax.version import __version__
@@ -79,15 +80,18 @@ def facts_of(
 
     Args:
       played: rounds.
-      trained: of these, the rounds in which each client trained, if they are known.
+      trained: of these, the rounds in which each client that is scored trained, if they are
+        known; ``scored`` has the numbers of these clients, unless they are all.
     """
     federation = experiment.federation
+    ids = scored_ids(experiment.groups, len(federation.data.train.count))
     scaling = federation.scaling or federation.loader_scaling
     return {
         "version": __version__,
         "method": variant_of(config),
         "round": played,
         "rounds_trained": trained,
+        "scored": None if len(ids) == len(federation.data.train.count) else ids.tolist(),
         "config": values_of(config)[0],
         "model": {
             "name": config.model.name,
@@ -168,6 +172,9 @@ def read(path: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
 def _contradiction(facts):
     """What in the facts does not fit together; empty if all does."""
     names, model, scaling = set(facts["clients"]), facts["model"], facts["scaling"]
+    trained, scored = facts.get("rounds_trained"), facts.get("scored")
+    if trained is not None and scored is not None and len(trained) != len(scored):
+        return "rounds_trained has other clients than scored"
     if facts["new_clients"] >= len(names) or bool(facts["new_clients"]) != bool(
         facts["everyone"]
     ):

@@ -1,5 +1,6 @@
 """What a run records: its description, its evaluations, its results, and what attacks did."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ from graphfl_jax.robustness.attacks import Attackers
 from graphfl_jax.rounds import Group, scored_ids
 
 DESCRIPTION = "federation.json"  # the file of `description_of`
+DESCRIBED = 10_000  # clients of the largest federation of which it lists all
 # Parts of the results that a run has only if it played all rounds, and not every run has.
 SCORED = ("scores", "metrics", "errors", "labels", "rejected", "allocation", "architectures")
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
@@ -76,7 +78,7 @@ def results_of(
         "hparams": experiment.hparams,
         "diverged": final is None or bool(not_finite(final.scores, ("P",)).any()),
         "not_finite": not_finite_clients(federation.clients, course, ids),
-        "rounds_trained": rounds_trained(course.participation),
+        "rounds_trained": rounds_trained(course.participation, ids),
         "trained_only": scores_of_trained(course, ids),
         "sample": sample_of(experiment, final),
         "metric": task.metric,
@@ -202,7 +204,7 @@ def not_finite_clients(names: Sequence[str], course: Course, ids: np.ndarray) ->
       score after the last round that is not finite; and ``others``, the means over all others
       of the test scores at G, L and P, None without any.
     """
-    rounds, first, final = course.participation.not_finite, None, course.final
+    rounds, first, final = course.participation.not_finite_rounds(), None, course.final
     broken = np.ones(len(ids), bool) if final is None else not_finite(final.scores)
     if course.participation.since > 0:
         first = {
@@ -215,19 +217,22 @@ def not_finite_clients(names: Sequence[str], course: Course, ids: np.ndarray) ->
     if not broken.all():
         means = {point: _mean(final.scores["test"][point][~broken]) for point in POINTS}
     return {
-        "uploads": {names[i]: int(rounds[i]) for i in np.flatnonzero(rounds)},
+        "uploads": {names[i]: count for i, count in rounds.items()},
         "first": first,
         "scores": [] if final is None else [names[i] for i in ids[broken]],
         "others": means,
     }
 
 
-def rounds_trained(participation: Participation) -> list[int] | None:
-    """The rounds in which each of the N clients trained; None if some are not known.
+def rounds_trained(participation: Participation, ids: np.ndarray) -> list[int] | None:
+    """The rounds in which each of the K clients that are scored trained; None if unknown.
 
     They are not known of rounds that were played by a release that did not count them.
+
+    Args:
+      ids: from `ids_scored`.
     """
-    rounds = np.asarray(participation.trained)
+    rounds = participation.rounds_trained(ids)
     return None if (rounds < 0).any() else rounds.tolist()
 
 
@@ -241,8 +246,9 @@ def scores_of_trained(course: Course, ids: np.ndarray) -> dict | None:
       ``clients``, their number, and ``final``, the means over them of the test scores at G, L
       and P after the last round.
     """
-    trained, final = np.asarray(course.participation.trained)[ids] > 0, course.final
-    if final is None or rounds_trained(course.participation) is None:
+    rounds, final = course.participation.rounds_trained(ids), course.final
+    trained = rounds > 0
+    if final is None or (rounds < 0).any():
         return None
     if trained.all() or not trained.any():
         return None
@@ -331,11 +337,11 @@ def row_of(played: int, log: Log, evaluated: Evaluated) -> dict:
     """One evaluation: ``{"round", "train": {name: []}, "scores": {split: {point: [N]}}}``.
 
     It has also ``"participation"``, a dictionary, the `Participation` of the rounds since the
-    last evaluation; ``"metrics"`` of `Evaluated`, if there are any, and ``"allocation"``
-    [N, N], if the method has one.
+    last evaluation, of the clients that took part in them; ``"metrics"`` of `Evaluated`, if
+    there are any, and ``"allocation"`` [N, N], if the method has one.
     """
     row = {"round": np.int32(played), "train": log.metrics, "scores": evaluated.scores}
-    row["participation"] = log.participation._asdict()
+    row["participation"] = log.participation.sparse()._asdict()
     if any(evaluated.metrics.values()):
         row["metrics"] = evaluated.metrics
     return row | ({"allocation": evaluated.allocation} if len(evaluated.allocation) else {})
@@ -360,9 +366,9 @@ def row_fields(row: dict, task: Task, clients: Sequence[str]) -> dict:
         fields["metrics"] = metric_summaries(row["metrics"])
     if "allocation" in row:
         fields["allocation"] = round_shares(row["allocation"])
-    rounds = row["participation"]["not_finite"]
-    if rounds.any():
-        fields["not_finite"] = {clients[i]: int(rounds[i]) for i in np.flatnonzero(rounds)}
+    rounds = Participation(**row["participation"]).not_finite_rounds()
+    if rounds:
+        fields["not_finite"] = {clients[i]: count for i, count in rounds.items()}
     return fields
 
 
@@ -575,35 +581,58 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
       ``malicious``; ``axes``, what a position consists of; and ``relations``, for each the
       numbers of the sender and of the receiver among the clients, and its weight. Positions,
       axes and labels are None where there are none.
+
+      Of more than `DESCRIBED` clients, ``clients`` are those that are scored and the new ones,
+      relations is empty, and ``listed`` has ``of``, the number of all; ``ids``, the numbers of
+      those in the list; and ``sha256`` of the `digest_of_names` of those that train. It is None
+      where all are in the list.
     """
-    federation = experiment.federation
+    federation, axes = experiment.federation, experiment.federation.positions
     whole = federation.everyone or federation.data
     splits = {"train": whole.train, **whole.evals}
-    positions, training = federation.positions, len(federation.clients) - federation.new_clients
-    malicious, labels = malicious_clients(experiment), None
+    total = len(federation.clients)
+    training, ids, edges, listed = total - federation.new_clients, range(total), (), None
+    if total > DESCRIBED:
+        ids = [*ids_scored(experiment).tolist(), *range(training, total)]
+        digest = digest_of_names(federation.clients[:training])
+        listed = {"of": total, "ids": ids, "sha256": digest}
+    else:
+        parts = (whole.graph.senders, whole.graph.receivers, whole.graph.edges)
+        edges = zip(*(np.asarray(part).tolist() for part in parts), strict=True)
+    malicious, places = set(np.flatnonzero(malicious_clients(experiment)).tolist()), list(ids)
+    counts, labels = {s: np.asarray(part.count)[places] for s, part in splits.items()}, None
     if federation.task != "regression":
-        labels = {split: _labels(federation, examples) for split, examples in splits.items()}
-    parts = (whole.graph.senders, whole.graph.receivers, whole.graph.edges)
-    edges = zip(*(np.asarray(part).tolist() for part in parts), strict=True)
+        labels = {
+            split: _labels(federation, part.y[places], counts[split]).tolist()
+            for split, part in splits.items()
+        }
+    counts = {split: of_split.tolist() for split, of_split in counts.items()}
+    positions = axes and axes.values[places].tolist()
     return {
         **_facts_of(federation),
         "task": federation.task,
         "outputs": federation.outputs,
         "labels": list(federation.labels),
-        "axes": positions and list(positions.axes),
+        "axes": axes and list(axes.axes),
         "clients": [
             {
-                "name": name,
-                "examples": {s: int(examples.count[i]) for s, examples in splits.items()},
-                "labels": labels and {s: counts[i].tolist() for s, counts in labels.items()},
-                "position": positions and positions.values[i].tolist(),
+                "name": federation.clients[i],
+                "examples": {split: of_split[row] for split, of_split in counts.items()},
+                "labels": labels and {split: rows[row] for split, rows in labels.items()},
+                "position": positions and positions[row],
                 "new": i >= training,
-                "malicious": i < training and bool(malicious[i]),
+                "malicious": i in malicious,
             }
-            for i, name in enumerate(federation.clients)
+            for row, i in enumerate(ids)
         ],
         "relations": [list(edge) for edge in edges],
+        "listed": listed,
     }
+
+
+def digest_of_names(clients: Sequence[str]) -> str:
+    """SHA-256 of the names of clients in their order."""
+    return hashlib.sha256(json.dumps(list(clients)).encode()).hexdigest()
 
 
 def _facts_of(federation):
@@ -616,10 +645,14 @@ def _facts_of(federation):
     }
 
 
-def _labels(federation: Federation, examples) -> np.ndarray:
-    """The number of examples of each client with each label [N, O]."""
-    real = np.arange(examples.y.shape[1])[None] < np.asarray(examples.count)[:, None]  # [N, S]
-    y = np.asarray(examples.y)
+def _labels(federation: Federation, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """The number of examples of each client with each label [n, O].
+
+    Args:
+      y: [n, S, ...], of which the first examples are real.
+      counts: their numbers [n].
+    """
+    real = np.arange(y.shape[1])[None] < counts[:, None]  # [n, S]
     if federation.task == "classification":
         labels = range(federation.outputs)
         return np.stack([np.sum(real & (y == label), axis=1) for label in labels], axis=1)

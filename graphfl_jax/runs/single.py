@@ -18,7 +18,7 @@ from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.memory import bytes_of
-from graphfl_jax.program import Participation, in_total
+from graphfl_jax.program import NOBODY, Participation, in_total
 from graphfl_jax.register import choose_parts
 from graphfl_jax.runs import checkpoint, models, views
 from graphfl_jax.runs.debug import DebugSession
@@ -38,6 +38,7 @@ from graphfl_jax.runs.results import (
     Course,
     check_attacked,
     description_of,
+    ids_scored,
     names_scored,
     new_client_scores,
     new_seconds,
@@ -309,14 +310,12 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     else:
         state, rows = _resume(newest, state, seconds)
         session.restore(newest.clients)
-    participations, saved = (
-        [Participation(**row["participation"]) for row in rows],
-        int(state.round),
-    )
+    before = (Participation(**row["participation"]) for row in rows)
+    participation, saved = in_total([NOBODY, *before]), int(state.round)
     for evaluation in play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
-        participations.append(log.participation)
-        ended = ended_at(log, in_total(participations), final or chosen, played)
+        participation = in_total([participation, log.participation.sparse()])
+        ended = ended_at(log, participation, final or chosen, played)
         if ended >= 0:
             break
         rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
@@ -325,7 +324,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         saved = played if due else saved
         report(row_fields(rows[-1], task, clients))
 
-    joined, unsaved, participation = None, 0, in_total(participations)
+    joined, unsaved = None, 0
     if ended < 0 and final is None:  # all rounds had been played before
         final, predictors = fetch(session.evaluate(state))
         ended = ended_at(None, participation, final, int(state.round))
@@ -333,7 +332,8 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         last, joined = _join(session, experiment, config, state, seconds)
         shared = from_first({"kept": folder is not None, "unasked": not save_models})
         if shared["kept"]:
-            of_models = (state, last, predictors, rounds_trained(participation))
+            trained = rounds_trained(participation, ids_scored(experiment))
+            of_models = (state, last, predictors, trained)
             unsaved = _save_models(
                 folder, session, experiment, config, *of_models, unasked=shared["unasked"]
             )

@@ -82,11 +82,7 @@ class StreamedSession:
     def start(self, server: Any = None) -> State:
         """The state before the first round; also from the state of another run's server."""
         if server is None:
-            options = options_of_one_call()
-            start = self.kept.get(
-                "start", self.program.start, self.inputs, self.inputs, options
-            )
-            self.first = start(*self.inputs)
+            self.first = self._call_once("start", self.program.start, *self.inputs)
         else:
             self.first = self.program.start(*self.inputs, server)
         return jax.tree.map(jnp.copy, self.first)  # since `advance` donates it
@@ -116,7 +112,7 @@ class StreamedSession:
         if played + count < self.rounds:
             self.ahead = (played + count, self._gather_later(played + count))
         everyone = self.inputs.data
-        data = (everyone, Segment(state.round, ahead.rounds))
+        data = (everyone, Segment(jnp.int32(played), ahead.rounds))
         held = state._replace(clients=(self._recall(ahead.members),))
         arguments = (held, *self.inputs._replace(data=data), jnp.int32(count))
         advance = self.kept.get("advance", self.program.advance, arguments, self.inputs, {})
@@ -174,9 +170,7 @@ class StreamedSession:
         known = Remembered(ids, self.memories.read(ids), self.memories.known[ids])
         known = place(known, self.sharding)
         arguments = (self.first, *self.inputs._replace(data=known))
-        name, options = f"recall {len(ids)}", options_of_one_call()
-        recall = self.kept.get(name, self.program.recall, arguments, self.inputs, options)
-        return recall(*arguments)
+        return self._call_once(f"recall {len(ids)}", self.program.recall, *arguments)
 
     def _keep(self, ahead, count, memories):
         """Writes what the clients of the first `count` rounds keep."""
@@ -189,8 +183,13 @@ class StreamedSession:
         """`Ahead` after so many rounds. Its cohorts are drawn before the device goes on."""
         data = (self.inputs.data.train.count, jnp.int32(played))
         arguments = (self.first, *self.inputs._replace(data=data))
-        plan = self.kept.get("plan", self.program.plan, arguments, self.inputs, {})
-        return self.thread.submit(self._gather, played, plan(*arguments))
+        cohort = self._call_once("plan", self.program.plan, *arguments)
+        return self.thread.submit(self._gather, played, cohort)
+
+    def _call_once(self, name, function, *arguments):
+        """Calls a function that takes little time, and is compiled with `options_of_one_call`."""
+        options = options_of_one_call()
+        return self.kept.get(name, function, arguments, self.inputs, options)(*arguments)
 
     def _gather(self, played, cohort: Cohort) -> Ahead:
         ids = np.asarray(cohort.ids)

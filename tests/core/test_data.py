@@ -16,6 +16,7 @@ from graphfl_jax.data import (
     relations,
     splits,
 )
+from graphfl_jax.data.bits import digest_rows, random_bits
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.declarations import parameters
 
@@ -413,3 +414,71 @@ def test_wrong_arrays_in_the_fl60_file_are_refused(tmp_path, changes, named):
     path.write_bytes(pickle.dumps(content | changes))
     with pytest.raises(ValueError, match=f"fl60.pkl: {named}"):
         fl60.fl60(root="", path=path, source="file", seed=0)
+
+
+def test_facts_of_clients_are_those_of_a_loop(monkeypatch):
+    """Of clients of one size and of several, whose rows are read together or one by one."""
+    rng = np.random.default_rng(3)
+    for sizes in ([12, 12], [8, 20]):
+        x = [rng.normal(size=(n, 3)) + n for n in sizes]
+        labels, targets = (
+            [rng.integers(0, 2, n) for n in sizes],
+            [rng.normal(size=(n, 2)) for n in sizes],
+        )
+        for y, settings in ((labels, {}), (targets, {"task": "regression"})):
+            made = make(x, y, **settings)
+            train, test = made.data.train, made.data.evals["test"]
+            rows = [train.x[i][:n] for i, n in enumerate(train.count)]
+            expected = min(map(np.min, rows)), max(map(np.max, rows))
+            for some in (1, 10_000):
+                monkeypatch.setattr(federation, "SOME", some)
+                assert federation.input_range(made) == expected
+            for clients in (None, [1]):
+                chosen = range(2) if clients is None else clients
+                known, tests = (
+                    [part.y[i][: part.count[i]] for i in chosen] for part in (train, test)
+                )
+                known = np.concatenate(known)
+                if settings:
+                    constant = known.mean(axis=0, dtype=np.float64)
+                    each = [np.mean(np.square(rows - constant)) for rows in tests]
+                else:
+                    constant = np.bincount(known).argmax()
+                    each = [np.mean(rows == constant) for rows in tests]
+                np.testing.assert_allclose(
+                    federation.score_of_constant(made, clients), np.mean(each), rtol=1e-12
+                )
+
+
+def test_rows_have_equal_digests_only_if_their_bytes_are_equal():
+    """Also bytes of a length that is no multiple of 8, and floats that differ in few bits."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 2, (3000, 9)).astype(np.uint8)
+    y = rng.integers(0, 2, (3000, 2)) * 2.0
+    keys = digest_rows(x, y)
+    for rows in (x, y, x[:, :8], x.astype(np.float64)):
+        whole, part = np.unique(rows, axis=0), digest_rows(rows)
+        assert len(np.unique(part)) == len(whole)
+    both = np.concatenate([x, y], axis=1)
+    _, places = np.unique(both, axis=0, return_inverse=True)
+    assert (
+        len(np.unique(np.stack([keys, places.ravel().astype(np.uint64)]), axis=1).T)
+        == len(np.unique(keys))
+        == len(np.unique(both, axis=0))
+    )
+
+
+def test_bits_are_those_of_splitmix64():
+    """Those of SplitMix64 in the form of its reference code, by whole numbers of Python."""
+    step = 0x9E3779B97F4A7C15
+
+    def by_the_reference(state):
+        z = (state + step) % 2**64
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        return z ^ z >> 31
+
+    # The state after n steps is n times the step.
+    numbers = [by_the_reference(n * step % 2**64) for n in range(5)]
+    np.testing.assert_array_equal(random_bits(np.arange(5)), np.array(numbers, np.uint64))
+    np.testing.assert_array_equal(random_bits(2, np.arange(3)), random_bits(np.arange(2, 5)))

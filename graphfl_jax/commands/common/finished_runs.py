@@ -197,10 +197,7 @@ def write_views(
     scores no table.
     """
     if final is not None:
-        trained = results["rounds_trained"]
-        if trained is not None and results["sample"]:
-            trained = [trained[i] for i in results["sample"]["ids"]]
-        table = views.client_table(final, clients, trained)
+        table = views.client_table(final, clients, results["rounds_trained"])
         write_text(out / views.TABLE, table)
     if not rows:
         return

@@ -57,6 +57,19 @@ def sample_text(results: dict) -> str:
     return f"{text}; the 95 % interval of the mean over all at P is {mean} ± {width:.2g}"
 
 
+def rounds_by_client(results: dict) -> dict[int, int] | None:
+    """The rounds in which each client trained by its number; None if they are not known.
+
+    Where a sample of the clients was scored, these are its clients, and in files of older
+    releases all.
+    """
+    trained, sample = results.get("rounds_trained"), results.get("sample")
+    if trained is None:
+        return None
+    sampled = sample is not None and len(trained) == len(sample["ids"])
+    return dict(zip(sample["ids"] if sampled else range(len(trained)), trained, strict=True))
+
+
 def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[TextTable]:
     """What results.json holds beside the scores of all clients.
 
@@ -192,8 +205,8 @@ def attack_table(results: dict) -> TextTable:
     if attack["success"]:
         add("attack success", "", attack["success"])
     title = f"{attack['name']}{defence}, {len(attack['ids'])} malicious clients"
-    trained = results["rounds_trained"]
-    idle = trained and not any(trained[i] for i in attack["ids"])
+    trained = rounds_by_client(results)
+    idle = trained and all(trained.get(i) == 0 for i in attack["ids"])
     notes = [results["metric"], "results.json has their names", rejected_text(results)]
     notes.append("none of them trained in any round" if idle else "")
     return TextTable(title, "; ".join(filter(None, notes)), rows)

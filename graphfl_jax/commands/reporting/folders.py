@@ -18,6 +18,10 @@ THOUSANDTHS = "× 10⁻³"
 PRINTED = {"1e-3": THOUSANDTHS}  # units as a page shows them
 SUMMARY = ("mean", "std_clients", "worst_decile")  # of the scores at P
 # Why a report of an older run has no map.
+NO_RELATIONS = (
+    f"There is no map: of the {{of:,}} clients, {DESCRIPTION} has the {{listed:,}} that were "
+    f"scored or joined later, and no relations."
+)
 NO_DESCRIPTION = (
     f"There is no map: {DESCRIPTION}, which names the clients and their relations, is not "
     f"in the folder. Runs of older releases do not write it."
@@ -46,12 +50,17 @@ def _contradiction(described, results):
     clients, axes = described["clients"], described["axes"] or ()
     training, joined = ([c for c in clients if c["new"] == new] for new in (False, True))
     scores, new = results["scores"], results["new_clients"]
-    sample = results.get("sample")
+    sample, listed = results.get("sample"), described.get("listed")
     scored = len(sample["ids"]) if sample else len(training)
     if scores and len(scores["final"]["P"]["per_client"]) != scored:
         return "it has other clients than results.json"
-    if sample and (sample["of"] != len(training) or max(sample["ids"]) >= len(training)):
+    if listed and (len(listed["ids"]) != len(clients) or max(listed["ids"]) >= listed["of"]):
+        return "listed does not fit the clients"
+    total = listed["of"] - len(joined) if listed else len(training)
+    if sample and (sample["of"] != total or max(sample["ids"]) >= total):
         return "the sample of results.json is of other clients"
+    if sample and listed and sample["ids"] != listed["ids"][: len(training)]:
+        return "listed has other clients than the sample of results.json"
     if new and new["clients"] != [client["name"] for client in joined]:
         return "it has other new clients than results.json"
     if any(max(pair[:2]) >= len(clients) for pair in described["relations"]):
@@ -67,7 +76,10 @@ def _collect(run, rows, described):
     metric = results["metric"]
     factor, unit = UNITS.get(metric, (1, ""))
     unit = PRINTED.get(unit, unit)
-    clients = _clients(results, described)
+    clients, listed = _clients(results, described), described and described.get("listed")
+    why_no_map = "" if described else NO_DESCRIPTION
+    if listed:
+        why_no_map = NO_RELATIONS.format(of=listed["of"], listed=len(clients))
     dataset, timing = results["dataset"], results["timing"]
     paper, settings = None, []
     try:
@@ -95,15 +107,15 @@ def _collect(run, rows, described):
         "main": results["scores"]
         and {key: results["scores"]["final"]["P"][key] for key in SUMMARY},
         "clients": clients,
-        "scores": _scores(results),
+        "scores": _scores(results, listed),
         "sample": result_tables.sample_text(results),
-        "map": described and map_of(described, results.get("allocation")),
-        "why_no_map": "" if described else NO_DESCRIPTION,
+        "map": None if why_no_map else map_of(described, results.get("allocation")),
+        "why_no_map": why_no_map,
         "curve": _curve(rows),
         "labels": _labels(described),
         "allocation": results.get("allocation"),
         "new_clients": _new_clients(results),
-        "attack": _attack(results, clients),
+        "attack": _attack(results, clients, listed),
         "timing": timing,
         "traffic": _traffic(results, values),
         "device": results.get("device", ""),
@@ -128,11 +140,13 @@ def in_readable_units(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _clients(results, described):
     """Name, kind and sizes of each client, those that joined later last."""
     if described is not None:
-        kept, trained = ("name", "new", "malicious", "examples"), results.get("rounds_trained")
+        kept = ("name", "new", "malicious", "examples")
+        trained, listed = result_tables.rounds_by_client(results) or {}, described.get("listed")
+        ids = listed["ids"] if listed else range(len(described["clients"]))
         return [
             {key: client[key] for key in kept}
-            | {"trained": None if trained is None or client["new"] else trained[i]}
-            for i, client in enumerate(described["clients"])
+            | {"trained": None if client["new"] else trained.get(i)}
+            for i, client in zip(ids, described["clients"], strict=True)
         ]
     scores, new = results["scores"], results["new_clients"] or {"clients": []}
     attack = results["attack"] or {}
@@ -148,18 +162,18 @@ def _clients(results, described):
     ]
 
 
-def _scores(results):
+def _scores(results, listed):
     """Test scores of all clients at each point after the last round; None if it diverged.
 
     Those of new clients are the ones after their last round, None if they diverged. Those of
-    clients that were not scored are None.
+    clients that were not scored are None, or left out as they are in the list `listed`.
     """
     if results["scores"] is None:
         return None
     sample = results.get("sample")
 
     def of_all(scored):
-        if sample is None:
+        if sample is None or listed:
             return scored
         places = dict(zip(sample["ids"], scored, strict=True))
         return [places.get(i) for i in range(sample["of"])]
@@ -207,12 +221,12 @@ def _labels(described):
     }
 
 
-def _attack(results, clients):
+def _attack(results, clients, listed):
     """Mean scores of honest and of malicious clients, and the rejected uploads.
 
     Honest clients are also split by the share of malicious ones among their neighbours.
     """
-    attack, scores = results["attack"], _scores(results)
+    attack, scores = results["attack"], _scores(results, listed)
     rejected, defence = results.get("rejected"), results.get("defence")
     if not attack and not defence:
         return None
