@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 ROOT = Path(__file__).resolve().parents[2]
-CONFIG = "custom:fedavg"
+CONFIG = "custom:ditto"  # its clients keep something
 DATA = "federation.npz"
 SETTINGS = {
     "rounds": 60,
@@ -57,17 +57,26 @@ def write_data(work: Path) -> None:
     np.savez(work / DATA, x=x, y=(x[:, 0] > 0).astype(int), client=np.arange(200) % 5)
 
 
-def start_run(folder: Path, cache: Path, *words: str) -> subprocess.Popen:
-    """Starts the command of a run, whose folder is beside the file of `write_data`.
+class Runs(NamedTuple):
+    """The runs of a soak."""
 
-    `cache` is the user's cache folder, in which compiled programs are kept.
-    """
-    values = SETTINGS | {"data.path": folder.parent / DATA}
+    work: Path  # has the file of `write_data`, and the folders of the runs
+    storage: str  # `data.storage`
+
+    @property
+    def cache(self) -> Path:
+        """The user's cache folder, in which compiled programs are kept."""
+        return self.work / "cache"
+
+
+def start_run(runs: Runs, folder: Path, *words: str) -> subprocess.Popen:
+    """Starts the command of a run."""
+    values = SETTINGS | {"data.path": runs.work / DATA, "data.storage": runs.storage}
     settings = [f"--config.{field}={value}" for field, value in values.items()]
     command = ["-m", "graphfl_jax", "run", f"--config={CONFIG}", f"--out={folder}"]
     return subprocess.Popen(
         [sys.executable, *command, "--cores=1", *settings, *words],
-        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(cache)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(runs.cache)},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
@@ -106,7 +115,7 @@ def differences(resumed: tuple[bytes, dict], whole: tuple[bytes, dict]) -> list[
 
 
 def play_with_faults(
-    rng: np.random.Generator, folder: Path, cache: Path, whole: tuple, seconds: float
+    rng: np.random.Generator, runs: Runs, folder: Path, whole: tuple, seconds: float
 ) -> Outcome:
     """Plays a run with faults, resumes it, and compares it with an uninterrupted one.
 
@@ -116,12 +125,12 @@ def play_with_faults(
     faults = [str(fault) for fault in (first, *rng.choice(FAULTS, rng.integers(MOST_FAULTS)))]
     for fault in faults:
         if fault in (DAMAGED_RUN, DAMAGED_PROGRAM):
-            _damage(rng, folder if fault == DAMAGED_RUN else cache)
+            _damage(rng, folder if fault == DAMAGED_RUN else runs.cache)
             continue
-        verdict, why = _after(fault, *_with_fault(rng, fault, folder, cache, seconds))
+        verdict, why = _after(fault, *_with_fault(rng, fault, runs, folder, seconds))
         if verdict:
             return Outcome(faults, verdict, why)
-    end = wait_for(start_run(folder, cache, *_resume(folder)))
+    end = wait_for(start_run(runs, folder, *_resume(folder)))
     if end.status == 2 and len(end.lines) == 1:
         return Outcome(faults, REFUSED, end.lines[0])
     if end.status or end.lines:
@@ -137,10 +146,10 @@ def _resume(folder):
     return ["--resume"] if any(folder.glob("*")) else []
 
 
-def _with_fault(rng, fault, folder, cache, seconds):
+def _with_fault(rng, fault, runs, folder, seconds):
     """How a process ends to which a fault happens, and whether there was a run before."""
     words = _resume(folder)
-    process = start_run(folder, cache, *words)
+    process = start_run(runs, folder, *words)
     if fault == FULL:
         limit = int(np.exp(rng.uniform(*np.log(LIMITS))))
         resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (limit, limit))

@@ -113,7 +113,7 @@ class StreamedSession:
             self.ahead = (played + count, self._gather_later(played + count))
         everyone = self.inputs.data
         data = (everyone, Segment(jnp.int32(played), ahead.rounds))
-        held = state._replace(clients=(self._recall(ahead.members),))
+        held = state._replace(clients=(self.recall(ahead.members),))
         arguments = (held, *self.inputs._replace(data=data), jnp.int32(count))
         advance = self.kept.get("advance", self.program.advance, arguments, self.inputs, {})
         state, log = advance(*arguments)
@@ -160,11 +160,11 @@ class StreamedSession:
         """The arguments of a function of some clients."""
         rows = tree.take((self.data.train, self.data.evals), ids)
         data = place(Some(ids, FederatedData(*rows, (), None, self.data.shared)), self.sharding)
-        held = state._replace(clients=(self._recall(ids),))
+        held = state._replace(clients=(self.recall(ids),))
         return held, *self.inputs._replace(data=data)
 
-    def _recall(self, ids):
-        """What some clients keep, on the device."""
+    def recall(self, ids: np.ndarray) -> Any:
+        """What some clients keep, every leaf [C, ...] on the device."""
         if not self.memories.width:
             return place(self.memories.read(ids), self.sharding)
         known = Remembered(ids, self.memories.read(ids), self.memories.known[ids])
@@ -187,7 +187,7 @@ class StreamedSession:
         return self.thread.submit(self._gather, played, cohort)
 
     def _call_once(self, name, function, *arguments):
-        """Calls a function that takes little time, and is compiled with `options_of_one_call`."""
+        """Calls a function of little work, compiled with `options_of_one_call`."""
         options = options_of_one_call()
         return self.kept.get(name, function, arguments, self.inputs, options)(*arguments)
 

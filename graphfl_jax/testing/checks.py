@@ -29,7 +29,8 @@ from graphfl_jax.rounds import (
     untrained_uploads,
 )
 from graphfl_jax.runs import checkpoint, fleet, models, single
-from graphfl_jax.runs.session import program_of
+from graphfl_jax.runs.session import Inputs, place, program_at_sizes, program_of
+from graphfl_jax.runs.streamed import StreamedSession, without_examples
 from graphfl_jax.testing.subject import (
     RATES,
     STEPS,
@@ -152,6 +153,38 @@ def a_sharded_evaluation_is_the_unsharded_one(subject: Subject) -> None:
     arguments = (jax.device_get(state), fixed_key(), rates, subject.data)
     scores, *_ = subject.sharded_program.evaluate(*arguments)
     assert_equal(jax.device_get(scores), jax.device_get(alone), rtol=1e-5, atol=1e-6)
+
+
+def clients_on_the_host_change_no_bit(subject: Subject) -> None:
+    """State, memories, log and scores are those of a program that has all clients.
+
+    The rounds are played in two executions. Raises `LeftOut` if the method needs all clients on
+    the device.
+    """
+    storage, counts = {"data__storage": "host"}, (3, 2)
+    config = subject.config(local_steps=STEPS, rounds=5, eval_every=3, **storage)
+    try:
+        experiment = build_experiment(config, federation())
+    except ValueError as error:
+        raise LeftOut(str(error)) from error
+    program, data = program_at_sizes(experiment, config), without_examples(subject.data)
+    inputs = place(Inputs(fixed_key(), subject.hparams, data), jnp.zeros(()).sharding)
+    session = StreamedSession(program, inputs, experiment, config)
+    state = session.state
+    expected = subject.program.start(fixed_key(), subject.hparams, subject.data)
+    everyone = np.arange(len(subject.data.train.count), dtype=np.int32)
+    for count in counts:
+        assert_equal(session.recall(everyone), expected.clients[0])
+        arguments = (expected, fixed_key(), subject.hparams, subject.data)
+        expected, log = subject.program.advance(*arguments, np.int32(count))
+        state, streamed = session.advance(state, count)
+        assert_equal(state.server, expected.server)
+        assert_equal(streamed.metrics, log.metrics)
+        trained = np.asarray(log.participation.trained)
+        assert_equal(streamed.participation.rounds_trained(everyone), trained)
+    assert_equal(session.recall(everyone), expected.clients[0])
+    scores = subject.program.evaluate(expected, fixed_key(), subject.hparams, subject.data)[0]
+    assert_equal(session.evaluate(state).scores, scores)
 
 
 def vmapped_runs_are_the_looped_ones(subject: Subject) -> None:

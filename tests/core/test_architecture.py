@@ -22,7 +22,7 @@ LAYERS = [
     {"trainers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},
-    {"program", "algorithms"},
+    {"program", "streamed", "algorithms"},
     {"configs"},
     {"fit"},
     {"build"},
@@ -41,6 +41,7 @@ COMPUTATION = {
     "rounds",
     "evaluation",
     "program",
+    "streamed",
 }
 # Packages of commands, with the packages of their parts.
 PARTS = {

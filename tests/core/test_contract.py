@@ -154,6 +154,14 @@ def test_a_sharded_evaluation_is_the_unsharded_one(subject):
     checks.a_sharded_evaluation_is_the_unsharded_one(subject)
 
 
+@chosen(ROWS, ["ditto"], ["fedavg", "panacea", "scaffold", "guarded"])
+def test_clients_on_the_host_change_no_bit(subject):
+    try:
+        checks.clients_on_the_host_change_no_bit(subject)
+    except LeftOut as why:
+        assert "set --config.data.storage=device" in str(why)
+
+
 @chosen([row for row in ROUNDS if row not in FEW], ["scaffold"], [])
 def test_vmapped_rounds_are_the_looped_ones(subject):
     """The other rows are in `test_vmapped_runs_are_the_looped_ones`, which compiles longer."""
