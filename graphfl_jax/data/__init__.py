@@ -1,7 +1,8 @@
 """Data sets and relations between clients.
 
 `DATASETS` are the loaders. Each takes keyword arguments only and returns a
-`federation.Federation`: checked, split, stacked, in NumPy arrays. The settings of a loader are
+`federation.Federation`: checked, split, stacked, in NumPy arrays; those of `geometric` are made
+when they are read. The settings of a loader are
 declared in its signature. The builder supplies `root`, the folder of all data, and `seed`, the
 seed of the random split, to the loaders that read them.
 
@@ -25,6 +26,7 @@ FILES = {
     "fashion_mnist": "image_sets",
     "fl60": "fl60",
     "fl60_paper_formula": "fl60",
+    "geometric": "geometric",
     "metr_la": "traffic",
     "pems_bay": "traffic",
     "tpt48": "tpt48",

@@ -40,13 +40,14 @@ class Positions(NamedTuple):
 class Federation(NamedTuple):
     """A data set, ready for a run, with the facts that reports state."""
 
-    data: FederatedData  # of the training clients, in NumPy arrays
+    # Of the training clients, in NumPy arrays; examples may be `on_demand.OnDemand`
+    data: FederatedData
     task: str  # of `metrics.TASKS`
     outputs: int  # per example: number of classes, of labels, or of flattened targets
     name: str
     source: str  # "real", "generated" by a formula, "simulated" for missing data, or "own"
     sha256: str  # of all examples, the graph, and the split unless it is random
-    clients: tuple[str, ...]  # names; training clients first, then new clients
+    clients: Sequence[str]  # names; training clients first, then new clients
     new_clients: int = 0  # number of clients that join after training
     everyone: FederatedData | None = None  # of all clients, new clients last; None without any
     units: Units | OwnUnits | None = None  # of the targets, if they were scaled
@@ -223,6 +224,32 @@ def federate_series(
         source=source,
         sha256=_digest([*series, *_arrays(graph), *order]),
         clients=tuple(clients),
+        **facts,
+    )
+
+
+def federate_on_demand(
+    clients: Sequence[str], *, parts: dict[str, Examples], graph, name, source, **facts
+) -> Federation:
+    """Makes a federation of examples that are computed when they are read.
+
+    The arguments that are not named here are fields of `Federation`, as in `federate`. The hash
+    is of the formulas of the examples, so that none has to be computed.
+
+    Args:
+      clients: N names, of which none is twice.
+      parts: the examples of "train", "test" and perhaps "val". All are real; x [N, S, ...] and
+        y [N, S, ...] are `on_demand.OnDemand`.
+    """
+    leaves = [leaf for part in parts.values() for leaf in (part.x, part.y)]
+    formulas = [f"{leaf.formula} {leaf.dtype}{list(leaf.shape)}" for leaf in leaves]
+    evals = dict(parts)
+    return Federation(
+        data=FederatedData(train=evals.pop("train"), evals=evals, graph=graph),
+        name=name,
+        source=source,
+        sha256=_digest(_arrays(graph), before="; ".join(formulas)),
+        clients=clients,
         **facts,
     )
 

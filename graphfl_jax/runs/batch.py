@@ -364,7 +364,7 @@ def bytes_held(compiled) -> int:
 def _stack(data):
     """The data of several federations on a leading axis; of one, without it."""
     if len(data) == 1:
-        return data[0]
+        return jax.tree.map(np.asarray, data[0])  # all rows of `OnDemand`
     edges = max(len(federation.graph.senders) for federation in data)
     rows, splits = [], []  # of clients, and those that all clients share
     for federation in data:

@@ -36,6 +36,7 @@ from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.configs.values import as_text
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.on_demand import OnDemand
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.models.architectures import ARCHITECTURES
@@ -112,10 +113,17 @@ def digest_of_config(values: Mapping[str, Any]) -> str:
 
 
 def digest_of_arrays(federation: Federation) -> str:
-    """SHA-256 of all arrays of a federation, in the order in which clients have them."""
+    """SHA-256 of all arrays of a federation, in the order in which clients have them.
+
+    Of an `OnDemand` array, of its formula in place of its rows.
+    """
     digest = hashlib.sha256()
     data = (federation.data, federation.everyone)
     for path, leaf in jax.tree_util.tree_leaves_with_path(data):
+        if isinstance(leaf, OnDemand):
+            text = f"{jax.tree_util.keystr(path)}{leaf.dtype.str}{leaf.shape}{leaf.formula}"
+            digest.update(text.encode())
+            continue
         leaf = np.asarray(leaf)
         leaf = np.ascontiguousarray(leaf, leaf.dtype.newbyteorder("<"))
         digest.update(f"{jax.tree_util.keystr(path)}{leaf.dtype.str}{leaf.shape}".encode())

@@ -204,8 +204,9 @@ def inputs_of(
     everywhere = None if mesh is None else NamedSharding(mesh, P())
     key = jax.jit(jax.random.key, static_argnums=0, out_shardings=everywhere)(seed)
     hparams = {name: jnp.float32(value) for name, value in experiment.hparams.items()}
-    hparams, data = place((hparams, data), everywhere)
-    return Inputs(key, hparams, data)
+    # One array after another, of which `np.asarray` computes all rows if it is `OnDemand`.
+    data = jax.tree.map(lambda leaf: place(np.asarray(leaf), everywhere), data)
+    return Inputs(key, place(hparams, everywhere), data)
 
 
 def batch_program(program: Compiled, *, mesh: Mesh | None, federations: int) -> Compiled:

@@ -25,6 +25,7 @@ SMALL = {
     "root": "none",
     "image_size": 16,
     "sensors": 5,
+    "clients": 30,
     "steps": 300,
     "seed": 0,
     "partition": label_skew.iid(clients=3, seed=0),
@@ -299,6 +300,8 @@ def test_all_parameters_are_supplied_or_declared_with_a_valid_default(factory):
         ("fl60_paper_formula", "generator_seed", -1, "data.generator_seed=-1"),
         ("compcars", "car_relations", "far", "'far'.*nearby, adjacent, same, either"),
         ("compcars", "image_size", 7, "data.image_size=7"),
+        ("geometric", "clients", 0, "data.clients=0 must be at least 1"),
+        ("geometric", "mean_degree", -1.0, r"data.mean_degree=-1.0 is not in \[0, 1000\]"),
     ],
 )
 def test_declarations_refuse_invalid_settings(name, field, value, named):

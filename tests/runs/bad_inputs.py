@@ -377,6 +377,12 @@ run @fl60:fedavg .local_steps=2000000000
 run @compcars .data.source=simulated .data.image_size=1000000
 run @chest_xray .data.source=simulated .data.image_size=1000000
 run @cifar10 .data.source=simulated .data.image_size=1000000
+run @million .data.clients=500 -> eval.clients=1000 exceeds the 500 clients that train
+run @million .data.clients=0
+run @million .data.clients=2000000000
+run @million .data.train_examples=2000000000
+run @million .data.clients=2000 .data.mean_degree=-1
+run @million .data.clients=2000 .data.val_fraction=0.7 -> data.val_fraction=0.7 makes 10
 run @cifar10 .data.source=simulated .data.clients=2000000000
 run @pems_bay .data.source=simulated .data.sensors=1000000000
 run @pems_bay .data.source=simulated .data.steps=2000000000
