@@ -13,6 +13,7 @@ from graphfl_jax.configs import base
 SETTINGS = {
     "rounds": 200,
     "eval_every": 20,
+    "data.storage": "host",
     "eval.clients": 1000,
     "cohort_size": 10,
     "hparams.client_lr": 0.1,

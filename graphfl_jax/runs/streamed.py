@@ -76,7 +76,7 @@ class StreamedSession:
         each = (bytes_of((self.data.train, self.data.evals)) + bytes_of(keeps)) / everyone
         fitting = max(1, int(SHARE * device_memory() / each))
         self.at_once = config.clients_per_eval or fitting
-        self.thread, self.ahead = ThreadPoolExecutor(1, "clients"), None
+        self.thread, self.ahead, self.some = ThreadPoolExecutor(1, "clients"), None, None
         self.state = jax.block_until_ready(self.start())
 
     def start(self, server: Any = None) -> State:
@@ -157,11 +157,14 @@ class StreamedSession:
             yield jax.device_get(called(*arguments))
 
     def _arguments(self, state, ids):
-        """The arguments of a function of some clients."""
-        rows = tree.take((self.data.train, self.data.evals), ids)
-        data = place(Some(ids, FederatedData(*rows, (), None, self.data.shared)), self.sharding)
+        """The arguments of a function of some clients. Their data stay on the device."""
+        if self.some is None or not np.array_equal(self.some[0], ids):
+            self.some = None  # so that the device has those of one part at a time
+            rows = tree.take((self.data.train, self.data.evals), ids)
+            some = Some(ids, FederatedData(*rows, (), None, self.data.shared))
+            self.some = (ids, place(some, self.sharding))
         held = state._replace(clients=(self.recall(ids),))
-        return held, *self.inputs._replace(data=data)
+        return held, *self.inputs._replace(data=self.some[1])
 
     def recall(self, ids: np.ndarray) -> Any:
         """What some clients keep, every leaf [C, ...] on the device."""
