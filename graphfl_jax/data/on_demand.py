@@ -1,7 +1,7 @@
 """Arrays of clients of which rows are computed when they are read, and names likewise."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -84,6 +84,9 @@ class Names(Sequence[str]):
 
     def __len__(self) -> int:
         return len(self._numbers)
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{self._word} {i}" for i in self._numbers)
 
     def __getitem__(self, place: Any) -> Any:
         if isinstance(place, slice):
