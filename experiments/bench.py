@@ -272,6 +272,7 @@ def measure(config: ConfigDict) -> tuple[Report, dict]:
     experiment = run_synchronized(lambda: build_experiment(config, federation_of(config)))
     began = time.perf_counter()
     session = compile_session(experiment, config)
+    session.kept.wait()
     compiling = time.perf_counter() - began
     flops = timing.round_flops(experiment, session.state)
     multiply, peak_flops = timing.matmul_chain()
@@ -327,6 +328,7 @@ def compare(config: ConfigDict, configs: dict[str, ConfigDict]) -> tuple[Report,
             federation = run_synchronized(federation_of, compared)
         experiment = run_synchronized(build_experiment, compared, federation)
         session = compile_session(experiment, compared)
+        session.kept.wait()
         players[name] = timing.player(session, FLAGS.rounds_each)
         flops[name] = timing.round_flops(experiment, session.state)
     times = timing.time_interleaved(players, FLAGS.repeats)

@@ -8,7 +8,8 @@ with an empty folder is a user's first start.
 
 Differences: a step draws its 64 examples from all of its client's. w1 has simulated
 temperatures of TPT-48, and w2 has random bytes as images. Like `run`, the session compiles its
-evaluation before the first round; the other libraries prepare none.
+evaluation while the first round plays, and the later rounds begin when this has ended; the
+other libraries prepare none.
 """
 
 import os
@@ -69,7 +70,7 @@ def main():
         nonlocal state
         state, _ = jax.block_until_ready(play_rounds(session.advance, state, 1))
 
-    rounds.play(play_round)
+    rounds.play(play_round, session.kept.wait)
     parameters = experiment.model.init(jax.random.key(0))
     rounds.show("graphfl_jax", sum(leaf.size for leaf in jax.tree.leaves(parameters)))
 

@@ -69,12 +69,20 @@ class Rounds:
         else:
             self.first = since_start()
 
-    def play(self, play_round: Callable[[], None]) -> None:
-        """Calls a function that plays a round and waits for its model, for each round."""
-        for _ in range(1 + self.timed):
+    def play(
+        self, play_round: Callable[[], None], then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Calls a function that plays a round and waits for its model, for each round.
+
+        Args:
+          then: called once, after the first round.
+        """
+        for played in range(1 + self.timed):
             self.begin()
             play_round()
             self.end()
+            if not played:
+                then()
 
     def show(self, library: str, parameters: int) -> None:
         """Prints the line.

@@ -269,6 +269,7 @@ class _Player:
         seconds, rounds = new_seconds(), self.config.rounds
         with clock(seconds, "compile"):
             session = self._session(batch, size)
+            session.kept.wait()
         state, few = session.state, min(max(1, round(TRIED * rounds)), ROUNDS_PER_EXECUTION)
         times = []
         for _ in range(2):

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,6 +54,9 @@ PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features"
 
 IN_MEMORY = {}  # `Kept` by folder and key, the last used last
 LOCK = threading.Lock()  # of `IN_MEMORY`
+# Compiles one program after the other: two at once take more memory, and the setting of JAX's
+# cache is that of the process. A process that ends waits for it.
+COMPILER = ThreadPoolExecutor(1, thread_name_prefix="compiler")
 
 
 class Kept:
@@ -64,20 +67,25 @@ class Kept:
         self.folder, self.key = folder, key
         self.entry = (folder and _read(folder, key)) or {}
         self.ready: dict[str, Callable] = {}  # executables of this process, by name
+        self.coming: dict[str, Future] = {}  # those that are being compiled
+        self.lock = threading.Lock()  # of the entry, to which both threads add
 
     def remember(self, name: str, compute: Callable[[], Any]) -> Any:
         """The kept value of a name, or else what `compute` returns, which is then kept."""
         return self.entry[name] if name in self.entry else self._keep(name, compute())
 
     def _keep(self, name, value):
-        self.entry[name] = value
-        if self.folder:
-            _write(self.folder, self.key, self.entry)
+        with self.lock:
+            self.entry[name] = value
+            if self.folder:
+                _write(self.folder, self.key, self.entry)
         return value
 
     def begin(self, program: Compiled, inputs: tuple, scope: Scope) -> State:
-        """The first state of inputs of these shapes; then "advance" and "evaluate_chosen" are
-        `ready`. They are compiled side by side, as XLA does not hold Python's lock.
+        """The first state of inputs of these shapes; then there is an `executable` "advance".
+
+        The one of "evaluate_chosen" is compiled while the first rounds play. If several
+        processes share the rounds, it is compiled too: none may make the others wait.
 
         Args:
           scope: what the evaluations before the last round compute.
@@ -86,12 +94,31 @@ class Kept:
         state = start(*inputs)
         options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
         one_round, evaluate = (*arguments, jnp.int32(1)), program.evaluate
-        missing = [
-            self._find("advance", program.advance, one_round, inputs, options),
-            self._find("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope),
-        ]
-        self._compile([lowered for lowered in missing if lowered])
+        self.prepare("advance", program.advance, one_round, inputs, options)
+        self.prepare("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope)
+        self.executable("advance")
+        if jax.process_count() > 1:
+            self.wait()
         return state
+
+    def executable(self, name: str) -> Callable:
+        """The executable of a name, as soon as it is compiled.
+
+        Raises:
+          Exception: what its compilation has raised.
+        """
+        coming = self.coming.get(name)
+        if coming is not None:
+            try:
+                coming.result()
+            finally:
+                self.coming.pop(name, None)
+        return self.ready[name]
+
+    def wait(self) -> None:
+        """Waits until all that has begun is compiled."""
+        for name in list(self.coming):
+            self.executable(name)
 
     def call(
         self, name: str, function: Callable, state: State, inputs: tuple, **static: Any
@@ -110,39 +137,46 @@ class Kept:
         options: dict[str, Any],
         **static: Any,
     ) -> Callable:
-        """The executable of a function, which has a name, for arguments of these shapes.
+        """The executable of a function, as of `prepare`, as soon as it is compiled."""
+        self.prepare(name, function, arguments, inputs, options, **static)
+        return self.executable(name)
+
+    def prepare(
+        self,
+        name: str,
+        function: Callable,
+        arguments: tuple,
+        inputs: tuple,
+        options: dict[str, Any],
+        **static: Any,
+    ) -> None:
+        """Makes the executable of a function ready if it is kept, or begins to compile it.
 
         Args:
-          inputs: of the session; its key has the devices.
+          name: under which it is kept; always of arguments of the same shapes.
+          inputs: of the session; their key has the devices.
           options: of XLA.
           **static: further arguments, which are not traced.
         """
-        if name not in self.ready:
-            lowered = self._find(name, function, arguments, inputs, options, **static)
-            self._compile([lowered] if lowered else [])
-        return self.ready[name]
-
-    def _find(self, name, function, arguments, inputs, options, **static):
-        """A lowered function, which is not kept; of one that is, None, and it is `ready`."""
-        if name in self.ready:
-            return None
+        if name in self.ready or name in self.coming:
+            return
         if name in self.entry:
             executable = self._read_executable(inputs, arguments, *self.entry[name])
             if executable is not None:
                 self.ready[name] = executable
-                return None
-        lowered = function.lower(*arguments, **static)
+                return
+        lowered, key, kept = function.lower(*arguments, **static), "", None
         result = jax.tree.unflatten(lowered.out_tree, [0] * lowered.out_tree.num_leaves)
-        if not self.folder or not _can_be_pickled(result):
-            return _Lowered(name, lowered, options)
-        text = "\n".join((lowered.as_text(), *_shapes(arguments), machine()))
-        key = _sha256(text.encode()).hex()
-        executable = self._read_executable(inputs, arguments, key, result)
-        if executable is None:
-            return _Lowered(name, lowered, options, key, result)
-        self.ready[name] = executable
-        self._keep(name, (key, result))
-        return None
+        if self.folder and _can_be_pickled(result):
+            text = "\n".join((lowered.as_text(), *_shapes(arguments), machine()))
+            key = _sha256(text.encode()).hex()
+            kept = self._read_executable(inputs, arguments, key, result)
+        if kept is None:
+            job = _Lowered(name, lowered, options, key, result)
+            self.coming[name] = COMPILER.submit(self._compile, job)
+        else:
+            self.ready[name] = kept
+            self._keep(name, (key, result))
 
     def _read_executable(self, inputs, arguments, key, result):
         """The executable of a key, for arguments and results of these structures.
@@ -164,23 +198,18 @@ class Kept:
                 ),
             )
 
-    def _compile(self, lowered):
-        """Makes the executables of lowered functions ready, and keeps those with a key."""
-        for kept in (True, False):
-            some = [each for each in lowered if bool(each.key) == kept]
-            cache = _without_cache_of_jax() if some and kept else contextlib.nullcontext()
-            with cache, ThreadPoolExecutor(max(1, len(some))) as pool:
-                for each, executable in zip(some, pool.map(_compiled, some), strict=True):
-                    self.ready[each.name] = executable
-        for name, _, _, key, result in lowered:
-            if not key:
-                continue
-            try:
-                blob = serialize_executable.serialize(self.ready[name])[0]
-            except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
-                continue  # JAX cannot on this device, or it is from JAX's cache
-            _write(self.folder, key, blob)
-            self._keep(name, (key, result))
+    def _compile(self, job):
+        """Makes the executable of a lowered function ready, and keeps it if it has a key."""
+        with _without_cache_of_jax() if job.key else contextlib.nullcontext():
+            self.ready[job.name] = _compiled(job)
+        if not job.key:
+            return
+        try:
+            blob = serialize_executable.serialize(self.ready[job.name])[0]
+        except (ValueError, NotImplementedError, jax.errors.JaxRuntimeError):
+            return  # JAX cannot on this device, or it is from JAX's cache
+        _write(self.folder, job.key, blob)
+        self._keep(job.name, (job.key, job.result))
 
 
 class _Lowered(NamedTuple):

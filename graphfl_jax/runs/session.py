@@ -71,7 +71,7 @@ class Session:
         scope: Scope = EVERYTHING,
         kept: Kept | None = None,
     ):
-        """Makes the first state, and compiles what is not kept.
+        """Makes the first state, and compiles what is not kept, see `Kept.begin`.
 
         Args:
           scope: what the evaluations before the last round compute.
@@ -93,10 +93,10 @@ class Session:
         """Continues from `saved`."""
 
     def advance(self, state, rounds):
-        return self.kept.ready["advance"](state, *self.inputs, rounds)
+        return self.kept.executable("advance")(state, *self.inputs, rounds)
 
     def evaluate_chosen(self, state):
-        return self.kept.ready["evaluate_chosen"](state, *self.inputs)
+        return self.kept.executable("evaluate_chosen")(state, *self.inputs)
 
     def evaluate(self, state):
         if self.chosen_is_all:
@@ -138,6 +138,8 @@ def play(
         with clock(seconds, "train"):
             state, log = jax.block_until_ready(play_rounds(session.advance, state, step))
         played += step
+        with clock(seconds, "compile"):
+            session.kept.wait()
         with clock(seconds, "evaluate"):
             chosen, models = fetch(session.evaluate_chosen(state))
             final = chosen

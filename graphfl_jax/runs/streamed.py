@@ -77,7 +77,21 @@ class StreamedSession:
         fitting = max(1, int(SHARE * device_memory() / each))
         self.at_once = config.clients_per_eval or fitting
         self.thread, self.ahead, self.some = ThreadPoolExecutor(1, "clients"), None, None
-        self.state = jax.block_until_ready(self.start())
+        self.state = self.start()
+        self.ahead = (0, self._gather_later(0))
+        of_rounds = self._arguments_of_rounds(self.state, self.ahead[1].result(), 1)
+        of_some = self._arguments(self.state, self.scored[: self.at_once])
+        kept, program = self.kept, self.program
+        kept.prepare("advance", program.advance, of_rounds, inputs, {})
+        kept.prepare(
+            self._evaluation(self.scope),
+            program.evaluate,
+            of_some,
+            inputs,
+            {},
+            scope=self.scope,
+        )
+        kept.executable("advance")
 
     def start(self, server: Any = None) -> State:
         """The state before the first round; also from the state of another run's server."""
@@ -111,15 +125,17 @@ class StreamedSession:
         self.ahead = None
         if played + count < self.rounds:
             self.ahead = (played + count, self._gather_later(played + count))
-        everyone = self.inputs.data
-        data = (everyone, Segment(jnp.int32(played), ahead.rounds))
-        held = state._replace(clients=(self.recall(ahead.members),))
-        arguments = (held, *self.inputs._replace(data=data), jnp.int32(count))
-        advance = self.kept.get("advance", self.program.advance, arguments, self.inputs, {})
-        state, log = advance(*arguments)
+        advance = self.kept.executable("advance")
+        state, log = advance(*self._arguments_of_rounds(state, ahead, count))
         log = jax.device_get(log)
         self._keep(ahead, count, *state.clients)
         return state._replace(clients=((),)), _of_clients(log, ahead.ids)
+
+    def _arguments_of_rounds(self, state, ahead, count):
+        """The arguments of `advance`."""
+        data = (self.inputs.data, Segment(jnp.int32(ahead.played), ahead.rounds))
+        held = state._replace(clients=(self.recall(ahead.members),))
+        return held, *self.inputs._replace(data=data), jnp.int32(count)
 
     def evaluate_chosen(self, state: State) -> Evaluated:
         return self._evaluate(state, self.scope)
@@ -141,12 +157,15 @@ class StreamedSession:
         return bytes_of(shapes) * len(self.data.train.count)
 
     def _evaluate(self, state: State, scope: Scope) -> Evaluated:
-        name = "evaluate" if scope == EVERYTHING else "evaluate_chosen"
-        parts = self._over(name, self.program.evaluate, state, self.scored, scope=scope)
-        parts = list(parts)
+        function, name = self.program.evaluate, self._evaluation(scope)
+        parts = list(self._over(name, function, state, self.scored, scope=scope))
         fields = ("scores", "extras", "metrics")
         joined = _join([[getattr(part, f) for f in fields] for part in parts], len(self.scored))
         return parts[0]._replace(**dict(zip(fields, joined, strict=True)))
+
+    def _evaluation(self, scope):
+        """The name of the executable of an evaluation."""
+        return "evaluate" if scope == EVERYTHING else "evaluate_chosen"
 
     def _over(self, name, function, state, ids, **static) -> Iterator[Any]:
         """A function of clients `ids`, of as many at once as fit; results are on the host."""

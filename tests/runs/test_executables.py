@@ -27,7 +27,7 @@ from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.executables import Kept
 from graphfl_jax.runs.session import Inputs, Session, inputs_of
-from tests.commands import ENVIRONMENT, launched_small
+from tests.commands import ENVIRONMENT, ROOT, launched_small
 from tests.federations import two_clusters
 
 HEAVY = {"orbax", "scipy", "h5py", "PIL", "matplotlib", "psutil"}
@@ -119,18 +119,63 @@ def test_a_later_session_traces_nothing(folder):
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_rounds_and_evaluations_are_compiled_side_by_side(keeps, tmp_path, monkeypatch):
-    """Each compilation waits until the other one has begun."""
-    both, compiled = threading.Barrier(2, timeout=60), executables._compiled
+def test_the_evaluation_is_compiled_while_rounds_play(keeps, tmp_path, monkeypatch):
+    """Its compilation waits until the first rounds have ended."""
+    rounds_ended, compiled = threading.Event(), executables._compiled
 
     def wait(lowered):
-        if lowered.name != "start":
-            both.wait()
+        if lowered.name == "evaluate_chosen":
+            assert rounds_ended.wait(timeout=60)
         return compiled(lowered)
 
     monkeypatch.setattr(executables, "_compiled", wait)
     kept = Kept(executables.private_folder(tmp_path), KEY) if keeps else Kept()
+    session = Session(small_program(), small_inputs(), kept=kept)
+    state, _ = session.advance(session.state, jnp.int32(3))
+    assert int(state.round) == 3
+    again = Session(UNTRACEABLE, small_inputs(), kept=kept)  # nothing is compiled twice
+    rounds_ended.set()
+    for each in (session, again):
+        assert float(each.evaluate(state)[0]["mean"]) == 1.5
+    assert set(kept.ready) == {"start", "advance", "evaluate_chosen"} and not kept.coming
+    if keeps:
+        assert played(Kept(kept.folder, KEY), UNTRACEABLE) == 1.5
+
+
+def test_an_evaluation_that_does_not_compile_is_an_error_and_compiled_anew(monkeypatch):
+    compiled = executables._compiled
+
+    def fail(lowered):
+        if lowered.name == "evaluate_chosen":
+            raise MemoryError("of the compiler")
+        return compiled(lowered)
+
+    kept = Kept()
+    with monkeypatch.context() as patched:
+        patched.setattr(executables, "_compiled", fail)
+        for _ in range(2):
+            with pytest.raises(MemoryError, match="of the compiler"):
+                played(kept)
     assert played(kept) == 1.5
+
+
+def test_a_process_that_ends_keeps_what_it_compiles(tmp_path):
+    script = """
+import sys, time
+from tests.runs.test_executables import *
+compiled = executables._compiled
+def slowly(lowered):
+    time.sleep(lowered.name == "evaluate_chosen")
+    return compiled(lowered)
+executables._compiled = slowly
+kept = Kept(executables.private_folder(sys.argv[1]), KEY)
+Session(small_program(), small_inputs(), kept=kept)
+assert kept.coming
+raise SystemExit(3)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    assert subprocess.run(command, env=ENVIRONMENT, cwd=ROOT).returncode == 3
+    assert played(Kept(executables.private_folder(tmp_path), KEY), UNTRACEABLE) == 1.5
 
 
 def test_another_key_with_the_same_programs_compiles_nothing(folder, monkeypatch):
