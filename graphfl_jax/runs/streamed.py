@@ -81,17 +81,10 @@ class StreamedSession:
         self.ahead = (0, self._gather_later(0))
         of_rounds = self._arguments_of_rounds(self.state, self.ahead[1].result(), 1)
         of_some = self._arguments(self.state, self.scored[: self.at_once])
-        kept, program = self.kept, self.program
-        kept.prepare("advance", program.advance, of_rounds, inputs, {})
-        kept.prepare(
-            self._evaluation(self.scope),
-            program.evaluate,
-            of_some,
-            inputs,
-            {},
-            scope=self.scope,
-        )
-        kept.executable("advance")
+        name, evaluate = self._evaluation(self.scope), self.program.evaluate
+        self.kept.prepare("advance", self.program.advance, of_rounds, inputs, {})
+        self.kept.prepare(name, evaluate, of_some, inputs, {}, scope=self.scope)
+        self.kept.executable("advance")
 
     def start(self, server: Any = None) -> State:
         """The state before the first round; also from the state of another run's server."""
@@ -104,7 +97,9 @@ class StreamedSession:
     def saved(self) -> dict[str, Any]:
         """What a checkpoint has beside the state; {} if clients keep nothing."""
         records = self.memories.saved()
-        return records | {"first": tree.leaves_by_name(self.first.server)} if records else {}
+        if not records:
+            return {}
+        return records | {"first": tree.leaves_by_name(jax.device_get(self.first.server))}
 
     def restore(self, saved: dict[str, Any]) -> None:
         """Continues from `saved`."""
