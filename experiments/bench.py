@@ -57,7 +57,7 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.initial import check_no_single_run
+from graphfl_jax.runs.initial import check_not_single
 from graphfl_jax.runs.multihost import is_first, run_synchronized
 from graphfl_jax.runs.single import compile_session
 from graphfl_jax.runs.store import check_folder
@@ -140,7 +140,7 @@ def main() -> int:
         return suite.measure_all(FLAGS.only, pythons, out, FLAGS.page, sys.argv)
     pages.check_page()
     config = configuration()
-    check_no_single_run(config)
+    check_not_single(config)
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
     if FLAGS.against == "torch":
         return torch_comparison.against_torch(

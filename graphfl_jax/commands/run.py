@@ -289,6 +289,8 @@ def search_hint(config: ConfigDict, result: Result) -> str:
         return ""
     if results["scores"]["validation"] is None:
         fields["data.val_fraction"] = "0.1"
+    if config.data.storage == "host":  # which batches of runs cannot have
+        fields["data.storage"] = "device"
     words = ["graphfl", "sweep", FLAGS.config, f"--grid.{CLIENT_LR}={RATES}"]
     words += [f"--config.{name}={value}" for name, value in fields.items()]
     return f"{why}; to search for a learning rate: {shlex.join(words)}"

@@ -29,7 +29,7 @@ from graphfl_jax.runs.identity import (
     digests_of_code,
     identity_of,
 )
-from graphfl_jax.runs.initial import check_no_single_run
+from graphfl_jax.runs.initial import check_not_single
 from graphfl_jax.runs.results import Course, new_client_scores, new_seconds, results_of, row_of
 from graphfl_jax.runs.session import (
     Inputs,
@@ -114,7 +114,7 @@ def run_trials(
     if not trials:
         return iter(())
     config = complete(config)
-    check_no_single_run(config)
+    check_not_single(config)
     federations = {seed: federations[seed] for seed in sorted({trial.seed for trial in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
     if experiment.on_host:

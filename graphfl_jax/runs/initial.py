@@ -88,16 +88,18 @@ def digest_of_server(server: Any) -> str:
     return digest.hexdigest()
 
 
-def check_no_single_run(config: ConfigDict) -> None:
+def check_not_single(config: ConfigDict) -> None:
     """Refuses what only single runs can."""
-    for field, needed in {
-        f"init_from={config.init_from}": config.init_from,
-        "data.storage='host'": config.data.storage == "host",
-    }.items():
-        if needed:
-            raise ValueError(
-                f"{field} is only for single runs; leave it out, or use graphfl run"
-            )
+    if config.init_from:
+        raise ValueError(
+            f"init_from={config.init_from} is only for single runs; leave it out, or use "
+            f"graphfl run"
+        )
+    if config.data.storage == "host":
+        raise ValueError(
+            "data.storage='host' is only for single runs; set --config.data.storage=device, or "
+            "use graphfl run"
+        )
 
 
 def _read_server(what, folder, template):
