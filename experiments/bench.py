@@ -140,7 +140,7 @@ def main() -> int:
         return suite.measure_all(FLAGS.only, pythons, out, FLAGS.page, sys.argv)
     pages.check_page()
     config = configuration()
-    check_not_single(config)
+    check_not_single(config, on_host=config.data.storage == "host")
     sizes = {"repeats": FLAGS.repeats, "rounds_each": FLAGS.rounds_each, "out": out}
     if FLAGS.against == "torch":
         return torch_comparison.against_torch(

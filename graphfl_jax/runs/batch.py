@@ -114,15 +114,9 @@ def run_trials(
     if not trials:
         return iter(())
     config = complete(config)
-    check_not_single(config)
     federations = {seed: federations[seed] for seed in sorted({trial.seed for trial in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
-    if experiment.on_host:
-        raise ValueError(
-            f"data.storage={config.data.storage!r} keeps the examples on the host, and a batch "
-            f"of runs has them on the device; set --config.data.storage=device, or use graphfl "
-            f"run"
-        )
+    check_not_single(config, on_host=experiment.on_host)
     unread = sorted(
         {name for trial in trials for name in trial.hparams} - set(experiment.hparams)
     )

@@ -88,17 +88,21 @@ def digest_of_server(server: Any) -> str:
     return digest.hexdigest()
 
 
-def check_not_single(config: ConfigDict) -> None:
-    """Refuses what only single runs can."""
+def check_not_single(config: ConfigDict, *, on_host: bool) -> None:
+    """Refuses what only single runs can.
+
+    Args:
+      on_host: `Experiment.on_host`.
+    """
     if config.init_from:
         raise ValueError(
             f"init_from={config.init_from} is only for single runs; leave it out, or use "
             f"graphfl run"
         )
-    if config.data.storage == "host":
+    if on_host:
         raise ValueError(
-            "data.storage='host' is only for single runs; set --config.data.storage=device, or "
-            "use graphfl run"
+            f"data.storage={config.data.storage!r} keeps the examples on the host, only for "
+            f"single runs; set --config.data.storage=device, or use graphfl run"
         )
 
 

@@ -16,6 +16,7 @@ from graphfl_jax.configs.values import adjust, structure, values_of
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.declarations import NOTHING
 from graphfl_jax.runs.batch import ELSEWHERE, Outcome, Trial, fields_text, run_trials, with_seed
+from graphfl_jax.runs.initial import check_not_single
 from graphfl_jax.runs.results import check_attacked
 
 Point = dict[str, Any]
@@ -121,6 +122,8 @@ def groups_of(
         for members in by_structure.values()
         for _, config in members
     ]
+    for config, experiment in built:
+        check_not_single(config, on_host=experiment.on_host)
     if not part:
         check_attacked(*built)
     return [_group(members, seeds, loaded) for members in by_structure.values()]

@@ -337,9 +337,9 @@ run @fl60 .data.graph=knn .data.neighbours=60
 run @fl60:ditto .data.storage=host .new_clients.fraction=0.1 -> data.storage=host
 run @fl60:fedavg .data.storage=host .attack.name=label_flip .hparams.attack_ratio=0.1 -> \
 data.storage=host
-run @fl60:fedavg .data.storage=host --debug -> data.storage=host
 run @fl60:fedavg .data.storage=disk
-sweep @fl60:fedavg .data.storage=host -> data.storage=host
+sweep VALIDATED --grid.hparams.client_lr=0.1,0.2 .data.storage=host -> data.storage=host
+sweep VALIDATED --grid.hparams.client_lr=0.1,0.2 .init_from=first
 run @custom .data.path=good.npz -> algorithm.name=panacea
 run @fl60 .data.source=real --data_root=none -> fl60: no file none/dg60/toy_d60_spiral.pkl
 run @compcars .data.source=real --data_root=none -> compcars: no file \

@@ -97,7 +97,7 @@ def test_large_data_stay_on_the_host_unless_all_must_be_on_the_device(monkeypatc
     with pytest.warns(UserWarning, match="so they stay on the host; set --config"):
         assert build_experiment(config, FEDERATION).on_host
     with (
-        pytest.raises(ValueError, match="a batch of runs has them on the device; set"),
+        pytest.raises(ValueError, match="on the host, only for single runs; set"),
         pytest.warns(UserWarning, match="stay on the host"),
     ):
         run_trials(config, {0: FEDERATION}, [Trial({}, 0)])
@@ -118,6 +118,11 @@ def test_a_method_that_draws_by_the_state_of_its_server_is_refused(monkeypatch):
     monkeypatch.setitem(ALGORITHMS, "ditto", method._replace(factory=sampling))
     with pytest.raises(ValueError, match="draws them by the state of its server; set"):
         build_experiment(config, FEDERATION)
+
+
+def test_debug_needs_all_clients_on_the_device():
+    with pytest.raises(ValueError, match="and --debug needs all on the device; set"):
+        graphfl_jax.run(configure("host"), FEDERATION, debug=True)
 
 
 def test_records_of_any_types_are_read_as_they_were_written():
