@@ -15,6 +15,7 @@ from graphfl_jax.data import on_demand
 from graphfl_jax.data.federation import input_range, score_of_constant
 from graphfl_jax.data.geometric import geometric
 from graphfl_jax.data.on_demand import Names, OnDemand
+from graphfl_jax.runs.batch import Trial, run_trials
 from graphfl_jax.runs.identity import digest_of_arrays
 
 SMALL = {"clients": 200, "generator_seed": 3}
@@ -211,6 +212,26 @@ def test_a_run_is_that_of_the_same_rows_in_arrays(method):
     assert first.results["scores"] == second.results["scores"]
     assert first.clients == tuple(f"client {i}" for i in first.results["sample"]["ids"])
     assert first.results["dataset"]["source"] == "generated"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", [[0], [0, 1]])
+def test_a_batch_is_that_of_the_same_rows_in_arrays(seeds):
+    """Of one federation, and of one for each seed."""
+    changes = {"data.clients": 40, "eval.clients": 7, "rounds": 1, "local_steps": 3}
+    config = change(million.get_config(), changes)
+    made = {seed: geometric(clients=40, generator_seed=seed) for seed in seeds}
+    stored = {
+        seed: federation._replace(data=jax.tree.map(np.asarray, federation.data))
+        for seed, federation in made.items()
+    }
+    trials = [Trial({}, seed) for seed in seeds]
+    both = [
+        [outcome.rows[-1]["scores"] for _, outcome in run_trials(config, some, trials)]
+        for some in (made, stored)
+    ]
+    assert len(both[0]) == len(seeds)
+    jax.tree.map(np.testing.assert_array_equal, *both)
 
 
 def test_new_clients_of_arrays_on_demand():
