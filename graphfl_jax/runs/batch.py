@@ -257,12 +257,13 @@ class _Player:
         """Times a few rounds of a batch, which is filled up as in `play`.
 
         Args:
-          evaluated: whether the last evaluation is compiled too. It has all points and splits,
-            and so may need the most memory.
+          evaluated: whether evaluations are compiled and called too, since the last one, which
+            has all points and splits, may need the most memory.
         """
         seconds, rounds = new_seconds(), self.config.rounds
         with clock(seconds, "compile"):
-            session = self._session(batch, size)
+            scope = scope_of(self.config) if evaluated else None
+            session = self._session(batch, size, scope)
             session.kept.wait()
         state, few = session.state, min(max(1, round(TRIED * rounds)), ROUNDS_PER_EXECUTION)
         times = []
@@ -276,19 +277,18 @@ class _Player:
         held = max(map(bytes_held, session.kept.ready.values())) * self.devices // size
         return Cost(min(times) / few * rounds / size, seconds["compile"], held)
 
-    def _session(self, batch, size):
+    def _session(self, batch, size, scope):
         """The session of a batch, filled up to `size` with its last trial."""
         inputs = self.inputs(batch + batch[-1:] * (size - len(batch)))
         if size not in self.kept:
             self.kept[size] = open_kept(self.folder, self.experiment, self.config, inputs)
-        scope = scope_of(self.config)
         return Session(self.program, inputs, scope=scope, kept=self.kept[size])
 
     def play(self, batch, size, report) -> list[Outcome]:
         """Plays a batch, filled up to `size` with its last trial."""
         config, seconds = self.config, new_seconds()
         with clock(seconds, "compile"):
-            session = self._session(batch, size)
+            session = self._session(batch, size, scope_of(config))
         kept = session.kept
         traffic = kept.remember("traffic", lambda: traffic_of(self.experiment))
         evaluations, state, final = [], session.state, None

@@ -81,21 +81,22 @@ class Kept:
                 _write(self.folder, self.key, self.entry)
         return value
 
-    def begin(self, program: Compiled, inputs: tuple, scope: Scope) -> State:
+    def begin(self, program: Compiled, inputs: tuple, scope: Scope | None) -> State:
         """The first state of inputs of these shapes; then there is an `executable` "advance".
 
         The one of "evaluate_chosen" is compiled while the first rounds play. If several
         processes share the rounds, it is compiled too: none may make the others wait.
 
         Args:
-          scope: what the evaluations before the last round compute.
+          scope: what the evaluations before the last round compute; None: there is none.
         """
         start = self.get("start", program.start, inputs, inputs, options_of_one_call())
         state = start(*inputs)
         options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
         one_round, evaluate = (*arguments, jnp.int32(1)), program.evaluate
         self.prepare("advance", program.advance, one_round, inputs, options)
-        self.prepare("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope)
+        if scope is not None:
+            self.prepare("evaluate_chosen", evaluate, arguments, inputs, options, scope=scope)
         self.executable("advance")
         if jax.process_count() > 1:
             self.wait()

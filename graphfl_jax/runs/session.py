@@ -68,13 +68,13 @@ class Session:
         program: Compiled,
         inputs: Inputs,
         *,
-        scope: Scope = EVERYTHING,
+        scope: Scope | None = EVERYTHING,
         kept: Kept | None = None,
     ):
         """Makes the first state, and compiles what is not kept, see `Kept.begin`.
 
         Args:
-          scope: what the evaluations before the last round compute.
+          scope: what the evaluations before the last round compute; None: there is none.
           kept: of sessions with inputs of the same shapes.
         """
         self.program, self.inputs, self.kept = program, inputs, kept or Kept()
