@@ -126,11 +126,12 @@ def group_clients(names: Sequence[str], training: int, cohort_size: int) -> tupl
     Raises:
       ValueError: as `divide_cohort`.
     """
-    clients, several = np.array(names), len(set(names)) > 1
-    named = [
-        (name if several else "", np.flatnonzero(clients == name).astype(np.int32))
-        for name in dict.fromkeys(names)
-    ]
+    distinct = list(dict.fromkeys(names))
+    several, numbers = len(distinct) > 1, np.arange(len(names), dtype=np.int32)
+    named = [("", numbers)]
+    if several:
+        clients = np.array(names)
+        named = [(name, numbers[clients == name]) for name in distinct]
     trained = [(name, ids[ids < training]) for name, ids in named if ids[0] < training]
     sizes = divide_cohort(cohort_size, [len(ids) for _, ids in trained])
     groups = tuple(
