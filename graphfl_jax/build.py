@@ -300,9 +300,10 @@ def _assigned_names(dealt, training, new_clients):
       dealt: models for all clients, or in two lists for those that train and for new ones.
       training: number of clients that train.
     """
+    key = jax.eval_shape(jax.random.key, 0)
     for model in _by_name(dealt).values():
         if model.architecture is not None:
-            shapes = jax.eval_shape(model.init, jax.random.key(0))
+            shapes = jax.eval_shape(model.init, key)
             check_architecture(model.architecture, shapes)
     for_all, *for_new = [[_name(model) for model in models] for models in dealt]
     field = {"field": "model.architectures", "who": "clients"}

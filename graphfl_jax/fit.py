@@ -299,7 +299,7 @@ def check_outputs(model: ClientModel, name: str, federation: Federation) -> None
     if model.architecture is not None:  # its last node is the head
         outputs = (layer_of(model.architecture.nodes[-1].type).outputs,)
     else:
-        key = jax.random.key(0)
+        key = jax.eval_shape(jax.random.key, 0)
         result = jax.eval_shape(lambda key: model.apply(model.init(key), first.x), key)
         outputs = result.shape[1:]
     if outputs != (federation.outputs,):
@@ -312,4 +312,5 @@ def check_outputs(model: ClientModel, name: str, federation: Federation) -> None
 
 def _has_head(model):
     """Whether a model has parameters in its head."""
-    return bool(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0))["head"]))
+    shapes = jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
+    return bool(jax.tree.leaves(shapes["head"]))

@@ -87,7 +87,7 @@ def layers_of(model: ClientModel, model_name: str) -> Layers:
             f"generates them one by one; set --config.model.name=mlp"
         )
     leaves, structure = jax.tree_util.tree_flatten_with_path(
-        jax.eval_shape(model.init, jax.random.key(0))
+        jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
     )
     nodes = architecture.nodes
     shapes, placed = tuple({} for _ in nodes), []

@@ -61,7 +61,7 @@ def output_layer(
     Raises:
       ValueError: only the head is generated, and the model has none.
     """
-    shapes = jax.eval_shape(model.init, jax.random.key(0))
+    shapes = jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
     if output == "head" and not jax.tree.leaves(shapes["head"]):
         raise ValueError(
             "algorithm.output='head' needs client models with a head, and this one has none; "

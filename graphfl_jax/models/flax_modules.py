@@ -90,7 +90,8 @@ def _pure_functions(part, module, inputs):
         raise _no_module_error(part, module)
     try:
         init, apply = make()
-        outputs = jax.eval_shape(lambda key: apply(init(key), examples), jax.random.key(0))
+        key = jax.eval_shape(jax.random.key, 0)
+        outputs = jax.eval_shape(lambda key: apply(init(key), examples), key)
         if not isinstance(outputs, jax.ShapeDtypeStruct):
             kind = type(outputs).__name__
             raise _RefusedError(f"{part}={name} returns a {kind}; return one array")
@@ -140,7 +141,7 @@ def _state_error(part, name, what):
 
 def _from_linen(part, module, examples):
     """`init` and `apply` of a Linen module that has parameters only."""
-    variables = jax.eval_shape(module.init, jax.random.key(0), examples)
+    variables = jax.eval_shape(module.init, jax.eval_shape(jax.random.key, 0), examples)
     collections = sorted(variables.keys() - {"params"})
     if collections:
         raise _state_error(part, _name(module), f"the collection {', '.join(collections)}")
@@ -167,7 +168,7 @@ def _from_nnx(part, make):
             raise _no_module_error(part, module)
         return nnx.split(module, nnx.Param, ...)
 
-    like, state = jax.eval_shape(lambda key: split(key)[1:], jax.random.key(0))
+    like, state = jax.eval_shape(lambda key: split(key)[1:], jax.eval_shape(jax.random.key, 0))
     names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(state)]
     if names:
         raise _state_error(part, _name(make), f"the state {', '.join(names)}")

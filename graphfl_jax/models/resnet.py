@@ -123,7 +123,8 @@ def resnet18(
     )
     if not weights:
         return model
-    pretrained = load_weights(weights, jax.eval_shape(model.init, jax.random.key(0)))
+    shapes = jax.eval_shape(model.init, jax.eval_shape(jax.random.key, 0))
+    pretrained = load_weights(weights, shapes)
 
     def init(key):
         return model.init(key) | jax.tree.map(jnp.asarray, pretrained)
