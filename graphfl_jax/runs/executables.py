@@ -90,7 +90,6 @@ class Kept:
         Args:
           scope: what the evaluations before the last round compute; None: there is none.
         """
-        self._load(inputs)
         start = self.get("start", program.start, inputs, inputs, options_of_one_call())
         state = start(*inputs)
         options, arguments = options_of_architectures(len(state.clients)), (state, *inputs)
@@ -102,26 +101,6 @@ class Kept:
         if jax.process_count() > 1:
             self.wait()
         return state
-
-    def _load(self, inputs):
-        """Makes what the entry has of "start", "advance" and "evaluate_chosen" ready.
-
-        They are loaded side by side, as XLA does not hold Python's lock.
-        """
-        if "start" not in self.entry:
-            return
-        state = self.entry["start"][1]
-        arguments = {"start": inputs, "advance": (state, *inputs, 0)}
-        arguments["evaluate_chosen"] = state, *inputs
-        names = [name for name in arguments if name in self.entry and name not in self.ready]
-        with ThreadPoolExecutor(len(arguments)) as pool:
-            loads = [
-                pool.submit(self._read_executable, inputs, arguments[name], *self.entry[name])
-                for name in names
-            ]
-        for name, load in zip(names, loads, strict=True):
-            if load.result() is not None:
-                self.ready[name] = load.result()
 
     def executable(self, name: str) -> Callable:
         """The executable of a name, as soon as it is compiled.

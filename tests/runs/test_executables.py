@@ -118,18 +118,6 @@ def test_a_later_session_traces_nothing(folder):
     assert played(Kept(folder, KEY), UNTRACEABLE) == 1.5
 
 
-def test_what_is_kept_is_loaded_side_by_side(folder, monkeypatch):
-    """Each of the three loads waits until the others have begun."""
-    all_three, read = threading.Barrier(3, timeout=60), Kept._read_executable
-
-    def wait(*arguments):
-        all_three.wait()
-        return read(*arguments)
-
-    monkeypatch.setattr(Kept, "_read_executable", wait)
-    assert played(Kept(folder, KEY), UNTRACEABLE) == 1.5
-
-
 @pytest.mark.parametrize("keeps", [False, True])
 def test_the_evaluation_is_compiled_while_rounds_play(keeps, tmp_path, monkeypatch):
     """Its compilation waits until the first rounds have ended."""
