@@ -31,6 +31,7 @@ LINE = {
     "library": "fedjax",
     "version": "0.0.17",
     "parameters": 486,
+    "ready_s": 1.0,
     "first_round_s": 2.0,
     "round_s": 0.02,
     "rounds": 50,
@@ -79,7 +80,7 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
     assert len(set(suite.names())) == len(suite.MEASUREMENTS)
     assert {measurement.table for measurement in suite.MEASUREMENTS} == set(suite_tables.TABLES)
     for measurement in suite.MEASUREMENTS:
-        if measurement.table == "peers":  # words of scripts
+        if measurement.table in ("peers", "million"):  # words of scripts
             continue
         overrides = {}
         for word in measurement.words:
@@ -107,7 +108,7 @@ def test_measurements_that_a_machine_does_not_allow_are_skipped():
     assert skipped(CPU._replace(cores=16, torch=False)) == torch
     rehearsed = {name for name in suite.names() if name.startswith("h100-")}
     assert skipped(CPU._replace(plugin=False)) == rehearsed | {"clients-large"}
-    assert skipped(GPU) == torch | {"devices", "w1", "w2"}
+    assert skipped(GPU) == torch | {"devices", "w1", "w2", "million"}
     assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
 
 
@@ -328,7 +329,7 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
         (["--suite", "--fluke=no/python"], "fluke=no/python is not a program; set --fluke to"),
         (
             ["--suite", "--only=mlp,gru", f"--fedjax={sys.executable}"],
-            f"fedjax={sys.executable} is not read without w1 or w2 in --only; add one",
+            f"fedjax={sys.executable} is not read without w1, w2 or million in --only; add",
         ),
         ([f"--config={ROOT}/configs/tpt48.py", "--clients=3"], "clients=3 is not read without"),
         (["--against=fedavg", "--threads=1"], "threads=1 is not read without --against=torch"),
