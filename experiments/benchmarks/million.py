@@ -4,8 +4,8 @@
 
 is a process that answers each line of its input by a line of JSON:
 
-    start   the seconds from the start of the process until the experiment was built; it has
-            then also been compiled
+    start   when the experiment was built, by the clock that all processes share; it has then
+            also been compiled
     rounds  the seconds of a round
     end     the seconds of an evaluation and of a checkpoint, and the peak memory in MiB
 
@@ -18,6 +18,7 @@ import contextlib
 import json
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,6 @@ import jax
 
 from experiments.benchmarks import timing
 from experiments.benchmarks.processes import answering
-from experiments.peers import measured
 from graphfl_jax import configs
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.program import ROUNDS_PER_EXECUTION
@@ -50,8 +50,10 @@ def compare_sizes(method: str, sizes: list[int], seconds: float) -> list[dict[st
         asked, rows = [], []
         for size in sizes:
             words = ["-m", "experiments.benchmarks.million", method, str(size)]
+            began = time.monotonic()
             asked.append(stack.enter_context(answering(words, seconds)))
-            rows.append({"method": method, "clients": size, **asked[-1]("start")})
+            ready = asked[-1]("start")["ready_at"] - began
+            rows.append({"method": method, "clients": size, "ready_s": ready})
         times = [[ask("rounds")["s_per_round"] for ask in asked] for _ in range(REPEATS)]
         for row, ask, of_row in zip(rows, asked, zip(*times, strict=True), strict=True):
             row |= {"s_per_round": timing.spread(of_row), **ask("end")}
@@ -68,7 +70,7 @@ def answer(method: str, clients: int) -> None:
     """Answers the lines of the standard input."""
     config = configuration(method, clients)
     experiment = build_experiment(config, load_federation(config))
-    ready, session = {"ready_s": measured.since_start()}, compile_session(experiment, config)
+    ready, session = {"ready_at": time.monotonic()}, compile_session(experiment, config)
     play = timing.player(session, ROUNDS_PER_EXECUTION)
     play()  # compiles
     for line in map(str.strip, sys.stdin):
@@ -99,7 +101,7 @@ def last_numbers(session, state) -> dict[str, float]:
     return {
         "evaluation_s": evaluation,
         "checkpoint_s": saving,
-        "peak_mib": measured.peak_mib(),
+        "peak_mib": timing.size_of_process("VmHWM") / 2**20,
     }
 
 
