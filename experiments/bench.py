@@ -28,9 +28,9 @@ methods, and the whole round with --against=fedavg.
 --against=torch and --scaling write JSON, a Markdown page and a figure into the folder of --out,
 by default runs/bench. --suite needs no --config, and writes suite.json and suite.md, by default
 to runs/suite; with --page=docs/results/speed.md it also writes the tables of that page. Its
-measurements w1 and w2 compare with FedJAX and fluke: --fedjax and --fluke name the Python of an
-environment that has the library; the scripts in experiments/peers say how to install it. The
-others write bench.json and bench.md if --out or --page is given.
+measurements w1 and w2 compare with FedJAX and fluke, and million with FedJAX: --fedjax and
+--fluke name the Python of an environment that has the library; the scripts in experiments/peers
+say how to install it. The others write bench.json and bench.md if --out or --page is given.
 """
 
 import functools
@@ -96,7 +96,7 @@ flags.DEFINE_integer("classes", 10, "Classes of generated images.", lower_bound=
 flags.DEFINE_bool("suite", False, "Measure everything that docs/results/speed.md shows.")
 flags.DEFINE_list("only", [], f"Measurements of the suite, of {', '.join(suite.names())}.")
 for peer in suite.PEERS:
-    flags.DEFINE_string(peer, None, f"Python of the environment with {peer}, for w1 and w2.")
+    flags.DEFINE_string(peer, None, f"Python of the environment with {peer}, to compare with.")
 flags.DEFINE_string(
     "out",
     None,

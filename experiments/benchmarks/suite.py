@@ -15,9 +15,7 @@ import importlib.util
 import json
 import os
 import shutil
-import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -26,7 +24,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments.benchmarks import rehearsal, suite_tables, timing
+from experiments.benchmarks import million, rehearsal, suite_tables, timing
+from experiments.benchmarks.processes import Failure, run_command
 from experiments.benchmarks.report import Report, markdown, show
 from experiments.common import pages
 from experiments.common.flag_values import check_names
@@ -34,17 +33,14 @@ from graphfl_jax.commands.common.interrupts import mark_unfinished, temporary_fo
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MANY_CORES = 8  # on which long measurements are made
-PEERS = ("fedjax", "fluke")  # libraries with a script in `SCRIPTS`
+# Libraries with a script in `SCRIPTS`, and the tables in which they are.
+PEERS = {"fedjax": ("peers", "million"), "fluke": ("peers",)}
 SCRIPTS = pages.ROOT / "experiments" / "peers"
 PROCESSES = 3  # of each library, in turn
 SECOND = "second start of graphfl_jax"
 # The names in the line that a script of `SCRIPTS` prints.
-LINE = ["work", "library", "version", "parameters", "first_round_s", "round_s", "rounds"]
-LINE += ["peak_mib"]
-
-
-class Failure(Exception):
-    """A command failed or exceeded its budget; the message is one line."""
+LINE = ["work", "library", "version", "parameters", "ready_s", "first_round_s", "round_s"]
+LINE += ["rounds", "peak_mib"]
 
 
 class Machine(NamedTuple):
@@ -152,20 +148,27 @@ def with_peers(chosen: list[Measurement], pythons: dict[str, str]) -> list[Measu
     Raises:
       ValueError: there is no such program, or no such measurement.
     """
-    comparing = [measurement.name for measurement in chosen if measurement.table == "peers"]
     for name, python in pythons.items():
         if not shutil.which(python):
             raise ValueError(
                 f"{name}={python} is not a program; set --{name} to the Python of the "
                 f"environment that {name} is installed in"
             )
-        if not comparing:
-            raise ValueError(f"{name}={python} is not read without w1 or w2 in --only; add one")
-    words = tuple(f"{name}={python}" for name, python in pythons.items())
+        if not any(measurement.table in PEERS[name] for measurement in chosen):
+            of = [each.name for each in MEASUREMENTS if each.table in PEERS[name]]
+            raise ValueError(
+                f"{name}={python} is not read without {', '.join(of[:-1])} or {of[-1]} in "
+                f"--only; add one"
+            )
     return [
-        measurement._replace(words=measurement.words + words)
-        if measurement.name in comparing
-        else measurement
+        measurement._replace(
+            words=measurement.words
+            + tuple(
+                f"{name}={python}"
+                for name, python in pythons.items()
+                if measurement.table in PEERS[name]
+            )
+        )
         for measurement in chosen
     ]
 
@@ -243,35 +246,6 @@ def reports(chosen, results, failed, skipped):
 # ----------------------------------------------------------------------------------- commands
 
 
-def run_command(words: list[str], seconds: float, python: str = sys.executable) -> str:
-    """The standard output of a Python command; it gets so many seconds.
-
-    Raises:
-      Failure: it failed, or was stopped with all processes that it started.
-    """
-    process = subprocess.Popen(
-        [python, *words],
-        env=os.environ | {"PYTHONPATH": str(pages.ROOT)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        printed, errors = process.communicate(timeout=seconds)
-    except subprocess.TimeoutExpired as error:
-        raise Failure(f"it takes longer than its budget of {seconds} s") from error
-    finally:
-        with contextlib.suppress(ProcessLookupError):  # it has ended with all its children
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if process.returncode:
-        lines = [line for line in errors.splitlines() if line.strip()]
-        raise Failure(lines[-1].strip() if lines else f"it ended with {process.returncode}")
-    return printed
-
-
 def bench(words, folder, seconds):
     """The numbers that `python -m experiments.bench` writes."""
     run_command(["-m", "experiments.bench", *words, f"--out={folder}"], seconds)
@@ -323,14 +297,23 @@ def compare_peers(words, folder, seconds):
         with on_cores(cores):
             lines = lines_of_peers(work, pythons, folder / f"cores-{cores}", seconds)
         rows += [{"cores": cores, "name": name, **summary(of)} for name, of in lines.items()]
+    check_parameters(rows)
+    missing = [name for name in PEERS if name not in pythons]
+    return {"work": work, "processes": PROCESSES, "rows": rows, "not_measured": missing}
+
+
+def check_parameters(rows):
+    """Checks that libraries train models of the size that graphfl_jax, the first, trains.
+
+    Raises:
+      Failure: a library does not.
+    """
     for row in rows:
         if row["parameters"] != rows[0]["parameters"]:
             raise Failure(
                 f"{row['name']} trains {row['parameters']} weights, and graphfl_jax "
                 f"{rows[0]['parameters']}"
             )
-    missing = [name for name in PEERS if name not in pythons]
-    return {"work": work, "processes": PROCESSES, "rows": rows, "not_measured": missing}
 
 
 def lines_of_peers(work, pythons, folder, seconds):
@@ -344,6 +327,35 @@ def lines_of_peers(work, pythons, folder, seconds):
                 script, words = "graphfl", [*words, f"--kept={folder}-{turn}"]
             lines[name].append(peer_line(script, python, words, seconds))
     return lines
+
+
+def measure_million(words, folder, seconds):
+    """Compares federations of few and of many clients, and one with FedJAX's.
+
+    Args:
+      words: clients=FEW,MANY, clients_of_w3=NUMBER, and fedjax=PYTHON if FedJAX is measured.
+
+    Raises:
+      Failure: a process failed, or FedJAX does not train a model of the same size.
+    """
+    words = dict(word.split("=", 1) for word in words)
+    sizes = [int(size) for size in words["clients"].split(",")]
+    rows = []
+    for method in million.STORAGE:
+        rows += million.compare_sizes(method, sizes, seconds)
+    peers, clients = [], int(words["clients_of_w3"])
+    if "fedjax" in words:
+        scripts = {"graphfl_jax": ("graphfl", sys.executable)}
+        scripts["fedjax"] = ("fedjax", words["fedjax"])
+        lines = {name: [] for name in scripts}
+        for _ in range(PROCESSES):
+            for name, script in scripts.items():
+                of_work = ["--work=w3", f"--clients={clients}"]
+                lines[name].append(peer_line(*script, of_work, seconds))
+        for name, of in lines.items():
+            peers.append({"name": name, "clients": clients, **summary(of)})
+        check_parameters(peers)
+    return {"rows": rows, "peers": peers}
 
 
 @contextlib.contextmanager
@@ -389,6 +401,7 @@ def summary(lines):
         "version": lines[0]["version"],
         "parameters": lines[0]["parameters"],
         "s_per_round": timing.spread([line["round_s"] for line in lines]),
+        "ready_s": statistics.median(line["ready_s"] for line in lines),
         "start_s": statistics.median(line["first_round_s"] for line in lines),
         "peak_mib": statistics.median(line["peak_mib"] for line in lines),
     }
@@ -495,4 +508,12 @@ MEASUREMENTS = [
     _rehearsed("layered", 1800, f"{LAYERED} --config.data.clients=16 --config.cohort_size=16"),
     _peers("w1"),
     _peers("w2"),
+    Measurement(
+        "million",
+        "million",
+        measure_million,
+        ("clients=1000,1000000", "clients_of_w3=100000"),
+        900,
+        "linux",
+    ),
 ]

@@ -147,6 +147,32 @@ def peers(results):
     return cells
 
 
+def million(results):
+    """Numbers of clients, compared with few of them, and FedJAX compared with graphfl_jax."""
+    cells = [["clients, method", "ready s", "ms per round", "fastest", "slowest", "ratio"]]
+    cells[0] += ["evaluation s", "checkpoint s", "peak MiB"]
+    for numbers in results.values():
+        rows, peers = numbers["rows"], numbers["peers"]
+        for row in rows:
+            first = next(each for each in rows if each["method"] == row["method"])
+            both = (f"{row[name]:.2f}" for name in ("evaluation_s", "checkpoint_s"))
+            name = f"{row['clients']:,}, {row['method']}"
+            cells.append([name, *_compared(row, first), *both, f"{row['peak_mib']:,.0f}"])
+        for row in peers:
+            name = f"{row['clients']:,}, fedavg of {row['name']} {row['version']}"
+            cells.append([name, *_compared(row, peers[0]), "", "", f"{row['peak_mib']:,.0f}"])
+        if not peers:
+            cells.append(["fedavg of fedjax", "not measured"] + [""] * 7)
+    return cells
+
+
+def _compared(row, first):
+    """When a federation is ready, the time of its round, and this relative to the first."""
+    ratio = row["s_per_round"][0] / first["s_per_round"][0]
+    times = map(milliseconds, row["s_per_round"])
+    return [f"{row['ready_s']:.1f}", *times, f"{ratio:.2f}"]
+
+
 def _first_of(numbers, cores):
     """The row of graphfl_jax on so many cores."""
     return next(row for row in numbers["rows"] if row["cores"] == cores)
@@ -193,6 +219,17 @@ TABLES = {
         "Medians of three processes of each library, which are started in turn, with the "
         "fastest and the slowest process. Start: from the start of the process to the end of "
         "the first round. Ratio: graphfl_jax relative to the row.",
+    ),
+    "million": Table(
+        "A million clients",
+        "bench-million",
+        million,
+        "Medians of five repeats of 60 rounds, with the fastest and the slowest, of both "
+        "numbers of clients in turn; of each library, medians of three processes, started in "
+        "turn. "
+        "Ready: from the start of the process until the federation is loaded and built. "
+        "Evaluation and checkpoint: the second one of the process; 1,000 clients are scored. "
+        "Ratio: relative to 1,000 clients, and fedjax relative to graphfl_jax.",
     ),
     "clients": Table(
         "FedAvg over generated clients that all train",

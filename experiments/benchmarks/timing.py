@@ -81,17 +81,25 @@ def cost() -> Iterator[Callable[[], Cost]]:
     began = time.perf_counter()
     try:
         Path("/proc/self/clear_refs").write_text("5")
-        before = _status("VmRSS")
+        before = size_of_process("VmRSS")
     except OSError:
         before = None
     measured = []
     yield lambda: measured[0]
     took = time.perf_counter() - began
-    measured.append(Cost(took, None if before is None else max(0, _status("VmHWM") - before)))
+    measured.append(
+        Cost(took, None if before is None else max(0, size_of_process("VmHWM") - before))
+    )
 
 
-def _status(field):
-    """A size in bytes from the status of this process."""
+def size_of_process(field: str) -> int:
+    """A size in bytes from the status of this process: VmRSS, or VmHWM, which is its peak.
+
+    Unlike `peak_memory`, it is not that of the process that started this one.
+
+    Raises:
+      OSError: this is not Linux.
+    """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(field):
             return 1024 * int(line.split()[1])

@@ -10,7 +10,9 @@ no such change, w1 takes 237 instead of 317 MiB.
 
 Differences: FedJAX computes clients one after the other, and a step is a call; this is its
 default. The data are random numbers. A client shuffles its examples anew for each pass over
-them. The last batch of the pass of w2 has 52 images.
+them. The last batch of the pass of w2 has 52 images. In w3, a batch of 64 has more than six
+passes over the client's 10 examples, so a step has as many examples as in graphfl_jax. All
+examples are in memory, in an array of each client.
 """
 
 import fedjax
@@ -56,6 +58,7 @@ def examples_of_w2(rng, count):
 WORKS = {  # network, loss and examples of a client
     "w1": (perceptron, squares, examples_of_w1),
     "w2": (lenet, entropy, examples_of_w2),
+    "w3": (perceptron, squares, examples_of_w1),
 }
 
 
@@ -63,7 +66,7 @@ def main():
     rounds = measured.Rounds(measured.parser().parse_args())
     work, rng = rounds.work, np.random.default_rng(0)
     network, loss, examples = WORKS[rounds.name]
-    data = {f"{i:02}": examples(rng, work.examples) for i in range(work.clients)}
+    data = {f"{i:06}": examples(rng, work.examples) for i in range(work.clients)}
     model = fedjax.create_model_from_haiku(hk.transform(network), examples(rng, 1), loss)
     batches = fedjax.ShuffleRepeatBatchHParams(
         measured.BATCH, num_epochs=None, num_steps=work.steps
@@ -79,6 +82,7 @@ def main():
     sampler = fedjax.client_samplers.UniformGetClientSampler(
         fedjax.InMemoryFederatedData(data), work.cohort, seed=0
     )
+    rounds.ready()
     state = algorithm.init(model.init(jax.random.PRNGKey(0)))
 
     def play_round():

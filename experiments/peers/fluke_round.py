@@ -101,6 +101,7 @@ def main():
     )
     data = DataContainer(x, y, x[:100], y[:100], 10)
     federation = FedAVG(rounds.work.clients, DataSplitter(data, "iid"), settings)
+    rounds.ready()
     federation.attach(Observer(rounds))
     share = (rounds.work.cohort + 0.5) / rounds.work.clients  # fluke rounds down
     federation.run(1 + rounds.timed, share)

@@ -7,9 +7,11 @@ With --kept, it reads and writes compiled programs in a folder, as `run` does: t
 with an empty folder is a user's first start.
 
 Differences: a step draws its 64 examples from all of its client's. w1 has simulated
-temperatures of TPT-48, and w2 has random bytes as images. Like `run`, the session compiles its
-evaluation while the first round plays, and the later rounds begin when this has ended; the
-other libraries prepare none.
+temperatures of TPT-48, w2 has random bytes as images, and w3 has the data of `geometric`, whose
+examples are computed when they are read. Rounds of w3 are played 20 at a time, as in a run:
+the clients of the next 20 are gathered meanwhile. Like `run`, the session compiles its
+evaluation while the first round plays, and the rounds after it wait for that; the other
+libraries prepare none.
 """
 
 import os
@@ -21,7 +23,7 @@ import numpy as np
 import graphfl_jax
 from graphfl_jax import configs
 from graphfl_jax.build import arrange, build_experiment, load_federation
-from graphfl_jax.program import play_rounds
+from graphfl_jax.program import ROUNDS_PER_EXECUTION, play_rounds
 from graphfl_jax.runs.executables import private_folder
 from graphfl_jax.runs.single import compile_session
 
@@ -48,7 +50,14 @@ def images(work):
     return config, arrange(config, federation)
 
 
-WORKS = {"w1": temperatures, "w2": images}
+def places(work):
+    config = configs.million.get_config("fedavg")
+    sizes = {"data.clients": work.clients, "data.train_examples": work.examples}
+    config = configs.change(config, sizes | {"rounds": 1_000_000})
+    return config, load_federation(config)
+
+
+WORKS = {"w1": temperatures, "w2": images, "w3": places}
 
 
 def main():
@@ -63,14 +72,16 @@ def main():
     rates = {"batch_size": measured.BATCH, "hparams.client_lr": measured.RATE}
     config = configs.change(config, sizes | rates)
     experiment = build_experiment(config, federation)
+    rounds.ready()
+    at_once = ROUNDS_PER_EXECUTION if experiment.on_host else 1
     session = compile_session(experiment, config, executables=private_folder(flags.kept))
     state = session.state
 
     def play_round():
         nonlocal state
-        state, _ = jax.block_until_ready(play_rounds(session.advance, state, 1))
+        state, _ = jax.block_until_ready(play_rounds(session.advance, state, at_once))
 
-    rounds.play(play_round, session.kept.wait)
+    rounds.play(play_round, at_once, session.kept.wait)
     parameters = experiment.model.init(jax.random.key(0))
     rounds.show("graphfl_jax", sum(leaf.size for leaf in jax.tree.leaves(parameters)))
 

@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: the sizes of the two works, the clock and the line.
+"""What the scripts of this folder share: the sizes of the works, the clock and the line.
 
 Each script runs in the environment of its library, so this needs Python 3.11 on Linux alone.
 A round's clients train by SGD at rate 0.1, in batches of 64, and their models are averaged.
@@ -6,10 +6,12 @@ Nothing is evaluated in a round.
 
     w1  a perceptron of 486 weights, 6-16-16-6: 5 of 48 clients, 50 steps each
     w2  LeNet of 61,706 weights, 28 x 28 x 1: 10 of 20 clients with 500 images each, one epoch
+    w3  the perceptron of w1: 10 of 100,000 clients with 10 examples each, 50 steps each
 
 A script prints one line of JSON: the work, the library and its version, the number of weights,
-the seconds from the start of the process to the end of its first round, the median seconds of
-a later round and how many there were, and the largest resident size in MiB.
+the seconds from the start of the process until the data and the federation were made, and to
+the end of its first round, the median seconds of a later round and how many were timed, and the
+largest resident size in MiB.
 """
 
 import argparse
@@ -35,7 +37,11 @@ class Work(NamedTuple):
     rounds: int  # timed by default, after the first
 
 
-WORKS = {"w1": Work(48, 5, 50, 100, 50), "w2": Work(20, 10, 8, 500, 8)}
+WORKS = {
+    "w1": Work(48, 5, 50, 100, 50),
+    "w2": Work(20, 10, 8, 500, 8),
+    "w3": Work(100_000, 10, 50, 10, 10),
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -43,6 +49,7 @@ def parser() -> argparse.ArgumentParser:
     flags = argparse.ArgumentParser()
     flags.add_argument("--work", choices=WORKS, required=True)
     flags.add_argument("--rounds", type=int, help="timed rounds, after the first")
+    flags.add_argument("--clients", type=int, help="clients, instead of those of the work")
     return flags
 
 
@@ -56,7 +63,13 @@ class Rounds:
     def __init__(self, flags: argparse.Namespace):
         self.name, self.work = flags.work, WORKS[flags.work]
         self.timed = self.work.rounds if flags.rounds is None else flags.rounds
-        self.first, self.seconds, self.begun = 0.0, [], 0.0
+        if flags.clients is not None:
+            self.work = self.work._replace(clients=flags.clients)
+        self.made, self.first, self.seconds, self.begun = 0.0, 0.0, [], 0.0
+
+    def ready(self) -> None:
+        """When the data and the federation are made."""
+        self.made = since_start()
 
     def begin(self) -> None:
         """At the start of a round."""
@@ -70,12 +83,16 @@ class Rounds:
             self.first = since_start()
 
     def play(
-        self, play_round: Callable[[], None], then: Callable[[], None] = lambda: None
+        self,
+        play_round: Callable[[], None],
+        at_once: int = 1,
+        then: Callable[[], None] = lambda: None,
     ) -> None:
         """Calls a function that plays a round and waits for its model, for each round.
 
         Args:
-          then: called once, after the first round.
+          at_once: rounds that a call plays; the time of a round is that share of its time.
+          then: called once, after the first call.
         """
         for played in range(1 + self.timed):
             self.begin()
@@ -83,6 +100,7 @@ class Rounds:
             self.end()
             if not played:
                 then()
+        self.seconds = [seconds / at_once for seconds in self.seconds]
 
     def show(self, library: str, parameters: int) -> None:
         """Prints the line.
@@ -96,6 +114,7 @@ class Rounds:
             "library": library,
             "version": metadata.version(library),
             "parameters": parameters,
+            "ready_s": self.made,
             "first_round_s": self.first,
             "round_s": statistics.median(self.seconds),
             "rounds": len(self.seconds),

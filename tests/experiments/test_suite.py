@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from experiments.bench import FLAGS
-from experiments.benchmarks import scaling, suite, suite_tables
+from experiments.benchmarks import million, processes, scaling, suite, suite_tables
 from graphfl_jax.configs import PRESETS, custom, parse, tpt48
 from tests.commands import ROOT, launched
 
@@ -31,6 +31,7 @@ LINE = {
     "library": "fedjax",
     "version": "0.0.17",
     "parameters": 486,
+    "ready_s": 1.0,
     "first_round_s": 2.0,
     "round_s": 0.02,
     "rounds": 50,
@@ -79,7 +80,7 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
     assert len(set(suite.names())) == len(suite.MEASUREMENTS)
     assert {measurement.table for measurement in suite.MEASUREMENTS} == set(suite_tables.TABLES)
     for measurement in suite.MEASUREMENTS:
-        if measurement.table == "peers":  # words of scripts
+        if measurement.table in ("peers", "million"):  # words of scripts
             continue
         overrides = {}
         for word in measurement.words:
@@ -107,7 +108,7 @@ def test_measurements_that_a_machine_does_not_allow_are_skipped():
     assert skipped(CPU._replace(cores=16, torch=False)) == torch
     rehearsed = {name for name in suite.names() if name.startswith("h100-")}
     assert skipped(CPU._replace(plugin=False)) == rehearsed | {"clients-large"}
-    assert skipped(GPU) == torch | {"devices", "w1", "w2"}
+    assert skipped(GPU) == torch | {"devices", "w1", "w2", "million"}
     assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
 
 
@@ -281,6 +282,62 @@ def test_scripts_of_other_libraries_need_nothing_of_this_repository():
         assert not packages & {"graphfl_jax", "experiments", "configs", "tests"}
 
 
+# --------------------------------------------------------------------------- a million clients
+
+
+def test_only_a_measurement_that_compares_with_a_library_gets_its_python():
+    chosen = suite.chosen_measurements(["mlp", "w1", "million"])
+    pythons = dict.fromkeys(suite.PEERS, sys.executable)
+    mlp, w1, many = (
+        set(after.words) - set(before.words)
+        for before, after in zip(chosen, suite.with_peers(chosen, pythons), strict=True)
+    )
+    fedjax, fluke = (f"{name}={sys.executable}" for name in ("fedjax", "fluke"))
+    assert (mlp, w1, many) == (set(), {fedjax, fluke}, {fedjax})
+
+
+def test_many_clients_are_compared_with_few_and_with_another_library(monkeypatch, played):
+    asked = []
+
+    def compare_sizes(method, sizes, seconds):
+        asked.append((method, sizes))
+        numbers = {"ready_s": 3.0, "evaluation_s": 0.5, "checkpoint_s": 0.25, "peak_mib": 600.0}
+        return [
+            {"method": method, "clients": size, "s_per_round": [took] * 3, **numbers}
+            for size, took in zip(sizes, (0.01, 0.012), strict=True)
+        ]
+
+    monkeypatch.setattr(suite.million, "compare_sizes", compare_sizes)
+    words = ("clients=1000,2000", "clients_of_w3=500")
+    cells = suite_tables.million({"million": suite.measure_million(words, None, 10)})
+    assert asked == [(name, [1000, 2000]) for name in ("fedavg", "ditto", "panacea")]
+    assert not played and cells[-1] == ["fedavg of fedjax", "not measured"] + [""] * 7
+    assert cells[4][0] == "2,000, ditto" and cells[4][2:6] == ["12.00"] * 3 + ["1.20"]
+
+    words = (*words, "fedjax=python")
+    cells = suite_tables.million({"million": suite.measure_million(words, None, 10)})
+    assert [call[1] for call in played] == ["graphfl_round.py", "fedjax_round.py"] * 3
+    assert all(call[2] == ["--work=w3", "--clients=500"] for call in played)
+    assert [row[0] for row in cells[-2:]] == [
+        "500, fedavg of graphfl_jax 0.0.17",
+        "500, fedavg of fedjax 0.0.17",
+    ]
+    with pytest.raises(suite.Failure, match="^fedjax trains 7 weights, and graphfl_jax 486$"):
+        suite.measure_million((*words[:2], "fedjax=wrong"), None, 10)
+
+
+@pytest.mark.release
+def test_few_clients_are_measured_as_a_million_are(tmp_path):
+    for row in million.compare_sizes("ditto", [1000, 2000], 300):
+        median, fastest, slowest = row["s_per_round"]
+        assert row["method"] == "ditto" and 0 < fastest <= median <= slowest < 10
+        assert min(row[name] for name in ("ready_s", "evaluation_s", "checkpoint_s")) > 0
+        assert 100 < row["peak_mib"] < 2000
+    words = ["--work=w3", "--clients=2000", "--rounds=2"]
+    line = suite.peer_line("graphfl", sys.executable, words, 300)
+    assert line["parameters"] == 486 and 0 < line["ready_s"] < line["first_round_s"]
+
+
 @pytest.mark.release
 def test_the_second_start_of_a_script_finds_what_the_first_one_kept(tmp_path):
     words = ["--work=w1", "--rounds=2", f"--kept={tmp_path / 'kept'}"]
@@ -306,6 +363,23 @@ def test_the_error_of_a_command_is_its_last_line():
     assert suite.run_command(["-c", "print(7)"], 60) == "7\n"
 
 
+def test_a_process_answers_lines_until_it_fails_or_is_late():
+    script = (
+        "import sys, time\nfor line in sys.stdin:\n"
+        "    if line == 'wait\\n': time.sleep(60)\n"
+        "    if line == 'fail\\n': sys.exit('error: x=1 is wrong')\n"
+        "    print(len(line), flush=True)"
+    )
+    with processes.answering(["-c", script], 60) as ask:
+        assert [ask("one"), ask("three")] == [4, 6]
+        for _ in range(2):  # also after it has ended
+            with pytest.raises(suite.Failure, match="^error: x=1 is wrong$"):
+                ask("fail")
+    late = pytest.raises(suite.Failure, match="^it takes longer than its budget of 1 s$")
+    with processes.answering(["-c", script], 1) as ask, late:
+        ask("wait")
+
+
 @pytest.mark.slow
 def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
     """The child would write a file after two seconds."""
@@ -328,7 +402,7 @@ def test_a_command_that_takes_too_long_is_stopped_with_its_children(tmp_path):
         (["--suite", "--fluke=no/python"], "fluke=no/python is not a program; set --fluke to"),
         (
             ["--suite", "--only=mlp,gru", f"--fedjax={sys.executable}"],
-            f"fedjax={sys.executable} is not read without w1 or w2 in --only; add one",
+            f"fedjax={sys.executable} is not read without w1, w2 or million in --only; add",
         ),
         ([f"--config={ROOT}/configs/tpt48.py", "--clients=3"], "clients=3 is not read without"),
         (["--against=fedavg", "--threads=1"], "threads=1 is not read without --against=torch"),
