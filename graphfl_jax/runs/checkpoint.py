@@ -300,7 +300,10 @@ def _write(target: Path, arrays: dict) -> None:
     # `ocp.save` makes all processes compare their paths, whatever its options are (0.12.8), and
     # the others do not call it. Orbax's older interface respects the same option.
     alone = orbax.options.MultiprocessingOptions(active_processes={0})
-    handler = orbax.PyTreeCheckpointHandler(multiprocessing_options=alone)
+    # Compressed weights are a tenth smaller, and take longer to compress than to write.
+    handler = orbax.PyTreeCheckpointHandler(
+        use_compression=False, multiprocessing_options=alone
+    )
     checkpointer = orbax.Checkpointer(handler, multiprocessing_options=alone)
     with checkpointer, _errors_of_tensorstore():
         checkpointer.save(target, arrays)
