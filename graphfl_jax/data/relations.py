@@ -45,18 +45,25 @@ def from_edges(
     Raises:
       ValueError: an edge or a weight is invalid. One line with the edge and a remedy.
     """
+    weighted = weights is not None
     pairs, weights = _check_edges(num_clients, edges, weights, directed, names)
     if not directed:
         pairs = np.concatenate([pairs, pairs[:, ::-1]])
         weights = np.concatenate([weights, weights])
     # Sorted by receiver, so that sums over received messages read neighbouring rows.
-    order = np.argsort(_keys(pairs[:, ::-1], num_clients))
+    keys = _keys(pairs[:, ::-1], num_clients)
+    if weighted:
+        order = np.argsort(keys)
+        keys, weights = keys[order], weights[order]
+    else:  # which takes a tenth of the time
+        keys.sort()
+    receivers, senders = (ids.astype(np.int32) for ids in np.divmod(keys, num_clients))
     return jraph.GraphsTuple(
         # Nodes have no features, but this shape makes N static under tracing.
         nodes=np.zeros((num_clients, 0), np.float32),
-        edges=weights[order],  # [n_edge]
-        senders=pairs[order, 0],  # [n_edge]
-        receivers=pairs[order, 1],  # [n_edge], ascending
+        edges=weights,  # [n_edge]
+        senders=senders,  # [n_edge]
+        receivers=receivers,  # [n_edge], ascending
         n_node=np.array([num_clients], np.int32),
         n_edge=np.array([len(pairs)], np.int32),
         globals=None,
