@@ -219,7 +219,7 @@ def test_a_run_is_that_of_the_same_rows_in_arrays(method):
 def test_a_batch_is_that_of_the_same_rows_in_arrays(seeds):
     """Of one federation, and of one for each seed."""
     changes = {"data.clients": 40, "eval.clients": 7, "rounds": 1, "local_steps": 3}
-    config = change(million.get_config(), changes)
+    config = change(million.get_config(), changes | {"data.storage": "device"})
     made = {seed: geometric(clients=40, generator_seed=seed) for seed in seeds}
     stored = {
         seed: federation._replace(data=jax.tree.map(np.asarray, federation.data))
