@@ -139,12 +139,15 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     steps = {"local_steps": config.local_steps}
     if config.tuning.part and not config.tuning.epochs:
         steps["tuning.steps"] = config.tuning.steps
-    experiment = experiment._replace(on_host=fit.is_on_host(config, algorithm, experiment))
+    exchange = algorithm.first_exchange(federation.data, len(experiment.groups))
+    on_host = fit.is_on_host(config, algorithm, experiment, exchange)
+    experiment = experiment._replace(on_host=on_host)
     held = 2 * ROUNDS_PER_EXECUTION * experiment.groups[0].cohort_size
     memory.check_run(
         algorithm,
         experiment.groups,
         federation.data,
+        exchange,
         held=held if experiment.on_host else 0,
         steps=steps,
         batch_size=config.batch_size,

@@ -15,7 +15,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.architecture import layer_of
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
-from graphfl_jax.core import Algorithm, ClientModel
+from graphfl_jax.core import Algorithm, ClientModel, Exchange
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.declarations import parameters
 from graphfl_jax.memory import bytes_of, device_memory, size_text
@@ -179,11 +179,14 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
             )
 
 
-def is_on_host(config: ConfigDict, algorithm: Algorithm, experiment: Any) -> bool:
+def is_on_host(
+    config: ConfigDict, algorithm: Algorithm, experiment: Any, exchange: Exchange
+) -> bool:
     """Whether the device has only the examples of the clients of a round.
 
     Args:
       experiment: a `build.Experiment`.
+      exchange: `Algorithm.first_exchange`.
 
     Raises:
       ValueError: `data.storage` says so, and the configuration needs all on the device.
@@ -197,8 +200,7 @@ def is_on_host(config: ConfigDict, algorithm: Algorithm, experiment: Any) -> boo
     if config.data.storage != "auto" or why_not:
         return config.data.storage == "host"
     data = experiment.federation.data
-    (memory_of_client,) = algorithm.first_exchange(data, 1).memories
-    needed = bytes_of(data) + len(data.train.count) * bytes_of(memory_of_client)
+    needed = bytes_of(data) + len(data.train.count) * bytes_of(exchange.memories)
     there = device_memory()
     if needed <= there / 2:
         return False

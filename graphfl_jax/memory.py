@@ -43,6 +43,7 @@ def check_run(
     algorithm: Any,
     groups: Any,
     data: Any,
+    exchange: Any,
     *,
     held: int,
     steps: Mapping[str, int],
@@ -58,6 +59,7 @@ def check_run(
     examples. So a run that passes may still need too much.
 
     Args:
+      exchange: `Algorithm.first_exchange`.
       held: clients whose examples and memories are on a device at once; 0 is all.
       steps: numbers of steps of a client, by the setting that decides on them.
       loaded: the setting that decides on the data, with its value.
@@ -67,7 +69,7 @@ def check_run(
       ValueError: it needs more memory; one line with the setting that needs most of it.
     """
     key = jax.eval_shape(jax.random.key, 0)
-    server, messages, memories, uploads = algorithm.first_exchange(data, len(groups))
+    server, messages, memories, uploads = exchange
     example = jax.tree.map(lambda leaf: leaf[0], data.train).rows(np.arange(1))
     everyone, devices = len(data.train.count), jax.device_count()
     share = min(1, held / everyone) if held else 1

@@ -39,7 +39,7 @@ REPEATS = 5
 
 
 def compare_sizes(method: str, sizes: list[int], seconds: float) -> list[dict[str, Any]]:
-    """The numbers of a method with each number of clients, in processes of their own.
+    """The numbers of a method with each number of clients, each in a new process.
 
     Their repeats are in turn, so that a slow period of the machine affects all of them.
 

@@ -1,4 +1,4 @@
-"""Python commands in processes of their own, for `benchmarks.suite`."""
+"""Python commands, each in a new process, for `benchmarks.suite`."""
 
 import contextlib
 import json

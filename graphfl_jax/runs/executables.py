@@ -129,17 +129,9 @@ class Kept:
         arguments = (state, *inputs)
         return self.get(name, function, arguments, inputs, options, **static)(*arguments)
 
-    def get(
-        self,
-        name: str,
-        function: Callable,
-        arguments: tuple,
-        inputs: tuple,
-        options: dict[str, Any],
-        **static: Any,
-    ) -> Callable:
-        """The executable of a function, as of `prepare`, as soon as it is compiled."""
-        self.prepare(name, function, arguments, inputs, options, **static)
+    def get(self, name: str, *arguments: Any, **static: Any) -> Callable:
+        """The `executable` of a function, after `prepare` with these arguments."""
+        self.prepare(name, *arguments, **static)
         return self.executable(name)
 
     def prepare(

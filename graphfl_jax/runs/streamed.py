@@ -67,6 +67,8 @@ class StreamedSession:
         self.chosen_is_all, self.rounds = self.scope == EVERYTHING, config.rounds
         at_most = min(ROUNDS_PER_EXECUTION, config.eval_every, config.rounds)
         self.program = StreamedProgram(program, at_most).compiled()
+        # By these names, executables for other numbers of rounds are kept beside each other.
+        self.playing, self.planning = f"advance {at_most}", f"plan {at_most}"
         self.data, algorithm = experiment.federation.data, experiment.build(inputs.hparams, 0)
         self.client_data: Callable[[FederatedData], ClientData] = algorithm.client_data
         everyone = len(self.data.train.count)
@@ -82,9 +84,9 @@ class StreamedSession:
         of_rounds = self._arguments_of_rounds(self.state, self.ahead[1].result(), 1)
         of_some = self._arguments(self.state, self.scored[: self.at_once])
         name, evaluate = self._evaluation(self.scope), self.program.evaluate
-        self.kept.prepare("advance", self.program.advance, of_rounds, inputs, {})
+        self.kept.prepare(self.playing, self.program.advance, of_rounds, inputs, {})
         self.kept.prepare(name, evaluate, of_some, inputs, {}, scope=self.scope)
-        self.kept.executable("advance")
+        self.kept.executable(self.playing)
 
     def start(self, server: Any = None) -> State:
         """The state before the first round; also from the state of another run's server."""
@@ -120,7 +122,7 @@ class StreamedSession:
         self.ahead = None
         if played + count < self.rounds:
             self.ahead = (played + count, self._gather_later(played + count))
-        advance = self.kept.executable("advance")
+        advance = self.kept.executable(self.playing)
         state, log = advance(*self._arguments_of_rounds(state, ahead, count))
         log = jax.device_get(log)
         self._keep(ahead, count, *state.clients)
@@ -200,7 +202,7 @@ class StreamedSession:
         """`Ahead` after so many rounds. Its cohorts are drawn before the device goes on."""
         data = (self.inputs.data.train.count, jnp.int32(played))
         arguments = (self.first, *self.inputs._replace(data=data))
-        cohort = self._call_once("plan", self.program.plan, *arguments)
+        cohort = self._call_once(self.planning, self.program.plan, *arguments)
         return self.thread.submit(self._gather, played, cohort)
 
     def _call_once(self, name, function, *arguments):

@@ -147,13 +147,13 @@ def test_the_description_of_many_clients_has_those_that_are_scored(tmp_path, mon
         and "of the 9 clients, federation.json has the 6" in (facts["why_no_map"])
     )
 
-    own = graphfl_jax.configs.change(config, {"init_from": str(tmp_path / "run")})
-    graphfl_jax.run(own, two_clusters(9))
+    following = graphfl_jax.configs.change(config, {"init_from": str(tmp_path / "run")})
+    graphfl_jax.run(following, two_clusters(9))
     path = tmp_path / "run" / "federation.json"
     described["listed"]["sha256"] = results.digest_of_names(["other", *names])
     path.write_text(json.dumps(described))
     with pytest.raises(ValueError, match="other clients that train: 7 there and 7 here"):
-        graphfl_jax.run(own, two_clusters(9))
+        graphfl_jax.run(following, two_clusters(9))
     described["listed"]["ids"][0] = 9
     path.write_text(json.dumps(described))
     with pytest.raises(ValueError, match="listed does not fit the clients"):

@@ -71,6 +71,16 @@ def test_evaluations_of_few_clients_at_once_have_the_same_results(on_device, tmp
     assert outcome(tmp_path) == on_device
 
 
+def test_runs_with_other_numbers_of_rounds_share_what_is_kept(tmp_path):
+    """They are no part of the key, and decide how many rounds an execution has."""
+    for rounds, eval_every in ((7, 3), (4, 2), (7, 5)):
+        fields, outs = {"rounds": rounds, "eval_every": eval_every}, []
+        for storage in ("host", "device"):
+            outs.append(tmp_path / f"{storage}-{rounds}-{eval_every}")
+            play(outs[-1], storage, **fields)
+        assert outcome(outs[0]) == outcome(outs[1])
+
+
 @pytest.mark.parametrize("cut_at", [3, 6])
 def test_a_cut_run_ends_like_an_uncut_one(on_device, tmp_path, cut_at):
     play(tmp_path, cut_at=cut_at)
