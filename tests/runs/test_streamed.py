@@ -71,6 +71,7 @@ def test_evaluations_of_few_clients_at_once_have_the_same_results(on_device, tmp
     assert outcome(tmp_path) == on_device
 
 
+@pytest.mark.slow
 def test_runs_with_other_numbers_of_rounds_share_what_is_kept(tmp_path):
     """They are no part of the key, and decide how many rounds an execution has."""
     for rounds, eval_every in ((7, 3), (4, 2), (7, 5)):
