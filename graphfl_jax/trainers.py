@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from graphfl_jax.core import Array, Metrics, Params
+from graphfl_jax.draws import draw_uniform
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.optimizers import Optimizer
 from graphfl_jax.settings import Part
@@ -34,7 +35,7 @@ def draw_indices(key: Array, shape: tuple[int, ...], count: Array) -> Array:
     A float32 uniform has 2^23 values, so for `count` examples the probabilities of two indices
     differ by at most a factor 1 + count / 2^23.
     """
-    uniform = jax.random.uniform(key, shape)
+    uniform = draw_uniform(key, shape)
     indices = (uniform * count.astype(jnp.float32)).astype(jnp.int32)
     # Rounding can carry uniform * count up to count itself.
     return jnp.minimum(indices, count - 1)
@@ -129,7 +130,7 @@ def epoch_trainer(
 
         def one_epoch(carry, key_epoch):
             # Padding is sorted behind all real examples.
-            order = jnp.argsort(jnp.where(real, jax.random.uniform(key_epoch, (size,)), 2.0))
+            order = jnp.argsort(jnp.where(real, draw_uniform(key_epoch, (size,)), 2.0))
             order = jnp.pad(order, (0, batches * rows - size)).reshape(batches, rows)
             numbers = jnp.arange(batches)
             left = examples.count - numbers * rows  # before each batch

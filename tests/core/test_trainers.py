@@ -8,6 +8,7 @@ import numpy as np
 import optax
 import pytest
 
+from graphfl_jax.draws import draw_uniform
 from graphfl_jax.examples import Examples
 from graphfl_jax.optimizers import OPTIMIZERS
 from graphfl_jax.trainers import epoch_trainer, sgd_trainer
@@ -27,6 +28,17 @@ def trained(trainer, objective, start=0.0, key=KEY, examples=THREE):
 
 def squares(w, batch, key):
     return jnp.mean(jnp.square(w * batch.x - batch.y))
+
+
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("shape", [(), (7,), (3, 0), (2, 50, 64)])
+def test_uniform_draws_are_those_of_jax(kind, shape):
+    keys = jax.random.split(jax.random.key(2**32 - 5, impl=kind), 3)
+    for map_over in (lambda draw: jax.vmap(draw)(keys), lambda draw: draw(keys[1])):
+        drawn = map_over(lambda key: draw_uniform(key, shape))
+        np.testing.assert_array_equal(
+            drawn, map_over(lambda key: jax.random.uniform(key, shape)), strict=True
+        )
 
 
 def test_the_loss_is_the_mean_over_the_steps():
