@@ -119,6 +119,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     experiment.poison(experiment.hparams)
     fit.check_needs(algorithm, config, federation, num_clients)
     fit.check_splits(config, federation)
+    fit.check_stopping(config, federation)
     fit.check_new_clients(config)
     fit.check_schedules(config)
     if config.attack.name and config.attack.clients and config.hparams.attack_ratio:

@@ -179,6 +179,27 @@ def check_splits(config: ConfigDict, federation: Federation) -> None:
             )
 
 
+def check_stopping(config: ConfigDict, federation: Federation) -> None:
+    """Checks that the evaluations give the validation scores by which a run may end."""
+    stop, chosen = config.stop, config.eval
+    field = "patience" if stop.patience else "target"
+    if not stop[field]:
+        return
+    remedy = ""
+    if "val" not in federation.data.evals:
+        remedy = "--config.data.val_fraction=0.1" if "val_fraction" in config.data else ""
+        remedy = remedy or "data with a validation split"
+    elif chosen.splits and "val" not in chosen.splits:
+        remedy = f"--config.eval.splits={','.join([*chosen.splits, 'val'])}"
+    elif chosen.points and stop.point not in chosen.points:
+        remedy = f"--config.eval.points={','.join([*chosen.points, stop.point])}"
+    if remedy:
+        raise ValueError(
+            f"stop.{field}={stop[field]:g} needs scores of the validation split at "
+            f"{stop.point}; set {remedy}"
+        )
+
+
 def is_on_host(
     config: ConfigDict, algorithm: Algorithm, experiment: Any, exchange: Exchange
 ) -> bool:

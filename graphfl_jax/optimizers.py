@@ -83,17 +83,42 @@ def momentum(
 
 def adam(*, lr: Array) -> optax.GradientTransformation:
     """Adam with its usual decay rates."""
-    optimizer = optax.adam(lr)
+    return _with_integer_powers(optax.adam(lr))
+
+
+def adamw(
+    *,
+    lr: Array,
+    weight_decay: Annotated[
+        Array, Real("Weight decay; a step also takes lr times this share of the weights.")
+    ] = 1e-4,
+) -> optax.GradientTransformation:
+    """Adam, with weight decay apart from the gradient.
+
+    Loshchilov, Hutter. Decoupled Weight Decay Regularization. ICLR 2019.
+    https://arxiv.org/abs/1711.05101
+    """
+    return _with_integer_powers(optax.adamw(lr, weight_decay=weight_decay))
+
+
+def _with_integer_powers(optimizer):
+    """An optimiser that raises its decay rates to an integer power, as Adam does."""
 
     def update(gradient, memory, params=None):
-        # Optax raises its decay rates to an integer power, which strict promotion refuses.
-        with jax.numpy_dtype_promotion("standard"):
+        with jax.numpy_dtype_promotion("standard"):  # the strict one refuses these powers
             return optimizer.update(gradient, memory, params)
 
     return optax.GradientTransformation(optimizer.init, update)
 
 
-OPTIMIZERS = {"sgd": sgd, "polyak_sgd": polyak_sgd, "momentum": momentum, "adam": adam}
+# (*, lr, declared floats) -> an optimiser of Optax
+OPTIMIZERS = {
+    "sgd": sgd,
+    "polyak_sgd": polyak_sgd,
+    "momentum": momentum,
+    "adam": adam,
+    "adamw": adamw,
+}
 
 
 def constant(lr: Array, played: Array) -> Array:
@@ -179,8 +204,16 @@ class Optimizer(Declaration):
         if not self.rate:
             played = source.supplied.get("played", 0)
             lr = scheduled_rate(self.side, lr, played, source.values)
-        factory = OPTIMIZERS[source.values[f"{self.side}_optimizer"]]
-        return factory(lr=lr, **_values(factory, self.side, source.values))
+        chosen = source.values[f"{self.side}_optimizer"]
+        made = OPTIMIZERS[chosen](
+            lr=lr, **_values(OPTIMIZERS[chosen], self.side, source.values)
+        )
+        if not isinstance(made, optax.GradientTransformation):
+            raise ValueError(
+                f"{self.side}_optimizer={chosen!r} returns a {type(made).__name__}; return an "
+                f"optax.GradientTransformation, such as optax.sgd(lr)"
+            )
+        return made
 
 
 def scheduled_rate(side: str, lr: Array, played: Array, values: Mapping[str, Any]) -> Array:

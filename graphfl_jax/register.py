@@ -1,4 +1,4 @@
-"""Registers models, methods, data sets and metrics of the user's own under a name.
+"""Registers models, methods, data sets, metrics and optimisers of the user under a name.
 
     import graphfl_jax as g
 
@@ -28,6 +28,7 @@ from graphfl_jax.data import DATASETS
 from graphfl_jax.declarations import Setting, parameters
 from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
+from graphfl_jax.optimizers import OPTIMIZERS
 from graphfl_jax.settings import Real
 
 REGISTRIES = {
@@ -35,6 +36,7 @@ REGISTRIES = {
     "algorithm": ALGORITHMS,
     "dataset": DATASETS,
     "metric": METRICS,
+    "optimizer": OPTIMIZERS,
 }
 SECTIONS = {"model": "model", "algorithm": "algorithm", "dataset": "data"}
 BESIDE = {"model": "algorithm", "algorithm": "model"}  # their floats are fields of one section
@@ -44,6 +46,7 @@ EXPECTED = {
     "algorithm": "(model, train: Train, *, own_mu: Annotated[Array, Real('Weight.')] = 0.1)",
     "dataset": "(*, seed, clients: Annotated[int, Integer('Clients.')] = 10)",
     "metric": "(outputs, y, real)",
+    "optimizer": "(*, lr, decay: Annotated[Array, Real('Decay.')] = 0.9)",
 }
 REGISTERED: dict[tuple[str, str], Callable] = {}  # by kind and name
 # SHA-256 of the files of these functions when they were registered: they may be edited later.
@@ -106,6 +109,21 @@ def metric(name: str, function: Callable) -> None:
       ValueError: the name or the signature does not fit; one line.
     """
     _register("metric", name, function)
+
+
+def optimizer(name: str, factory: Callable) -> None:
+    """Registers an optimiser for ``client_optimizer``, and the other fields of optimisers.
+
+    Args:
+      name: an identifier.
+      factory: returns an `optax.GradientTransformation`. It takes `lr`, which a schedule may
+        change from round to round, and floats, declared in its signature, which are fields such
+        as ``hparams.client_decay``. All may be traced.
+
+    Raises:
+      ValueError: the name or the signature does not fit; one line.
+    """
+    _register("optimizer", name, factory, ("lr",), one_of=("lr",))
 
 
 def choose_parts(config: ConfigDict, **parts: str | Callable | None) -> ConfigDict:
@@ -194,19 +212,22 @@ def _check_signature(
     for parameter, declaration, default in declared:
         why = declaration.misfit(parameter, default, supplied)
         if isinstance(declaration, Setting) and not why:
-            field = declaration.field(SECTIONS[kind], parameter)
-            why = _conflict(kind, parameter, declaration, field)
+            why = _conflict(kind, parameter, declaration)
         if why:
             raise _misfit(kind, name, why)
     if one_of and not any(parameter.name in one_of for parameter in declared):
         raise _misfit(kind, name, f"it takes none of {', '.join(one_of)}")
 
 
-def _conflict(kind, parameter, declaration, field):
+def _conflict(kind, parameter, declaration):
     """Why a setting cannot have its field, or an empty text.
 
-    A float of a model must not be one of a method too, nor the other way round.
+    A float of a model must not be one of a method too, nor the other way round. Optimisers have
+    only floats.
     """
+    if kind == "optimizer":
+        return "" if isinstance(declaration, Real) else f"the setting {parameter!r} is no float"
+    field = declaration.field(SECTIONS[kind], parameter)
     if f"{SECTIONS[kind]}.{parameter}" in BASE:
         return f"{parameter!r} is a field of all configurations"
     if isinstance(declaration, Real) and kind in BESIDE:

@@ -87,6 +87,13 @@ class Integer(_Number):
         return f"[{self.low}, {self.high}]" if self.high < math.inf else f">= {self.low}"
 
 
+class Shared(Integer):
+    """An integer of several factories, whose field is in no section."""
+
+    def field(self, section: str, name: str) -> str:
+        return name
+
+
 @dataclasses.dataclass(frozen=True)
 class Choice(Setting):
     """One of several names. An empty choice means none."""

@@ -11,7 +11,7 @@ from graphfl_jax.core import Array, Metrics, Params
 from graphfl_jax.draws import draw_uniform
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.optimizers import Optimizer
-from graphfl_jax.settings import Part
+from graphfl_jax.settings import Part, Shared
 
 # Folded into a client's key, it gives the key of the objectives. Indices of batches are drawn
 # from the client's key itself.
@@ -168,8 +168,18 @@ def client_trainer(
     client_optimizer: ClientOptimizer,
     local_steps: int,
     batch_size: int,
+    local_epochs: Annotated[
+        int,
+        Shared(
+            "Passes of a client over its shuffled examples in a round, instead of local_steps; "
+            "0: none.",
+            low=0,
+        ),
+    ] = 0,
 ) -> Trainer:
     """Builds the clients' trainer of a configuration."""
+    if local_epochs:
+        return epoch_trainer(client_optimizer, epochs=local_epochs, batch_size=batch_size)
     return sgd_trainer(client_optimizer, steps=local_steps, batch_size=batch_size)
 
 

@@ -134,7 +134,8 @@ def run_and_print_seeds(config: ConfigDict) -> int:
     console = Console()
     console.print(seeds_table(runs).wide())
     for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
-        say(f"{path}/results.json{'; diverged' if run['diverged'] else ''}")
+        ended = "diverged" if run["diverged"] else result_tables.stopped_text(run)
+        say(f"{path}/results.json{ended and '; ' + ended}")
         if text := result_tables.trained_text(run):
             say(text)
         if run.get("not_finite") and not run["diverged"]:
@@ -232,8 +233,9 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
         say(result_tables.rejected_text(result.results))
-    if text := result_tables.sample_text(result.results):
-        say(text)
+    for text_of in (result_tables.stopped_text, result_tables.sample_text):
+        if text := text_of(result.results):
+            say(text)
     if text := result_tables.trained_text(result.results):
         say(text)
     if result.results["not_finite"]:

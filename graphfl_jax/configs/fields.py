@@ -11,6 +11,7 @@ yet; they are the defaults of fields that appear when something else is chosen.
 
 import dataclasses
 import functools
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -45,7 +46,10 @@ _BASE = {
     "eval_every": (Integer("Rounds between two evaluations."), 20),
     "checkpoint_every": (Integer("Rounds between two checkpoints; saved at evaluations."), 100),
     "cohort_size": (Integer("Clients in a round; with the default, all of fewer clients."), 5),
-    "batch_size": (Integer("Examples in a local step, drawn with replacement."), 64),
+    "batch_size": (
+        Integer("Examples in a local step; drawn with replacement, or in epochs without."),
+        64,
+    ),
     "local_steps": (Integer("Gradient steps K_c of a client in a round."), 50),
     "eval_batch_size": (Integer("Examples scored at once, per client; limits memory."), 512),
     "clients_per_eval": (
@@ -72,6 +76,18 @@ _BASE = {
         Items("Splits of the evaluations before the last round; empty is all.", SPLITS),
         (),
     ),
+    "stop.patience": (
+        Integer(
+            "Rounds without a better validation score after which a run ends; 0: it plays all.",
+            low=0,
+        ),
+        0,
+    ),
+    "stop.target": (
+        Real("Validation score that ends a run; 0: none.", low=-math.inf),
+        0.0,
+    ),
+    "stop.point": (Choice("Point whose validation score decides.", POINTS), "P"),
     "metrics": (Items("Further test metrics; sweeps rank by the task's own.", METRICS), ()),
     "data.name": (Choice("Data set.", DATASETS), "tpt48"),
     "data.root": (Text("Folder of data files; empty: $GRAPHFL_DATA or the user's cache."), ""),

@@ -20,6 +20,7 @@ from graphfl_jax.configs.values import as_text, change, complete, current_values
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.program import NOBODY, ROUNDS_PER_EXECUTION, in_total, play_rounds
+from graphfl_jax.runs import stopping
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.identity import (
@@ -38,6 +39,7 @@ from graphfl_jax.runs.session import (
     batch_program,
     clock,
     ended_at,
+    fetch,
     mesh_of,
     play,
     program_of,
@@ -289,21 +291,39 @@ class _Player:
         config, seconds = self.config, new_seconds()
         with clock(seconds, "compile"):
             session = self._session(batch, size, scope_of(config))
-        kept = session.kept
-        traffic = kept.remember("traffic", lambda: traffic_of(self.experiment))
-        evaluations, state, final = [], session.state, None
-        for evaluation in play(session, config, state, seconds):
+        traffic = session.kept.remember("traffic", lambda: traffic_of(self.experiment))
+        evaluations, ends, before = [], {}, 0
+        for evaluation in play(session, config, session.state, seconds):
             played, state, log, chosen, final, _ = evaluation
-            last = evaluations[-1][0] if evaluations else 0
             evaluations.append((played, log, chosen))
-            report(len(batch) * (played - last) / config.rounds)
-        joined = self._join(session, state, seconds)
+            ending = self._ending(set(range(len(batch))) - ends.keys(), evaluations)
+            if ending:
+                final = final or fetch(session.evaluate(state))[0]
+                joined = self._join(session, state, seconds)
+            for i, why in ending.items():
+                ends[i] = _results_at(i, (evaluations[:], final, joined)), why
+            rounds = config.rounds if len(ends) == len(batch) else played
+            report(len(batch) * (rounds - before) / config.rounds)
+            before = rounds
+            if before == config.rounds:
+                break
         share = {what: spent / size for what, spent in seconds.items()}
-        outcomes = []
-        for i, trial in enumerate(batch):
-            of_trial = _results_at(i, (evaluations, final, joined))
-            outcomes.append(self._outcome(trial, *of_trial, share, traffic))
-        return outcomes
+        return [self._outcome(trial, *ends[i], share, traffic) for i, trial in enumerate(batch)]
+
+    def _ending(self, places, evaluations) -> dict[int, str]:
+        """Why runs of a batch end after the last evaluation, by their places."""
+        config, task, point = self.config, self.experiment.model.task, self.config.stop.point
+        if evaluations[-1][0] == config.rounds:
+            return dict.fromkeys(places, "")
+        if not stopping.is_set(config):
+            return {}
+        scores = [(played, chosen.scores["val"][point]) for played, _, chosen in evaluations]
+        rows = {
+            i: [{"round": n, "scores": {"val": {point: of_runs[i]}}} for n, of_runs in scores]
+            for i in places
+        }
+        whys = {i: stopping.stops(config, rows[i], task) for i in places}
+        return {i: why for i, why in whys.items() if why}
 
     def _join(self, session, state, seconds):
         """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""
@@ -315,8 +335,9 @@ class _Player:
             rounds = self.config.new_clients.rounds
             return [scores for _, scores in session.join(state, everyone, rounds)]
 
-    def _outcome(self, trial, evaluations, final, joined, seconds, traffic) -> Outcome:
+    def _outcome(self, trial, of_trial, stopped, seconds, traffic) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""
+        evaluations, final, joined = of_trial
         config = config_of(self.config, trial)
         experiment = self.experiment._replace(
             federation=self.federations[trial.seed],
@@ -324,7 +345,7 @@ class _Player:
         )
         rows, participation, ended = [], NOBODY, -1
         for played, log, chosen in evaluations:
-            complete = final if played == self.config.rounds else chosen
+            complete = final if played == evaluations[-1][0] else chosen
             participation = in_total([participation, log.participation.sparse()])
             ended = ended_at(log, participation, complete, played)
             if ended >= 0:
@@ -339,7 +360,16 @@ class _Player:
         final = final if ended < 0 else None
         fields = {"config": digest_of_config(config.to_dict())}
         origin = {"identity": self.identities[trial.seed] | fields, "accepted_changes": []}
-        course = Course(rows, participation, final, new_clients, played, seconds, traffic)
+        course = Course(
+            rows,
+            participation,
+            final,
+            new_clients,
+            played,
+            seconds,
+            traffic,
+            stopped,
+        )
         results = results_of(config, experiment, course, self.where | origin)
         return Outcome(results, rows, joined, final and final.scores)
 

@@ -41,13 +41,20 @@ from graphfl_jax.data.files import cache_folder
 from graphfl_jax.evaluation import Scope
 from graphfl_jax.program import Compiled
 from graphfl_jax.runs.environment import versions
-from graphfl_jax.runs.identity import PATHS, PROGRAMS, SOURCE, digests_outside, functions_in
+from graphfl_jax.runs.identity import (
+    PATHS,
+    PROGRAMS,
+    SOURCE,
+    STOP,
+    digests_outside,
+    functions_in,
+)
 from graphfl_jax.runs.program_cache import DIGEST, digest, is_mine, make_private
 
 MOST_BYTES = 500_000_000  # of all files in a folder; the least recently used are removed
 MOST_SESSIONS = 4  # whose executables stay in memory; the least recently used are removed
 # Fields that enter no program, or only by the shapes of its inputs.
-OUTSIDE = {"seed", "rounds", "init_from", "eval_every", "checkpoint_every", *PATHS}
+OUTSIDE = {"seed", "rounds", "init_from", "eval_every", "checkpoint_every", *STOP, *PATHS}
 # Lines of /proc/cpuinfo that say for which processor an executable is.
 PROCESSOR = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU ")
 

@@ -184,6 +184,7 @@ RESULTS = {
     "variant": str,
     "seed": int,
     "rounds": count,
+    "stopped?": (None, str),
     "diverged": bool,
     "higher_is_better": bool,
     "new_clients": (

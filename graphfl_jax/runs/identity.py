@@ -57,9 +57,10 @@ PROGRAMS = (
     METRICS,
 )
 REGISTRIES = (*PROGRAMS, DATASETS, GRAPHS)
-# Fields that may differ on resume: they change where and how long a run is, not its results.
+# Fields that may differ on resume: they change where and how long a run is, not its rounds.
 PATHS = {"data.path", "data.root", "data.download"}
-FREE_ON_RESUME = {"rounds", "checkpoint_every", *PATHS}
+STOP = {"stop.patience", "stop.target", "stop.point"}
+FREE_ON_RESUME = {"rounds", "checkpoint_every", *STOP, *PATHS}
 
 PACKAGE = Path(__file__).resolve().parents[1]
 

@@ -46,6 +46,7 @@ class Course(NamedTuple):
     rounds: int  # that were played
     seconds: dict[str, float]  # from `new_seconds`, with the times added
     traffic: list[tuple[int, int]]  # from `session.traffic_of`
+    stopped: str = ""  # why it ended before its last round, see `stopping.stops`
 
 
 def results_of(
@@ -63,18 +64,19 @@ def results_of(
         scored["scores"] = no_scores(len(ids), federation.data, task)
     else:
         scored |= _parts_with_scores(experiment, course)
-    attack = None
+    attack, stopped = None, (final and course.stopped) or None
     if config.attack.name:
         attack = attack_summary(config, experiment, final and final.scores)
     sizes = [group.cohort_size for group in experiment.groups]
     down, up = np.average(course.traffic, axis=0, weights=sizes)
-    steps = course.rounds * sum(sizes) * config.local_steps
+    steps = course.rounds * sum(sizes) * steps_of_client(config, federation.data)
     return {
         "algorithm": config.algorithm.name,
         "variant": variant_of(config),
         "dataset": _facts_of(federation),
         "seed": config.seed,
-        "rounds": config.rounds,
+        "rounds": course.rounds if stopped else config.rounds,
+        "stopped": stopped,
         "hparams": experiment.hparams,
         "diverged": final is None or bool(not_finite(final.scores, ("P",)).any()),
         "not_finite": not_finite_clients(federation.clients, course, ids),
@@ -122,6 +124,14 @@ def _parts_with_scores(experiment, course):
         traffic = course.traffic
         parts["architectures"] = architecture_scores(experiment, final.scores, traffic)
     return parts
+
+
+def steps_of_client(config: ConfigDict, data: FederatedData) -> float:
+    """The local steps of a client in a round; with epochs, the mean over clients."""
+    epochs = config.get("local_epochs", 0)
+    if not epochs:
+        return config.local_steps
+    return float(np.mean(epochs * -(-np.asarray(data.train.count) // config.batch_size)))
 
 
 def final_scores(rows: list[dict], final: dict, task: Task) -> dict:

@@ -20,7 +20,7 @@ from graphfl_jax.evaluation import POINTS
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import NOBODY, Participation, in_total
 from graphfl_jax.register import choose_parts
-from graphfl_jax.runs import checkpoint, models, views
+from graphfl_jax.runs import checkpoint, models, stopping, views
 from graphfl_jax.runs.debug import DebugSession
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
@@ -48,6 +48,7 @@ from graphfl_jax.runs.results import (
     row_of,
 )
 from graphfl_jax.runs.session import (
+    Evaluation,
     Session,
     clock,
     ended_at,
@@ -141,6 +142,50 @@ class Result(NamedTuple):
         return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"
 
 
+class _Record(NamedTuple):
+    """What a run writes and reports while it is played."""
+
+    config: ConfigDict
+    experiment: Experiment
+    folder: RunFolder | None
+    session: Any
+    rows: list[dict]  # of the evaluations so far
+    seconds: dict[str, float]
+    report: Callable[[dict[str, Any]], Any]
+
+    def add(self, evaluation: Evaluation, saved: int) -> tuple[str, int]:
+        """Adds an evaluation.
+
+        Args:
+          saved: the round of the newest checkpoint.
+
+        Returns:
+          Why the run ends after it, or an empty text; and the round of the newest checkpoint.
+        """
+        played, state, log, chosen, _, _ = evaluation
+        task, rounds = self.experiment.model.task, self.config.rounds
+        self.rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
+        stopped = stopping.stops(self.config, self.rows, task)
+        due = stopped or played == rounds or played - saved >= self.config.checkpoint_every
+        run_synchronized(self._write, state, due)
+        fields = row_fields(self.rows[-1], task, self.experiment.federation.clients)
+        if stopping.is_asked(self.report(fields)) and not stopped and played < rounds:
+            stopped = "report returned True"
+            if not due:
+                run_synchronized(self._save, state)
+        return stopped, played if due or stopped else saved
+
+    def _write(self, state, due):
+        if self.folder is not None:
+            self.folder.append(self.rows[-1])
+            if due:
+                self._save(state)
+
+    def _save(self, state):
+        if self.folder is not None:
+            self.folder.save(state, self.rows, self.seconds, self.session.saved())
+
+
 def run(
     config: ConfigDict,
     federation: Federation | None = None,
@@ -152,7 +197,7 @@ def run(
     accept_changes: bool = False,
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
-    report: Callable[[dict[str, Any]], None] = lambda row: None,
+    report: Callable[[dict[str, Any]], Any] = lambda row: None,
     keep_in: str | os.PathLike | bool | None = True,
     save_models: bool = False,
 ) -> Result:
@@ -174,7 +219,8 @@ def run(
       accept_changes: resumes although the code has changed. Both identities are recorded.
       config_file: the file from which `config` comes; it belongs to the run's identity.
       debug: computes clients one by one without ``jit``, and names what fails. This is slow.
-      report: called after every evaluation with a dictionary, as a line of metrics.jsonl.
+      report: called after every evaluation with a dictionary, as a line of metrics.jsonl. If
+        it returns True, the run ends there; the results say so.
       keep_in: folder of compiled programs, into which only the user may write; True is that of
         the commands, in the user's cache; None keeps none. The last four also stay in memory.
       save_models: writes models.safetensors into `out` also if it has more than 100 MB.
@@ -249,7 +295,7 @@ def run_experiment(
     folder: RunFolder | None = None,
     config_file: str | os.PathLike | None = None,
     debug: bool = False,
-    report: Callable[[dict[str, Any]], None] = lambda row: None,
+    report: Callable[[dict[str, Any]], Any] = lambda row: None,
     executables: Path | None = None,
     save_models: bool = False,
 ) -> Result:
@@ -312,20 +358,20 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         session.restore(newest.clients)
     before = (Participation(**row["participation"]) for row in rows)
     participation, saved = in_total([NOBODY, *before]), int(state.round)
-    for evaluation in play(session, config, state, seconds):
+    record = _Record(config, experiment, folder, session, rows, seconds, report)
+    stopped = stopping.stops(config, rows, task)
+    for evaluation in () if stopped else play(session, config, state, seconds):
         played, state, log, chosen, final, predictors = evaluation
         participation = in_total([participation, log.participation.sparse()])
         ended = ended_at(log, participation, final or chosen, played)
         if ended >= 0:
             break
-        rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
-        due = played == config.rounds or played - saved >= config.checkpoint_every
-        run_synchronized(_write, folder, session, state, rows, seconds, due)
-        saved = played if due else saved
-        report(row_fields(rows[-1], task, clients))
+        stopped, saved = record.add(evaluation, saved)
+        if stopped:
+            break
 
     joined, unsaved = None, 0
-    if ended < 0 and final is None:  # all rounds had been played before
+    if ended < 0 and final is None:  # it was stopped, or all rounds had been played before
         final, predictors = fetch(session.evaluate(state))
         ended = ended_at(None, participation, final, int(state.round))
     if ended < 0:
@@ -343,7 +389,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         "accepted_changes": folder.accepted_changes if folder else [],
     }
     course = Course(rows, participation, final, joined, int(state.round), seconds, traffic)
-    results = results_of(config, experiment, course, origin)
+    results = results_of(config, experiment, course._replace(stopped=stopped), origin)
     run_synchronized(lambda: folder and folder.finish(results))
     if ended < 0 and results["diverged"]:
         ended = participation.since if participation.since > 0 else int(state.round)
@@ -429,11 +475,3 @@ def _save_models(
     facts = models.facts_of(experiment, config, int(state.round), trained)
     run_synchronized(lambda: folder and models.write(folder.file(models.FILE), groups, facts))
     return 0
-
-
-def _write(folder, session, state, rows, seconds, due):
-    """Writes the last of `rows`, and a checkpoint if one is due."""
-    if folder is not None:
-        folder.append(rows[-1])
-        if due:
-            folder.save(state, rows, seconds, session.saved())

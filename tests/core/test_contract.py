@@ -40,6 +40,7 @@ FACTORIES = [method.factory for method in ALGORITHMS.values()]
 # Every algorithm as it is, and what can be combined with any of them.
 ROWS = {name: (name, {}) for name in METHODS} | {
     "fine-tuned": ("fedavg", {"tuning.part": "whole", "tuning.steps": 3}),
+    "in epochs": ("fedavg", {"local_epochs": 2}),
     "head fine-tuned": ("fedavg", {"tuning.part": "head", "tuning.epochs": 2}),
     "generated residuals": ("panacea-mlp", {"algorithm.output": "residual"}),
     "generated head": ("pfedhn", {"algorithm.output": "head"}),
@@ -56,7 +57,7 @@ FEW = ["fedavg", "ditto", "panacea", "sfl"]
 # Rows whose servers carry more than models from round to round, such as an optimiser's state.
 REMEMBERING = ["pfedhn", "fedadam", "scaffold", "guarded"]
 # In addition, one row of each kind of local training.
-KINDS = [*FEW, "perfedavg", "pfedme", "scaffold", "fedrep", "head fine-tuned"]
+KINDS = [*FEW, "in epochs", "perfedavg", "pfedme", "scaffold", "fedrep", "head fine-tuned"]
 # The rows that a quick test checks: one of each kind of server, memory and local training.
 QUICK = [*KINDS, "pfedhn", "pfedgat", "flha-ghn", "fedproto"]
 # Rows that differ from another row in one part, which has tests of its own.

@@ -150,6 +150,17 @@ def test_cosine_stays_at_its_final_rate():
     np.testing.assert_array_equal(rates, [0.125, 0.125])
 
 
+def test_adamw_decays_weights_apart_from_the_gradient():
+    """In the first step, Adam moves by the rate against the gradient's sign."""
+    path = descend(OPTIMIZERS["adamw"](lr=0.1, weight_decay=0.5), steps=1)
+    np.testing.assert_allclose(path[1], path[0] - 0.1 * (1 + 0.5 * path[0]), rtol=1e-5)
+    plain, undecayed = (
+        descend(OPTIMIZERS["adam"](lr=0.1)),
+        descend(OPTIMIZERS["adamw"](lr=0.1, weight_decay=0.0)),
+    )
+    np.testing.assert_allclose(undecayed, plain, rtol=1e-6)
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimiser_takes_a_scheduled_rate(name, schedule):

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import jax
 import numpy as np
+import optax
 import pytest
 
 import graphfl_jax as g
@@ -101,6 +102,10 @@ def text_annotation(model: "Nowhere"):  # noqa: F821
     return model
 
 
+def of_steps(*, lr, steps: Annotated[int, Integer("Steps.")] = 3):
+    return optax.sgd(lr)
+
+
 def with_mu(*, inputs, outputs, task, mu: Annotated[float, Real("Weight.")] = 0.1):
     return None
 
@@ -136,6 +141,15 @@ def with_mu(*, inputs, outputs, task, mu: Annotated[float, Real("Weight.")] = 0.
             default_outside,
             r"a: the default 3.0 of 'own_mu' .*\[0, 1\].; give",
         ),
+        (
+            "optimizer",
+            "sgd",
+            lambda *, lr: 0,
+            "sgd is a name of .*; choose another .* own_sgd$",
+        ),
+        ("optimizer", "o", lambda rate: 0, "o: 'rate' is neither declared nor .* .lr.; give"),
+        ("optimizer", "o", lambda: 0, "o: it takes none of lr; give"),
+        ("optimizer", "o", of_steps, "o: the setting 'steps' is no float; give"),
         ("dataset", "d", with_graph, "d: 'graph' is a field of all configurations; give"),
         ("algorithm", "a", without_default, "a: the setting 'own_steps' has no default; give"),
         ("algorithm", "a", text_annotation, "a: its annotations cannot be read .*Nowhere"),
@@ -426,3 +440,26 @@ def test_a_metric_that_returns_no_number_is_named(tmp_path, value):
     with pytest.raises(ValueError, match=r"^metrics=odd returns .*, which is no real number"):
         g.run(config, two_clusters(), out=tmp_path / "out")
     assert not any(tmp_path.iterdir())
+
+
+def scaled(*, lr, factor: Annotated[float, Real("Factor on the rate.")] = 2.0):
+    return optax.sgd(lr * factor)
+
+
+def test_an_optimiser_trains_clients_with_its_floats_and_a_schedule():
+    """Twice the rate by a factor is twice the rate."""
+    register.optimizer("scaled", scaled)
+    common = {"rounds": 2, "eval_every": 2, "client_schedule": "exponential"}
+    fields = {"client_optimizer": "scaled", "hparams__client_lr": 0.02}
+    found = g.run(small_config("fedavg", **common, **fields), two_clusters())
+    assert found.results["hparams"]["client_factor"] == 2.0
+    expected = g.run(small_config("fedavg", **common, hparams__client_lr=0.04), two_clusters())
+    for result in (found, expected):
+        assert not result.results["diverged"]
+    np.testing.assert_allclose(found.final["test"]["P"], expected.final["test"]["P"], rtol=1e-5)
+
+
+def test_an_optimiser_that_is_none_is_refused():
+    register.optimizer("none", lambda *, lr: lr)
+    with pytest.raises(ValueError, match="^client_optimizer='none' returns a float; return an"):
+        g.run(small_config("fedavg", client_optimizer="none"), two_clusters())

@@ -11,7 +11,7 @@ import pytest
 from graphfl_jax.draws import draw_uniform
 from graphfl_jax.examples import Examples
 from graphfl_jax.optimizers import OPTIMIZERS
-from graphfl_jax.trainers import epoch_trainer, sgd_trainer
+from graphfl_jax.trainers import client_trainer, epoch_trainer, sgd_trainer
 
 KEY = jax.random.key(2)
 STEP = optax.sgd(1.0)
@@ -75,3 +75,19 @@ def test_optimisers_get_the_value_of_the_loss(make, rate):
     w, _ = trained(train, squares, 0.5, examples=one)
     loss, slope = (0.5 * 3 - 1) ** 2, 2 * (0.5 * 3 - 1) * 3
     assert w == pytest.approx(0.5 - min(rate, loss / slope**2) * slope)
+
+
+@pytest.mark.parametrize("batch_size", [3, 8])
+def test_epochs_of_one_batch_are_steps_on_all_examples(batch_size):
+    """Of a client with three examples, in any order."""
+    epochs = client_trainer(
+        client_optimizer=optax.sgd(0.1),
+        local_steps=50,
+        batch_size=batch_size,
+        local_epochs=4,
+    )
+    steps = sgd_trainer(optax.sgd(0.1), steps=4, batch_size=None)
+    for in_epochs, in_steps in zip(
+        trained(epochs, squares, 0.5), trained(steps, squares, 0.5), strict=True
+    ):
+        np.testing.assert_allclose(in_epochs, in_steps, rtol=1e-6)

@@ -44,6 +44,12 @@ def score_table(results: dict, paper: Score | None) -> TextTable:
     return TextTable(title, caption, rows)
 
 
+def stopped_text(results: dict) -> str:
+    """Where and why a run ended before its last round; empty if it did not."""
+    why = results.get("stopped")
+    return f"stopped at round {results['rounds']}: {why}" if why else ""
+
+
 def sample_text(results: dict) -> str:
     """How many clients were scored, with the interval of the mean at P; empty for all."""
     sample = results.get("sample")

@@ -15,7 +15,7 @@ from graphfl_jax.commands.common.text_tables import TextTable
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.environment import environment
-from graphfl_jax.runs.folder import RunFolder
+from graphfl_jax.runs.folder import RunFolder, configuration_in
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
 from graphfl_jax.runs.results import check_attacked, description_of, names_scored
 from graphfl_jax.runs.store import NewFolders, content_of, identities_of
@@ -71,7 +71,7 @@ def prepare_seeds(
         check_attacked((folder.config, experiments[seed]))
         arrays = digest_of_arrays(federation)
         folder.check(identity_of(folder.config, federation, arrays, code))
-        if content := _results_in(folder, config.rounds):
+        if content := _results_in(folder):
             results[seed] = content
     left = [seed for seed in folders if seed not in results]
     federations = {seed: experiment.federation for seed, experiment in experiments.items()}
@@ -145,8 +145,10 @@ def seed_folders(base: str, seeds: range) -> dict[int, Path]:
     return {seed: Path(f"{base}-seed{seed}") for seed in seeds}
 
 
-def _results_in(folder: RunFolder, rounds: int) -> dict | None:
-    """The results in a checked folder; None if there are none of this number of rounds.
+def _results_in(folder: RunFolder) -> dict | None:
+    """The results in a checked folder; None if there are none of so many rounds.
+
+    A run that was stopped has them, unless now something else would stop it.
 
     Raises:
       ValueError: results.json is damaged or of another run, or a single run has to be finished.
@@ -156,12 +158,16 @@ def _results_in(folder: RunFolder, rounds: int) -> dict | None:
         results = read_run(folder.path).results
         if results.get("identity") not in identities_of(folder.record):
             raise damage_error(file, "it is of another run")
-        if results["rounds"] == rounds:
+        before, now = configuration_in(folder.path), folder.config
+        if results["rounds"] == now.rounds or (
+            results.get("stopped") and before.stop == now.stop
+        ):
             return results
     if any(folder.path.glob("checkpoints/*.json")):
         raise ValueError(
             f"out={folder.path} holds checkpoints of a single run; finish it with graphfl run "
-            f"--out={folder.path} --resume --config.rounds={rounds}, or choose another --out"
+            f"--out={folder.path} --resume --config.rounds={folder.config.rounds}, or choose "
+            f"another --out"
         )
     return None
 
@@ -179,7 +185,7 @@ def seeds_table(runs: list[dict]) -> TextTable:
         f"{first['dataset']['source']}, {len(kept)} seeds"
     )
     caption = (
-        f"{better} is better; {first['metric']} after round {first['rounds']}, test, "
+        f"{better} is better; {first['metric']} {_when(runs)}, test, "
         f"means over clients; sd over seeds with the divisor n - 1"
     )
     if sample := first.get("sample"):
@@ -201,6 +207,12 @@ def seeds_table(runs: list[dict]) -> TextTable:
             name = f"{point}, new clients, {played} rounds"
             rows.append(_over_seeds(name, [curve[played][point] for curve in whole]))
     return TextTable(title, caption, rows)
+
+
+def _when(runs):
+    """After which round runs were scored, in words."""
+    rounds = {run["rounds"] for run in runs}
+    return f"after round {min(rounds)}" if len(rounds) == 1 else "after each run's last round"
 
 
 def _over_seeds(name, scores):

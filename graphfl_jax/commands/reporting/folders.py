@@ -109,6 +109,7 @@ def _collect(run, rows, described):
         "clients": clients,
         "scores": _scores(results, listed),
         "sample": result_tables.sample_text(results),
+        "stopped": result_tables.stopped_text(results),
         "map": None if why_no_map else map_of(described, results.get("allocation")),
         "why_no_map": why_no_map,
         "curve": _curve(rows),
