@@ -20,7 +20,7 @@ from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.data.files import default_root
-from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.data.new_clients import CHOSEN_BY, hold_out
 from graphfl_jax.declarations import Source
 from graphfl_jax.metrics import task_of, with_metrics
 from graphfl_jax.models import MODELS
@@ -91,13 +91,13 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
         supplied |= {"federation": federation, "seed": config.seed}
         return Source(values, supplied).make(factory, section)
 
-    relate, fraction = GRAPHS[config.data.graph], config.new_clients.fraction
+    relate, joins = GRAPHS[config.data.graph], any(values[field] for field in CHOSEN_BY)
     # Which training clients are related must then not depend on the new clients.
-    inductive = fraction and config.new_clients.graph == "inductive"
+    inductive = joins and config.new_clients.graph == "inductive"
     if not inductive:
         federation = apply(federation, relate, "data")
-    if fraction:
-        federation = apply(federation, hold_out, "new_clients", fraction=fraction)
+    if joins:
+        federation = apply(federation, hold_out, "new_clients")
     if inductive:
         federation = apply(federation, relate, "data")
     if config.attack.name:
@@ -155,7 +155,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
         loaded=f"data.name={federation.name}",
         sized=_largest_size(config),
     )
-    fit.warn_of_idle_parts(config)
+    fit.warn_of_idle_parts(config, exchange)
     return experiment
 
 

@@ -40,8 +40,8 @@ class Setting(Declaration):
     """A value that is a field of the same name."""
 
     meaning: str
-    # A field without which, or at 0 or empty, nothing reads this one
-    when: str = dataclasses.field(default="", kw_only=True)
+    # Fields without which, or if all are 0 or empty, nothing reads this one
+    when: tuple[str, ...] = dataclasses.field(default=(), kw_only=True)
     kind: ClassVar[str]  # the name of its type
     values: ClassVar[str]  # those that it can have, as text
     alternatives: ClassVar[Collection] = ()  # values with which there may be other fields
@@ -58,7 +58,7 @@ class Setting(Declaration):
         return f"{section}.{name}"
 
     def add_fields(self, form, place, name, default):
-        if not self.when or form.depend(self.when):
+        if not self.when or any([form.depend(field) for field in self.when]):
             form.add(self.field(place.section, name), self, default, place.reader)
 
     def value(self, source, section, name):

@@ -241,7 +241,7 @@ def _why_not_on_host(config, algorithm, experiment):
         f"{method} needs all clients in every round": algorithm.needs.everyone,
         f"{method} draws them by the state of its server": algorithm.server.sample,
         "there are several architectures": len(experiment.groups) > 1,
-        "new clients join": config.new_clients.fraction,
+        "new clients join": experiment.federation.new_clients,
         f"attack.name={config.attack.name!r} changes examples": experiment.poison(
             experiment.hparams
         ).data,
@@ -257,7 +257,7 @@ def check_new_clients(config: ConfigDict) -> None:
     """
     new = config.new_clients
     with_rate = _methods_with("new_client_optimizer")
-    if not new.fraction or not new.rounds or config.algorithm.name in with_rate:
+    if not new.get("rounds") or config.algorithm.name in with_rate:
         return
     if "client_schedule" not in config:
         return
@@ -288,8 +288,12 @@ def check_schedules(config: ConfigDict) -> None:
         )
 
 
-def warn_of_idle_parts(config: ConfigDict) -> None:
-    """Warns of numbers with which a part of a configuration never does anything."""
+def warn_of_idle_parts(config: ConfigDict, exchange: Exchange) -> None:
+    """Warns of values with which a part of a configuration never does anything.
+
+    Args:
+      exchange: from `core.Algorithm.first_exchange`.
+    """
     values, rounds, local_steps = values_of(config)[0], config.rounds, config.local_steps
     lines = []
     for field, nothing in FIRST_ROUNDS.items():
@@ -311,6 +315,13 @@ def warn_of_idle_parts(config: ConfigDict) -> None:
     if epochs and steps != fields_of(values)["tuning.steps"].default:
         lines.append(
             f"tuning.steps={steps} is not read with tuning.epochs={epochs}; leave one out"
+        )
+    sent = jax.tree.leaves((exchange.messages, exchange.uploads))
+    if config.algorithm.name != "local" and not any(leaf.size for leaf in sent):
+        lines.append(
+            f"algorithm.name={config.algorithm.name!r} shares no part of this client model, so "
+            f"each client trains alone; choose another method, or a model with a body, by "
+            f"--config.model.hidden=16"
         )
     for line in lines:
         warnings.warn(line, stacklevel=2)

@@ -38,6 +38,7 @@ import optax
 from graphfl_jax import tree
 from graphfl_jax.core import Algorithm, Array, Client, ClientModel, Server
 from graphfl_jax.data import relations
+from graphfl_jax.data.new_clients import CHOSEN_BY
 from graphfl_jax.devices import call_for_all
 from graphfl_jax.optimizers import Optimizer, WithoutMemory, polyak_sgd
 from graphfl_jax.settings import Choice, Integer, Real
@@ -72,12 +73,12 @@ def server_fit(
         Array,
         Real(
             "Largest step size of new clients' embeddings, by Polyak's rule.",
-            when="new_clients.fraction",
+            when=CHOSEN_BY,
         ),
     ] = 100.0,
     new_client_embedding: Annotated[
         str,
-        Choice("Initial embedding of a new client.", SCHEMES, when="new_clients.fraction"),
+        Choice("Initial embedding of a new client.", SCHEMES, when=CHOSEN_BY),
     ] = "neighbours",
 ) -> ServerFit:
     """Assembles a `ServerFit`."""

@@ -18,7 +18,7 @@ from typing import Any
 from graphfl_jax.algorithms import ALGORITHMS, Method
 from graphfl_jax.algorithms.tuning import PARTS, tuning_trainer
 from graphfl_jax.data import DATASETS, GRAPHS
-from graphfl_jax.data.new_clients import hold_out
+from graphfl_jax.data.new_clients import CHOSEN_BY, CLIENTS, FRACTION, hold_out
 from graphfl_jax.declarations import NOTHING, Field, Form, Place, Setting
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import METRICS
@@ -111,10 +111,8 @@ _BASE = {
     ),
     "algorithm.name": (Choice("Method.", ALGORITHMS), "panacea"),
     "tuning.part": (Choice("Part of the predictor that is fine-tuned.", ("", *PARTS)), ""),
-    "new_clients.fraction": (
-        Real("Share of the clients that join only after training.", high=1.0),
-        0.0,
-    ),
+    "new_clients.fraction": (FRACTION, 0.0),
+    "new_clients.clients": (CLIENTS, ()),
     "attack.name": (Choice("Attack of malicious clients.", ("", *ATTACKS)), ""),
     "defence.name": (Choice("Defence of the server.", ("", *DEFENCES)), ""),
 }
@@ -160,12 +158,12 @@ def _form(values, defaults=NOTHING):
     walk_chosen("algorithm.name", ALGORITHMS, "algorithm")
     if form.choose("tuning.part"):
         form.walk(tuning_trainer, Place("tuning", "tuning.part"))
-    reader = "new_clients.fraction"
-    if form.choose(reader):
+    reader, joins = CHOSEN_BY[0], any([form.choose(field) for field in CHOSEN_BY])
+    if joins:
         form.add("new_clients.rounds", ROUNDS, 0, reader)
         form.walk(hold_out, Place("new_clients", reader))
     architectures = form.fields.get("model.architectures")
-    if architectures and form.depend(reader):
+    if architectures and joins:
         setting = dataclasses.replace(architectures.setting, meaning=OF_NEW_CLIENTS)
         form.add("new_clients.architectures", setting, (), reader)
     if form.choose("attack.name"):

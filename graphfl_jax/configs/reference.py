@@ -7,6 +7,7 @@ docs/guide/settings.md.
 from typing import NamedTuple
 
 from graphfl_jax.configs.fields import BASE, EVERY, all_fields
+from graphfl_jax.data.new_clients import CHOSEN_BY
 from graphfl_jax.declarations import Setting
 
 SECTIONS = {  # title: the first letters of the choices whose fields it lists
@@ -22,7 +23,6 @@ SECTIONS = {  # title: the first letters of the choices whose fields it lists
     "Attacks": ("attack.",),
     "Defences": ("defence.",),
 }
-NEW_CLIENTS = "new_clients.fraction"
 ALWAYS = ("data.name", "model.name", "algorithm.name")  # choices of every configuration
 
 
@@ -69,7 +69,7 @@ def sections() -> dict[str, list[Entry]]:
         rows = {}
         for name, field in fields:
             setting, choice = field.setting, field.reader.partition("=")[0]
-            listed = NEW_CLIENTS if setting.when == NEW_CLIENTS else choice
+            listed = CHOSEN_BY[0] if setting.when == CHOSEN_BY else choice
             if listed.startswith(starts):
                 text = (setting.kind, setting.values, setting.meaning)
                 rows.setdefault((name, text, field.default), []).append(field)

@@ -25,7 +25,7 @@ Cap = Annotated[
         "Largest number of examples of a client in each split, drawn at random; 0 is all. With "
         "data.test=own, of training and test examples together.",
         low=0,
-        when="data.partition",
+        when=("data.partition",),
     ),
 ]
 

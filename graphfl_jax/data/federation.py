@@ -7,7 +7,7 @@ the same split.
 import collections
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -139,6 +139,38 @@ def rescale(federation: Federation, deciders: np.ndarray) -> Federation:
         loader_scaling=again.loader_scaling,
         refit=None,
     )
+
+
+def numbers_of(clients: Iterable, federation: Federation, *, field: str) -> list[int]:
+    """The numbers of training clients that are given by name, or by number where none is one.
+
+    Args:
+      clients: names or numbers.
+      field: that has them, for errors.
+
+    Raises:
+      ValueError: a client does not train, or is given twice.
+    """
+    names = federation.clients
+    training = len(names) - federation.new_clients
+    by_name, remedy = dict(zip(names[:training], range(training), strict=True)), ""
+    if not any(name.isdecimal() for name in names):
+        by_name |= {str(i): i for i in range(training)}
+        remedy = f", or numbers from 0 to {training - 1}"
+    numbers = []
+    for client in clients:
+        number = by_name.get(str(client))
+        if number is None:
+            raise ValueError(
+                f"{field} has {client!r}, which does not train in {federation.name}; "
+                f"give names such as {names[0]!r}{remedy}"
+            )
+        if number in numbers:
+            raise ValueError(
+                f"{field} has client {number}, {names[number]!r}, twice; name each once"
+            )
+        numbers.append(number)
+    return numbers
 
 
 def input_range(federation: Federation) -> tuple[float, float]:

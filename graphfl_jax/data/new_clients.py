@@ -7,15 +7,24 @@ import numpy as np
 
 from graphfl_jax import tree
 from graphfl_jax.data import relations
-from graphfl_jax.data.federation import Federation, rescale
+from graphfl_jax.data.federation import Federation, numbers_of, rescale
 from graphfl_jax.metrics import OwnUnits
-from graphfl_jax.settings import Choice
+from graphfl_jax.settings import Choice, Items, Real
+
+# The fields that say which clients are new; at 0 and empty there are none.
+CHOSEN_BY = ("new_clients.fraction", "new_clients.clients")
+FRACTION = Real("Share of the clients that are drawn to join only after training.", high=1.0)
+CLIENTS = Items(
+    "Clients that join only after training, by name, or by number where no name is a number; "
+    "empty: drawn by new_clients.fraction."
+)
 
 
 def hold_out(
     federation: Federation,
     *,
-    fraction: float,
+    fraction: Annotated[float, FRACTION] = 0.0,
+    clients: Annotated[tuple, CLIENTS] = (),
     graph: Annotated[
         str,
         Choice(
@@ -26,11 +35,13 @@ def hold_out(
     ] = "inductive",
     seed: int,
 ) -> Federation:
-    """Draws new clients at random and removes them from the training data.
+    """Removes new clients, which are drawn at random or named, from the training data.
 
     Args:
       federation: a federation without new clients.
       fraction: share of new clients; floor(fraction N) of the N clients are drawn.
+      clients: new clients by name. Where no client has a number as its name, also by their
+        numbers from 0.
       graph: "inductive": the training graph has the training clients only. "transductive": all.
       seed: of the draw.
 
@@ -40,16 +51,15 @@ def hold_out(
       their order.
 
     Raises:
-      ValueError: there would be no new client or no training client.
+      ValueError: there would be no new client or no training client, one of `clients` is none
+        or is given twice, or `fraction` is given too.
     """
-    total = len(federation.clients)
-    new_clients = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
-    if not 0 < new_clients < total:
-        raise ValueError(_misfit(federation.name, fraction, new_clients, total))
-    # Three numbers, because the clients' splits are seeded by two.
-    drawn = np.random.default_rng([seed, total, new_clients]).permutation(total)
-    training = np.sort(drawn[new_clients:])
-    order = np.concatenate([training, np.sort(drawn[:new_clients])])
+    if clients:
+        new = _named(federation, clients, fraction)
+    else:
+        new = _drawn(federation, fraction, seed)
+    training = np.setdiff1d(np.arange(len(federation.clients)), new)
+    order = np.concatenate([training, np.sort(new)])
     federation = rescale(federation, training)
     everyone = select_clients(federation.data, order)
     data = select_clients(federation.data, training)
@@ -59,11 +69,37 @@ def hold_out(
     return federation._replace(
         data=data,
         everyone=everyone,
-        new_clients=new_clients,
+        new_clients=len(new),
         units=units.of(training) if isinstance(units, OwnUnits) else units,
         clients=tuple(federation.clients[i] for i in order),
         positions=positions and positions._replace(values=positions.values[order]),
     )
+
+
+def _named(federation, clients, fraction):
+    """The numbers of new clients that are named."""
+    if fraction:
+        raise ValueError(
+            f"new_clients.fraction={fraction} draws new clients, and new_clients.clients names "
+            f"them; leave one out"
+        )
+    numbers = numbers_of(clients, federation, field="new_clients.clients")
+    if len(numbers) == len(federation.clients):
+        raise ValueError(
+            f"new_clients.clients has all {len(numbers)} clients of {federation.name}, so none "
+            f"would train; name fewer"
+        )
+    return np.array(numbers)
+
+
+def _drawn(federation, fraction, seed):
+    """The numbers of new clients that are drawn."""
+    total = len(federation.clients)
+    count = math.floor(fraction * total + 1e-9)  # 0.29 * 100 is less than 29
+    if not 0 < count < total:
+        raise ValueError(_misfit(federation.name, fraction, count, total))
+    # Three numbers, because the clients' splits are seeded by two.
+    return np.random.default_rng([seed, total, count]).permutation(total)[:count]
 
 
 def _misfit(name, fraction, new_clients, total):

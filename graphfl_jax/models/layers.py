@@ -9,7 +9,9 @@ from jax.nn.initializers import variance_scaling
 
 from graphfl_jax.settings import Items
 
-Hidden = Annotated[tuple[int, ...], Items("Widths of the hidden layers.")]
+Hidden = Annotated[
+    tuple[int, ...], Items("Widths of the hidden layers; empty: none, which only mlp can.")
+]
 
 
 def dense(features: int, fan_in: int, *, use_bias: bool = True) -> nn.Dense:
@@ -46,7 +48,7 @@ def init_parts(key, body: nn.Module, head: nn.Module, *example, features: int) -
     """
     key_body, key_head = jax.random.split(key)
     return {
-        "body": body.init(key_body, *example)["params"],
+        "body": body.init(key_body, *example).get("params", {}),  # it may have none
         "head": head.init(key_head, jnp.zeros((1, features)))["params"],
     }
 

@@ -34,16 +34,17 @@ def mlp(
 ) -> ClientModel:
     """A client's perceptron: inputs - hidden - outputs, with ReLU after every hidden layer.
 
-    The head is the last layer. With ``hidden=(16, 16)`` the model has 354 parameters on FL-60
+    The head is the last layer. Without hidden layers, it is all: a linear model, whose features
+    are the inputs. With ``hidden=(16, 16)`` the model has 354 parameters on FL-60
     (2 inputs, 2 outputs) and 486 on TPT-48 (6 inputs, 6 outputs).
 
     Args:
       inputs: shape of an example, which is flattened. Bytes are scaled to -1 to 1.
 
     Raises:
-      ValueError: there is no hidden layer, or a width is not a positive integer.
+      ValueError: a width is not a positive integer.
     """
-    if not hidden or not all(isinstance(width, int) and width > 0 for width in hidden):
+    if not all(isinstance(width, int) and width > 0 for width in hidden):
         raise ValueError(
             f"model.hidden={hidden!r} must hold widths of at least 1; "
             f"set --config.model.hidden to widths such as 16,16"
@@ -59,13 +60,15 @@ def mlp(
     ]
 
     def init(key):
-        return init_parts(key, body, head, jnp.zeros((1, features)), features=hidden[-1])
+        example = jnp.zeros((1, features))
+        return init_parts(key, body, head, example, features=(features, *hidden)[-1])
 
     def apply(params, x):
         return _columns(params, x.T).T
 
     def apply_body(params, x):
-        return nn.relu(apply(params, scale_bytes(x).reshape(x.shape[0], features)))
+        rows = scale_bytes(x).reshape(x.shape[0], features)
+        return nn.relu(apply(params, rows)) if hidden else rows
 
     return ClientModel(
         init=init,
@@ -74,7 +77,7 @@ def mlp(
         task=task,
         at_once=max(1, PARAMETERS_AT_ONCE // size),
         architecture=Architecture(
-            "mlp_" + "_".join(map(str, hidden)),
+            "_".join(["mlp", *map(str, hidden)]),
             (Node("input"), *layers),
             tuple(itertools.pairwise(range(len(layers) + 1))),
         ),

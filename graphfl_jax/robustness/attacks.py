@@ -25,7 +25,7 @@ import numpy as np
 
 from graphfl_jax.core import Array, FederatedData
 from graphfl_jax.data import relations
-from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.federation import Federation, numbers_of
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.robustness.updates import with_updates
 from graphfl_jax.robustness.upload_attacks import UPLOAD_ATTACKS, Known
@@ -309,7 +309,7 @@ def with_attack_order(
                 f"attack.placement={placement} is for attackers that are drawn, and "
                 f"attack.clients names them; leave one out"
             )
-        rank[_numbers_of(clients, federation)] = -1
+        rank[numbers_of(clients, federation, field="attack.clients")] = -1
     else:
         # Three numbers seed the draw, as for new clients; the last one, 0, is no count of them.
         order = np.random.default_rng([seed, training, 0]).permutation(training)
@@ -320,35 +320,6 @@ def with_attack_order(
     everyone = federation.everyone and federation.everyone._replace(attack_rank=rank)
     data = federation.data._replace(attack_rank=rank[:training])
     return federation._replace(data=data, everyone=everyone)
-
-
-def _numbers_of(clients, federation):
-    """The numbers of clients that are given by name, or by number where no name is one.
-
-    Raises:
-      ValueError: a client does not train, or is given twice.
-    """
-    names = federation.clients
-    training = len(names) - federation.new_clients
-    by_name, remedy = dict(zip(names[:training], range(training), strict=True)), ""
-    if not any(name.isdecimal() for name in names):
-        by_name |= {str(i): i for i in range(training)}
-        remedy = f", or numbers from 0 to {training - 1}"
-    numbers = []
-    for client in clients:
-        number = by_name.get(str(client))
-        if number is None:
-            raise ValueError(
-                f"attack.clients has {client!r}, which does not train in {federation.name}; "
-                f"give names such as {names[0]!r}{remedy}"
-            )
-        if number in numbers:
-            raise ValueError(
-                f"attack.clients has client {number}, {names[number]!r}, twice; name each "
-                f"attacker once"
-            )
-        numbers.append(number)
-    return numbers
 
 
 def _ranks_along(graph, order):

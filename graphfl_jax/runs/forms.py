@@ -214,6 +214,7 @@ RESULTS = {
     "timing": {str: float},
     "dataset": DATA,
     "rounds_trained?": (None, [count]),
+    "means_by_examples?": (None, MEANS),
     "sample?": (None, {"of": count, "ids": [count], "half_width": MEANS}),
     "metrics?": (None, at_points({str: {"mean": SCORE, "clients?": count}})),
     "errors?": (None, {"units": str, **at_points({str: {str: SCORE}})}),

@@ -26,7 +26,8 @@ from graphfl_jax.rounds import Group, scored_ids
 DESCRIPTION = "federation.json"  # the file of `description_of`
 DESCRIBED = 10_000  # clients of the largest federation of which it lists all
 # Parts of the results that a run has only if it played all rounds, and not every run has.
-SCORED = ("scores", "metrics", "errors", "labels", "rejected", "allocation", "architectures")
+SCORED = ("scores", "means_by_examples", "metrics", "errors", "labels")
+SCORED += ("rejected", "allocation", "architectures")
 # Names of shares of malicious clients among a client's neighbours, and the largest such share.
 NEIGHBOURS = {"none": 0.0, "up to half": 0.5, "more than half": 1.0}
 
@@ -103,6 +104,11 @@ def _parts_with_scores(experiment, course):
     """What a run has only if it played all its rounds, by names of `SCORED`."""
     federation, task, final = experiment.federation, experiment.model.task, course.final
     parts = {"scores": final_scores(course.rows, final.scores, task)}
+    counts = np.asarray(federation.data.evals["test"].count)[ids_scored(experiment)]
+    parts["means_by_examples"] = {
+        point: float(np.average(final.scores["test"][point].astype(np.float64), weights=counts))
+        for point in POINTS
+    }
     for split in federation.data.shared:
         parts["scores"][split] = summaries(final.scores[split], task)
     if isinstance(federation.units, OwnUnits):

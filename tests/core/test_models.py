@@ -10,6 +10,7 @@ import pytest
 
 from graphfl_jax.algorithms.hyper import ServerFit
 from graphfl_jax.algorithms.pfedhn import pfedhn
+from graphfl_jax.build import build_experiment
 from graphfl_jax.data import relations
 from graphfl_jax.hypernets.architecture_ghn import architecture_ghn
 from graphfl_jax.hypernets.generator import generator
@@ -18,6 +19,7 @@ from graphfl_jax.hypernets.relation_gnn import relation_encoder
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.layers import dense
 from graphfl_jax.models.mlp import mlp
+from tests.federations import small_config, two_clusters
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,21 @@ def test_a_model_applies_its_body_and_then_its_head():
     np.testing.assert_allclose(
         model.apply(params, x), features @ head["kernel"] + head["bias"], rtol=1e-5, atol=1e-6
     )
+
+
+def test_without_hidden_layers_a_perceptron_is_linear():
+    """Also in what it describes; and methods that share its body are told that it has none."""
+    model = mlp(inputs=(3, 2), hidden=(), outputs=2, task=CLASSIFICATION)
+    params = jax.device_get(model.init(jax.random.key(0)))
+    assert params["body"] == {} and output_layer(model).size == 6 * 2 + 2
+    x = -np.random.default_rng(0).uniform(size=(7, 3, 2)).astype(np.float32)
+    layer = params["head"]["Dense_0"]
+    np.testing.assert_allclose(
+        model.apply(params, x), x.reshape(7, 6) @ layer["kernel"] + layer["bias"], rtol=1e-5
+    )
+    assert [node.type for node in model.architecture.nodes] == ["input", "linear6_2"]
+    with pytest.warns(UserWarning, match="^algorithm.name='fedper' shares no part of this cli"):
+        build_experiment(small_config("fedper", model__hidden=()), two_clusters())
 
 
 def test_the_architecture_of_a_perceptron_is_the_chain_of_its_layers():
@@ -216,7 +233,7 @@ def test_embeddings_of_pfedhn_have_the_authors_size(num_clients, dim):
     assert server.weights["embeddings"].shape == (num_clients, dim)
 
 
-@pytest.mark.parametrize("hidden", [(), (0,), (4, -1), ("4,a",)])
+@pytest.mark.parametrize("hidden", [(0,), (4, -1), ("4,a",)])
 def test_hidden_layers_without_a_width_are_refused(hidden):
     with pytest.raises(ValueError, match="model.hidden"):
         mlp(inputs=(2,), hidden=hidden, outputs=2, task=CLASSIFICATION)

@@ -4,6 +4,7 @@ import jax
 import numpy as np
 import pytest
 
+import graphfl_jax
 from graphfl_jax.build import build_experiment
 from graphfl_jax.data.new_clients import hold_out
 from graphfl_jax.program import Program
@@ -117,3 +118,38 @@ def test_fractions_without_new_or_without_training_clients_are_refused(fraction,
     named = f"new_clients.fraction={fraction} makes {new_clients} of the 7 clients"
     with pytest.raises(ValueError, match=rf"{named}.*; set it in \[0.143, 1\), or to 0"):
         hold_out(two_clusters(), fraction=fraction, seed=0)
+
+
+def test_new_clients_are_named_or_numbered():
+    """The order of the names has no effect, and nothing is drawn."""
+    before = two_clusters()
+    names = before.clients
+    for chosen in ([names[4], names[1]], [1, 4], ["4", "1"]):
+        after = hold_out(before, clients=tuple(chosen), seed=3)
+        assert after.clients[5:] == (names[1], names[4])
+        assert after.clients[:5] == tuple(np.delete(names, [1, 4]))
+
+
+@pytest.mark.parametrize(
+    "clients, fraction, message",
+    [
+        (
+            (9,),
+            0.0,
+            "^new_clients.clients has 9, which does not train in .* numbers from 0 to 6$",
+        ),
+        ((1, 1), 0.0, "^new_clients.clients has client 1, .* twice; name each once$"),
+        (tuple(range(7)), 0.0, "^new_clients.clients has all 7 clients of .*; name fewer$"),
+        ((1,), 0.3, "^new_clients.fraction=0.3 draws .* names them; leave one out$"),
+    ],
+)
+def test_wrong_names_of_new_clients_are_refused(clients, fraction, message):
+    with pytest.raises(ValueError, match=message):
+        hold_out(two_clusters(), clients=clients, fraction=fraction, seed=0)
+
+
+def test_a_configuration_names_new_clients():
+    config = small_config("fedavg", new_clients__clients=(2,), new_clients__rounds=1, rounds=2)
+    result = graphfl_jax.run(config, two_clusters())
+    joined = result.results["new_clients"]
+    assert joined["clients"] == [two_clusters().clients[2]] and len(joined["curve"]) == 2

@@ -302,7 +302,7 @@ run @fl60 --resume -> resume=True
 run @fl60 --resume --out= -> resume=True
 run @fl60 '--out=a[1]'
 run @fl60 .cohort_size=61
-run @fl60 '.model.hidden=()'
+run @fl60 '.model.hidden=(0,)'
 run @fl60 .model.name=gru
 run @fl60 .new_clients.fraction=0.01
 run @fl60 .new_clients.fraction=1

@@ -133,7 +133,7 @@ def test_results_have_their_fields_and_no_others(good):
         *("not_finite", "rounds_trained", "trained_only", "sample"),
         *("higher_is_better", "scores", "errors", "new_clients", "attack", "defence", "timing"),
         *("labels", "metrics", "allocation", "rejected", "architectures", "communication"),
-        "scaling",
+        *("scaling", "stopped", "means_by_examples"),
         *("device", "versions", "git_commit", "identity", "accepted_changes"),
     }
     assert set(results["dataset"]) == {"name", "source", "extent", "sha256"}
@@ -148,7 +148,7 @@ def test_results_have_their_fields_and_no_others(good):
     assert results["diverged"] is False
     assert results["rounds"] == read(good[2], "config.json")["rounds"]
     absents = ("labels", "new_clients", "attack", "defence", "allocation")
-    absents += ("metrics", "rejected", "architectures", "scaling")
+    absents += ("metrics", "rejected", "architectures", "scaling", "stopped")
     for absent in absents:
         assert results[absent] is None
     assert set(results["scores"]) == {"final", "validation", "best_val"}
@@ -177,6 +177,11 @@ def test_scores_are_in_their_range_and_summarise_the_clients(good):
         np.testing.assert_allclose(scores["std_clients"], np.std(scores["per_client"]))
         assert min(scores["per_client"]) >= 0
         assert metric == "mse" or max(scores["per_client"]) <= 1
+    described = read(good[2], "federation.json")["clients"]
+    examples = np.array([client["examples"]["test"] for client in described])
+    for point, mean in results["means_by_examples"].items():
+        of_clients = results["scores"]["final"][point]["per_client"]
+        np.testing.assert_allclose(mean, (examples * of_clients).sum() / examples.sum())
 
 
 def test_metrics_have_a_line_per_evaluation_and_end_at_the_final_scores(good):

@@ -1,5 +1,7 @@
 """Tables of one run's results, as text."""
 
+import math
+
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, score_text
 from graphfl_jax.configs.published import Score
@@ -48,6 +50,18 @@ def stopped_text(results: dict) -> str:
     """Where and why a run ended before its last round; empty if it did not."""
     why = results.get("stopped")
     return f"stopped at round {results['rounds']}: {why}" if why else ""
+
+
+def weighted_text(results: dict) -> str:
+    """The means weighted by the clients' test examples; empty if they are the plain ones."""
+    weighted = results.get("means_by_examples")
+    plain = {point: results["scores"]["final"][point]["mean"] for point in POINTS}
+    if weighted is None or not all(map(math.isfinite, weighted.values())):
+        return ""
+    if all(math.isclose(weighted[point], plain[point], rel_tol=1e-6) for point in POINTS):
+        return ""
+    parts = (f"{point} {score_text(weighted[point])}" for point in POINTS)
+    return f"means weighted by test examples: {', '.join(parts)}"
 
 
 def sample_text(results: dict) -> str:
