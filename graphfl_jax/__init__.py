@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from graphfl_jax import configs, register, testing
     from graphfl_jax.data import from_arrays
     from graphfl_jax.models.flax_modules import client_model
+    from graphfl_jax.reading import Runs, read
     from graphfl_jax.runs.fleet import Fleet, load
     from graphfl_jax.runs.single import Result, run
     from graphfl_jax.runs.sweep import sweep
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 __all__ = [
     "Fleet",
     "Result",
+    "Runs",
     "client_model",
     "configs",
     "from_arrays",
     "load",
+    "read",
     "register",
     "run",
     "sweep",
@@ -30,9 +33,11 @@ __all__ = [
 _MODULES = {
     "Fleet": "graphfl_jax.runs.fleet",
     "Result": "graphfl_jax.runs.single",
+    "Runs": "graphfl_jax.reading",
     "client_model": "graphfl_jax.models.flax_modules",
     "from_arrays": "graphfl_jax.data",
     "load": "graphfl_jax.runs.fleet",
+    "read": "graphfl_jax.reading",
     "run": "graphfl_jax.runs.single",
     "sweep": "graphfl_jax.runs.sweep",
 }

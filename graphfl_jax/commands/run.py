@@ -187,7 +187,7 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
     """Writes the views of a result and prints it, in the first process; the exit status."""
     diverged = result.results["diverged"]
     if is_first():
-        write_views(out, result.rows, result.final, result.results, result.clients)
+        write_views(out, result)
         if FLAGS.report:
             from graphfl_jax.commands.reporting.page import write_report
 

@@ -322,7 +322,7 @@ def keep_best(board: dict, out: Path) -> Iterator[str]:
                 executables=private_folder(keep_in),
                 save_models=True,
             )
-            write_views(path, run.rows, run.final, run.results, run.clients)
+            write_views(path, run)
             yield f"best {rank}, seed {seed}: {path}"
 
 

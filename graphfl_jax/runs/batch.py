@@ -1,5 +1,6 @@
 """Many runs as one program: trials that differ in seeds and in floats, vmapped."""
 
+import dataclasses
 import functools
 import json
 import math
@@ -20,7 +21,7 @@ from graphfl_jax.configs.values import as_text, change, complete, current_values
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.program import NOBODY, ROUNDS_PER_EXECUTION, in_total, play_rounds
-from graphfl_jax.runs import stopping
+from graphfl_jax.runs import stopping, views
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.executables import open_kept, private_folder
 from graphfl_jax.runs.identity import (
@@ -31,7 +32,14 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 from graphfl_jax.runs.initial import check_not_single
-from graphfl_jax.runs.results import Course, new_client_scores, new_seconds, results_of, row_of
+from graphfl_jax.runs.results import (
+    Course,
+    names_scored,
+    new_client_scores,
+    new_seconds,
+    results_of,
+    row_of,
+)
 from graphfl_jax.runs.session import (
     Inputs,
     RunsData,
@@ -62,7 +70,8 @@ class Trial(NamedTuple):
     seed: int  # of the split, the initial weights, the new clients and all draws
 
 
-class Outcome(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Outcome(views.Viewed):
     """The outcome of a trial."""
 
     # As in results.json of a single run, with NaN for null; times are shares of a batch's
@@ -70,9 +79,8 @@ class Outcome(NamedTuple):
     rows: list[dict]  # as in `single.Result`
     # Scores of the new clients after 0, 1, ... of their rounds, {split: {point: [m]}}
     new_clients: list[dict]
-    final: (
-        dict | None
-    )  # as in `single.Result`; in ``results``, the scores of such a run are NaN
+    final: dict | None  # as in `single.Result`; in ``results``, the scores of such are NaN
+    clients: tuple[str, ...] = ()  # as in `single.Result`
 
 
 class Cost(NamedTuple):
@@ -371,7 +379,8 @@ class _Player:
             stopped,
         )
         results = results_of(config, experiment, course, self.where | origin)
-        return Outcome(results, rows, joined, final and final.scores)
+        names = names_scored(experiment)
+        return Outcome(results, rows, joined, final and final.scores, names)
 
 
 def _results_at(place, results):

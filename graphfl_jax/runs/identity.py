@@ -76,7 +76,7 @@ def _source_code() -> bytes:
     return b"".join(
         str(name).encode() + sources[name].read_bytes()
         for name in sorted(sources)
-        if name.parts[0] not in ("commands", "testing", "__main__.py")
+        if name.parts[0] not in ("commands", "testing", "reading.py", "__main__.py")
     )
 
 

@@ -1,12 +1,12 @@
 """One run from configuration to results, in memory or in a folder."""
 
+import dataclasses
 import functools
-import html
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -16,7 +16,6 @@ from graphfl_jax.build import Experiment, arrange, build_experiment, load_federa
 from graphfl_jax.configs.values import as_text, complete, values_of
 from graphfl_jax.core import State
 from graphfl_jax.data.federation import Federation
-from graphfl_jax.evaluation import POINTS
 from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import NOBODY, Participation, in_total
 from graphfl_jax.register import choose_parts
@@ -64,82 +63,20 @@ from graphfl_jax.runs.session import (
 )
 from graphfl_jax.runs.streamed import StreamedSession, without_examples
 
-if TYPE_CHECKING:
-    import pandas  # pyright: ignore[reportMissingImports]  # of an extra
-    from matplotlib.axes import Axes
 
-
-class Result(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Result(views.Viewed):
     """A finished run."""
 
     results: dict  # what results.json holds, with NaN for null
     rows: list[dict]  # one per evaluation, see `results.row_of`
-    state: State  # after the last round
+    state: State | None  # after the last round; None of a run that was read from its folder
     diverged_at: int  # the round that ended the run, or made a score at P not finite; or -1
     final: dict | None  # all scores after the last round; None for a run that ended before
-    federation: Federation  # with the relations, new clients and attackers of the run
+    # With the relations, new clients and attackers of the run; None of one that was read
+    federation: Federation | None
     unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
     clients: tuple[str, ...] = ()  # names of those that were scored
-
-    def frame(self) -> "pandas.DataFrame":
-        """A pandas data frame: a line for each round, split, point and client, with the score.
-
-        Raises:
-          ImportError: pandas is not installed.
-        """
-        try:
-            import pandas  # pyright: ignore[reportMissingImports]
-        except ImportError:
-            raise ImportError(
-                "frame() needs pandas, which is not installed; run pip install pandas"
-            ) from None
-        lines = [
-            (played, split, point, client, float(score))
-            for played, scores in views.rounds_with_scores(self.rows, self.final)
-            for split, points in scores.items()
-            for point, values in points.items()
-            for client, score in zip(self.clients, values, strict=False)
-        ]
-        return pandas.DataFrame(lines, columns=["round", "split", "point", "client", "score"])
-
-    def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """Draws the mean scores over clients at G, L and P over the rounds.
-
-        Args:
-          axes: of matplotlib; None makes a new figure.
-
-        Returns:
-          The axes.
-        """
-        if axes is None:
-            from matplotlib import pyplot
-
-            _, axes = pyplot.subplots(layout="constrained")
-        views.draw(axes, self.rows, self.final, self.results)
-        return axes
-
-    def _repr_html_(self) -> str:
-        """The table of scores that a notebook shows."""
-        results, data = self.results, self.results["dataset"]
-        title = (
-            f"{results['variant']} on {data['name']}, data: {data['source']}, "
-            f"seed {results['seed']}, {results['rounds']} rounds"
-        )
-        if results["diverged"]:
-            return f"<p>{html.escape(title)}: diverged</p>"
-        names = {
-            "mean": "mean",
-            "std_clients": "sd over clients",
-            "worst_decile": "worst decile",
-        }
-        heads = "".join(f"<th>{head}</th>" for head in (results["metric"], *names.values()))
-        lines = ""
-        for point in POINTS:
-            scores = results["scores"]["final"][point]
-            numbers = (scores[name] for name in ("mean", "std_clients", "worst_decile"))
-            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers)
-            lines += f"<tr><th>{point}</th>{cells}</tr>"
-        return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"
 
 
 class _Record(NamedTuple):

@@ -1,6 +1,7 @@
 """Tables and plots of a finished run: its scores per round, client, split and point."""
 
 import csv
+import html
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import numpy as np
 from graphfl_jax.evaluation import POINTS
 
 if TYPE_CHECKING:
+    import pandas  # pyright: ignore[reportMissingImports]  # of an extra
     from matplotlib.axes import Axes
 
 # Colours that colour-blind readers can distinguish.
@@ -17,28 +19,123 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#0
 TABLE, PLOT, REPORT = "clients.csv", "convergence.svg", "report.html"  # files of a run
 
 
-def rounds_with_scores(
-    rows: Sequence[Mapping], final: Mapping | None
-) -> Iterator[tuple[int, Mapping]]:
-    """The rounds with their scores, {split: {point: [N]}}; the last one with all its scores.
+class Viewed:
+    """A run that can be looked at.
 
-    `rows` and `final`, here and below, are those of `single.Result`.
+    Attributes:
+      results: what results.json holds, with NaN for null.
+      rows: the evaluations, see `results.row_of`; () if they are not known.
+      final: all scores after the last round, {split: {point: [K]}}; None for a run that ended
+        before.
+      clients: names of the K clients that were scored, and after them those of new clients.
     """
-    for i, row in enumerate(rows):
-        last = final is not None and i == len(rows) - 1
-        yield int(row["round"]), final if last else row["scores"]
+
+    results: dict[str, Any]
+    rows: Sequence[Mapping]
+    final: Mapping | None
+    clients: Sequence[str]
+
+    @property
+    def per_client(self) -> dict[str, dict[str, float]]:
+        """The test scores at G, L and P after the last round, by the name of the client."""
+        scores = (self.final or {}).get("test", {})
+        return {
+            name: {point: float(values[i]) for point, values in scores.items()}
+            for i, name in enumerate(self.clients)
+            if scores and i < len(scores["P"])
+        }
+
+    def frame(self) -> "pandas.DataFrame":
+        """A pandas data frame: a line for each round, split, point and client, with the score.
+
+        Raises:
+          ImportError: pandas is not installed.
+        """
+        lines = [
+            (played, split, point, client, float(score))
+            for played, scores in rounds_with_scores(self)
+            for split, points in scores.items()
+            for point, values in points.items()
+            for client, score in zip(self.clients, values, strict=False)
+        ]
+        columns = ["round", "split", "point", "client", "score"]
+        return import_pandas().DataFrame(lines, columns=columns)
+
+    def plot(self, axes: "Axes | None" = None) -> "Axes":
+        """Draws the mean scores over clients at G, L and P over the rounds.
+
+        Args:
+          axes: of matplotlib; None makes a new figure.
+
+        Returns:
+          The axes.
+        """
+        axes = axes or new_axes()
+        draw(axes, self)
+        return axes
+
+    def _repr_html_(self) -> str:
+        """The table of scores that a notebook shows."""
+        results, data = self.results, self.results["dataset"]
+        title = (
+            f"{results['variant']} on {data['name']}, data: {data['source']}, "
+            f"seed {results['seed']}, {results['rounds']} rounds"
+        )
+        if results["diverged"]:
+            return f"<p>{html.escape(title)}: diverged</p>"
+        names = {
+            "mean": "mean",
+            "std_clients": "sd over clients",
+            "worst_decile": "worst decile",
+        }
+        heads = "".join(f"<th>{head}</th>" for head in (results["metric"], *names.values()))
+        lines = ""
+        for point in POINTS:
+            scores = results["scores"]["final"][point]
+            numbers = (scores[name] for name in ("mean", "std_clients", "worst_decile"))
+            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers)
+            lines += f"<tr><th>{point}</th>{cells}</tr>"
+        return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"
 
 
-def client_table(
-    final: Mapping, clients: Sequence[str], trained: Sequence[int] | None = None
-) -> str:
+def import_pandas():
+    """The module. Raises an ImportError that says how it is installed."""
+    try:
+        import pandas  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        raise ImportError(
+            "frame() needs pandas, which is not installed; run pip install pandas"
+        ) from None
+    return pandas
+
+
+def new_axes() -> "Axes":
+    """The axes of a new figure of Matplotlib."""
+    from matplotlib import pyplot
+
+    _, axes = pyplot.subplots(layout="constrained")
+    return axes
+
+
+def rounds_with_scores(run: Viewed) -> Iterator[tuple[int, Mapping]]:
+    """The rounds with their scores, {split: {point: [K]}}; the last one with all its scores."""
+    *before, last = [(int(row["round"]), row["scores"]) for row in run.rows] or [(0, {})]
+    yield from before
+    if run.final is not None:
+        yield run.results["rounds"], run.final
+    elif run.rows:
+        yield last
+
+
+def client_table(run: Viewed) -> str:
     """The scores of each client after the last round, as CSV: a column per split and point.
 
     The last column has the rounds in which each client trained, if they are known.
     """
+    clients, trained = run.clients, run.results["rounds_trained"]
     columns = {
         f"{split} {point}": values
-        for split, points in final.items()
+        for split, points in (run.final or {}).items()
         for point, values in points.items()
     }
     if trained is not None:
@@ -56,19 +153,17 @@ def client_table(
     return text.getvalue()
 
 
-def draw(
-    axes: "Axes", rows: Sequence[Mapping], final: Mapping | None, results: Mapping[str, Any]
-) -> None:
-    """Draws what `single.Result.plot` does."""
+def draw(axes: "Axes", run: Viewed) -> None:
+    """Draws what `Viewed.plot` does."""
     from matplotlib.ticker import MaxNLocator
 
-    splits = {split for row in rows for split in row["scores"]}
+    results, splits = run.results, {split for row in run.rows for split in row["scores"]}
     split = "test" if "test" in splits or not splits else "val"
     # P is dashed, since it is G in some methods.
     for point, colour, dashes in zip(POINTS, COLOURS, ("-", "-", "--"), strict=False):
         curve = [
             (played, np.mean(scores[split][point], dtype=np.float64))
-            for played, scores in rounds_with_scores(rows, final)
+            for played, scores in rounds_with_scores(run)
             if point in scores.get(split, {})
         ]
         if curve:

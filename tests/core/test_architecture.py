@@ -29,6 +29,7 @@ LAYERS = [
     {"register"},
     {"runs"},
     {"commands", "testing"},
+    {"reading"},
 ]
 # The program knows neither methods nor data sets.
 COMPUTATION = {

@@ -87,7 +87,7 @@ def sampled(tmp_path_factory):
     path = tmp_path_factory.mktemp("run") / "out"
     config = small_config("ditto", rounds=2, eval_every=1, eval__clients=4)
     result = graphfl_jax.run(config, two_clusters(9), out=path)
-    write_views(path, result.rows, result.final, result.results, result.clients)
+    write_views(path, result)
     return path, result
 
 

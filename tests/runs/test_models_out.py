@@ -465,7 +465,7 @@ def test_clients_that_never_trained_are_named(tmp_path):
         f"{5 - len(trained)} of 5 clients trained in no round, so a model that ditto keeps for "
         f"one of them alone is untrained; means of mse over the {len(trained)} others: G "
     )
-    table = client_table(result.final, result.clients, results["rounds_trained"])
+    table = client_table(result)
     lines = {
         line["client"]: line["rounds trained"] for line in csv.DictReader(table.splitlines())
     }

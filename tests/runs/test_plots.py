@@ -15,6 +15,7 @@ from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.plots import draw_search, save_figure
 from graphfl_jax.commands.common.styles import STYLES, styles_of, svg_dashes
 from graphfl_jax.runs import views
+from graphfl_jax.runs.batch import Outcome
 from graphfl_jax.runs.disk import WriteError
 from tests.federations import small_config, two_clusters
 
@@ -25,7 +26,7 @@ matplotlib.use("Agg")
     "name, save",
     [
         ("one.png", lambda folder: save_figure(Figure(), folder / "one")),
-        (views.PLOT, lambda folder: write_views(folder, [{}], None, {}, [])),
+        (views.PLOT, lambda folder: write_views(folder, Outcome({}, [{}], [], None))),
     ],
 )
 def test_a_figure_is_replaced_in_one_step(tmp_path, monkeypatch, name, save):
@@ -143,7 +144,7 @@ def test_the_plot_the_table_and_the_html_have_the_scores(result):
     for point, mean in means.items():
         np.testing.assert_allclose(drawn[point].get_ydata()[-1], mean, 1e-6)
     assert axes.get_ylabel() == "val accuracy, mean over clients"  # which all evaluations have
-    rows = list(csv.DictReader(views.client_table(result.final, result.clients).splitlines()))
+    rows = list(csv.DictReader(views.client_table(result).splitlines()))
     assert [row["client"] for row in rows] == list(result.clients)
     np.testing.assert_allclose(
         [float(row["test P"]) for row in rows], result.final["test"]["P"]

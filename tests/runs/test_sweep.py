@@ -1,5 +1,6 @@
 """Sweeps: many runs as one program, written as they end, on this host or on a cluster."""
 
+import dataclasses
 import fcntl
 import functools
 import json
@@ -450,8 +451,8 @@ def test_scores_of_new_clients_that_diverge_are_not_written(tmp_path):
     (federation,) = group.federations.values()
     broken = new_client_scores(federation, after, CLASSIFICATION)
     assert broken["diverged_at"] == 1
-    outcome = outcome._replace(
-        results=outcome.results | {"new_clients": broken}, new_clients=after
+    outcome = dataclasses.replace(
+        outcome, results=outcome.results | {"new_clients": broken}, new_clients=after
     )
     with TrialLog(tmp_path, [group], resume=False) as log:
         log.write(group, group.planned[0], outcome)

@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -184,27 +184,19 @@ def damage_error(file: Path, why: object) -> ValueError:
     )
 
 
-def write_views(
-    out: Path,
-    rows: Sequence[Mapping],
-    final: Mapping | None,
-    results: Mapping,
-    clients: Sequence[str],
-) -> None:
+def write_views(out: Path, run: views.Viewed) -> None:
     """Writes a plot of the scores over rounds, and a table of the scores of clients.
 
-    The arguments are those of `single.Result`. Without rows there is no plot, and without final
-    scores no table.
+    Without evaluations there is no plot, and without final scores no table.
     """
-    if final is not None:
-        table = views.client_table(final, clients, results["rounds_trained"])
-        write_text(out / views.TABLE, table)
-    if not rows:
+    if run.final is not None:
+        write_text(out / views.TABLE, views.client_table(run))
+    if not run.rows:
         return
     from matplotlib.figure import Figure  # half a second, for which no refusal should wait
 
     figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    views.draw(figure.subplots(), rows, final, results)
+    views.draw(figure.subplots(), run)
     content = io.BytesIO()
     figure.savefig(content, format="svg")
     write_bytes(out / views.PLOT, content.getvalue())

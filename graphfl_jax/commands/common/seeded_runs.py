@@ -17,7 +17,7 @@ from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, configuration_in
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
-from graphfl_jax.runs.results import check_attacked, description_of, names_scored
+from graphfl_jax.runs.results import check_attacked, description_of
 from graphfl_jax.runs.store import NewFolders, content_of, identities_of
 
 
@@ -131,8 +131,7 @@ def run_seeds(
             results[seed] = outcome.results | {"identity": folder.identity}
             for row in outcome.rows:
                 folder.append(row)
-            clients = names_scored(runs.experiments[seed])
-            write_views(folder.path, outcome.rows, outcome.final, results[seed], clients)
+            write_views(folder.path, outcome)
             folder.finish(results[seed])
     finally:
         for folder in runs.opened.values():
