@@ -48,8 +48,8 @@ def _loop(of_input, of_state, is_free, from_input, added, start):
         from_input, from_state, is_free = step_inputs
         from_state += of_state[:-1].T @ h + of_state[-1][:, None]
         if is_free is not None:
-            from_state, value = from_state[:-1], jnp.where(is_free, from_state[-1], 0.0)
-            from_input += of_input[0][:, None] * value
+            value = jnp.where(is_free[None], from_state[-1:], 0.0)
+            from_input, from_state = from_input + of_input[:1].T * value, from_state[:-1]
         # Slices of the gates would be more kernels in the gradient.
         (xr, xz, xn), (hr, hz, hn) = jnp.split(from_input, 3), jnp.split(from_state, 3)
         r, z = jax.nn.sigmoid(xr + hr), jax.nn.sigmoid(xz + hz)
