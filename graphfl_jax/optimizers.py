@@ -54,7 +54,7 @@ def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
     """
 
     def update(gradient, memory, params=None, *, value, **others):
-        square = _square_norm(gradient)
+        square = sum(jnp.sum(jnp.square(part.ravel())) for part in _parts(gradient))
         step = jnp.minimum(value / square, lr)
         step = jnp.where(square <= SMALLEST_SQUARE, jnp.zeros_like(step), step)
         return jax.tree.map(lambda leaf: -step * leaf, gradient), memory
@@ -62,13 +62,12 @@ def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
     return WithoutMemory(optax.init_empty_state, update)
 
 
-def _square_norm(gradient):
-    """The sum of all squares; small tensors have one sum."""
-    leaves = [leaf.ravel() for leaf in jax.tree.leaves(gradient)]
-    small = [leaf for leaf in leaves if leaf.size <= ONE_VECTOR]
+def _parts(gradient):
+    """The large tensors, and one vector of all small ones."""
+    leaves = jax.tree.leaves(gradient)
+    small = [leaf.ravel() for leaf in leaves if leaf.size <= ONE_VECTOR]
     parts = [leaf for leaf in leaves if leaf.size > ONE_VECTOR]
-    parts += [jnp.concatenate(small)] if small else []
-    return sum(jnp.sum(jnp.square(part)) for part in parts)
+    return parts + ([jnp.concatenate(small)] if small else [])
 
 
 def _clip(largest):
@@ -77,7 +76,7 @@ def _clip(largest):
         return optax.clip_by_global_norm(largest)
 
     def update(gradient, params):
-        norm = jnp.sqrt(_square_norm(gradient))
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(part)) for part in _parts(gradient)))
         factor = jnp.where(norm < largest, 1.0, largest / norm)
         return jax.tree.map(lambda leaf: factor * leaf, gradient)
 

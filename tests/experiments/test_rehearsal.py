@@ -243,20 +243,9 @@ def check(rows):
 
 @needs_plugin
 @pytest.mark.release
-@pytest.mark.parametrize("name", [name for name in REHEARSED if name != "h100-layered"])
+@pytest.mark.parametrize("name", REHEARSED)
 def test_every_model_family_and_system_compiles_for_gpus(monkeypatch, name):
     check(rehearsed(monkeypatch, name))
-
-
-@needs_plugin
-@pytest.mark.release
-@pytest.mark.xfail(
-    strict=True,
-    raises=suite.Failure,
-    reason="XLA finds no tile sizes for 64 runs of FLHA-GHN",
-)
-def test_flha_ghn_compiles_for_gpus(monkeypatch):
-    check(rehearsed(monkeypatch, "h100-layered"))
 
 
 @needs_plugin
