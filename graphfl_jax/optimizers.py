@@ -54,16 +54,33 @@ def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
     """
 
     def update(gradient, memory, params=None, *, value, **others):
-        leaves = [leaf.ravel() for leaf in jax.tree.leaves(gradient)]
-        small = [leaf for leaf in leaves if leaf.size <= ONE_VECTOR]
-        parts = [leaf for leaf in leaves if leaf.size > ONE_VECTOR]
-        parts += [jnp.concatenate(small)] if small else []
-        square = sum(jnp.sum(jnp.square(part)) for part in parts)
+        square = sum(jnp.sum(jnp.square(part.ravel())) for part in _parts(gradient))
         step = jnp.minimum(value / square, lr)
         step = jnp.where(square <= SMALLEST_SQUARE, jnp.zeros_like(step), step)
         return jax.tree.map(lambda leaf: -step * leaf, gradient), memory
 
     return WithoutMemory(optax.init_empty_state, update)
+
+
+def _parts(gradient):
+    """The large tensors, and one vector of all small ones."""
+    leaves = jax.tree.leaves(gradient)
+    small = [leaf.ravel() for leaf in leaves if leaf.size <= ONE_VECTOR]
+    parts = [leaf for leaf in leaves if leaf.size > ONE_VECTOR]
+    return parts + ([jnp.concatenate(small)] if small else [])
+
+
+def _clip(largest):
+    """``optax.clip_by_global_norm``; on accelerators, small tensors have one sum."""
+    if jax.default_backend() == "cpu":
+        return optax.clip_by_global_norm(largest)
+
+    def update(gradient, params):
+        norm = jnp.sqrt(sum(jnp.sum(jnp.square(part)) for part in _parts(gradient)))
+        factor = jnp.where(norm < largest, 1.0, largest / norm)
+        return jax.tree.map(lambda leaf: factor * leaf, gradient)
+
+    return optax.stateless(update)
 
 
 def momentum(
@@ -75,7 +92,7 @@ def momentum(
 ) -> optax.GradientTransformation:
     """Heavy-ball momentum; the gradient is first clipped, then weight decay is added."""
     return optax.chain(
-        optax.clip_by_global_norm(clip),
+        _clip(clip),
         optax.add_decayed_weights(weight_decay),
         optax.sgd(lr, momentum),
     )

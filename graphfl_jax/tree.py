@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
+PACKED = 100_000  # numbers of a tensor that `pack` copies into one vector
+
 
 def take(rows, ids):
     """Rows `ids` of every leaf: [N, ...] -> [M, ...]."""
@@ -51,13 +53,13 @@ def as_matrix(rows):
 
 
 def join_small(values, largest: int):
-    """The tensors of up to `largest` numbers as one vector; all have one type.
+    """The float32 tensors of up to `largest` numbers as one vector.
 
     Returns:
-      (vector, list of the other tensors), and the function from such a pair back to a tree.
+      (vector, list of the other leaves), and the function from such a pair back to a tree.
     """
     leaves, structure = jax.tree.flatten(values)
-    is_small = [leaf.size <= largest for leaf in leaves]
+    is_small = [leaf.dtype == jnp.float32 and leaf.size <= largest for leaf in leaves]
     vector, split = ravel_pytree(
         [leaf for leaf, small in zip(leaves, is_small, strict=True) if small]
     )
@@ -69,6 +71,17 @@ def join_small(values, largest: int):
         return jax.tree.unflatten(structure, [next(queues[small]) for small in is_small])
 
     return (vector, others), back
+
+
+def pack(values):
+    """`join_small` on an accelerator; on a CPU, the values and a function that changes nothing.
+
+    On an accelerator, arithmetic on each tensor would be a kernel of its own. Clients that are
+    vmapped gain nothing: each part of their vectors that a product reads would be a kernel.
+    """
+    if jax.default_backend() == "cpu":
+        return values, lambda values: values
+    return join_small(values, PACKED)
 
 
 def sq_dists(matrix):

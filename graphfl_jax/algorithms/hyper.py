@@ -174,7 +174,8 @@ def hyper_federation(
             def objective(weights):
                 embeddings, read = encode(weights)
                 sent = jax.vmap(hyper.decode, (None, 0))(weights, embeddings)
-                gap = 0.5 * tree.sq_dist(uploads, sent) / jnp.float32(cohort.ids.shape[0])
+                distance = tree.sq_dist(tree.pack(uploads)[0], tree.pack(sent)[0])
+                gap = 0.5 * distance / jnp.float32(cohort.ids.shape[0])
                 return gap + hyper.penalty(weights, read, server.relations), gap
 
             return lambda start: minimise(objective, start, optimizer, fit.steps)
@@ -302,17 +303,23 @@ def minimise(objective, start, optimizer, steps):
       optimizer: takes extra arguments.
       steps: their number.
     """
+    # On an accelerator, the small tensors of each are one vector.
+    (start, unpack), (memory, unpack_memory) = map(tree.pack, start)
 
     def step(carry, _):
-        parameters, opt_state = carry
+        packed, memory = carry
+        parameters = unpack(packed)
         (_, gap), gradient = jax.value_and_grad(objective, has_aux=True)(parameters)
         # The gap is the part of the value whose minimum is known to be 0, as some optimisers
         # require.
-        updates, opt_state = optimizer.update(gradient, opt_state, parameters, value=gap)
-        return (optax.apply_updates(parameters, updates), opt_state), None
+        updates, memory = optimizer.update(
+            gradient, unpack_memory(memory), parameters, value=gap
+        )
+        packed = optax.apply_updates(packed, tree.pack(updates)[0])
+        return (packed, tree.pack(memory)[0]), None
 
-    end, _ = jax.lax.scan(step, start, length=steps)
-    return end
+    (end, memory), _ = jax.lax.scan(step, (start, memory), length=steps)
+    return unpack(end), unpack_memory(memory)
 
 
 def _initial_embeddings(embeddings, new_clients, graph, scheme, key):

@@ -3,6 +3,8 @@
 from typing import Annotated, NamedTuple
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 
 from graphfl_jax.core import Array
 from graphfl_jax.models.layers import dense
@@ -33,11 +35,19 @@ class RelationGNN(nn.Module):
         for i, (width, matrix) in enumerate(zip(self.widths, propagation, strict=True)):
             embeddings = nn.relu(embeddings) if i else embeddings
             fan_in = embeddings.shape[-1]
-            mixed = dense(width, fan_in)(matrix @ embeddings)
-            if self.layer == "sage":
-                first = embeddings[: len(matrix)]
-                mixed = mixed + dense(width, fan_in, use_bias=False)(first)
-            embeddings = mixed
+            mixed, first = matrix @ embeddings, embeddings[: len(matrix)]
+            layer = dense(width, fan_in)
+            if self.layer != "sage":
+                embeddings = layer(mixed)
+                continue
+            other = dense(width, fan_in, use_bias=False)
+            if jax.default_backend() == "cpu" or self.is_initializing():
+                embeddings = layer(mixed) + other(first)
+            else:  # one product, whose gradient is also that of the bias
+                inputs = jnp.concatenate([mixed, first, jnp.ones((len(first), 1))], axis=1)
+                of_layer, of_other = (part.variables["params"] for part in (layer, other))
+                parts = (of_layer["kernel"], of_other["kernel"], of_layer["bias"][None])
+                embeddings = inputs @ jnp.concatenate(parts)
         return embeddings
 
 

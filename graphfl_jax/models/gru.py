@@ -17,7 +17,8 @@ The previous value is the last observed one in the first step, and the decoder's
 the later steps. A linear layer on h' gives the forecast.
 
 Inside, states are [hidden, batch], as in `models.images`. The product with a step's inputs is
-computed in the step: storing and reading all of these products takes longer.
+computed in the step: storing and reading all of these products takes longer. Accelerators
+compute them at once (`models.recurrence`).
 """
 
 import dataclasses
@@ -30,9 +31,8 @@ import jax.numpy as jnp
 from graphfl_jax.core import Array, ClientModel, Task
 from graphfl_jax.examples import Examples
 from graphfl_jax.models.layers import Hidden, uniform_within
+from graphfl_jax.models.recurrence import UNROLL, all_states
 from graphfl_jax.settings import Real
-
-UNROLL = 12  # time steps per loop iteration, see docs/developer/decisions.md
 
 
 class Cell(nn.Module):
@@ -73,6 +73,8 @@ class Encoder(nn.Module):
         cell = Cell(x.shape[-1], self.hidden)()
         steps = jnp.transpose(x, (1, 2, 0))  # [T, F, B]
         start = jnp.zeros_like(steps[0], shape=(self.hidden, len(x)))
+        if jax.default_backend() != "cpu":
+            return all_states(cell, start, steps)[-1].T
 
         def step(h, inputs):
             return next_state(cell, h, inputs), None
@@ -108,9 +110,22 @@ class Decoder(nn.Module):
         if truth is not None:
             previous = jnp.concatenate([last[:, None], truth[:, :-1]], axis=1)
             forced = (previous.T, use_truth.T)
+        if jax.default_backend() != "cpu":
+            return _forecast(cell, kernel, bias, h.T, last, ahead, forced).T
         steps = (jnp.transpose(ahead, (1, 2, 0)), forced)  # [T, F, B]
         _, values = jax.lax.scan(step, (h.T, last), steps, unroll=UNROLL)
         return values.T
+
+
+def _forecast(cell, kernel, bias, h, last, ahead, forced):
+    """The values [T, B] of `Decoder` from all states, see `models.recurrence`."""
+    shape = (ahead.shape[1], len(last))
+    previous, is_forced = forced or (jnp.broadcast_to(last, shape), jnp.zeros(shape, bool))
+    is_free = ~is_forced.at[0].set(True)  # The first step reads the last value.
+    previous = jnp.where(is_free, 0.0, previous)
+    x = jnp.concatenate([previous[:, None], jnp.transpose(ahead, (1, 2, 0))], axis=1)
+    states = all_states(cell, h, x, (kernel, bias), is_free)
+    return jnp.einsum("h,thb->tb", kernel, states) + bias
 
 
 def gru(

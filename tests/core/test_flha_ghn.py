@@ -485,11 +485,14 @@ def test_a_table_with_one_architecture_of_distinct_types_is_fedavg_bit_for_bit()
 
 @pytest.mark.parametrize("largest", [0, 6, 100])
 def test_joined_tensors_are_those_of_the_tree(largest):
+    """Of one type: a number of steps stays as it is."""
     values = {"a": np.arange(12.0).reshape(3, 4), "b": np.ones((2, 3)), "c": np.zeros(())}
-    (vector, others), back = tree.join_small(values, largest)
+    values = jax.tree.map(np.float32, values)
+    (vector, others), back = tree.join_small(values | {"steps": np.int32(5)}, largest)
     assert len(vector) == sum(x.size for x in values.values() if x.size <= largest)
-    assert all(other.size > largest for other in others)
-    assert_equal(back((vector, others)), values)
+    assert others.pop() == 5 and all(other.size > largest for other in others)
+    others.append(np.int32(5))
+    assert_equal(back((vector, others)), values | {"steps": np.int32(5)})
     assert_equal(back((vector + 1, [other + 1 for other in others]))["b"], values["b"] + 1)
 
 

@@ -9,6 +9,7 @@ from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.hypernets.output import output_layer
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.models.gru import gru, gru_sampled
+from graphfl_jax.testing.subject import assert_equal
 
 KEY = jax.random.key(0)
 SMALL = {"inputs": (7, 3), "outputs": 3, "hidden": (4,), "task": REGRESSION}  # 4 past, 3 ahead
@@ -109,6 +110,29 @@ def test_scheduled_sampling_moves_from_true_values_to_forecasts(batch, decay, pl
     examples = Examples(*map(jnp.asarray, batch[:2]), jnp.int32(6))
     loss = model.objective(params, examples, KEY)
     np.testing.assert_allclose(loss, np.mean((outputs - batch.y) ** 2), rtol=1e-5)
+
+
+@pytest.mark.parametrize("played", [None, 180])
+def test_accelerators_compute_the_same_gradients(batch, played, monkeypatch):
+    """Without and with scheduled sampling: of the weights and of the examples."""
+    sampled = {"sampling_decay": 50.0, "played": played}
+    model = gru(**SMALL) if played is None else gru_sampled(**SMALL, **sampled)
+    params, x, y = model.init(KEY), jnp.asarray(batch.x), jnp.asarray(batch.y)
+
+    def loss(params, x):
+        return model.objective(params, Examples(x, y, jnp.int32(6)), KEY)
+
+    def first():
+        return jax.jit(jax.value_and_grad(lambda *of: loss(*of), argnums=(0, 1)))(params, x)
+
+    def second():
+        """A product with the matrix of second derivatives, as Per-FedAvg needs it."""
+        slope = jax.grad(lambda params: loss(params, x))
+        return jax.jit(lambda params: jax.jvp(slope, (params,), (params,))[1])(params)
+
+    expected = first(), second()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert_equal((first(), second()), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_scheduled_sampling_draws_from_its_key():

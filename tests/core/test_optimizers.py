@@ -12,6 +12,7 @@ from graphfl_jax import optimizers
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs import change, fl60, flha_cifar10, parse
 from graphfl_jax.optimizers import OPTIMIZERS, SCHEDULES
+from graphfl_jax.testing.subject import assert_equal
 from tests.federations import small_config, two_clusters
 
 CURVATURE = 4.0
@@ -75,6 +76,24 @@ def test_momentum_clips_then_decays_then_accumulates():
         path.append(x)
     ours = OPTIMIZERS["momentum"](lr=lr, momentum=momentum, weight_decay=decay, clip=clip)
     np.testing.assert_allclose(descend(ours, steps=6), path, rtol=1e-5)
+
+
+@pytest.mark.parametrize("largest", [0.1, 100.0])
+@pytest.mark.parametrize("longest", [0, 5, 1000])
+def test_accelerators_clip_as_optax_does(largest, longest, monkeypatch):
+    """Above and below the limit; the memory has the same form."""
+    monkeypatch.setattr(optimizers, "ONE_VECTOR", longest)
+    rng = np.random.default_rng(0)
+    gradient = {"a": rng.normal(size=(3, 4)), "b": rng.normal(size=5), "c": rng.normal()}
+    gradient = jax.tree.map(jnp.float32, gradient)
+
+    def step():
+        optimizer = OPTIMIZERS["momentum"](lr=0.1, clip=largest)
+        return optimizer.update(gradient, optimizer.init(gradient), gradient)
+
+    expected = step()
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert_equal(step(), expected, rtol=1e-6)
 
 
 def test_the_first_step_of_adam_has_the_size_of_its_rate():
