@@ -783,7 +783,7 @@ def test_results_have_the_scores_of_each_architecture(whole):
             assert math.isclose(part["scores"]["test"][point], scores.mean())
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_resumed_run_is_the_whole_run_bit_for_bit(whole, tmp_path):
     result, folder = whole
     shutil.copytree(folder, tmp_path / "out")

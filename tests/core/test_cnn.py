@@ -128,7 +128,10 @@ def test_lenet_applies_its_layers_in_order():
 
 @pytest.mark.parametrize(
     "lowering",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "winograd")) for name in LOWERINGS],
+    [
+        pytest.param(name, marks=[pytest.mark.release] * (name == "winograd"))
+        for name in LOWERINGS
+    ],
 )
 def test_conv3_is_the_network_of_flax_layers(lowering):
     """Activations are flattened by channel, row and column."""

@@ -341,7 +341,7 @@ def ridge(x, y):
     return x.T @ np.linalg.solve(x @ x.T + 3 * np.eye(len(x)), np.eye(4)[y])
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_best_models_of_simulated_images_depend_on_year_and_viewpoint():
     """A linear classifier of outlines, per client and for all clients; chance is 1/4."""
     grid = [(year, view) for year in range(6) for view in (0, 2, 4)]

@@ -155,7 +155,7 @@ def test_a_sharded_evaluation_is_the_unsharded_one(subject):
     checks.a_sharded_evaluation_is_the_unsharded_one(subject)
 
 
-@chosen(ROWS, ["ditto"], ["fedavg", "panacea", "scaffold", "guarded"])
+@chosen(ROWS, ["ditto"], ["fedavg"])
 def test_clients_on_the_host_change_no_bit(subject):
     try:
         checks.clients_on_the_host_change_no_bit(subject)
@@ -255,7 +255,7 @@ def test_new_clients_join_and_train(subject):
     new_clients_join_and_train(subject, "inductive")
 
 
-@chosen(RELATED, [], ["panacea", "sfl"])
+@chosen(RELATED, [], ["sfl"])
 def test_new_clients_with_relations_join_before_they_train(subject):
     new_clients_join_and_train(subject, "transductive")
 
@@ -334,7 +334,7 @@ def test_a_ratio_of_zero_is_no_attack_bit_for_bit(attack):
 @pytest.mark.parametrize(
     "method, attack",
     [
-        pytest.param("panacea", "poisoning", marks=pytest.mark.slow),
+        pytest.param("panacea", "poisoning", marks=pytest.mark.release),
         ("fedavg", "label_flip"),
     ],
 )
@@ -342,7 +342,7 @@ def test_a_round_without_attackers_is_an_honest_one_bit_for_bit(method, attack):
     checks.a_round_without_attackers_is_an_honest_one_bit_for_bit(subject_of(method), attack)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_sharded_round_with_attackers_is_the_unsharded_one():
     alone, split = (
         subject_of("pfedhn").after_a_round(mesh, attack__name="alie", ratio=0.5)

@@ -520,7 +520,7 @@ def test_without_a_gnn_and_with_all_frozen_but_output_biases_it_is_fedavg():
     )
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_pfedhn_het_with_one_architecture_is_pfedhn():
     fit = ServerFit(optax.sgd(RATE, 0.9), 2, optax.sgd(0.0), "mean")
     sizes = {"embedding_dim": 3, "width": 4, "fit": fit}

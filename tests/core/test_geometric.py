@@ -234,6 +234,7 @@ def test_a_batch_is_that_of_the_same_rows_in_arrays(seeds):
     jax.tree.map(np.testing.assert_array_equal, *both)
 
 
+@pytest.mark.release
 def test_new_clients_of_arrays_on_demand():
     changes = {"data.clients": 30, "eval.clients": 9, "rounds": 1, "local_steps": 2}
     changes |= {"new_clients.fraction": 0.2, "new_clients.rounds": 1}

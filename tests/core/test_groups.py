@@ -246,8 +246,8 @@ def test_cohorts_need_not_divide_over_the_devices(method):
     assert before == after
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["local", pytest.param("fedavg", marks=pytest.mark.release)])
+@pytest.mark.release
+@pytest.mark.parametrize("method", ["local", "fedavg"])
 def test_vmapped_runs_are_the_looped_ones(method):
     program = program_of(method)
     keys = jax.random.split(KEY, 2)
@@ -386,7 +386,7 @@ def run_of(method, folder=None, *, resume=False, debug=False, rounds=4, **sizes)
     return run_experiment(experiment, config, folder=folder, debug=debug)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_resumed_run_is_the_whole_run_bit_for_bit(tmp_path, monkeypatch):
     once = functools.cache(
         lambda mesh: Program(build_of("local"), groups=GROUPS, mesh=mesh, **SIZES).compiled()
@@ -476,7 +476,7 @@ def test_a_defence_limits_the_attack_in_the_group_of_the_attacker():
     assert 0 < odd_clipped < odd / 4
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.parametrize("by", ["attack", "defence"])
 def test_an_update_starts_from_what_the_memory_of_its_client_makes_of_the_message(by):
     """Attackers of lambda = 0, and updates that are clipped to 0, are untrained uploads."""

@@ -500,8 +500,11 @@ def assert_close(a, b):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    ["fedproto", "distillation"]
-    + [pytest.param(method, marks=pytest.mark.release) for method in ("feddistill", "fml")],
+    ["fedproto"]
+    + [
+        pytest.param(method, marks=pytest.mark.release)
+        for method in ("distillation", "feddistill", "fml")
+    ],
 )
 def test_without_the_term_of_the_others_it_is_local_training(method):
     assert_close(after(method).clients, alone())

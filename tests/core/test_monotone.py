@@ -351,8 +351,8 @@ def played(method, defence="", **changes):
 @pytest.mark.parametrize(
     "method",
     [
-        "panacea",
-        *[pytest.param(method, marks=pytest.mark.release) for method in ("fedavg", "sfl")],
+        "fedavg",
+        *[pytest.param(method, marks=pytest.mark.release) for method in ("panacea", "sfl")],
     ],
 )
 def test_if_everyone_is_trusted_and_nothing_is_clipped_it_is_no_defence(method):

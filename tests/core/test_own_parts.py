@@ -262,7 +262,7 @@ def test_models_of_own_parts_are_read_with_the_file_that_registers_them(tmp_path
     np.testing.assert_array_equal(alone, expected)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_file_of_the_page_is_swept(folder):
     words = [*command_of_page("sweep my.py --grid.algorithm"), *SIZES, "--out=here"]
     ended = launched("sweep", *words, cwd=folder)

@@ -208,7 +208,7 @@ def test_a_file_gives_the_same_as_its_arrays(file):
     np.testing.assert_array_equal(loaded.data.train.x, made.data.train.x)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
     words = [f"--config={ROOT}/configs/custom.py:fedavg", f"--config.data.path={file}"]
     words += ["--config.rounds=2", "--config.eval_every=2", "--config.cohort_size=3"]
@@ -228,7 +228,7 @@ def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
     assert results["errors"]["P"]["target 0"]["mae"] > 1
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_a_run_no_better_than_a_constant_offers_a_sweep_that_learns(file, tmp_path):
     """Inputs of millions: with the defaults, the run is finite, and learns nothing."""
     words = [f"--config={ROOT}/configs/custom.py:fedavg", f"--config.data.path={file}"]

@@ -454,7 +454,7 @@ def test_errors_of_clients_are_averaged_before_roots_and_shares():
         assert of_horizon["mape_seen"] == pytest.approx(100 * (0.3 + 0.1) / 2 / seen)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 @pytest.mark.usefixtures("shared_programs")
 def test_results_have_errors_in_units_and_a_resumed_run_has_the_same(
     root, tmp_path, monkeypatch

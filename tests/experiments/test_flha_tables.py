@@ -604,7 +604,7 @@ def tiny_run(monkeypatch, tmp_path):
     return run
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_rows_are_made_of_real_runs(tiny_run):
     dirichlet = cells_of("flha_5", "small")[0]
     config, (run,) = tiny_run(dirichlet, "fedavg")

@@ -279,7 +279,7 @@ def test_ratios_are_sorted_and_zero_is_added():
     assert shares("ratios", ["0.5", "0.1"]) == [0.0, 0.1, 0.5]
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_the_command_writes_tables_and_reads_runs_from_the_cache(tmp_path):
     """A defence that a method cannot have is left out, and attacks share runs without them."""
     words = [CONFIG, "--config.rounds=3", "--config.local_steps=5", "--config.model.hidden=5"]

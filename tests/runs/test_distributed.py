@@ -166,6 +166,7 @@ def test_a_round_has_one_collective():
     assert collectives(compiled) == ["all-gather"]
 
 
+@pytest.mark.release
 def test_a_round_of_several_architectures_has_one_collective():
     """Two devices train three clients of one architecture and one of the other, both filled up.
 

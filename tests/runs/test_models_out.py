@@ -133,7 +133,7 @@ def test_one_client_is_exported_and_loaded(made, tmp_path):
     np.testing.assert_array_equal(load_file(path)["P/params/body/Dense_0/kernel"][0], kernel)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_models_of_several_architectures_are_loaded_and_exported(tmp_path):
     federation, out = image_federation(), tmp_path / "run"
     own = {"rounds": 1, "eval_every": 1, "local_steps": 1, "batch_size": 4}
@@ -173,7 +173,7 @@ def test_predictions_are_labels_of_the_data(tmp_path):
     assert described["labels"] == [1, 100] and described["outputs"] == 2
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_models_of_several_labels_predict_each_of_them(tmp_path, shared_programs):
     federation = several_labels(shared=False)
     own = small_config("fedavg", rounds=1, eval_every=1, cohort_size=3)
@@ -208,7 +208,7 @@ def test_predictions_for_tpt48_are_in_degrees(tmp_path):
     np.testing.assert_allclose(found, low + outputs * (high - low), rtol=1e-6)
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_predictions_of_traffic_are_in_miles_per_hour(tmp_path):
     """The speeds are scaled, but not the times of day; the hidden ones are 0."""
     own = graphfl_jax.configs.metr_la.get_config("local")

@@ -120,6 +120,7 @@ def test_results_of_a_sample_have_the_rounds_of_its_clients(tmp_path):
     assert rounds_by_client(older) == dict(enumerate(all_scored["rounds_trained"]))
 
 
+@pytest.mark.release
 def test_the_description_of_many_clients_has_those_that_are_scored(tmp_path, monkeypatch):
     """Reports and runs that begin with this one's server can read it."""
     monkeypatch.setattr(results, "DESCRIBED", 8)

@@ -65,13 +65,14 @@ def test_a_run_has_the_results_of_one_on_the_device(on_device, tmp_path):
     assert jax.tree.leaves(result.state.clients) == []
 
 
+@pytest.mark.release
 def test_evaluations_of_few_clients_at_once_have_the_same_results(on_device, tmp_path):
     """Three of seven, so that the last part is filled up."""
     play(tmp_path, clients_per_eval=3)
     assert outcome(tmp_path) == on_device
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_runs_with_other_numbers_of_rounds_share_what_is_kept(tmp_path):
     """They are no part of the key, and decide how many rounds an execution has."""
     for rounds, eval_every in ((7, 3), (4, 2), (7, 5)):

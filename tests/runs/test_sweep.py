@@ -199,7 +199,7 @@ def test_a_sweep_without_seeds_has_that_of_its_configuration():
     assert outcome.results["seed"] == 3
 
 
-@pytest.mark.slow
+@pytest.mark.release
 def test_batches_of_one_size_share_all_programs(monkeypatch):
     """Also those after the last round: complete evaluations, and those of new clients."""
     compiled = []
