@@ -97,7 +97,8 @@ def arrange(config: ConfigDict, federation: Federation) -> Federation:
     if not inductive:
         federation = apply(federation, relate, "data")
     if joins:
-        federation = apply(federation, hold_out, "new_clients")
+        fraction = config.new_clients.fraction
+        federation = apply(federation, hold_out, "new_clients", fraction=fraction)
     if inductive:
         federation = apply(federation, relate, "data")
     if config.attack.name:

@@ -23,7 +23,7 @@ CLIENTS = Items(
 def hold_out(
     federation: Federation,
     *,
-    fraction: Annotated[float, FRACTION] = 0.0,
+    fraction: float = 0.0,
     clients: Annotated[tuple, CLIENTS] = (),
     graph: Annotated[
         str,

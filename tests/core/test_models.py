@@ -51,7 +51,7 @@ def test_a_model_applies_its_body_and_then_its_head():
 
 
 def test_without_hidden_layers_a_perceptron_is_linear():
-    """Also in what it describes; and methods that share its body are told that it has none."""
+    """Also in what it describes; and methods that share its body warn that it has none."""
     model = mlp(inputs=(3, 2), hidden=(), outputs=2, task=CLASSIFICATION)
     params = jax.device_get(model.init(jax.random.key(0)))
     assert params["body"] == {} and output_layer(model).size == 6 * 2 + 2
