@@ -7,6 +7,7 @@ from graphfl_jax.version import __version__
 
 if TYPE_CHECKING:
     from graphfl_jax import configs, register, testing
+    from graphfl_jax.build import federation
     from graphfl_jax.data import from_arrays
     from graphfl_jax.models.flax_modules import client_model
     from graphfl_jax.reading import Runs, read
@@ -20,6 +21,7 @@ __all__ = [
     "Runs",
     "client_model",
     "configs",
+    "federation",
     "from_arrays",
     "load",
     "read",
@@ -35,6 +37,7 @@ _MODULES = {
     "Result": "graphfl_jax.runs.single",
     "Runs": "graphfl_jax.reading",
     "client_model": "graphfl_jax.models.flax_modules",
+    "federation": "graphfl_jax.build",
     "from_arrays": "graphfl_jax.data",
     "load": "graphfl_jax.runs.fleet",
     "read": "graphfl_jax.reading",

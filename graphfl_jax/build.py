@@ -15,7 +15,7 @@ from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.algorithms.tuning import finetune, tuning_trainer
 from graphfl_jax.architecture import check_architecture
 from graphfl_jax.configs.fields import fields_of
-from graphfl_jax.configs.values import values_of
+from graphfl_jax.configs.values import complete, values_of
 from graphfl_jax.core import Algorithm, ClientModel, FederatedData
 from graphfl_jax.data import DATASETS, GRAPHS
 from graphfl_jax.data.federation import Federation
@@ -58,6 +58,21 @@ class Experiment(NamedTuple):
     groups: tuple[Group, ...]  # the clients of each architecture that train
     joined: tuple[Group, ...] = ()  # after new clients have joined, see `rounds.group_clients`
     on_host: bool = False  # whether the device has only the examples of the clients of a round
+
+
+def federation(config: ConfigDict) -> Federation:
+    """The data of a configuration, as its runs have them.
+
+    `describe` of what it returns says what they consist of, and `plot` draws them.
+
+    Args:
+      config: see `graphfl_jax.configs`.
+
+    Raises:
+      ValueError: a field or the data does not fit; one line with field, value and remedy.
+      FileNotFoundError: a data file is missing; one line says which, and where it belongs.
+    """
+    return load_federation(complete(config))
 
 
 def load_federation(config: ConfigDict) -> Federation:

@@ -8,13 +8,14 @@ import collections
 import functools
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import numpy as np
 
 from graphfl_jax.core import FederatedData
 from graphfl_jax.data import relations
+from graphfl_jax.data.overview import draw_overview, overview_text
 from graphfl_jax.data.rows import Rows
 from graphfl_jax.data.scaling import Scaling, scale_examples
 from graphfl_jax.data.splits import (
@@ -26,6 +27,9 @@ from graphfl_jax.data.splits import (
 )
 from graphfl_jax.examples import Examples, Windows
 from graphfl_jax.metrics import OwnUnits, Units
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SOME = 10_000  # clients of which rows are read at a time
 
@@ -59,6 +63,17 @@ class Federation(NamedTuple):
     # Makes the federation again with the scaling that the training examples of some clients, a
     # list of their indices, determine. None where clients do not share a scaling.
     refit: Callable[[np.ndarray], "Federation"] | None = None
+
+    def describe(self) -> str:
+        """Its clients, their examples, labels or targets, and relations, in ten lines."""
+        return overview_text(self)
+
+    def plot(self) -> "Figure":
+        """A figure of Matplotlib with the clients, and their labels or targets."""
+        return draw_overview(self)
+
+    def __repr__(self) -> str:
+        return self.describe()
 
 
 def federate(

@@ -16,6 +16,7 @@ from graphfl_jax.configs.base import variant_of
 from graphfl_jax.core import FederatedData, Task
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.overview import label_counts
 from graphfl_jax.evaluation import POINTS, Evaluated, not_finite
 from graphfl_jax.intervals import half_width
 from graphfl_jax.metrics import OwnUnits, metric_summary, summary
@@ -616,13 +617,12 @@ def description_of(experiment: Experiment) -> dict[str, Any]:
         parts = (whole.graph.senders, whole.graph.receivers, whole.graph.edges)
         edges = zip(*(np.asarray(part).tolist() for part in parts), strict=True)
     malicious, places = set(np.flatnonzero(malicious_clients(experiment)).tolist()), list(ids)
-    counts, labels = {s: np.asarray(part.count)[places] for s, part in splits.items()}, None
+    counts, labels = {s: np.asarray(p.count)[places].tolist() for s, p in splits.items()}, None
     if federation.task != "regression":
         labels = {
-            split: _labels(federation, part.y[places], counts[split]).tolist()
+            split: label_counts(federation, part, places).tolist()
             for split, part in splits.items()
         }
-    counts = {split: of_split.tolist() for split, of_split in counts.items()}
     positions = axes and axes.values[places].tolist()
     return {
         **_facts_of(federation),
@@ -662,20 +662,6 @@ def _facts_of(federation):
         "extent": federation.extent,
         "sha256": federation.sha256,
     }
-
-
-def _labels(federation: Federation, y: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The number of examples of each client with each label [n, O].
-
-    Args:
-      y: [n, S, ...], of which the first examples are real.
-      counts: their numbers [n].
-    """
-    real = np.arange(y.shape[1])[None] < counts[:, None]  # [n, S]
-    if federation.task == "classification":
-        labels = range(federation.outputs)
-        return np.stack([np.sum(real & (y == label), axis=1) for label in labels], axis=1)
-    return np.sum(real[..., None] & (y > 0), axis=1)
 
 
 def _mean(scores: np.ndarray) -> float:
