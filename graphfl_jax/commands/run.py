@@ -15,9 +15,9 @@ but not with --seeds or --distributed. If the code has changed since, --accept_c
 needed.
 
 With --seeds=5, the configuration is run with five seeds, from its own seed on, as one program.
-Each run has a folder, the one of --out followed by -seed0 and so on, without checkpoints and
-models. The table has means over the seeds and their spread. With --resume, seeds whose folders
-have results are not repeated.
+Each run has a folder, the one of --out followed by -seed0 and so on, which is written when the
+program has ended, without checkpoints. The table has means over the seeds and their spread.
+With --resume, seeds whose folders have results are not repeated.
 
 Exit status: 0 if a valid result was written, 1 if the run diverged, 2 if a flag, a field, the
 data or the output folder does not fit. Of several processes (--distributed), only the first
@@ -88,7 +88,7 @@ def main() -> int:
         raise ValueError("resume=True needs the folder of the run; add --out=DIR")
     changes_accepted()
     check_trackers("track", FLAGS.track)
-    for flag in ("debug", "save_models", "distributed", "track", "report"):
+    for flag in ("debug", "distributed"):
         if FLAGS.seeds > 1 and FLAGS[flag].value:
             raise ValueError(
                 f"{flag}={FLAGS[flag].value} is not possible with seeds={FLAGS.seeds}; leave "
@@ -130,10 +130,14 @@ def run_and_print_seeds(config: ConfigDict) -> int:
             report=lambda played: bar.advance(task, config.rounds * played),
             keep_in=compiled_folder(),
             config_file=configuration_file(),
+            save_models=FLAGS.save_models,
+            track=FLAGS.track,
         )
     console = Console()
     console.print(seeds_table(runs).wide())
     for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
+        if FLAGS.report:
+            report_on(path)
         ended = "diverged" if run["diverged"] else result_tables.stopped_text(run)
         say(f"{path}/results.json{ended and '; ' + ended}")
         if text := result_tables.trained_text(run):
@@ -189,15 +193,20 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
     if is_first():
         write_views(out, result)
         if FLAGS.report:
-            from graphfl_jax.commands.reporting.page import write_report
-
-            write_report([out], out / REPORT)
+            report_on(out)
         if result.final is None:
             text = styled(divergence(config, result, out), "red")
             Console().print(text, soft_wrap=True)
         else:
             print_results(config, result, out)
     return int(diverged)
+
+
+def report_on(out: Path) -> None:
+    """Writes the report of a run into its folder."""
+    from graphfl_jax.commands.reporting.page import write_report  # with its templates
+
+    write_report([out], out / REPORT)
 
 
 def divergence(config: ConfigDict, result: Result, out: Path) -> str:

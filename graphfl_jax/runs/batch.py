@@ -20,6 +20,7 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, current_values, values_of
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.memory import bytes_of
 from graphfl_jax.program import NOBODY, ROUNDS_PER_EXECUTION, in_total, play_rounds
 from graphfl_jax.runs import stopping, views
 from graphfl_jax.runs.environment import environment
@@ -32,6 +33,7 @@ from graphfl_jax.runs.identity import (
     identity_of,
 )
 from graphfl_jax.runs.initial import check_not_single
+from graphfl_jax.runs.models import LARGEST
 from graphfl_jax.runs.results import (
     Course,
     names_scored,
@@ -81,6 +83,7 @@ class Outcome(views.Viewed):
     new_clients: list[dict]
     final: dict | None  # as in `single.Result`; in ``results``, the scores of such are NaN
     clients: tuple[str, ...] = ()  # as in `single.Result`
+    models: tuple = ()  # if they were asked for, what `models.groups_of` takes
 
 
 class Cost(NamedTuple):
@@ -99,6 +102,7 @@ def run_trials(
     at_once: int = 0,
     report: Callable[[float], None] = lambda runs: None,
     keep_in: str | os.PathLike | bool | None = None,
+    models: float = 0,
 ) -> Iterator[tuple[int, Outcome]]:
     """Runs trials in batches, each batch as one program split over the devices of this host.
 
@@ -113,6 +117,8 @@ def run_trials(
       report: called after every evaluation of a batch, with the number of runs that the played
         rounds amount to.
       keep_in: as in `single.run`.
+      models: outcomes have the models of all clients, if those of a run have at most so many
+        bytes.
 
     Yields:
       The index of a trial and its outcome, batch by batch.
@@ -142,6 +148,7 @@ def run_trials(
         devices=jax.local_devices()[: len(trials)],
         alone=at_once == 1,
         executables=private_folder(keep_in),
+        models=models,
     )
     return _batches(player, trials, at_once, report)
 
@@ -216,13 +223,17 @@ def free_memory() -> int:
 class _Player:
     """Plays batches of trials; has what is `Kept` of every size of them."""
 
-    def __init__(self, config, experiment, federations, *, devices, alone, executables):
+    def __init__(
+        self, config, experiment, federations, *, devices, alone, executables, models=0
+    ):
         """Compiles nothing yet.
 
         Args:
           devices: to split runs over.
           alone: whether one run at a time is played, with its clients split over all devices.
+          models: as of `run_trials`.
         """
+        self.models = models
         self.config, self.experiment = config, experiment
         self.federations, self.folder = federations, executables
         self.seeds = list(federations)
@@ -233,7 +244,7 @@ class _Player:
             auto = (AxisType.Auto,)
             runs = jax.make_mesh((self.devices,), ("runs",), auto, devices=devices)
         self.mesh = clients if alone else runs
-        program = program_of(experiment, config, clients)
+        program = program_of(experiment, config, clients, models=int(min(models, LARGEST)))
         self.program = batch_program(program, mesh=runs, federations=len(self.seeds))
         self.data = self._put(_stack([whole.data for whole in federations.values()]), P())
         self.kept = {}  # by number of runs
@@ -302,14 +313,16 @@ class _Player:
         traffic = session.kept.remember("traffic", lambda: traffic_of(self.experiment))
         evaluations, ends, before = [], {}, 0
         for evaluation in play(session, config, session.state, seconds):
-            played, state, log, chosen, final, _ = evaluation
+            played, state, log, chosen, final, predictors = evaluation
             evaluations.append((played, log, chosen))
             ending = self._ending(set(range(len(batch))) - ends.keys(), evaluations)
             if ending:
-                final = final or fetch(session.evaluate(state))[0]
-                joined = self._join(session, state, seconds)
+                if final is None:
+                    final, predictors = fetch(session.evaluate(state))
+                last, joined = self._join(session, state, seconds)
+                models = self._models(session, state, last, predictors, size)
             for i, why in ending.items():
-                ends[i] = _results_at(i, (evaluations[:], final, joined)), why
+                ends[i] = _results_at(i, (evaluations[:], final, joined, models)), why
             rounds = config.rounds if len(ends) == len(batch) else played
             report(len(batch) * (rounds - before) / config.rounds)
             before = rounds
@@ -334,18 +347,41 @@ class _Player:
         return {i: why for i, why in whys.items() if why}
 
     def _join(self, session, state, seconds):
-        """Scores of the new clients after 0, 1, ... of their rounds, every leaf [runs, ...]."""
+        """The state with the new clients, None without any, and their scores after 0, 1, ... of
+        their rounds, every leaf [runs, ...]."""
         if not self.experiment.federation.new_clients:
-            return []
+            return None, []
         with clock(seconds, "new_clients"):
-            everyone = [whole.everyone for whole in self.federations.values()]
-            everyone = RunsData(session.inputs.data.which, self._put(_stack(everyone), P()))
             rounds = self.config.new_clients.rounds
-            return [scores for _, scores in session.join(state, everyone, rounds)]
+            states, scores = zip(
+                *session.join(state, self._everyone(session), rounds), strict=True
+            )
+            return states[-1], list(scores)
+
+    def _everyone(self, session):
+        """The data of all clients, the new ones last."""
+        everyone = [whole.everyone for whole in self.federations.values()]
+        return RunsData(session.inputs.data.which, self._put(_stack(everyone), P()))
+
+    def _models(self, session, state, last, predictors, size):
+        """The predictors of the training clients and of all, on the host; () if they are too
+        many, or were not asked for."""
+        predict, inputs = session.program.predictors, session.inputs
+        if not self.models:
+            return ()
+        if not predictors:
+            if bytes_of(jax.eval_shape(predict, state, *inputs)) > self.models * size:
+                return ()
+            predictors = session.predictors(state)
+        parts = [jax.device_get(predictors)]
+        if last is not None:
+            inputs = inputs._replace(data=self._everyone(session))
+            parts.append(jax.device_get(predict(last, *inputs, joined=True)))
+        return tuple(parts)
 
     def _outcome(self, trial, of_trial, stopped, seconds, traffic) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""
-        evaluations, final, joined = of_trial
+        evaluations, final, joined, models = of_trial
         config = config_of(self.config, trial)
         experiment = self.experiment._replace(
             federation=self.federations[trial.seed],
@@ -380,7 +416,8 @@ class _Player:
         )
         results = results_of(config, experiment, course, self.where | origin)
         names = names_scored(experiment)
-        return Outcome(results, rows, joined, final and final.scores, names)
+        models = models if final else ()
+        return Outcome(results, rows, joined, final and final.scores, names, models)
 
 
 def _results_at(place, results):

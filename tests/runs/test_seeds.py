@@ -5,11 +5,14 @@ import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
-from graphfl_jax.commands.common import seeded_runs
+import graphfl_jax
+from graphfl_jax.commands.common import seeded_runs, trackers
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seeds_table
-from graphfl_jax.configs import fl60
-from graphfl_jax.runs import identity
+from graphfl_jax.configs import change, fl60
+from graphfl_jax.runs import batch, identity, models
+from graphfl_jax.runs.batch import with_seed
 from graphfl_jax.runs.store import NewFolders
 from tests.commands import launched_small, tiny
 
@@ -30,7 +33,7 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
     for seed, folder in zip((3, 4), folders, strict=True):
         assert {path.name for path in folder.iterdir()} == {
             *("config.json", "identity.json", "metrics.jsonl", "results.json", ".lock"),
-            *("federation.json", "convergence.svg", "clients.csv"),
+            *("federation.json", "convergence.svg", "clients.csv", "models.safetensors"),
         }
         results = json.loads((folder / "results.json").read_text())
         assert json.loads((folder / "config.json").read_text())["seed"] == seed
@@ -200,3 +203,53 @@ def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
         run_seeds(config, folders, resume=True)
     with pytest.warns(RuntimeWarning, match="^2 of the 2 seeds with results are of other code"):
         assert run_seeds(config, folders, resume=True, accept_changes=True) == results
+
+
+@pytest.mark.parametrize("fields", [{}, {"new_clients.fraction": 0.2, "new_clients.rounds": 1}])
+def test_models_of_a_seed_are_those_of_the_single_run(tmp_path, fields, monkeypatch):
+    """Also of new clients. Large models are written only if asked for."""
+    config = change(tiny(fl60.get_config("ditto")), {"rounds": 2} | fields)
+    folders = {seed: tmp_path / f"seed{seed}" for seed in (0, 1)}
+    run_seeds(config, folders)
+    for seed, folder in folders.items():
+        alone = tmp_path / f"alone{seed}"
+        graphfl_jax.run(with_seed(config, seed), out=alone)
+        tensors, expected = (load_file(path / "models.safetensors") for path in (folder, alone))
+        assert tensors.keys() == expected.keys()
+        for name, tensor in tensors.items():
+            np.testing.assert_allclose(tensor, expected[name], rtol=1e-4, atol=1e-5)
+        fleet = graphfl_jax.load(folder)
+        assert list(fleet.clients) == list(graphfl_jax.load(alone).clients)
+    if fields:
+        return
+    monkeypatch.setattr(models, "LARGEST", 1)
+    monkeypatch.setattr(batch, "LARGEST", 1)
+    run_seeds(config, {0: tmp_path / "small"})
+    assert not (tmp_path / "small/models.safetensors").exists()
+    run_seeds(config, {0: tmp_path / "large"}, save_models=True)
+    written = load_file(tmp_path / "large/models.safetensors")
+    for name, tensor in load_file(folders[0] / "models.safetensors").items():
+        np.testing.assert_allclose(written[name], tensor, rtol=1e-4, atol=1e-5)
+
+
+def test_evaluations_of_seeds_are_tracked(tmp_path, monkeypatch):
+    sent = {}
+
+    class Tracker:
+        def __init__(self, out, fields):
+            self.rows = sent[out.name, fields["seed"]] = []
+
+        def write(self, row):
+            self.rows.append(row)
+
+        def close(self):
+            self.rows.append("closed")
+
+    monkeypatch.setitem(trackers.TRACKERS, "mine", Tracker)
+    config = change(tiny(fl60.get_config("local")), {"rounds": 2, "eval_every": 1})
+    run_seeds(config, {seed: tmp_path / f"s{seed}" for seed in (3, 4)}, track=["mine"])
+    assert sent.keys() == {("s3", 3), ("s4", 4)}
+    for seed in (3, 4):
+        *rows, last = sent[f"s{seed}", seed]
+        lines = (tmp_path / f"s{seed}/metrics.jsonl").read_text().splitlines()
+        assert last == "closed" and rows == [json.loads(line) for line in lines]

@@ -1,7 +1,8 @@
 """The runs of one configuration with several seeds, as one program, each with a folder."""
 
+import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,12 +13,15 @@ from graphfl_jax.build import Experiment, build_experiment, load_federation
 from graphfl_jax.commands.common.finished_runs import damage_error, read_run, write_views
 from graphfl_jax.commands.common.statistics import over_seeds
 from graphfl_jax.commands.common.text_tables import TextTable
+from graphfl_jax.commands.common.trackers import TRACKERS
+from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.runs import models
 from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
 from graphfl_jax.runs.environment import environment
 from graphfl_jax.runs.folder import RunFolder, configuration_in
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
-from graphfl_jax.runs.results import check_attacked, description_of
+from graphfl_jax.runs.results import check_attacked, description_of, row_fields
 from graphfl_jax.runs.store import NewFolders, content_of, identities_of
 
 
@@ -40,6 +44,7 @@ def prepare_seeds(
     report: Callable[[float], None] = lambda runs: None,
     keep_in: str | None = None,
     config_file: Path | None = None,
+    save_models: bool = False,
 ) -> PreparedSeeds:
     """Checks the runs of a configuration with every seed; writes nothing.
 
@@ -53,6 +58,7 @@ def prepare_seeds(
         amount to.
       keep_in: as in `graphfl_jax.run`.
       config_file: as in `graphfl_jax.run`.
+      save_models: as in `graphfl_jax.run`.
 
     Raises:
       ValueError: a field or the data does not fit, or a folder cannot take a run.
@@ -76,7 +82,10 @@ def prepare_seeds(
     left = [seed for seed in folders if seed not in results]
     federations = {seed: experiment.federation for seed, experiment in experiments.items()}
     trials = [Trial({}, seed) for seed in left]
-    outcomes = run_trials(config, federations, trials, report=report, keep_in=keep_in)
+    most = math.inf if save_models else models.LARGEST
+    outcomes = run_trials(
+        config, federations, trials, report=report, keep_in=keep_in, models=most
+    )
     return PreparedSeeds(opened, experiments, results, left, outcomes)
 
 
@@ -86,13 +95,14 @@ def run_seeds(
     *,
     new: NewFolders | None = None,
     report: Callable[[float], None] = lambda runs: None,
+    track: Sequence[str] = (),
     **options: Any,
 ) -> list[dict]:
     """Runs a configuration with every seed, and writes a folder for each.
 
-    A folder has the files of a single run, but neither checkpoints nor models. All folders are
-    locked before the first round. Evaluations and results are written when the program that
-    plays the seed has ended.
+    A folder has the files of a single run, but no checkpoints. All folders are locked before
+    the first round. Evaluations, models and results are written when the program that plays the
+    seed has ended, and `track`, names of `TRACKERS`, get the evaluations then.
 
     The arguments are those of `prepare_seeds`. `report` is also called with the number of runs
     that have ended before. `new`, if they are given, are made before the first round, and take
@@ -132,11 +142,31 @@ def run_seeds(
             for row in outcome.rows:
                 folder.append(row)
             write_views(folder.path, outcome)
+            _write_models(folder, runs.experiments[seed], outcome)
             folder.finish(results[seed])
+            _send(track, folder, runs.experiments[seed], outcome)
     finally:
         for folder in runs.opened.values():
             folder.close()
     return [results[seed] for seed in folders]
+
+
+def _write_models(folder, experiment, outcome):
+    """Writes the models of all clients, if the outcome has them."""
+    if outcome.models:
+        groups = models.groups_of(experiment, *outcome.models)
+        rounds, trained = (outcome.results[name] for name in ("rounds", "rounds_trained"))
+        facts = models.facts_of(experiment, folder.config, rounds, trained)
+        models.write(folder.file(models.FILE), groups, facts)
+
+
+def _send(track, folder, experiment, outcome):
+    """Sends the evaluations of a run to services."""
+    for name in track:
+        tracker = TRACKERS[name](folder.path, values_of(folder.config)[0])
+        for row in outcome.rows:
+            tracker.write(row_fields(row, experiment.model.task, experiment.federation.clients))
+        tracker.close()
 
 
 def seed_folders(base: str, seeds: range) -> dict[int, Path]:
