@@ -11,10 +11,14 @@ clients. Settings with other data are not compared, and the output names them.
 
 A word that ends in .py is a configuration file. Each of --methods is run on it with each of
 --seeds; without --methods, the method that the file chooses is. A run has a folder in --out,
-such as my-panacea-seed0, without checkpoints and models. With --resume, runs that have results
+such as my-panacea-seed0, without checkpoints. With --resume, runs that have results
 there are not repeated. If the code or the file has changed since, --accept_changes is needed.
 
-With --to, the comparison is also written: all of it as .json or .md, the scores alone as .csv.
+With --target=0.9, a further table has the rounds, the bytes and the seconds of training until
+an evaluation has a mean test score at P of 0.9 or better.
+
+With --to, the comparison is also written: all of it as .json or .md, the scores alone as .csv,
+and as .tex for a paper, with the best in bold and marks of the tests.
 """
 
 import csv
@@ -27,6 +31,7 @@ from absl import flags
 from ml_collections import ConfigDict
 from rich.console import Console
 
+from graphfl_jax.commands.common import paper_tables
 from graphfl_jax.commands.common.accept_changes import changes_accepted
 from graphfl_jax.commands.common.command_line import (
     FLAGS,
@@ -49,10 +54,13 @@ from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.results import with_null
 from graphfl_jax.runs.store import NewFolders, content_of
 
+SCORES = "test scores after the last round"
+
 flags.DEFINE_multi_string(
     "folders", [], "Folders of runs, and configuration files; the words without a flag."
 )
-flags.DEFINE_string("to", None, "File to write, .json, .csv or .md; it must not exist.")
+flags.DEFINE_string("to", None, "File to write, .json, .csv, .md or .tex; it must not exist.")
+flags.DEFINE_float("target", None, "Mean test score at P; what it takes to reach it is shown.")
 flags.DEFINE_list(
     "methods", [], "Methods that are run on each configuration file; empty is that of the file."
 )
@@ -69,7 +77,7 @@ flags.DEFINE_bool("resume", False, "Do not repeat the runs in --out that have re
 
 
 def main() -> int:
-    to = new_file_of_flag(".json", ".csv", ".md")
+    to = new_file_of_flag(".json", ".csv", ".md", ".tex")
     if not names_files():
         names = ("methods", "seeds", "out", "resume", "accept_changes")
         refuse_unread(*names, where="without a configuration file")
@@ -89,7 +97,8 @@ def main() -> int:
         )
     if plans:
         planned = make_runs(plans, out)
-    content = comparison([*read_runs(usable), *map(read_run, planned)])
+    runs = [*read_runs(usable), *map(read_run, planned)]
+    content = comparison(runs, target=FLAGS.target)
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
     notes += notes_of(content)
     console = Console()
@@ -233,7 +242,7 @@ def notes_of(content: dict) -> list[str]:
 
 def tables(content: dict) -> list[TextTable]:
     """The tables of a comparison, without empty ones."""
-    parts = (field_table, score_table, metric_table, pair_table)
+    parts = (field_table, score_table, metric_table, target_table, pair_table)
     return [table for part in parts if len((table := part(content)).rows) > 1]
 
 
@@ -262,7 +271,7 @@ def score_table(content: dict) -> TextTable:
     better = {"higher" if setting["higher_is_better"] else "lower" for setting in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""
     caption = f"{direction}mean ± 95 % interval over seeds"
-    return TextTable("test scores after the last round", caption, rows)
+    return TextTable(SCORES, caption, rows)
 
 
 def metric_table(content: dict) -> TextTable:
@@ -275,6 +284,24 @@ def metric_table(content: dict) -> TextTable:
     title, heads = "further metrics after the last round", ["setting", "metric", *POINTS]
     caption = "clients for which a metric is defined; mean ± 95 % interval over seeds"
     return TextTable(title, caption, [heads, *rows])
+
+
+def target_table(content: dict) -> TextTable:
+    """What each setting takes to reach the target."""
+    rows = [["setting", "seeds", "rounds", "MB", "seconds"]]
+    for setting in content["settings"] if content["target"] is not None else ():
+        reached = [costs for costs in setting["reached"] if costs is not None]
+        cells = [f"{len(reached)} of {len(setting['seeds'])}"]
+        for name, factor in (("round", 1), ("bytes", 1e-6), ("seconds", 1)):
+            values = [factor * costs[name] for costs in reached]
+            cells.append(f"{sum(values) / len(values):.4g}" if values else "-")
+        rows.append([setting["name"], *cells])
+    title = f"until a mean test score at P of {content['target']}"
+    caption = (
+        "means over the seeds that reached it at an evaluation; MB sent and received by all "
+        "clients; seconds of training"
+    )
+    return TextTable(title, caption, rows)
 
 
 def pair_table(content: dict) -> TextTable:
@@ -315,8 +342,11 @@ def write(path: Path, content: dict, notes: list[str]) -> None:
         write_json(path, with_null(content))
     elif path.suffix == ".csv":
         write_text(path, csv_text(content))
+    elif path.suffix == ".tex":
+        write_text(path, paper_tables.latex_text(content))
     else:
-        parts = [table.markdown() for table in tables(content)]
+        parts = [paper_tables.markdown_text(content)]
+        parts += [table.markdown() for table in tables(content) if table.title != SCORES]
         parts += ["".join(f"- {note}\n" for note in notes)] if notes else []
         write_text(path, "\n".join(parts))
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy.stats import wilcoxon
 
-from graphfl_jax.commands.common.comparison import comparison, holm
+from graphfl_jax.commands.common.comparison import comparison, holm, reach
 from graphfl_jax.commands.common.finished_runs import read_rows, read_run, read_runs
+from graphfl_jax.commands.common.paper_tables import cells_of, latex_text, markdown_text
 from graphfl_jax.commands.common.statistics import wilcoxon_p
 from graphfl_jax.intervals import critical_value, half_width
 from graphfl_jax.metrics import summary
@@ -98,6 +99,74 @@ def test_settings_have_means_over_seeds_and_clients_are_paired(tmp_path):
     np.testing.assert_allclose(at["difference"], change.mean(), 1e-5)
     assert at["better"] == np.sum(change > 0)
     assert at["p"] == at["p_holm"] == pytest.approx(wilcoxon(change.astype(float)).pvalue)
+
+
+def three_settings(tmp_path):
+    """On one data set: local is far better than fedavg, and ditto hardly better than local."""
+    base = np.linspace(0.3, 0.6, CLIENTS)
+    shifts = {"fedavg": 0.0, "local": 0.2, "ditto": 0.2}
+    slope = np.where(np.arange(CLIENTS) % 2, 0.011, -0.01)  # in both directions
+    return compared(
+        *(
+            write_run(
+                tmp_path / f"{method}{seed}",
+                method,
+                seed,
+                scores=base + shift + 0.001 * seed + slope * (method == "ditto"),
+            )
+            for method, shift in shifts.items()
+            for seed in (0, 1)
+        ),
+        write_run(tmp_path / "apart", "fedavg", 0, data="b", scores=base),
+    )
+
+
+def test_the_table_of_a_paper_has_the_best_in_bold_and_marks_of_tests(tmp_path):
+    """A setting alone on its data is not the best."""
+    content = three_settings(tmp_path)
+    cells = {
+        (setting["name"], setting["data"]): row[2]
+        for setting, row in zip(content["settings"], cells_of(content), strict=True)
+    }
+    marks = {key: (cell.is_best, cell.is_worse) for key, cell in cells.items()}
+    assert marks == {
+        ("ditto", "set a"): (True, False),
+        ("local", "set a"): (False, False),
+        ("fedavg (1)", "set a"): (False, True),
+        ("fedavg (2)", "set b"): (False, False),
+    }
+    latex, markdown = latex_text(content), markdown_text(content)
+    assert latex.count(r"\mathbf") == markdown.count("**") / 2 == 3  # at G, L and P
+    assert latex.count(r"\dagger}") == 3 and markdown.count(" † |") == 3
+    assert latex.splitlines()[0] == r"\begin{tabular}{lllrrr}"
+    assert r"95 \% interval" in latex and not re.search(r"(?<!\\)%(?! )", latex)
+
+
+def test_what_it_takes_to_reach_a_target_is_that_of_the_first_evaluation(tmp_path):
+    rows = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.9}
+    path = write_run(tmp_path / "a", "fedavg", 0, rounds=8, cohort_size=3)
+    results = json.loads((path / "results.json").read_text())
+    results |= {"timing": {"train_s": 4.0}}
+    results |= {"communication": {"up_bytes": 10, "down_bytes": 30}}
+    (path / "results.json").write_text(json.dumps(results))
+    lines = [
+        {
+            "round": n,
+            "train": {},
+            "test": {at: summary(np.array([m]), higher_is_better=True) for at in "GLP"},
+        }
+        for n, m in rows.items()
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    run = read_run(path)
+    assert reach(run, 0.65) == {"round": 4, "bytes": 4 * 3 * 40, "seconds": 2.0}
+    assert reach(run, 0.9)["round"] == 8 and reach(run, 0.91) is None
+    lower = run._replace(results=run.results | {"higher_is_better": False})
+    assert reach(lower, 0.5)["round"] == 2 and reach(lower, 0.4) is None
+    other = write_run(tmp_path / "b", "ditto", 0)
+    settings = comparison([run, read_run(other)], target=0.65)["settings"]
+    reached = {setting["method"]: setting["reached"] for setting in settings}
+    assert reached == {"fedavg": [reach(run, 0.65)], "ditto": [None]}
 
 
 def test_rounding_of_float32_makes_no_client_differ(tmp_path):

@@ -10,15 +10,18 @@ import itertools
 
 import numpy as np
 
-from graphfl_jax.commands.common.finished_runs import FinishedRun, fitting
+from graphfl_jax.commands.common.finished_runs import FinishedRun, fitting, read_rows
 from graphfl_jax.commands.common.result_tables import sample_text
 from graphfl_jax.commands.common.statistics import over_seeds, wilcoxon_p
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.intervals import half_width
 
 
-def comparison(runs: list[FinishedRun]) -> dict:
+def comparison(runs: list[FinishedRun], *, target: float | None = None) -> dict:
     """What a comparison of at least two runs holds, as JSON.
+
+    Args:
+      target: a mean test score at P.
 
     Returns:
       ``settings``, for each its ``name``, ``method``, ``data``, their ``source`` and ``extent``
@@ -32,8 +35,9 @@ def comparison(runs: list[FinishedRun]) -> dict:
       the number of ``clients``, and ``points``: at each the mean ``difference`` of
       second - first, the ``half_width`` of its 95 % interval over clients, the numbers of
       clients for which the second is ``better`` and ``worse``, ``p`` of the test, and
-      ``p_holm``, which Holm's method corrects for the number of pairs; and ``unpaired``, the
-      pairs without a test and why.
+      ``p_holm``, which Holm's method corrects for the number of pairs; ``unpaired``, the
+      pairs without a test and why; and ``target``. With a target, settings also have
+      ``reached``, see `reach`, for each seed.
 
     Raises:
       ValueError: two runs have the same configuration and seed.
@@ -55,6 +59,16 @@ def comparison(runs: list[FinishedRun]) -> dict:
         _setting(name, by_seed, fields)
         for name, by_seed in zip(_names(groups), groups, strict=True)
     ]
+    pairs, unpaired = _pairs(settings, groups)
+    if target is not None:
+        for setting, by_seed in zip(settings, groups, strict=True):
+            setting["reached"] = [reach(run, target) for run in by_seed.values()]
+    parts = {"fields": fields, "settings": settings, "pairs": pairs, "unpaired": unpaired}
+    return parts | {"target": target}
+
+
+def _pairs(settings, groups):
+    """The pairs of settings with a test, and those without one."""
     pairs, unpaired = [], []
     for (a, first), (b, second) in itertools.combinations(
         zip(settings, groups, strict=True), 2
@@ -69,7 +83,29 @@ def comparison(runs: list[FinishedRun]) -> dict:
         corrected = holm([pair["points"][point]["p"] for pair in pairs])
         for pair, p in zip(pairs, corrected, strict=True):
             pair["points"][point]["p_holm"] = p
-    return {"fields": fields, "settings": settings, "pairs": pairs, "unpaired": unpaired}
+    return pairs, unpaired
+
+
+def reach(run: FinishedRun, target: float) -> dict | None:
+    """What a run took until the first evaluation with a mean test score at P of the target.
+
+    Returns:
+      The ``round``; the ``bytes`` that all clients had sent and received; and the ``seconds``
+      of training, in proportion to those of all rounds. None if no evaluation has it.
+    """
+    results, sign = run.results, 1 if run.results["higher_is_better"] else -1
+    for row in read_rows(run.path):
+        score = row.get("test", {}).get("P", {}).get("mean")
+        if score is not None and sign * score >= sign * target:
+            traffic = results["communication"]
+            sent = traffic["up_bytes"] + traffic["down_bytes"]
+            share = row["round"] / results["rounds"]
+            return {
+                "round": row["round"],
+                "bytes": row["round"] * run.fields["cohort_size"] * sent,
+                "seconds": share * results["timing"]["train_s"],
+            }
+    return None
 
 
 def data_texts(settings: list[dict]) -> list[str]:
