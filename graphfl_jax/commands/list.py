@@ -1,13 +1,14 @@
-"""Lists the methods, the data sets, the client models, and the fields of configurations.
+"""Lists the methods, the data sets, the client models, the metrics, and all fields.
 
     graphfl list
     graphfl list methods
-    graphfl list data models
+    graphfl list methods ditto panacea
+    graphfl list data models metrics
 
-Words after the command choose what is listed: methods, data, models and fields. Methods are
-shown with their papers, and fields with their type, default, possible values and meaning, and
-with the choices that read them. `graphfl run tpt48 --help` lists the fields of one
-configuration with their values.
+Words after the command choose what is listed: methods, data, models, metrics and fields. Names
+of methods after them show all about these: equations, papers, departures and fields. Fields are
+shown with their type, default, possible values and meaning, and with the choices that read
+them. `graphfl run tpt48 --help` lists the fields of one configuration with their values.
 """
 
 import inspect
@@ -25,28 +26,52 @@ from graphfl_jax.commands.common.help_text import words_of
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.reference import sections
 from graphfl_jax.data import DATASETS
+from graphfl_jax.declarations import parameters
+from graphfl_jax.metrics import METRICS, METRICS_OF
 from graphfl_jax.models import MODELS
 
 Row = tuple[str, ...]
 
 
 def methods() -> Iterator[Row]:
-    """The name, the description and the paper of each method."""
+    """The name of each method, what it needs, and what it is, in one line."""
     for name, values in configs.methods().items():
-        algorithm = values["algorithm.name"]
-        factory, common, _ = ALGORITHMS[algorithm]
-        module = inspect.getmodule(factory)
-        title, *blocks = inspect.getdoc(module).split("\n\n")
-        description = " ".join(title.split())
-        if module.__name__.rpartition(".")[2] != algorithm:  # one of several in a file
-            description += f" {_first_sentence(factory).removeprefix('Builds ')}"
-        common = {"algorithm.name": algorithm, **common}
-        special = {field: v for field, v in values.items() if field not in common}
-        if special:
-            text = ", ".join(f"{field}={value}" for field, value in special.items())
-            description += f" Here with {text}."
-        paper = blocks[0] if blocks and not blocks[0].startswith((" ", "Departures")) else ""
-        yield name, description, " ".join(paper.split())
+        method = ALGORITHMS[values["algorithm.name"]]
+        needs = method.needs
+        takes = {parameter.name for parameter in parameters(method.factory)}
+        marks = (needs.relations, needs.labels, "models" in takes, bool(needs.held_out))
+        what = description_of(name).partition(": ")
+        yield name, *("x" * mark for mark in marks), what[2] or what[0]
+
+
+def description_of(method: str) -> str:
+    """What a method is, in a sentence."""
+    values = configs.methods()[method]
+    algorithm = values["algorithm.name"]
+    factory, common, _ = ALGORITHMS[algorithm]
+    module = inspect.getmodule(factory)
+    title = " ".join(inspect.getdoc(module).split("\n\n")[0].split())
+    if module.__name__.rpartition(".")[2] != algorithm:  # one of several in a file
+        title = _first_sentence(factory).removeprefix("Builds ")
+    special = {f: v for f, v in values.items() if f not in {"algorithm.name", *common}}
+    if special:
+        text = ", ".join(f"{field}={value}" for field, value in special.items())
+        title = f"{algorithm.replace('_', '-')} with {text}."
+    return title
+
+
+def about(method: str) -> str:
+    """All about a method: what its file says, and its fields with their defaults."""
+    values = configs.methods()[method]
+    algorithm = values["algorithm.name"]
+    text = inspect.getdoc(inspect.getmodule(ALGORITHMS[algorithm].factory))
+    read = fields_of(values)
+    lines = [
+        f"  {name} = {values.get(name, field.default)}  {field.setting.meaning}"
+        for name, field in read.items()
+        if field.reader == f"algorithm.name={algorithm}"
+    ]
+    return "\n".join([f"{method}: {description_of(method)}\n", f"{text}\n", "Fields:", *lines])
 
 
 def data() -> Iterator[Row]:
@@ -66,6 +91,14 @@ def models() -> Iterator[Row]:
         yield name, _first_sentence(factory)
 
 
+def metrics() -> Iterator[Row]:
+    """The name, the tasks and the description of each further metric."""
+    for name, function in METRICS.items():
+        tasks = [task for task, names in METRICS_OF.items() if name in names]
+        text = inspect.getdoc(function)
+        yield name, ", ".join(tasks) or "any", text.splitlines()[0] if text else ""
+
+
 def fields() -> Iterator[Row]:
     """The name, type, default, values, meaning and readers of each field."""
     for entries in sections().values():
@@ -75,10 +108,15 @@ def fields() -> Iterator[Row]:
             yield name, default, about
 
 
+MARKS = (
+    "rel: needs relations; lab: needs classes; net: clients may have different networks; val: "
+    "needs a validation split. graphfl list methods NAME shows all about a method."
+)
 LISTS: dict[str, tuple[tuple[str, ...], Callable[[], Iterator[Row]]]] = {
-    "methods": (("method", "description", "paper"), methods),
+    "methods": (("method", "rel", "lab", "net", "val", "description"), methods),
     "data": (("data set", "task and clients", "source"), data),
     "models": (("client model", "description"), models),
+    "metrics": (("metric", "tasks", "description"), metrics),
     "fields": (("field", "default", "meaning, type, values and readers"), fields),
 }
 
@@ -99,9 +137,30 @@ def _table(heads, rows):
     return table
 
 
+def _lines(heads, rows, width):
+    """Rows with one line each, whose last cell is cut to the width."""
+    *short, last = zip(heads, *rows, strict=True)
+    widths = [max(map(len, cells)) for cells in short]
+    for *cells, text in zip(*short, last, strict=True):
+        begin = "  ".join(cell.ljust(size) for cell, size in zip(cells, widths, strict=True))
+        left = max(width - len(begin) - 2, 10)
+        yield f"{begin}  {text if len(text) <= left else text[: left - 3].rstrip() + '...'}"
+
+
 def start() -> None:
     """Reads the words, and prints the lists."""
     console = Console()
-    for word in words_of(sys.modules[__name__], LISTS) or LISTS:
+    names = configs.methods()
+    words = words_of(sys.modules[__name__], {**LISTS, **names})
+    chosen = [word for word in words if word in names]
+    for name in chosen:
+        console.print(Text(about(name)), "", soft_wrap=True)
+    lists = [word for word in words if word in LISTS and not (chosen and word == "methods")]
+    for word in lists or ([] if chosen else LISTS):
         heads, rows = LISTS[word]
-        console.print(_table(heads, rows()), "")
+        if word != "methods":
+            console.print(_table(heads, rows()), "")
+            continue
+        for line in _lines(heads, rows(), console.width):
+            console.print(Text(line), soft_wrap=True)
+        console.print(Text(MARKS), "")

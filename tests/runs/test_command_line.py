@@ -16,6 +16,7 @@ from graphfl_jax.commands import COMMANDS, CONFIGURED, OF_A_CHECKOUT, completion
 from graphfl_jax.commands import list as lists
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data import DATASETS
+from graphfl_jax.metrics import METRICS
 from graphfl_jax.models import MODELS
 from graphfl_jax.settings import perhaps
 from tests.commands import ENVIRONMENT, ROOT, launched, scripted
@@ -177,6 +178,7 @@ def test_lists_have_every_name_and_no_empty_cell():
         "methods": configs.methods(),
         "data": DATASETS,
         "models": MODELS,
+        "metrics": METRICS,
         "fields": dict(all_fields()),
     }
     assert set(lists.LISTS) == set(names) == set(completion.LISTS)
@@ -184,22 +186,39 @@ def test_lists_have_every_name_and_no_empty_cell():
         rows = list(rows())
         assert {row[0] for row in rows} == set(names[word])
         assert all(len(row) == len(heads) for row in rows)
-        assert all(row[-1] for row in rows if row[0] != "local")  # which has no paper
+        assert all(row[-1] for row in rows)
 
 
-def test_methods_have_the_paper_of_their_file_and_variants_their_values():
-    rows = {name: (about, paper) for name, about, paper in lists.methods()}
-    for name, (about, paper) in rows.items():
-        assert re.search(r"\b(19|20)\d\d\b", paper) or name == "local"
-        assert about.endswith(".") and "  " not in about
-    assert rows["fedprox"][1].endswith("https://arxiv.org/abs/1812.06127")
-    assert "Here with algorithm.layer=mean" in rows["panacea-mean"][0]
-    assert rows["fedadam"][0].endswith(" FedAdam.")
-    assert len({about for about, _ in rows.values()}) == len(rows)  # each its own
-    assert set(ALGORITHMS) <= {name.replace("-", "_") for name in rows}
+def test_methods_have_the_text_of_their_file_and_variants_their_values():
+    names = list(configs.methods())
+    for name in names:
+        text, what = lists.about(name), lists.description_of(name)
+        assert re.search(r"\b(19|20)\d\d\b", text) or name == "local"
+        assert text.startswith(f"{name}: {what}\n")
+        assert what.endswith(".") and "  " not in what
+        assert "Departures:" in text and "hparams.client_lr = " in text
+    assert "https://arxiv.org/abs/1812.06127" in lists.about("fedprox")
+    assert lists.description_of("panacea-mean").startswith("panacea with algorithm.layer=mean")
+    assert lists.description_of("fedadam") == "FedAdam."
+    assert len({*map(lists.description_of, names)}) == len(names)  # each its own
+    assert set(ALGORITHMS) <= {name.replace("-", "_") for name in names}
 
 
-@pytest.mark.parametrize("word", ["methods", "data"])
+def test_what_methods_need_is_marked():
+    rows = {name: marks for name, *marks, _ in lists.methods()}
+    assert rows["sfl"] == ["x", "", "", ""] and rows["fedavg"] == [""] * 4
+    assert rows["fedproto"] == ["", "x", "x", ""] and rows["pfedgat"] == ["", "", "", "x"]
+
+
+def test_a_method_of_the_list_is_shown_alone(monkeypatch, capsys):
+    status, printed, errors = graphfl(monkeypatch, capsys, "list", "methods", "ditto")
+    assert (status, errors) == (0, "")
+    assert printed.strip() == lists.about("ditto").strip()
+    status, printed, errors = graphfl(monkeypatch, capsys, "list", "metrics", "ditto")
+    assert printed.startswith(lists.about("ditto")) and "macro_f1" in printed
+
+
+@pytest.mark.parametrize("word", ["methods", "data", "metrics"])
 def test_a_list_is_printed_with_its_names_in_the_first_column(monkeypatch, capsys, word):
     monkeypatch.setenv("COLUMNS", "100")
     status, printed, errors = graphfl(monkeypatch, capsys, "list", word)
@@ -214,7 +233,7 @@ def test_a_list_is_printed_with_its_names_in_the_first_column(monkeypatch, capsy
     [
         (
             ["list", "metods"],
-            "'metods' is unknown; perhaps methods or models is meant; choose ",
+            "'metods' is unknown; perhaps methods, models or metrics is meant; choose ",
         ),
         (["completion", "tcsh"], "'tcsh' is unknown; choose from bash, zsh, fish"),
         (["completion"], "completion needs the name of one shell; choose from bash, zsh, fish"),
@@ -244,7 +263,7 @@ TYPED = {  # the words of a line as bash divides it: what completes the last one
     "graphfl|predict|tp": [],
     "graphfl|compare|runs/a|:|fed": [],
     "graphfl|sweep|tp": ["tpt48"],
-    "graphfl|list|m": ["methods", "models"],
+    "graphfl|list|m": ["methods", "models", "metrics"],
     "graphfl|completion|f": ["fish"],
 }
 
