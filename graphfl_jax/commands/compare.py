@@ -9,9 +9,9 @@ the last round and its 95 % interval over seeds are shown at G, L and P. Two set
 same seeds on the same split of the same data are compared by Wilcoxon's signed-rank test over
 clients. Settings with other data are not compared, and the output names them.
 
-A word that ends in .py is a configuration file. Each of --methods is run on it with each of
---seeds; without --methods, the method that the file chooses is. A run has a folder in --out,
-such as my-panacea-seed0, without checkpoints. With --resume, runs that have results
+A word that ends in .py, .toml or .yaml is a configuration file. Each of --methods is run on it
+with each of --seeds; without --methods, the method that the file chooses is. A run has a folder
+in --out, such as my-panacea-seed0, without checkpoints. With --resume, runs that have results
 there are not repeated. If the code or the file has changed since, --accept_changes is needed.
 
 With --target=0.9, a further table has the rounds, the bytes and the seconds of training until
@@ -42,7 +42,11 @@ from graphfl_jax.commands.common.command_line import (
     refuse_unread,
 )
 from graphfl_jax.commands.common.comparison import comparison, data_texts
-from graphfl_jax.commands.common.configuration import configuration_in_file, with_data_root
+from graphfl_jax.commands.common.configuration import (
+    READERS,
+    configuration_in_file,
+    with_data_root,
+)
 from graphfl_jax.commands.common.finished_runs import read_run, read_runs, why_no_run
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
@@ -115,7 +119,7 @@ def main() -> int:
 
 def is_file(word: str) -> bool:
     """Whether a word is a configuration file, and not the folder of a run."""
-    return word.endswith(".py") and not Path(word).is_dir()
+    return Path(word).suffix in (".py", *READERS) and not Path(word).is_dir()
 
 
 def names_files() -> bool:

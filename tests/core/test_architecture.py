@@ -53,6 +53,7 @@ PARTS = {
 STARTERS = {"run", "sweep"}
 # Packages whose imported name is another one.
 IMPORTED = {"absl-py": "absl", "orbax-checkpoint": "orbax", "pillow": "PIL"}
+IMPORTED |= {"pyyaml": "yaml"}
 
 
 def imported(path, package):

@@ -1,15 +1,22 @@
-"""The configuration that a command line names and changes, and Python files of the user."""
+"""The configuration that a command line names and changes, and files of the user.
+
+A Python file is executed. A file of settings, in TOML or YAML, is only read: it names a
+configuration in ``config``, and has values of its fields.
+"""
 
 import contextlib
 import functools
 import runpy
 import sys
+import tomllib
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import yaml
 from absl import flags
+from flax.traverse_util import flatten_dict
 from ml_collections import ConfigDict
 
 from graphfl_jax.configs import PRESETS
@@ -19,12 +26,14 @@ from graphfl_jax.settings import perhaps
 flags.DEFINE_string(
     "config",
     None,
-    "Name of a configuration, such as tpt48, or a file, such as mine.py; with :METHOD, of a "
-    "method, such as tpt48:fedavg. --config.FIELD=VALUE sets a field; --help lists the fields.",
+    "Name of a configuration, such as tpt48, or a file, such as mine.py or mine.toml; with "
+    ":METHOD, of a method, such as tpt48:fedavg. --config.FIELD=VALUE sets a field; --help "
+    "lists the fields.",
 )
 flags.DEFINE_string("data_root", None, "Folder of data files; overrides $GRAPHFL_DATA.")
 FLAGS = flags.FLAGS
 OVERRIDES: dict[str, str] = {}  # values of --config.FIELD=VALUE, by field
+READERS = {".toml": tomllib.loads, ".yaml": yaml.safe_load, ".yml": yaml.safe_load}
 
 
 def configuration(default: ConfigDict | None = None) -> ConfigDict:
@@ -96,17 +105,24 @@ def file_configuration(method: str = "") -> ConfigDict:
         raise ValueError(
             f"config={path} is neither a configuration nor a file"
             f"{perhaps(Path(path).stem, PRESETS)}; choose from {', '.join(PRESETS)}, or a "
-            f"Python file, such as mine.py"
+            f"file, such as mine.py or mine.toml"
         )
     return configuration_in_file("config", path, *words)
 
 
 def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
-    """The configuration that get_config() of a Python file returns, as of `call_in_file`.
+    """The configuration of a file of settings, or that get_config() of a Python file returns.
+
+    Args:
+      flag: that names the file, for error messages.
+      path: of the file.
+      *words: the method, instead of that of the file.
 
     Raises:
-      ValueError: as `call_in_file`, or what it returns does not fit.
+      ValueError: as `call_in_file`, or what it returns or the file does not fit.
     """
+    if Path(path).suffix in READERS:
+        return _settings_in(flag, Path(path), *words)
     config = call_in_file(flag, path, "get_config", *words)
     if not isinstance(config, ConfigDict):
         raise ValueError(
@@ -114,6 +130,27 @@ def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
             f"ConfigDict"
         )
     return complete(config)
+
+
+def _settings_in(flag, path, *words):
+    """The configuration of a file of settings."""
+    try:
+        values = READERS[path.suffix](path.read_text("utf-8"))
+    except (ValueError, yaml.YAMLError) as error:  # also of TOML, and of text
+        why = " ".join(str(error).split())
+        raise ValueError(f"{flag}={path} cannot be read ({why}); correct the file") from None
+    name = values.pop("config", "") if isinstance(values, dict) else ""
+    preset, _, method = str(name).partition(":")
+    if preset not in PRESETS:
+        raise ValueError(
+            f"{flag}={path} has config={name!r}{perhaps(preset, PRESETS)}; set config to one "
+            f"of {', '.join(PRESETS)}, with :METHOD, such as 'tpt48:ditto'"
+        )
+    fields = {
+        ".".join(map(str, parts)): tuple(value) if isinstance(value, list) else value
+        for parts, value in flatten_dict(values).items()
+    }
+    return change(PRESETS[preset](*(words or filter(None, [method]))), fields)
 
 
 def call_in_file(flag: str, path: str, function: str, *words: str) -> Any:
