@@ -169,6 +169,9 @@ while True:
 def test_commands_of_all_pages_parse(tmp_path):
     by_module, mine = {}, tmp_path / "my.py"
     mine.write_text(blocks((ROOT / "docs/guide/own-parts.md").read_text())[0][1])
+    of_page = dict(blocks((ROOT / "docs/guide/commands.md").read_text()))
+    settings = tmp_path / "mine.toml"
+    settings.write_text(of_page["toml"])
     files = [ROOT / f"experiments/{name}.py" for name in OF_A_CHECKOUT]
     files += (ROOT / "graphfl_jax/configs").glob("*.py")
     files += (ROOT / "graphfl_jax/commands").glob("*.py")
@@ -183,6 +186,7 @@ def test_commands_of_all_pages_parse(tmp_path):
             if package == "experiments" and command in COMMANDS:  # run and sweep
                 module = f"graphfl_jax.commands.{command}"
             words = [re.sub(r"\bmy\.py", str(mine), word) for word in words]
+            words = [word.replace("mine.toml", str(settings)) for word in words]
             if words not in by_module.setdefault(module, []) and words:
                 by_module[module].append(words)
     assert set(by_module) == {  # every command is documented
