@@ -17,6 +17,7 @@ from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel, Exchange
 from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.new_clients import CHOSEN_BY
 from graphfl_jax.declarations import parameters
 from graphfl_jax.memory import bytes_of, device_memory, size_text
 from graphfl_jax.optimizers import scheduled_rate
@@ -241,7 +242,7 @@ def _why_not_on_host(config, algorithm, experiment):
         f"{method} needs all clients in every round": algorithm.needs.everyone,
         f"{method} draws them by the state of its server": algorithm.server.sample,
         "there are several architectures": len(experiment.groups) > 1,
-        "new clients join": experiment.federation.new_clients,
+        "new clients join": any(values_of(config)[0][field] for field in CHOSEN_BY),
         f"attack.name={config.attack.name!r} changes examples": experiment.poison(
             experiment.hparams
         ).data,

@@ -82,7 +82,7 @@ class Result(views.Viewed):
 class _Record(NamedTuple):
     """What a run writes and reports while it is played."""
 
-    config: ConfigDict
+    config: Any  # a `ConfigDict`, whose fields have no types
     experiment: Experiment
     folder: RunFolder | None
     session: Any

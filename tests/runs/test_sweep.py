@@ -156,9 +156,11 @@ def test_a_run_of_a_sweep_is_the_single_run(at_once):
     assert [(point, seed) for point, seed, _ in runs] == [
         (point, seed) for point in points for seed in (0, 4)
     ]
-    for point, seed, (results, *_) in runs:
+    for point, seed, outcome in runs:
+        results = outcome.results
         assert (results["seed"], results["hparams"]["client_lr"]) == (seed, *point.values())
-    point, seed, (results, rows, *_) = runs[1]
+    point, seed, outcome = runs[1]
+    results, rows = outcome.results, outcome.rows
     alone = graphfl_jax.run(change(with_seed(config, seed), point))
     assert without_times(results) == without_times(alone.results)
     assert [int(row["round"]) for row in rows] == [2, 3]
@@ -223,7 +225,8 @@ def test_a_seed_in_a_point_is_refused():
 @pytest.mark.release
 def test_a_diverged_run_has_the_results_of_the_single_run():
     config = tiny_config("fedavg", eval_every=1, hparams__client_lr=1e30)
-    (results, rows, *_), (alive, *_) = outcomes(config, [{}, {"client_lr": 0.1}], [0])
+    broken, learned = outcomes(config, [{}, {"client_lr": 0.1}], [0])
+    results, rows, alive = broken.results, broken.rows, learned.results
     alone = graphfl_jax.run(config)
     assert without_times(as_json(results)) == without_times(as_json(alone.results))
     assert results["diverged"] and np.isnan(results["scores"]["final"]["P"]["mean"])
