@@ -255,7 +255,7 @@ run @tpt48 .metrics=auc .data.source=simulated -> metrics=auc
 run @fl60 .precision=float8
 run @fl60 .new_clients.fraction=0.2 .new_clients.rounds=1 .client_schedule=cosine .rounds=3 \
 .hparams.client_horizon=3 -> client_schedule=cosine
-run @fl60 --seeds=2 --debug -> debug=True
+run @fl60 --seeds=2 --distributed -> distributed=True
 run @fl60 --seeds=abc -> seeds=abc is not an integer of at least 1
 run @fl60 --cores=0.5 -> cores=0.5 is not an integer of at least 1
 run @fl60 --seeds=0 -> seeds=0 is not an integer of at least 1
