@@ -58,7 +58,8 @@ class Setting(Declaration):
         return f"{section}.{name}"
 
     def add_fields(self, form, place, name, default):
-        if not self.when or any([form.depend(field) for field in self.when]):
+        chosen = [form.depend(field) for field in self.when]  # all: each decides
+        if not self.when or any(chosen):
             form.add(self.field(place.section, name), self, default, place.reader)
 
     def value(self, source, section, name):

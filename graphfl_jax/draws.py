@@ -39,9 +39,10 @@ def draw_uniform(key: Array, shape: tuple[int, ...]) -> Array:
     There, JAX writes its generator as a loop, and XLA compiles each operation of the loop by
     itself. Written out, all are one computation. The generator is Threefry with two words and
     20 rounds; the words that it encrypts count from 0 (Salmon, Moraes, Dror, Shaw. Parallel
-    Random Numbers: As Easy as 1, 2, 3. SC 2011). Keys of other generators are left to JAX.
+    Random Numbers: As Easy as 1, 2, 3. SC 2011). Other generators, and another order of their
+    words, are left to JAX.
     """
-    if jax.random.key_impl(key) != "threefry2x32":
+    if jax.random.key_impl(key) != "threefry2x32" or not jax.config.jax_threefry_partitionable:
         return jax.random.uniform(key, shape)
     first, second = jax.random.key_data(key)
     words = first, second, first ^ second ^ jnp.uint32(0x1BD11BDA)

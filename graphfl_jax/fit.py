@@ -105,11 +105,9 @@ def check_needs(
 def _check_held_out(method, split, config, federation):
     """Checks the split of which clients hold examples that they do not train their model on."""
     if split == "val" and "val" not in federation.data.evals:
-        remedy = "choose other data"
-        if "val_fraction" in config.data:
-            remedy = "set --config.data.val_fraction=0.1"
         raise ValueError(
-            f"{method} needs a validation split, and {federation.name} has none; {remedy}"
+            f"{method} needs a validation split, and {federation.name} has none; "
+            f"{_remedy_without_val(config, federation)}"
         )
     if split == "test":
         warnings.warn(
@@ -117,6 +115,15 @@ def _check_held_out(method, split, config, federation):
             f"are too high",
             stacklevel=4,
         )
+
+
+def _remedy_without_val(config, federation):
+    """How a federation gets a validation split."""
+    if federation.source == "own" and not config.data.get("path"):
+        return "give val_fraction=0.1 to from_arrays"
+    if "val_fraction" in config.data:
+        return "set --config.data.val_fraction=0.1"
+    return "choose other data"
 
 
 def _check_objective(method, config):
@@ -188,16 +195,15 @@ def check_stopping(config: ConfigDict, federation: Federation) -> None:
         return
     remedy = ""
     if "val" not in federation.data.evals:
-        remedy = "--config.data.val_fraction=0.1" if "val_fraction" in config.data else ""
-        remedy = remedy or "data with a validation split"
+        remedy = _remedy_without_val(config, federation)
     elif chosen.splits and "val" not in chosen.splits:
-        remedy = f"--config.eval.splits={','.join([*chosen.splits, 'val'])}"
+        remedy = f"set --config.eval.splits={','.join([*chosen.splits, 'val'])}"
     elif chosen.points and stop.point not in chosen.points:
-        remedy = f"--config.eval.points={','.join([*chosen.points, stop.point])}"
+        remedy = f"set --config.eval.points={','.join([*chosen.points, stop.point])}"
     if remedy:
         raise ValueError(
             f"stop.{field}={stop[field]:g} needs scores of the validation split at "
-            f"{stop.point}; set {remedy}"
+            f"{stop.point}; {remedy}"
         )
 
 
@@ -321,8 +327,8 @@ def warn_of_idle_parts(config: ConfigDict, exchange: Exchange) -> None:
     if config.algorithm.name != "local" and not any(leaf.size for leaf in sent):
         lines.append(
             f"algorithm.name={config.algorithm.name!r} shares no part of this client model, so "
-            f"each client trains alone; choose another method, or a model with a body, by "
-            f"--config.model.hidden=16"
+            f"each client trains alone; set --config.algorithm.name=fedavg, or choose a model "
+            f"with a body"
         )
     for line in lines:
         warnings.warn(line, stacklevel=2)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from graphfl_jax import tree
 from graphfl_jax.core import Array
 from graphfl_jax.declarations import (
     Declaration,
@@ -64,10 +65,8 @@ def polyak_sgd(*, lr: Array) -> optax.GradientTransformation:
 
 def _parts(gradient):
     """The large tensors, and one vector of all small ones."""
-    leaves = jax.tree.leaves(gradient)
-    small = [leaf.ravel() for leaf in leaves if leaf.size <= ONE_VECTOR]
-    parts = [leaf for leaf in leaves if leaf.size > ONE_VECTOR]
-    return parts + ([jnp.concatenate(small)] if small else [])
+    (vector, others), _ = tree.join_small(gradient, ONE_VECTOR)
+    return [*others, vector]
 
 
 def _clip(largest):

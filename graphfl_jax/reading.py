@@ -100,8 +100,8 @@ def read(folders: str | os.PathLike | Iterable[str | os.PathLike]) -> Result | R
 
     Args:
       folders: the folder of a run, which gives a `Result`; or that of a sweep, or several of
-        either kind, which give `Runs`. The rows of a sweep's runs are () but for their last
-        scores on the test examples, which is what a sweep keeps.
+        either kind, which give `Runs`. Of the runs of a sweep only the last test scores are
+        known, and their clients have numbers for names: a sweep keeps no more.
 
     Raises:
       ValueError: a folder has no finished run and no sweep, or a file is damaged; one line.

@@ -76,7 +76,7 @@ def join_small(values, largest: int):
 def pack(values):
     """`join_small` on an accelerator; on a CPU, the values and a function that changes nothing.
 
-    On an accelerator, arithmetic on each tensor would be a kernel of its own. Clients that are
+    On an accelerator, arithmetic on each tensor would be a further kernel. Clients that are
     vmapped gain nothing: each part of their vectors that a product reads would be a kernel.
     """
     if jax.default_backend() == "cpu":

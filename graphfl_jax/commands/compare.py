@@ -24,6 +24,7 @@ and as .tex for a paper, with the best in bold and marks of the tests.
 import csv
 import io
 import itertools
+import math
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,8 +59,6 @@ from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.results import with_null
 from graphfl_jax.runs.store import NewFolders, content_of
 
-SCORES = "test scores after the last round"
-
 flags.DEFINE_multi_string(
     "folders", [], "Folders of runs, and configuration files; the words without a flag."
 )
@@ -82,6 +81,8 @@ flags.DEFINE_bool("resume", False, "Do not repeat the runs in --out that have re
 
 def main() -> int:
     to = new_file_of_flag(".json", ".csv", ".md", ".tex")
+    if FLAGS.target is not None and not math.isfinite(FLAGS.target):
+        raise ValueError(f"target={FLAGS.target} is no score; set a number such as 0.9")
     if not names_files():
         names = ("methods", "seeds", "out", "resume", "accept_changes")
         refuse_unread(*names, where="without a configuration file")
@@ -244,9 +245,9 @@ def notes_of(content: dict) -> list[str]:
     return notes
 
 
-def tables(content: dict) -> list[TextTable]:
-    """The tables of a comparison, without empty ones."""
-    parts = (field_table, score_table, metric_table, target_table, pair_table)
+def tables(content: dict, *, scores: bool = True) -> list[TextTable]:
+    """The tables of a comparison, without empty ones; also that of the scores, or not."""
+    parts = (field_table, *[score_table] * scores, metric_table, target_table, pair_table)
     return [table for part in parts if len((table := part(content)).rows) > 1]
 
 
@@ -275,7 +276,7 @@ def score_table(content: dict) -> TextTable:
     better = {"higher" if setting["higher_is_better"] else "lower" for setting in settings}
     direction = f"{better.pop()} is better; " if len(better) == 1 else ""
     caption = f"{direction}mean ± 95 % interval over seeds"
-    return TextTable(SCORES, caption, rows)
+    return TextTable("test scores after the last round", caption, rows)
 
 
 def metric_table(content: dict) -> TextTable:
@@ -350,7 +351,7 @@ def write(path: Path, content: dict, notes: list[str]) -> None:
         write_text(path, paper_tables.latex_text(content))
     else:
         parts = [paper_tables.markdown_text(content)]
-        parts += [table.markdown() for table in tables(content) if table.title != SCORES]
+        parts += [table.markdown() for table in tables(content, scores=False)]
         parts += ["".join(f"- {note}\n" for note in notes)] if notes else []
         write_text(path, "\n".join(parts))
 

@@ -242,8 +242,13 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         console.print(table.wide())
     if result.results["rejected"] and not result.results["attack"]:
         say(result_tables.rejected_text(result.results))
-    for name in ("stopped", "weighted", "sample", "trained"):
-        if text := getattr(result_tables, f"{name}_text")(result.results):
+    for text_of in (
+        result_tables.stopped_text,
+        result_tables.weighted_text,
+        result_tables.sample_text,
+        result_tables.trained_text,
+    ):
+        if text := text_of(result.results):
             say(text)
     if result.results["not_finite"]:
         console.print(

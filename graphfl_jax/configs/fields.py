@@ -158,7 +158,8 @@ def _form(values, defaults=NOTHING):
     walk_chosen("algorithm.name", ALGORITHMS, "algorithm")
     if form.choose("tuning.part"):
         form.walk(tuning_trainer, Place("tuning", "tuning.part"))
-    reader, joins = CHOSEN_BY[0], any([form.choose(field) for field in CHOSEN_BY])
+    chosen = [form.choose(field) for field in CHOSEN_BY]  # all: each decides
+    reader, joins = CHOSEN_BY[0], any(chosen)
     if joins:
         form.add("new_clients.rounds", ROUNDS, 0, reader)
         form.walk(hold_out, Place("new_clients", reader))

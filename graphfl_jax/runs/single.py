@@ -325,14 +325,14 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
         "identity": folder.identity if folder else identity,
         "accepted_changes": folder.accepted_changes if folder else [],
     }
-    course = Course(rows, participation, final, joined, int(state.round), seconds, traffic)
-    results = results_of(config, experiment, course._replace(stopped=stopped), origin)
+    played = int(state.round)
+    course = Course(rows, participation, final, joined, played, seconds, traffic, stopped)
+    results = results_of(config, experiment, course, origin)
     run_synchronized(lambda: folder and folder.finish(results))
     if ended < 0 and results["diverged"]:
         ended = participation.since if participation.since > 0 else int(state.round)
-    scores, federation = final and final.scores, experiment.federation
-    names = names_scored(experiment)
-    return Result(results, rows, state, ended, scores, federation, unsaved, names)
+    scores, names = final and final.scores, names_scored(experiment)
+    return Result(results, rows, state, ended, scores, experiment.federation, unsaved, names)
 
 
 def compile_session(

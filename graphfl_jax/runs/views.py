@@ -119,12 +119,10 @@ def new_axes() -> "Axes":
 
 def rounds_with_scores(run: Viewed) -> Iterator[tuple[int, Mapping]]:
     """The rounds with their scores, {split: {point: [K]}}; the last one with all its scores."""
-    *before, last = [(int(row["round"]), row["scores"]) for row in run.rows] or [(0, {})]
-    yield from before
+    rounds = [(int(row["round"]), row["scores"]) for row in run.rows]
     if run.final is not None:
-        yield run.results["rounds"], run.final
-    elif run.rows:
-        yield last
+        rounds[-1:] = [(run.results["rounds"], run.final)]
+    yield from rounds
 
 
 def client_table(run: Viewed) -> str:

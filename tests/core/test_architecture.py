@@ -18,7 +18,8 @@ EXPERIMENTS = REPOSITORY / "experiments"
 LAYERS = [
     {"architecture", "examples", "declarations", "version"},
     {"core", "settings"},
-    {"tree", "parts", "memory", "devices", "draws", "intervals", "metrics", "optimizers"},
+    {"tree", "parts", "memory", "devices", "draws", "intervals", "metrics"},
+    {"optimizers"},
     {"trainers"},
     {"rounds", "models", "data"},
     {"evaluation", "hypernets", "robustness"},

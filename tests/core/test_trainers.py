@@ -35,10 +35,11 @@ def squares(w, batch, key):
 def test_uniform_draws_are_those_of_jax(kind, shape):
     keys = jax.random.split(jax.random.key(2**32 - 5, impl=kind), 3)
     for map_over in (lambda draw: jax.vmap(draw)(keys), lambda draw: draw(keys[1])):
-        drawn = map_over(lambda key: draw_uniform(key, shape))
-        np.testing.assert_array_equal(
-            drawn, map_over(lambda key: jax.random.uniform(key, shape)), strict=True
-        )
+        for ordered in (True, False):  # the words that are encrypted, of which one is an option
+            with jax.threefry_partitionable(ordered):
+                drawn = map_over(lambda key: draw_uniform(key, shape))
+                expected = map_over(lambda key: jax.random.uniform(key, shape))
+            np.testing.assert_array_equal(drawn, expected, strict=True)
 
 
 def test_the_loss_is_the_mean_over_the_steps():

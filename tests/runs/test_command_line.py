@@ -200,7 +200,7 @@ def test_methods_have_the_text_of_their_file_and_variants_their_values():
     assert "https://arxiv.org/abs/1812.06127" in lists.about("fedprox")
     assert lists.description_of("panacea-mean").startswith("panacea with algorithm.layer=mean")
     assert lists.description_of("fedadam") == "FedAdam."
-    assert len({*map(lists.description_of, names)}) == len(names)  # each its own
+    assert len({*map(lists.description_of, names)}) == len(names)  # no two are equal
     assert set(ALGORITHMS) <= {name.replace("-", "_") for name in names}
 
 

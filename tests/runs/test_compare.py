@@ -142,6 +142,26 @@ def test_the_table_of_a_paper_has_the_best_in_bold_and_marks_of_tests(tmp_path):
     assert r"95 \% interval" in latex and not re.search(r"(?<!\\)%(?! )", latex)
 
 
+def test_a_better_setting_is_not_marked_where_the_test_is_the_other_way(tmp_path):
+    """Over the seed that both have, fedavg is better; over its seeds, ditto is."""
+    low, high = np.linspace(0.1, 0.2, CLIENTS), np.linspace(0.7, 0.8, CLIENTS)
+    paths = [
+        write_run(tmp_path / f"{method}{seed}", method, seed, scores=scores)
+        for method, seed, scores in (
+            ("fedavg", 0, low + 0.2),
+            ("ditto", 0, low),
+            ("ditto", 1, high),
+        )
+    ]
+    content = compared(*paths)
+    marks = {
+        setting["name"]: (row[2].is_best, row[2].is_worse)
+        for setting, row in zip(content["settings"], cells_of(content), strict=True)
+    }
+    assert content["pairs"][0]["points"]["P"]["p_holm"] < 0.05
+    assert marks == {"ditto": (True, False), "fedavg": (False, False)}
+
+
 def test_what_it_takes_to_reach_a_target_is_that_of_the_first_evaluation(tmp_path):
     rows = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.9}
     path = write_run(tmp_path / "a", "fedavg", 0, rounds=8, cohort_size=3)
@@ -161,6 +181,10 @@ def test_what_it_takes_to_reach_a_target_is_that_of_the_first_evaluation(tmp_pat
     run = read_run(path)
     assert reach(run, 0.65) == {"round": 4, "bytes": 4 * 3 * 40, "seconds": 2.0}
     assert reach(run, 0.9)["round"] == 8 and reach(run, 0.91) is None
+    broken = run._replace(results=run.results | {"diverged": True})
+    assert reach(broken, 0.65) is None
+    few = run._replace(fields=run.fields | {"cohort_size": 100})  # of 12 clients
+    assert reach(few, 0.65)["bytes"] == 4 * CLIENTS * 40
     lower = run._replace(results=run.results | {"higher_is_better": False})
     assert reach(lower, 0.5)["round"] == 2 and reach(lower, 0.4) is None
     other = write_run(tmp_path / "b", "ditto", 0)

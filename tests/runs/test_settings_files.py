@@ -70,6 +70,14 @@ def test_what_does_not_fit_is_one_line(tmp_path, name, text, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_mark_of_the_byte_order_is_no_part_of_a_file(tmp_path):
+    (tmp_path / "a.toml").write_text(TOML, encoding="utf-8-sig")
+    found = configuration_in_file("config", str(tmp_path / "a.toml"))
+    assert found.rounds == 40
+    with pytest.raises(ValueError, match="b.toml is not a file; choose a file, such as mine"):
+        configuration_in_file("folders", str(tmp_path / "b.toml"))
+
+
 def test_a_run_resumes_with_its_file_and_is_refused_with_another(tmp_path):
     file = tmp_path / "mine.toml"
     small = 'config = "fl60:local"\nrounds = 2\neval_every = 2\nlocal_steps = 2\n'

@@ -1,13 +1,14 @@
 """Runs that end before their last round, by validation scores or by their caller."""
 
+import functools
 import json
 
 import numpy as np
 import pytest
 
 import graphfl_jax
-from graphfl_jax.build import load_federation
-from graphfl_jax.configs import change, fl60
+from graphfl_jax.build import build_experiment, load_federation
+from graphfl_jax.configs import change, custom, fl60
 from graphfl_jax.metrics import CLASSIFICATION, REGRESSION
 from graphfl_jax.runs.batch import Trial, run_trials, with_seed
 from graphfl_jax.runs.stopping import stops
@@ -130,7 +131,7 @@ def test_runs_of_a_batch_end_as_single_ones():
         np.testing.assert_allclose(
             batched.results["scores"]["final"]["P"]["per_client"],
             alone.results["scores"]["final"]["P"]["per_client"],
-            atol=1e-6,
+            atol=1e-6,  # shares of examples in float32
         )
         ends.add(alone.results["rounds"])
     assert len(ends) > 1 and max(ends) < 16
@@ -159,6 +160,17 @@ def test_what_decides_must_be_evaluated(fields, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         graphfl_jax.run(configure(**fields), out=tmp_path / "run")
     assert not any(tmp_path.iterdir())
+
+
+def test_the_remedy_for_arrays_of_a_validation_split_works():
+    config = change(custom.get_config("fedavg"), {"stop.patience": 4, "rounds": 1})
+    x = np.random.default_rng(0).normal(size=(80, 2)).astype(np.float32)
+    make = functools.partial(
+        graphfl_jax.from_arrays, x, (x[:, 0] > 0).astype(int), np.repeat(np.arange(4), 20)
+    )
+    with pytest.raises(ValueError, match="at P; give val_fraction=0.1 to from_arrays$"):
+        build_experiment(config, make())
+    build_experiment(config, make(val_fraction=0.1))
 
 
 @pytest.mark.slow

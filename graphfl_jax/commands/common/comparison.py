@@ -10,7 +10,12 @@ import itertools
 
 import numpy as np
 
-from graphfl_jax.commands.common.finished_runs import FinishedRun, fitting, read_rows
+from graphfl_jax.commands.common.finished_runs import (
+    FinishedRun,
+    bytes_sent,
+    fitting,
+    read_rows,
+)
 from graphfl_jax.commands.common.result_tables import sample_text
 from graphfl_jax.commands.common.statistics import over_seeds, wilcoxon_p
 from graphfl_jax.evaluation import POINTS
@@ -91,18 +96,19 @@ def reach(run: FinishedRun, target: float) -> dict | None:
 
     Returns:
       The ``round``; the ``bytes`` that all clients had sent and received; and the ``seconds``
-      of training, in proportion to those of all rounds. None if no evaluation has it.
+      of training, in proportion to those of all rounds. None if no evaluation has it, or if
+      the run diverged.
     """
+    if run.results["diverged"]:
+        return None
     results, sign = run.results, 1 if run.results["higher_is_better"] else -1
     for row in read_rows(run.path):
         score = row.get("test", {}).get("P", {}).get("mean")
         if score is not None and sign * score >= sign * target:
-            traffic = results["communication"]
-            sent = traffic["up_bytes"] + traffic["down_bytes"]
             share = row["round"] / results["rounds"]
             return {
                 "round": row["round"],
-                "bytes": row["round"] * run.fields["cohort_size"] * sent,
+                "bytes": bytes_sent(results, run.fields, row["round"]),
                 "seconds": share * results["timing"]["train_s"],
             }
     return None

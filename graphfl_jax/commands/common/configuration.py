@@ -134,8 +134,10 @@ def configuration_in_file(flag: str, path: str, *words: str) -> ConfigDict:
 
 def _settings_in(flag, path, *words):
     """The configuration of a file of settings."""
+    if not path.is_file():
+        raise ValueError(f"{flag}={path} is not a file; choose a file, such as mine.toml")
     try:
-        values = READERS[path.suffix](path.read_text("utf-8"))
+        values = READERS[path.suffix](path.read_text("utf-8-sig"))
     except (ValueError, yaml.YAMLError) as error:  # also of TOML, and of text
         why = " ".join(str(error).split())
         raise ValueError(f"{flag}={path} cannot be read ({why}); correct the file") from None

@@ -2,7 +2,7 @@
 
 import contextlib
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -127,6 +127,14 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
             )
         rows.append(row)
     return rows
+
+
+def bytes_sent(results: Mapping[str, Any], fields: Mapping[str, Any], rounds: int) -> int:
+    """Bytes that all clients of a run that did not diverge sent and received in its rounds."""
+    scored, sample = results["scores"]["final"]["P"]["per_client"], results.get("sample")
+    clients = min(fields["cohort_size"], sample["of"] if sample else len(scored))
+    traffic = results["communication"]
+    return rounds * clients * (traffic["up_bytes"] + traffic["down_bytes"])
 
 
 def read_object(file: Path, form: Any) -> dict[str, Any]:

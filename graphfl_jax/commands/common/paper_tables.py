@@ -53,20 +53,21 @@ def _cell(setting, rivals, pairs, point):
         "" if width is None else f"{width:.2g}",
         is_best=len(means) > 1 and means[setting["name"]] == best,
         is_worse=any(
-            _is_worse(setting["name"], name, pairs, point)
+            _is_worse(setting["name"], name, pairs, point, sign)
             for name, mean in means.items()
             if mean == best
         ),
     )
 
 
-def _is_worse(name, other, pairs, point):
-    """Whether the test says that a setting is worse than another, the better one."""
-    return any(
-        pair["points"][point]["p_holm"] < LEVEL
-        for pair in pairs
-        if {pair["first"], pair["second"]} == {name, other} and name != other
-    )
+def _is_worse(name, other, pairs, point, sign):
+    """Whether a setting is worse than another by the test, over the seeds that both have."""
+    for pair in pairs:
+        if (pair["first"], pair["second"]) in ((name, other), (other, name)):
+            at = pair["points"][point]
+            gain = sign * at["difference"] * (1 if pair["second"] == name else -1)
+            return gain < 0 and at["p_holm"] < LEVEL
+    return False
 
 
 def markdown_text(content: dict) -> str:

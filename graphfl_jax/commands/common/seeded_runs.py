@@ -152,7 +152,14 @@ def run_seeds(
 
 
 def _write_models(folder, experiment, outcome):
-    """Writes the models of all clients, if the outcome has them."""
+    """Writes the models of all clients, or says that they are too large."""
+    if not outcome.models and not outcome.results["diverged"]:
+        warnings.warn(
+            f"out={folder.path}: the models have more than {models.LARGEST / 1e6:g} MB and "
+            f"were not written; to have them, run with --save_models into another folder",
+            RuntimeWarning,
+            stacklevel=3,
+        )
     if outcome.models:
         groups = models.groups_of(experiment, *outcome.models)
         rounds, trained = (outcome.results[name] for name in ("rounds", "rounds_trained"))

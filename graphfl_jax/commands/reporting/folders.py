@@ -270,10 +270,10 @@ def _traffic(results, values):
     A run that diverged has no total: its results do not have the number of its rounds.
     """
     sent = results["communication"]
-    up, down = sent["up_bytes"], sent["down_bytes"]
-    clients = results["rounds"] * values["cohort_size"]
-    total = None if results["diverged"] else clients * (up + down)
-    return {"up": up, "down": down, "total": total}
+    total = None
+    if not results["diverged"]:
+        total = finished_runs.bytes_sent(results, values, results["rounds"])
+    return {"up": sent["up_bytes"], "down": sent["down_bytes"], "total": total}
 
 
 def settings_of(values: dict[str, Any], variant: str) -> list[dict[str, Any]]:
