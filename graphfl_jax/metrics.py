@@ -20,6 +20,7 @@ class Units(NamedTuple):
     std: float
     step: float  # minutes between the targets of an example
     missing: float  # value in these units that marks a missing reading
+    masked: bool = False  # whether missing readings count neither in losses nor in scores
 
 
 OWN = "own"  # units that only the user knows
@@ -139,7 +140,9 @@ def task_of(
     clients. ``mae`` is the mean of |e| and ``rmse`` the
     root of the mean of e^2, in the targets' units. ``mae_seen``, ``rmse_seen`` and
     ``mape_seen``, the mean of |e / target| in %, are over the targets that are not missing,
-    where each target has the same weight; None if all are missing.
+    where each target has the same weight; None if all are missing. With units that are
+    ``masked``, a missing target adds nothing to the loss, and the score of a client is its mean
+    squared error over the targets that are not missing.
 
     With `OwnUnits`, the extra metrics are |e| and e^2 of each target, see `OwnUnits.errors`.
 
@@ -154,12 +157,18 @@ def task_of(
         return task
     if isinstance(units, OwnUnits):
         return task._replace(extra_metrics=_errors_by_target)
+    # Computed as by the data loader, so that equality with stored targets is exact.
+    missing = standardise(np.float32(units.missing), units)
+    task = _forecasts(task, units, missing)
+    return _masked(task, missing) if units.masked else task
+
+
+def _forecasts(task, units, missing):
+    """A task whose extra metrics are the errors of forecasts, if a horizon is forecast."""
     horizons = [minutes for minutes in HORIZONS if minutes % units.step == 0]
     if not horizons:
         return task
     after = np.array([int(minutes / units.step) - 1 for minutes in horizons])
-    # Computed as by the data loader, so that equality with stored targets is exact.
-    missing = standardise(np.float32(units.missing), units)
 
     def extra_metrics(outputs, y):
         steps = after[after < outputs.shape[-1]]
@@ -178,6 +187,28 @@ def task_of(
 
     summarize = functools.partial(_by_horizon, horizons)
     return task._replace(extra_metrics=extra_metrics, summarize=summarize)
+
+
+def _masked(task, missing):
+    """A regression in which missing targets count neither in the loss nor in the score."""
+
+    def loss(outputs, y):
+        return jnp.mean(jnp.where(y == missing, 0.0, jnp.square(outputs - y)), axis=-1)
+
+    def score(outputs, y, real):
+        seen = (y != missing) & real[:, None]
+        total = jnp.sum(jnp.where(seen, jnp.square(outputs - y), 0.0))
+        return total / jnp.sum(seen).astype(jnp.float32)
+
+    def extra_metrics(outputs, y, real):
+        def mean(values):
+            total = jnp.sum(jnp.where(real[:, None], values, 0.0), axis=0)
+            return total / jnp.maximum(jnp.sum(real), 1).astype(jnp.float32)
+
+        return jax.tree.map(mean, task.extra_metrics(outputs, y))
+
+    extra = task.extra_metrics and extra_metrics
+    return task._replace(loss=loss, score=score, extra_metrics=extra, of_all_examples=True)
 
 
 def _errors_by_target(outputs, y):

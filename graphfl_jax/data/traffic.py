@@ -7,8 +7,10 @@ a mean speed every five minutes. An example is one hour of speeds and times of d
 sensor, and the speeds of the next hour. Of the T - 23 examples, the first 70 % are for
 training, the last 20 % for test, and the rest for validation. Speeds are standardised by the
 mean and the standard deviation of the training inputs of all sensors. Missing readings, which
-the files store as 0, are included. Rows may be missing, as in PEMS-BAY where daylight saving
-time begins; an example is of 24 rows that follow each other in the file.
+the files store as 0, are included. With missing="masked", targets that are missing count
+neither in the loss nor in the score, as in the tables of Li et al.; inputs are the same. Rows
+may be missing, as in PEMS-BAY where daylight saving time begins; an example is of 24 rows that
+follow each other in the file.
 
 The module `roads` reads the relations.
 """
@@ -30,6 +32,7 @@ from graphfl_jax.settings import Choice, Integer
 PAST = FUTURE = 12  # input steps and target steps of an example
 STEP = 5  # minutes
 ARRAYS = ("axis0", "axis1", "block0_items", "block0_values")  # of a frame
+MISSING = ("included", "masked")
 DAY = 24 * 60 * 60 * 10**9  # nanoseconds
 
 
@@ -83,13 +86,18 @@ def _loader(official: Official):
         steps: Annotated[
             int, Integer("First time steps of five minutes to load; 0 loads all.", low=0)
         ] = 0,
+        missing: Annotated[
+            str,
+            Choice("Whether missing readings count as targets, in losses and scores.", MISSING),
+        ] = "included",
         generator_seed: GeneratorSeed = 0,
     ) -> Federation:
         folder = Path(root) / official.name.replace("_", "-")
         file = _find_series(official, folder, source, path)
+        masked = missing == "masked"
         if file is None:
-            return _simulate(official, sensors, steps, generator_seed)
-        return _read(official, folder, file, roads, sensors, steps)
+            return _simulate(official, sensors, steps, generator_seed, masked)
+        return _read(official, folder, file, roads, sensors, steps, masked)
 
     load.__name__ = load.__qualname__ = official.name
     load.__doc__ = f"Loads {official.series}, or simulates traffic."
@@ -118,7 +126,7 @@ def _find_series(official, folder, source, path):
     )
 
 
-def _read(official, folder, file, source, sensors, steps):
+def _read(official, folder, file, source, sensors, steps, masked):
     speeds = _cut(file, read_speeds(file), sensors, steps)
     graph = roads.read_relations(
         speeds.sensors,
@@ -131,11 +139,11 @@ def _read(official, folder, file, source, sensors, steps):
     positions = roads.read_positions(folder / official.roads.places, speeds.sensors)
     (n, t), whole = speeds.values.shape, (official.sensors, official.steps)
     extent = f"{n} of {whole[0]} sensors, {t} of {whole[1]} steps" if (n, t) != whole else ""
-    facts = {"extent": extent, "positions": positions}
+    facts = {"extent": extent, "positions": positions, "masked": masked}
     return _federate(official, file, speeds, graph, "real", **facts)
 
 
-def _simulate(official, sensors, steps, generator_seed):
+def _simulate(official, sensors, steps, generator_seed, masked):
     sensors, steps = sensors or official.sensors, steps or official.steps
     excess = {"sensors": sensors / official.sensors, "steps": steps / official.steps}
     field = max(excess, key=excess.get)
@@ -150,22 +158,25 @@ def _simulate(official, sensors, steps, generator_seed):
         step=STEP * 60 * 10**9,
     )
     graph = roads.graph_of(roads.weights_of(traffic.distances))
-    return _federate(official, official.name, traffic, graph, "simulated")
+    return _federate(official, official.name, traffic, graph, "simulated", masked=masked)
 
 
-def _federate(official, file, speeds, graph, source, *, deciders=slice(None), **facts):
+def _federate(official, file, speeds, graph, source, *, masked, deciders=slice(None), **facts):
     """Standardises the speeds and splits their windows.
 
     The training speeds of the sensors `deciders` determine the scaling; `file` is for error
-    messages.
+    messages. With `masked`, every sensor needs readings among its targets of each split.
     """
-    train, val, test = split_sizes(file, len(speeds.times))
-    units = _units_of(file, speeds.values[deciders], train)
+    train, val, test = counts = split_sizes(file, len(speeds.times))
+    if masked:
+        _check_targets(file, speeds, counts)
+    units = _units_of(file, speeds.values[deciders], train)._replace(masked=masked)
     speed = standardise(speeds.values, units)  # [N, T]
     time_of_day = (speeds.times % DAY / DAY).astype(np.float32)  # [T], in [0, 1)
 
     def refit(deciders):
-        return _federate(official, file, speeds, graph, source, deciders=deciders, **facts)
+        some = {"masked": masked, "deciders": deciders}
+        return _federate(official, file, speeds, graph, source, **some, **facts)
 
     return federate_series(
         speeds.sensors,
@@ -181,6 +192,21 @@ def _federate(official, file, speeds, graph, source, *, deciders=slice(None), **
         refit=refit,
         **facts,
     )
+
+
+def _check_targets(file, speeds, counts):
+    """Checks that each sensor has a reading among its targets of each split."""
+    end = 0
+    for part, count in zip(("training", "validation", "test"), counts, strict=True):
+        begin, end = end, end + count
+        targets = speeds.values[:, begin + PAST : end + PAST + FUTURE - 1]
+        without = ~targets.any(axis=1)
+        if without.any():
+            sensor = speeds.sensors[int(np.argmax(without))]
+            raise ValueError(
+                f"{file}: data.missing=masked leaves sensor {sensor} without readings among "
+                f"its {part} targets; leave it out, or set --config.data.missing=included"
+            )
 
 
 def _scaling(units):

@@ -415,6 +415,52 @@ def test_errors_are_in_the_units_of_the_targets():
     assert error_cell(errors["15 min"]) == "none"
 
 
+def test_masked_readings_count_neither_in_the_loss_nor_in_the_score():
+    """The loss and the score by hand, of two real examples and one of padding."""
+    units = Units("mph", mean=50.0, std=10.0, step=5, missing=0.0, masked=True)
+    task, plain = task_of("regression", units), task_of("regression", units._replace(masked=0))
+    mph = np.full((3, 4), 40.0, np.float32)
+    mph[0, :3] = 0.0
+    y, outputs = standardise(mph, units), standardise(mph, units)
+    outputs = outputs + np.array([[3.0], [1.0], [9.0]], np.float32)
+    np.testing.assert_allclose(task.loss(outputs, y), [9 / 4, 1, 81], rtol=1e-6)
+    real = np.array([True, True, False])
+    np.testing.assert_allclose(task.score(outputs, y, real), (9 + 4 * 1) / 5, rtol=1e-6)
+    assert plain.loss(outputs, y)[0] == pytest.approx(9)
+    gradient = jax.grad(lambda outputs: task.loss(outputs, y).sum())(outputs)
+    assert not np.asarray(gradient)[0, :3].any() and np.asarray(gradient)[0, 3] > 0
+    errors = task.extra_metrics(outputs, y, real)
+    of_examples = plain.extra_metrics(outputs[:2], y[:2])
+    for name, values in errors.items():
+        np.testing.assert_allclose(values, of_examples[name].mean(axis=0), rtol=1e-6)
+
+
+def test_only_clients_with_missing_test_readings_have_another_score_if_they_are_masked(
+    root, monkeypatch
+):
+    monkeypatch.setattr(gru, "UNROLL", 1)  # it compiles faster
+    values = speeds()
+    values[-6:, 1] = 0.0  # the training targets of all sensors are there
+    write_series(root / "metr-la/metr-la.h5", values)
+    small = {"rounds": 1, "cohort_size": 2, "batch_size": 4, "local_steps": 1}
+    small |= {"model.hidden": (3,), "data.root": str(root), "data.source": "real"}
+    config = change(metr_la.get_config("local"), small)
+    runs = [change(config, {"data.missing": missing}) for missing in traffic.MISSING]
+    finals = [graphfl_jax.run(run, keep_in=None).final for run in runs]
+    included, masked = (final["test"]["P"] for final in finals)
+    np.testing.assert_allclose(np.delete(masked, 1), np.delete(included, 1), rtol=1e-5)
+    assert masked[1] < 0.5 * included[1]  # a reading of 0 mph is far from all others
+
+
+def test_a_sensor_without_readings_in_a_split_is_refused_if_they_are_masked(root):
+    values = speeds()
+    values[-40:, 1] = 0.0
+    write_series(root / "metr-la/metr-la.h5", values)
+    assert not load(root).units.masked
+    with pytest.raises(ValueError, match="sensor 767541 without readings among its validation"):
+        load(root, missing="masked")
+
+
 @pytest.mark.parametrize(
     "step, outputs, horizons",
     [
