@@ -26,6 +26,10 @@ runs that are in trials.jsonl are not repeated; those of other code need --accep
     graphfl sweep tpt48 --config.data.val_fraction=0.1 --sampler=tpe --samples=200 --batch=32 \\
         --loguniform.hparams.client_lr=0.001,0.3
 
+--pruner=asha ends runs early whose validation scores at P are worse than those of others after
+as many evaluations. After the evaluations 1, 4, 16, ... a quarter goes on. A pruned point is
+not ranked.
+
 --keep_best=3 makes the runs of the best three points again at the end, as single runs with
 folders of their own under best/, which hold their models.
 
@@ -63,8 +67,10 @@ from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.sweeping import grid, ray_backend
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
+from graphfl_jax.commands.sweeping.pruning import Halving
 from graphfl_jax.commands.sweeping.tpe import Search, check_seeds, runs_of
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, log_of, read_log
+from graphfl_jax.metrics import TASKS
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
 from graphfl_jax.runs.executables import private_folder
 from graphfl_jax.runs.folder import RunFolder
@@ -96,6 +102,7 @@ flags.DEFINE_bool("resume", False, "Continue the sweep in --out.")
 flags.DEFINE_enum(
     "sampler", "random", ["random", "tpe"], "How --samples points are chosen; tpe: by Optuna."
 )
+flags.DEFINE_enum("pruner", None, ["asha"], "Ends runs early that are worse than others.")
 flags.DEFINE_integer("batch", 32, "Points that tpe is asked for at a time.", lower_bound=1)
 flags.DEFINE_integer("keep_best", 0, "Points whose runs keep their models.", lower_bound=0)
 flags.DEFINE_string("shard", None, "Part of the runs to make, I/N, such as 2/8; with --out.")
@@ -117,6 +124,7 @@ def main() -> int:
     )
     search, points = first_points()
     groups = planned_groups(points)
+    check_pruner(groups)
     if shard is not None:
         groups = part_of(groups, *shard)
         if not groups:
@@ -154,12 +162,13 @@ def main() -> int:
     else:
         files = f"{log.path}; all parts in this folder: graphfl leaderboard {out}"
     diverged = sum(len(board["diverged"]) for board in boards)
+    pruned = sum(board["pruned"] for board in boards)
     for board in boards if FLAGS.keep_best else ():
         for line in keep_best(board, out):
             say(line)
     say(
         f"{made} runs in {seconds:.0f} s, {total - made} were in {log.path.name}; "
-        f"{diverged} diverged\n{files}"
+        f"{diverged} diverged{f', {pruned} were pruned' if FLAGS.pruner else ''}\n{files}"
     )
     return 0
 
@@ -184,6 +193,16 @@ def check_flags() -> None:
     if not (FLAGS.points or AXES):
         raise ValueError(
             "the sweep has no points; add an axis such as --grid.hparams.client_lr=0.03,0.1"
+        )
+    if FLAGS.pruner and FLAGS.seeds > 1:
+        raise ValueError(
+            f"seeds={FLAGS.seeds} cannot be combined with pruner=asha, which compares runs and "
+            f"not points; leave --seeds out, and sweep the best points with several seeds"
+        )
+    if FLAGS.pruner and FLAGS.launcher == "ray":
+        raise ValueError(
+            "launcher=ray cannot be combined with pruner=asha, since its tasks do not know of "
+            "each other; leave one out"
         )
     for name, reader, needed in READ_WITH:
         if FLAGS[name].present and FLAGS[reader].value != needed:
@@ -223,13 +242,15 @@ def make_runs(log: TrialLog, search: Search | None, points: list[Point]) -> int:
 
     A search, whose current batch has these points, chooses further ones by the scores.
     """
-    made = 0
+    made, halving = 0, None
+    if FLAGS.pruner:
+        halving = begin_halving(log)
     total = FLAGS.samples * FLAGS.seeds if search is not None else len(log.planned)
     with progress_bar("runs") as bar:
         task = bar.add_task("sweep", total=total, completed=len(log.records))
         while True:
             for group, i, outcome in outcomes(
-                log.unfinished(), lambda runs: bar.advance(task, runs)
+                log.unfinished(), lambda runs: bar.advance(task, runs), halving
             ):
                 log.write(group, group.planned[i], outcome)
                 made += 1
@@ -239,6 +260,16 @@ def make_runs(log: TrialLog, search: Search | None, points: list[Point]) -> int:
             points = search.ask()
             log.plan(planned_groups(points))
             bar.update(task, completed=len(log.records))
+
+
+def begin_halving(log: TrialLog) -> Halving:
+    """The rule of --pruner, with the scores of the runs in the log."""
+    group = log.groups[0]
+    task = TASKS[next(iter(group.federations.values())).task]
+    halving = Halving(higher_is_better=task.higher_is_better)
+    for line in log.records.values():
+        halving.add([row["P"] for row in line["curve"]])
+    return halving
 
 
 def planned_groups(points: list[Point]) -> list[TrialGroup]:
@@ -272,6 +303,26 @@ def check_tpe() -> None:
             f"data.name={','.join(names)} cannot be an axis with sampler=tpe, which compares "
             f"the scores of all points; make a sweep for each data set"
         )
+
+
+def check_pruner(groups: list[TrialGroup]) -> None:
+    """Checks that the runs of a sweep can be compared before their end.
+
+    Raises:
+      ValueError: they have no evaluation before the last round, or several data sets.
+    """
+    for group in groups if FLAGS.pruner else ():
+        config = group.config
+        if config.eval_every >= config.rounds:
+            raise ValueError(
+                f"eval_every={config.eval_every} leaves pruner=asha no evaluation before the "
+                f"last of {config.rounds} rounds; set a smaller --config.eval_every"
+            )
+        if config.data.name != groups[0].config.data.name:
+            raise ValueError(
+                "data.name cannot be an axis with pruner=asha, which compares the scores of "
+                "all runs; make a sweep for each data set"
+            )
 
 
 def replay(search: Search, log: TrialLog, points: list[Point]) -> list[Point]:
@@ -343,7 +394,7 @@ def shard_of(text: str | None) -> tuple[int, int] | None:
     return number, parts
 
 
-def outcomes(groups, report):
+def outcomes(groups, report, halving=None):
     """Yields the group, the index in its ``planned`` and the outcome of each run that ends."""
     if FLAGS.launcher == "ray":
         file = configuration_file()
@@ -360,6 +411,7 @@ def outcomes(groups, report):
             at_once=FLAGS.at_once,
             report=report,
             keep_in=compiled_folder(),
+            judge=halving and halving.judge,
         ):
             yield group, i, outcome
 

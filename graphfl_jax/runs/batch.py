@@ -15,7 +15,7 @@ from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 from ml_collections import ConfigDict
 
-from graphfl_jax import memory
+from graphfl_jax import memory, tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, current_values, values_of
 from graphfl_jax.data import relations
@@ -103,6 +103,7 @@ def run_trials(
     report: Callable[[float], None] = lambda runs: None,
     keep_in: str | os.PathLike | bool | None = None,
     models: float = 0,
+    judge: Callable[[dict[int, list[dict]]], dict[int, str]] | None = None,
 ) -> Iterator[tuple[int, Outcome]]:
     """Runs trials in batches, each batch as one program split over the devices of this host.
 
@@ -119,6 +120,9 @@ def run_trials(
       keep_in: as in `single.run`.
       models: outcomes have the models of all clients, if those of a run have at most so many
         bytes.
+      judge: gets the evaluations of runs that are played together, by the indices of their
+        trials, before their last round, with a ``round`` and its ``scores`` {split: {point:
+        [N]}}; says why some of them end now.
 
     Yields:
       The index of a trial and its outcome, batch by batch.
@@ -133,14 +137,7 @@ def run_trials(
     federations = {seed: federations[seed] for seed in sorted({trial.seed for trial in trials})}
     experiment = build_experiment(config, next(iter(federations.values())))
     check_not_single(config, on_host=experiment.on_host)
-    unread = sorted(
-        {name for trial in trials for name in trial.hparams} - set(experiment.hparams)
-    )
-    if unread:
-        raise ValueError(
-            f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
-            f"its floats are {', '.join(experiment.hparams)}"
-        )
+    _check_hparams(config, experiment, trials)
     player = _Player(
         config,
         experiment,
@@ -150,15 +147,32 @@ def run_trials(
         executables=private_folder(keep_in),
         models=models,
     )
-    return _batches(player, trials, at_once, report)
+    return _batches(player, trials, at_once, report, judge)
 
 
-def _batches(player, trials, at_once, report):
+def _check_hparams(config, experiment, trials):
+    """Refuses a trial with a float that the method does not read."""
+    names = {name for trial in trials for name in trial.hparams}
+    if unread := sorted(names - set(experiment.hparams)):
+        raise ValueError(
+            f"hparams.{unread[0]} is not read by {config.algorithm.name}; "
+            f"its floats are {', '.join(experiment.hparams)}"
+        )
+
+
+def _batches(player, trials, at_once, report, judge):
     size = _even_size(len(trials), at_once) if at_once else _fastest_size(player, trials)
     size = player.whole(size)
     for begin in range(0, len(trials), size):
-        outcomes = player.play(trials[begin : begin + size], size, report)
+        judge_batch = judge and functools.partial(_judge_from, begin, judge)
+        outcomes = player.play(trials[begin : begin + size], size, report, judge_batch)
         yield from enumerate(outcomes, begin)
+
+
+def _judge_from(begin, judge, rows):
+    """What `judge` says of a batch of trials, of which the first has the index `begin`."""
+    whys = judge({begin + i: of_run for i, of_run in rows.items()})
+    return {i - begin: why for i, why in whys.items()}
 
 
 def _fastest_size(player, trials):
@@ -233,7 +247,7 @@ class _Player:
           alone: whether one run at a time is played, with its clients split over all devices.
           models: as of `run_trials`.
         """
-        self.models = models
+        self.models, self.compiling = models, 0.0  # seconds, the most that a batch took
         self.config, self.experiment = config, experiment
         self.federations, self.folder = federations, executables
         self.seeds = list(federations)
@@ -286,6 +300,7 @@ class _Player:
             scope = scope_of(self.config) if evaluated else None
             session = self._session(batch, size, scope)
             session.kept.wait()
+        self.compiling = max(self.compiling, seconds["compile"])
         state, few = session.state, min(max(1, round(TRIED * rounds)), ROUNDS_PER_EXECUTION)
         times = []
         for _ in range(2):
@@ -305,46 +320,84 @@ class _Player:
             self.kept[size] = open_kept(self.folder, self.experiment, self.config, inputs)
         return Session(self.program, inputs, scope=scope, kept=self.kept[size])
 
-    def play(self, batch, size, report) -> list[Outcome]:
-        """Plays a batch, filled up to `size` with its last trial."""
-        config, seconds = self.config, new_seconds()
-        with clock(seconds, "compile"):
-            session = self._session(batch, size, scope_of(config))
+    def play(self, batch, size, report, judge=None) -> list[Outcome]:
+        """Plays a batch, filled up to `size` with its last trial.
+
+        When many of its runs have ended early, the others go on in a smaller batch.
+
+        Args:
+          judge: as of `run_trials`, with indices in `batch`.
+        """
+        config, seconds, largest = self.config, new_seconds(), size
+        courses = {i: [] for i in range(len(batch))}  # evaluations of each run
+        ends, before, left, start = {}, 0, list(courses), None
+        while len(ends) < len(batch):
+            with clock(seconds, "compile"):
+                session = self._session([batch[i] for i in left], size, scope_of(config))
+            start = session.state if start is None else start
+            for evaluation in play(session, config, start, seconds):
+                played, state, log, chosen, final, predictors = evaluation
+                log = jax.device_get(log)
+                for row, i in enumerate(left):
+                    if i not in ends:
+                        courses[i].append(_results_at(row, (played, log, chosen)))
+                ending = self._ending({i: courses[i] for i in left if i not in ends}, judge)
+                if ending:
+                    if final is None:
+                        final, predictors = fetch(session.evaluate(state))
+                    last, joined = self._join(session, state, seconds)
+                    models = self._models(session, state, last, predictors, size)
+                for i, why in ending.items():
+                    at_end = _results_at(left.index(i), (final, joined, models))
+                    ends[i] = courses[i], *at_end, why
+                rounds = config.rounds if len(ends) == len(batch) else played
+                report(len(batch) * (rounds - before) / config.rounds)
+                before = rounds
+                rows = [row for row, i in enumerate(left) if i not in ends]
+                smaller = self._smaller(len(rows), size, played, seconds)
+                if not rows or smaller < size:
+                    break
+            if rows:
+                start = self._rows(state, rows, smaller)
+            left, size = [left[row] for row in rows], smaller
         traffic = session.kept.remember("traffic", lambda: traffic_of(self.experiment))
-        evaluations, ends, before = [], {}, 0
-        for evaluation in play(session, config, session.state, seconds):
-            played, state, log, chosen, final, predictors = evaluation
-            evaluations.append((played, log, chosen))
-            ending = self._ending(set(range(len(batch))) - ends.keys(), evaluations)
-            if ending:
-                if final is None:
-                    final, predictors = fetch(session.evaluate(state))
-                last, joined = self._join(session, state, seconds)
-                models = self._models(session, state, last, predictors, size)
-            for i, why in ending.items():
-                ends[i] = _results_at(i, (evaluations[:], final, joined, models)), why
-            rounds = config.rounds if len(ends) == len(batch) else played
-            report(len(batch) * (rounds - before) / config.rounds)
-            before = rounds
-            if before == config.rounds:
-                break
-        share = {what: spent / size for what, spent in seconds.items()}
+        share = {what: spent / largest for what, spent in seconds.items()}
         return [self._outcome(trial, *ends[i], share, traffic) for i, trial in enumerate(batch)]
 
-    def _ending(self, places, evaluations) -> dict[int, str]:
-        """Why runs of a batch end after the last evaluation, by their places."""
-        config, task, point = self.config, self.experiment.model.task, self.config.stop.point
-        if evaluations[-1][0] == config.rounds:
-            return dict.fromkeys(places, "")
-        if not stopping.is_set(config):
-            return {}
-        scores = [(played, chosen.scores["val"][point]) for played, _, chosen in evaluations]
+    def _smaller(self, left, size, played, seconds):
+        """The size with which a batch goes on when so many of its runs are left.
+
+        Another size is at most half of the present one. It has a program, or the time that it
+        saves exceeds the time to compile one.
+        """
+        self.compiling = max(self.compiling, seconds["compile"])
+        ready = [known for known in self.kept if left <= known <= size // 2]
+        if ready:
+            return min(ready)
+        smaller = self.whole(left)
+        rest = seconds["train"] / played * (self.config.rounds - played)
+        worth = rest * (1 - smaller / size) > self.compiling
+        return smaller if 2 * smaller <= size and worth else size
+
+    def _rows(self, state, rows, size):
+        """The state of the runs in some rows, filled up to `size` with the last one."""
+        chosen = tree.take(state, np.array(rows + rows[-1:] * (size - len(rows))))
+        return self._put(chosen, P("runs") if self.devices > 1 else P())
+
+    def _ending(self, courses, judge) -> dict[int, str]:
+        """Why runs of a batch end after their last evaluation, by their places."""
+        config, task = self.config, self.experiment.model.task
         rows = {
-            i: [{"round": n, "scores": {"val": {point: of_runs[i]}}} for n, of_runs in scores]
-            for i in places
+            i: [{"round": played, "scores": chosen.scores} for played, _, chosen in course]
+            for i, course in courses.items()
         }
-        whys = {i: stopping.stops(config, rows[i], task) for i in places}
-        return {i: why for i, why in whys.items() if why}
+        if any(of_run[-1]["round"] == config.rounds for of_run in rows.values()):
+            return dict.fromkeys(rows, "")
+        whys = {i: stopping.stops(config, of_run, task) for i, of_run in rows.items()}
+        whys = {i: why for i, why in whys.items() if why}
+        if judge is not None:
+            whys |= judge({i: of_run for i, of_run in rows.items() if i not in whys})
+        return whys
 
     def _join(self, session, state, seconds):
         """The state with the new clients, None without any, and their scores after 0, 1, ... of
@@ -379,9 +432,10 @@ class _Player:
             parts.append(jax.device_get(predict(last, *inputs, joined=True)))
         return tuple(parts)
 
-    def _outcome(self, trial, of_trial, stopped, seconds, traffic) -> Outcome:
+    def _outcome(
+        self, trial, evaluations, final, joined, models, stopped, seconds, traffic
+    ) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""
-        evaluations, final, joined, models = of_trial
         config = config_of(self.config, trial)
         experiment = self.experiment._replace(
             federation=self.federations[trial.seed],

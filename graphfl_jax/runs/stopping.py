@@ -8,6 +8,8 @@ from ml_collections import ConfigDict
 from graphfl_jax.core import Task
 from graphfl_jax.runs.multihost import from_first
 
+PRUNED = "pruned"  # begins why a sweep ended a run; such a run is not ranked
+
 
 def is_set(config: ConfigDict) -> bool:
     """Whether validation scores may end a run."""
@@ -37,6 +39,11 @@ def stops(config: ConfigDict, rows: Sequence[Mapping], task: Task) -> str:
     if 0 < stop.patience <= waited:
         return f"{what} has not improved for {waited} rounds"
     return ""
+
+
+def is_pruned(results: Mapping) -> bool:
+    """Whether a sweep ended a run since others were better."""
+    return (results.get("stopped") or "").startswith(PRUNED)
 
 
 def is_asked(answer: object) -> bool:

@@ -16,6 +16,7 @@ from graphfl_jax.commands.common.text_tables import (
     value_text,
 )
 from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.stopping import is_pruned
 
 
 def leaderboards(lines: list[dict]) -> list[dict]:
@@ -24,12 +25,12 @@ def leaderboards(lines: list[dict]) -> list[dict]:
     Returns:
       For each data set ``data``, ``source``, ``metric``, ``higher_is_better``, the ``fields``
       that name a point, the numbers of ``runs`` and ``points``, the number of runs of
-      ``other_code`` that was accepted, the ``rows``, best first, and the ``diverged`` runs. A
-      row has a ``point``, the number of its ``runs``, ``validation``, ``sd_seeds``, None for
-      one run, and ``test``. With new clients it also has their validation scores at the start,
-      ``new_clients``, and after their rounds, ``later``. Further metrics are added by their
-      names after ``test_``, None where no client has one. A point with a diverged run has no
-      row.
+      ``other_code`` that was accepted, the ``rows``, best first, the ``diverged`` runs, and
+      the number of ``pruned`` points. A row has a ``point``, the number of its ``runs``,
+      ``validation``, ``sd_seeds``, None for one run, and ``test``. With new clients it also has
+      their validation scores at the start, ``new_clients``, and after their rounds, ``later``.
+      Further metrics are added by their names after ``test_``, None where no client has one. A
+      point with a diverged or pruned run has no row.
 
     Raises:
       ValueError: lines do not fit together.
@@ -48,8 +49,11 @@ def leaderboards(lines: list[dict]) -> list[dict]:
 
 
 def _board(data, metric, lines):
-    groups, rows, lost = _points(lines), [], []
+    groups, rows, lost, pruned = _points(lines), [], [], 0
     for point, runs in groups:
+        if any(map(is_pruned, runs)):
+            pruned += 1
+            continue
         seeds = [run["seed"] for run in runs if diverged(run)]
         lost += [{"point": point, "seed": seed} for seed in seeds]
         if not seeds:
@@ -67,6 +71,7 @@ def _board(data, metric, lines):
         "other_code": sum(bool(line["accepted_changes"]) for line in lines),
         "rows": rows,
         "diverged": lost,
+        "pruned": pruned,
     }
 
 
@@ -147,10 +152,11 @@ def ranked_table(board: dict, top: int) -> TextTable:
     better = "higher" if board["higher_is_better"] else "lower"
     other = board["other_code"]
     code = f"; {other} runs are of other code" if other else ""
+    pruned = f", {board['pruned']} were pruned" if board["pruned"] else ""
     title = f"{board['metric']} at P on {board['data']}, data: {board['source']}"
     caption = (
-        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; ranked by "
-        f"validation, {better} is better; test scores do not affect the ranking{code}"
+        f"{len(board['rows'])} of {board['points']} points ranked{pruned}, {seeds} seeds; "
+        f"ranked by validation, {better} is better; test scores do not affect the ranking{code}"
     )
     return TextTable(title, caption, ranked_rows(board, top))
 

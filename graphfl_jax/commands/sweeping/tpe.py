@@ -13,6 +13,7 @@ import numpy as np
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping.grid import configure_point, domains_of
 from graphfl_jax.runs.batch import fields_text, with_seed
+from graphfl_jax.runs.stopping import is_pruned
 from graphfl_jax.runs.sweep import Point
 
 
@@ -60,14 +61,20 @@ class Search:
 
         Args:
           runs: for each point of `ask` the lines of its runs. A point with a diverged run
-            counts as worse than all others.
+            counts as worse than all others, and a pruned one as worse than those that had more
+            rounds.
         """
         for trial, lines in zip(self.asked, runs, strict=True):
             if any(map(diverged, lines)):
                 self.study.tell(trial, state=self.pruned)
+                continue
+            mean = np.mean([line["validation"]["final"]["P"]["mean"] for line in lines])
+            cost = float(-mean if lines[0]["higher_is_better"] else mean)
+            if any(map(is_pruned, lines)):
+                trial.report(cost, step=lines[0]["rounds"])
+                self.study.tell(trial, state=self.pruned)
             else:
-                mean = np.mean([line["validation"]["final"]["P"]["mean"] for line in lines])
-                self.study.tell(trial, float(-mean if lines[0]["higher_is_better"] else mean))
+                self.study.tell(trial, cost)
 
 
 def _draw(trial, field, domain) -> Any:
