@@ -36,9 +36,13 @@ folders of their own under best/, which hold their models.
 --shard=2/8 makes the second of eight parts of the runs, as one task of an array of jobs does.
 The parts can share a folder: each has its own log, such as trials-2-of-8.jsonl, and `graphfl
 leaderboard` ranks the points of all logs.
+
+--array=slurm --tasks=8 makes no run: it checks the sweep and writes OUT/array.sbatch, with
+which Slurm makes the eight parts as one array of jobs.
 """
 
 import re
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -65,18 +69,20 @@ from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.help_text import refuse
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.text_tables import say
-from graphfl_jax.commands.sweeping import grid, ray_backend
+from graphfl_jax.commands.sweeping import grid, ray_backend, slurm
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, print_boards, write_boards
 from graphfl_jax.commands.sweeping.pruning import Halving
 from graphfl_jax.commands.sweeping.tpe import Search, check_seeds, runs_of
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, log_of, read_log
 from graphfl_jax.metrics import TASKS
 from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
+from graphfl_jax.runs.checkpoint import write_text
+from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.executables import private_folder
 from graphfl_jax.runs.folder import RunFolder
 from graphfl_jax.runs.identity import digest_of_json
 from graphfl_jax.runs.single import run_experiment
-from graphfl_jax.runs.store import content_of
+from graphfl_jax.runs.store import SWEEP, check_folder, content_of
 from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of, part_of
 
 MOST_GROUPS = 20  # programs to compile without --yes
@@ -106,6 +112,8 @@ flags.DEFINE_enum("pruner", None, ["asha"], "Ends runs early that are worse than
 flags.DEFINE_integer("batch", 32, "Points that tpe is asked for at a time.", lower_bound=1)
 flags.DEFINE_integer("keep_best", 0, "Points whose runs keep their models.", lower_bound=0)
 flags.DEFINE_string("shard", None, "Part of the runs to make, I/N, such as 2/8; with --out.")
+flags.DEFINE_enum("array", None, ["slurm"], "Write a file for an array of jobs; with --tasks.")
+flags.DEFINE_integer("tasks", None, "Jobs of --array, each a part of the runs.", lower_bound=1)
 flags.DEFINE_enum("launcher", "local", ["local", "ray"], "Where the runs are made.")
 flags.DEFINE_string("ray_address", "auto", "Address of a running Ray cluster, HOST:PORT.")
 READ_WITH = (("batch", "sampler", "tpe"), ("ray_address", "launcher", "ray"))
@@ -129,8 +137,21 @@ def main() -> int:
         groups = part_of(groups, *shard)
         if not groups:
             raise ValueError(f"shard={FLAGS.shard} has no runs; choose fewer parts")
+    if FLAGS.array:
+        return write_array(groups)
     if FLAGS.launcher == "ray":
         ray_backend.connect(FLAGS.ray_address)
+    return make_sweep(search, points, groups, shard, accept_changes)
+
+
+def make_sweep(
+    search: Search | None,
+    points: list[Point],
+    groups: list[TrialGroup],
+    shard: tuple[int, int] | None,
+    accept_changes: bool,
+) -> int:
+    """Makes the runs that the folder lacks, and prints and writes the leaderboards."""
 
     def known(out):
         resumable("--resume", f"--out={out}", marker=log_of(out, shard))
@@ -204,12 +225,59 @@ def check_flags() -> None:
             "launcher=ray cannot be combined with pruner=asha, since its tasks do not know of "
             "each other; leave one out"
         )
+    check_array()
     for name, reader, needed in READ_WITH:
         if FLAGS[name].present and FLAGS[reader].value != needed:
             raise ValueError(
                 f"{name}={FLAGS[name].value} is not read without --{reader}={needed}; add it, "
                 f"or leave --{name} out"
             )
+
+
+def check_array() -> None:
+    """Checks the flags of --array.
+
+    Raises:
+      ValueError: a flag does not fit, or is missing.
+    """
+    if bool(FLAGS.array) != bool(FLAGS.tasks):
+        raise ValueError(
+            f"array={FLAGS.array} and tasks={FLAGS.tasks} need each other; add --array=slurm "
+            f"and --tasks=8"
+        )
+    if FLAGS.array and not FLAGS.out:
+        raise ValueError(f"array={FLAGS.array} needs the folder of the sweep; add --out=DIR")
+    for name in ("shard", "resume", "keep_best") if FLAGS.array else ():
+        if FLAGS[name].value:
+            raise ValueError(
+                f"{name}={FLAGS[name].value} cannot be combined with array={FLAGS.array}, "
+                f"whose jobs make and resume the parts; leave it out"
+            )
+
+
+def write_array(groups: list[TrialGroup]) -> int:
+    """Writes the file of --array, and says how to use it.
+
+    Raises:
+      ValueError: there are more jobs than runs, or the file cannot be written.
+    """
+    runs, out = sum(len(group.planned) for group in groups), Path(FLAGS.out)
+    if FLAGS.tasks > runs:
+        raise ValueError(f"tasks={FLAGS.tasks} exceeds the {runs} runs; set --tasks={runs}")
+    check_folder(out, SWEEP)
+    file = out / slurm.FILE
+    if file.exists():
+        raise ValueError(f"out={out} has {slurm.FILE}; remove it, or choose another --out")
+    with writing(file):
+        out.mkdir(parents=True, exist_ok=True)
+        write_text(file, slurm.array_file(WORDS, out, FLAGS.tasks))
+    paste, folder = (shlex.quote(str(path)) for path in (file, out))
+    say(
+        f"{FLAGS.tasks} jobs for {runs} runs; start them with\n"
+        f"  sbatch {paste}    (add your --time, --partition and --gres)\n"
+        f"and rank the points, while they run or after, with\n  graphfl leaderboard {folder}"
+    )
+    return 0
 
 
 def first_points() -> tuple[Search | None, list[Point]]:
@@ -289,7 +357,7 @@ def check_tpe() -> None:
       ValueError: a flag or a value does not fit, no run reads a field, none has attackers, or
         there are several data sets.
     """
-    for flag in ("points", "shard"):
+    for flag in ("points", "shard", "array"):
         if FLAGS[flag].value:
             raise ValueError(
                 f"{flag}={FLAGS[flag].value} cannot be combined with sampler=tpe; leave one out"
@@ -418,7 +486,8 @@ def outcomes(groups, report, halving=None):
 
 def start() -> None:
     """Reads the axes and the flags, and runs the command."""
-    global AXES
+    global AXES, WORDS
+    WORDS = sys.argv[1:]
     try:
         sys.argv, AXES = grid.take_axes(sys.argv)
     except ValueError as error:

@@ -560,6 +560,18 @@ sweep VALIDATED --grid.rounds=1 --shard=one
 sweep VALIDATED --grid.rounds=1 --shard=1/2
 sweep VALIDATED --grid.rounds=1 --shard=1/2 --out=new -> shard=1/2
 sweep VALIDATED --grid.rounds=1 --batch=8
+sweep VALIDATED --grid.rounds=1,2 --pruner=asha --seeds=2 -> seeds=2
+sweep VALIDATED --grid.rounds=1,2 --pruner=asha --launcher=ray -> launcher=ray
+sweep VALIDATED --grid.rounds=1,2 --pruner=asha -> eval_every=
+sweep VALIDATED .eval_every=1 --pruner=asha \
+--grid.data.name=fl60,fl60_paper_formula -> data.name cannot
+sweep VALIDATED --grid.rounds=1 --array=slurm --out=new -> array=slurm and tasks=None
+sweep VALIDATED --grid.rounds=1 --tasks=2 --out=new -> array=None and tasks=2
+sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=1 -> array=slurm needs
+sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=2 --out=new -> tasks=2 exceeds the 1 runs
+sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=1 --out=new --shard=1/2 -> shard=1/2
+sweep VALIDATED --grid.rounds=1 --array=slurm --tasks=1 --out=new --sampler=tpe --samples=2 \
+-> array=slurm cannot
 sweep VALIDATED --grid.rounds=1 --ray_address=host:1
 run @fl60 --seeds=2 --resume --out=typo
 sweep VALIDATED --grid.rounds=1,2 .eval.points=G,L

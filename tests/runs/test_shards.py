@@ -1,9 +1,13 @@
 """Parts of a sweep in one folder, and the leaderboard of all their logs."""
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from graphfl_jax.commands.sweeping import slurm
 from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.runs.batch import Trial
@@ -33,6 +37,38 @@ def test_parts_have_each_run_once_in_the_order_of_the_sweep(parts):
     assert max(sizes) - min(sizes) <= 1
     for group in (group for part in shards for group in part):
         assert set(group.federations) == {planned.trial.seed for planned in group.planned}
+
+
+SBATCH = """#!/bin/bash
+tasks=$(sed -n 's/^#SBATCH --array=1-//p' "$1")
+for task in $(seq $tasks); do SLURM_ARRAY_TASK_ID=$task bash "$1"; done
+"""
+PYTHON = """#!/bin/bash
+printf '%s\\n' "$@" END
+"""
+
+
+def test_a_file_for_slurm_makes_each_part_and_resumes_one_that_has_begun(tmp_path, monkeypatch):
+    """A stand-in for sbatch runs the jobs, and one for Python prints its arguments."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("sbatch", SBATCH), ("python it", PYTHON)):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python it"))
+    out = Path("of $HOME 'x'")
+    words = ["fl60", "--grid.rounds=1,2", "--array=slurm", "--tasks", "3", f"--out={out}"]
+    out.mkdir()
+    (out / "trials-2-of-3.jsonl").touch()
+    Path("array.sbatch").write_text(slurm.array_file(words, out, 3))
+    ended = subprocess.run(
+        ["./sbatch", "array.sbatch"], capture_output=True, text=True, check=True
+    )
+    jobs = ended.stdout.removesuffix("END\n").split("END\n")
+    begin = ["-m", "graphfl_jax", "sweep", "fl60", "--grid.rounds=1,2", f"--out={out}"]
+    for number, job in enumerate(jobs, 1):
+        resumed = ["--resume"] if number == 2 else []
+        assert job.splitlines() == [*begin, f"--shard={number}/3", *resumed]
+    assert len(jobs) == 3 and not ended.stderr
 
 
 @pytest.mark.slow
