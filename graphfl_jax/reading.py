@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graphfl_jax.commands.common.comparison import differing
+from graphfl_jax.commands.common.curves import Curve, draw_curves
 from graphfl_jax.commands.common.finished_runs import (
     fitting,
     read_object,
     read_rows,
     read_run,
 )
-from graphfl_jax.commands.common.styles import styles_of
 from graphfl_jax.commands.sweeping.trial_log import merged_logs
 from graphfl_jax.configs.fields import SPLITS
 from graphfl_jax.evaluation import POINTS
@@ -57,41 +57,26 @@ class Runs(tuple[Result, ...]):
             frames.append(rows)
         return pandas.concat(frames, ignore_index=True)
 
-    def plot(self, axes: "Axes | None" = None, *, point: str = "P") -> "Axes":
-        """Draws test scores over rounds: a line for each setting, the mean over its seeds, with
-        a band of one standard deviation over them.
-
-        Runs that were evaluated at other rounds have the rounds that all seeds of their setting
-        have. Diverged runs are left out.
+    def plot(
+        self, axes: "Axes | None" = None, *, point: str = "P", over: str = "rounds"
+    ) -> "Axes":
+        """Draws test scores as `draw_curves` does. Diverged runs are left out.
 
         Args:
           axes: of Matplotlib; None makes a new figure.
           point: "G", "L" or "P".
+          over: "rounds", "steps", "bytes" or "seconds".
+
+        Raises:
+          ValueError: `over` is another word, or a run is of a release that did not record it.
         """
-        axes = axes or views.new_axes()
-        curves = {}
+        curves = []
         for run, fields in zip(self, self.settings, strict=True):
             if not run.results["diverged"]:
-                label = ", ".join(
-                    [run.results["variant"], *(f"{k}={v}" for k, v in fields.items())]
-                )
-                curves.setdefault(label, []).append(_curve(run, point))
-        for (label, of_seeds), style in zip(
-            curves.items(), styles_of(list(curves)), strict=True
-        ):
-            rounds = sorted(set.intersection(*map(set, of_seeds)))
-            scores = np.array([[curve[played] for played in rounds] for curve in of_seeds])
-            mean = scores.mean(axis=0)
-            axes.plot(rounds, mean, label=label, **style)
-            if len(scores) > 1:
-                spread = scores.std(axis=0, ddof=1)
-                band = {"color": style["color"], "alpha": 0.2, "lw": 0}
-                axes.fill_between(rounds, mean - spread, mean + spread, **band)
-        metrics = {run.results["metric"] for run in self}
-        axes.set(xlabel="round", ylabel=f"test {' or '.join(sorted(metrics))} at {point}")
-        axes.grid(alpha=0.3)
-        if curves:
-            axes.legend(frameon=False)
+                words = [run.results["variant"], *(f"{k}={v}" for k, v in fields.items())]
+                curves.append(Curve(", ".join(words), run.results, _curve(run, point)))
+        axes = axes or views.new_axes()
+        draw_curves(axes, curves, point=point, over=over)
         return axes
 
 

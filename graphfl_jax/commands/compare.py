@@ -14,6 +14,10 @@ with each of --seeds; without --methods, the method that the file chooses is. A 
 in --out, such as my-panacea-seed0, without checkpoints. With --resume, runs that have results
 there are not repeated. If the code or the file has changed since, --accept_changes is needed.
 
+--plot=curves.svg draws the test scores at P over rounds, or with --over=bytes, steps or seconds
+over what a round takes in the mean. Seeds of a setting are one line with a band of one standard
+deviation.
+
 With --target=0.9, a further table has the rounds, the bytes and the seconds of training until
 an evaluation has a mean test score at P of 0.9 or better.
 
@@ -26,7 +30,7 @@ import io
 import itertools
 import math
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict
@@ -48,22 +52,34 @@ from graphfl_jax.commands.common.configuration import (
     configuration_in_file,
     with_data_root,
 )
-from graphfl_jax.commands.common.finished_runs import read_run, read_runs, why_no_run
+from graphfl_jax.commands.common.finished_runs import (
+    FinishedRun,
+    read_rows,
+    read_run,
+    read_runs,
+    why_no_run,
+)
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
 from graphfl_jax.commands.common.text_tables import TextTable, narrow, say, value_text
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
-from graphfl_jax.runs.checkpoint import write_json, write_text
+from graphfl_jax.runs.checkpoint import write_bytes, write_json, write_text
 from graphfl_jax.runs.results import with_null
 from graphfl_jax.runs.store import NewFolders, content_of
+from graphfl_jax.runs.views import OVER, new_axes
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 flags.DEFINE_multi_string(
     "folders", [], "Folders of runs, and configuration files; the words without a flag."
 )
 flags.DEFINE_string("to", None, "File to write, .json, .csv, .md or .tex; it must not exist.")
 flags.DEFINE_float("target", None, "Mean test score at P; what it takes to reach it is shown.")
+flags.DEFINE_string("plot", None, "File of the curves at P, .png, .svg or .pdf; a new one.")
+flags.DEFINE_enum("over", "rounds", list(OVER), "What the curves of --plot are drawn over.")
 flags.DEFINE_list(
     "methods", [], "Methods that are run on each configuration file; empty is that of the file."
 )
@@ -83,6 +99,11 @@ def main() -> int:
     to = new_file_of_flag(".json", ".csv", ".md", ".tex")
     if FLAGS.target is not None and not math.isfinite(FLAGS.target):
         raise ValueError(f"target={FLAGS.target} is no score; set a number such as 0.9")
+    plot = new_file_of_flag(".png", ".svg", ".pdf", flag="plot")
+    if FLAGS["over"].present and plot is None:
+        raise ValueError(
+            f"over={FLAGS.over} is not read without --plot; add it, or leave it out"
+        )
     if not names_files():
         names = ("methods", "seeds", "out", "resume", "accept_changes")
         refuse_unread(*names, where="without a configuration file")
@@ -104,6 +125,7 @@ def main() -> int:
         planned = make_runs(plans, out)
     runs = [*read_runs(usable), *map(read_run, planned)]
     content = comparison(runs, target=FLAGS.target)
+    figure = plot and figure_of(runs, content)
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
     notes += notes_of(content)
     console = Console()
@@ -115,7 +137,40 @@ def main() -> int:
     if to is not None:
         write(to, content, notes)
         say(to)
+    if plot is not None:
+        image = io.BytesIO()
+        figure.savefig(image, format=plot.suffix[1:], dpi=150)
+        write_bytes(plot, image.getvalue())
+        say(plot)
     return 0
+
+
+def figure_of(runs: list[FinishedRun], content: dict) -> "Figure":
+    """The curves of test scores at P of runs that did not diverge.
+
+    Raises:
+      ValueError: the runs have several metrics, or as `views.per_round`.
+    """
+    from graphfl_jax.commands.common.curves import Curve, draw_curves
+
+    metrics = dict.fromkeys(setting["metric"] for setting in content["settings"])
+    if len(metrics) > 1:
+        raise ValueError(
+            f"plot={FLAGS.plot} would have the metrics {' and '.join(metrics)} on one axis; "
+            f"compare the runs of one data set"
+        )
+    names = {path: each["name"] for each in content["settings"] for path in each["runs"]}
+    curves = []
+    for run in runs:
+        means = [
+            (row["round"], row.get("test", {}).get("P", {})) for row in read_rows(run.path)
+        ]
+        scores = {played: at["mean"] for played, at in means if at}
+        if not run.results["diverged"]:
+            curves.append(Curve(names[str(run.path)], run.results, scores))
+    axes = new_axes()
+    draw_curves(axes, curves, over=FLAGS.over)
+    return axes.figure
 
 
 def is_file(word: str) -> bool:

@@ -233,7 +233,7 @@ RESULTS = {
             }
         },
     ),
-    "communication?": {"up_bytes": count, "down_bytes": count},
+    "communication?": {"up_bytes": count, "down_bytes": count, "clients?": count},
     "device?": str,
     "versions?": {str: str},
     "git_commit?": (None, str),

@@ -96,7 +96,11 @@ def results_of(
             **{f"{what}_s": spent for what, spent in course.seconds.items()},
             "client_steps_per_s": steps / course.seconds["train"],
         },
-        "communication": {"up_bytes": round(up), "down_bytes": round(down)},
+        "communication": {
+            "up_bytes": round(up),
+            "down_bytes": round(down),
+            "clients": sum(sizes),
+        },
         **origin,
     }
 

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
 # Colours that colour-blind readers can distinguish.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
+# What a curve can be drawn over, with the label of the axis
+OVER = {
+    "rounds": "round",
+    "steps": "local steps of all clients",
+    "bytes": "bytes sent and received by all clients",
+    "seconds": "seconds of training",
+}
 TABLE, PLOT, REPORT = "clients.csv", "convergence.svg", "report.html"  # files of a run
 
 
@@ -61,17 +68,22 @@ class Viewed:
         columns = ["round", "split", "point", "client", "score"]
         return import_pandas().DataFrame(lines, columns=columns)
 
-    def plot(self, axes: "Axes | None" = None) -> "Axes":
-        """Draws the mean scores over clients at G, L and P over the rounds.
+    def plot(self, axes: "Axes | None" = None, *, over: str = "rounds") -> "Axes":
+        """Draws the mean scores over clients at G, L and P.
 
         Args:
           axes: of matplotlib; None makes a new figure.
+          over: the axis of the rounds, one of `OVER`. Each round counts as the mean of all.
 
         Returns:
           The axes.
+
+        Raises:
+          ValueError: as `per_round`.
         """
+        round_takes = per_round(self.results, over)
         axes = axes or new_axes()
-        draw(axes, self)
+        draw(axes, self, over, round_takes)
         return axes
 
     def _repr_html_(self) -> str:
@@ -107,6 +119,35 @@ def import_pandas():
             "frame() needs pandas, which is not installed; run pip install pandas"
         ) from None
     return pandas
+
+
+def per_round(results: Mapping[str, Any], over: str) -> float:
+    """What a round of a run takes in the mean: rounds, steps, bytes or seconds.
+
+    Args:
+      over: one of `OVER`.
+
+    Raises:
+      ValueError: `over` is another word, or the run is of a release that did not record it.
+    """
+    timing, sent = results["timing"], results.get("communication") or {}
+    if over not in OVER:
+        raise ValueError(f"over={over} is unknown; choose from {', '.join(OVER)}")
+    if over == "bytes" and "clients" not in sent:
+        raise ValueError(
+            f"over=bytes needs the number of clients in a round, which results of the run with "
+            f"seed {results['seed']} of {results['variant']} lack; make the run again, or "
+            f"choose rounds"
+        )
+    of_all = {
+        "steps": lambda: timing["client_steps_per_s"] * timing["train_s"],
+        "seconds": lambda: timing["train_s"],
+        "bytes": lambda: (
+            results["rounds"] * sent["clients"] * (sent["up_bytes"] + sent["down_bytes"])
+        ),
+        "rounds": lambda: results["rounds"],
+    }
+    return of_all[over]() / max(results["rounds"], 1)
 
 
 def new_axes() -> "Axes":
@@ -151,8 +192,8 @@ def client_table(run: Viewed) -> str:
     return text.getvalue()
 
 
-def draw(axes: "Axes", run: Viewed) -> None:
-    """Draws what `Viewed.plot` does."""
+def draw(axes: "Axes", run: Viewed, over: str = "rounds", round_takes: float = 1.0) -> None:
+    """Draws what `Viewed.plot` does, with what a round takes."""
     from matplotlib.ticker import MaxNLocator
 
     results, splits = run.results, {split for row in run.rows for split in row["scores"]}
@@ -160,7 +201,7 @@ def draw(axes: "Axes", run: Viewed) -> None:
     # P is dashed, since it is G in some methods.
     for point, colour, dashes in zip(POINTS, COLOURS, ("-", "-", "--"), strict=False):
         curve = [
-            (played, np.mean(scores[split][point], dtype=np.float64))
+            (played * round_takes, np.mean(scores[split][point], dtype=np.float64))
             for played, scores in rounds_with_scores(run)
             if point in scores.get(split, {})
         ]
@@ -169,11 +210,12 @@ def draw(axes: "Axes", run: Viewed) -> None:
             axes.plot(*zip(*curve, strict=True), label=point, **style)
     data = results["dataset"]
     axes.set(
-        xlabel="round",
+        xlabel=OVER[over],
         ylabel=f"{split} {results['metric']}, mean over clients",
         title=f"{results['variant']} on {data['name']}, data: {data['source']}",
     )
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if over == "rounds":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     if splits:
         axes.legend(frameon=False)

@@ -452,6 +452,8 @@ compare --config=tpt48 -> config=tpt48
 compare run --seeds=3
 compare run --data_root=none
 compare run -> folders=run
+compare run run2 --over=bytes -> over=bytes is not read
+compare run run2 --plot=curves.txt -> plot=curves.txt
 compare nowhere.py --methods=local -> folders=nowhere.py
 compare number.py --methods=local -> folders=number.py
 compare regression.py nowhere.py --methods=local -> folders=nowhere.py

@@ -10,7 +10,9 @@ from graphfl_jax.build import load_federation
 from graphfl_jax.commands.sweeping.trial_log import TrialLog
 from graphfl_jax.runs.batch import run_trials
 from graphfl_jax.runs.sweep import groups_of
+from tests.commands import scripted
 from tests.federations import small_config, two_clusters
+from tests.runs.test_compare import GRAPHFL
 
 matplotlib.use("Agg")
 pytestmark = pytest.mark.usefixtures("shared_programs")
@@ -62,6 +64,35 @@ def test_frames_of_runs_have_their_settings(runs):
     assert set(frame.loc[frame["method"] == "ditto", "hparams.ditto_lambda"]) == {
         configure("ditto").hparams.ditto_lambda
     }
+
+
+def test_curves_are_drawn_over_what_rounds_take(runs):
+    """A round has two clients with two steps each; they send what the results say."""
+    some = graphfl_jax.read(list(runs)[:2])
+    sent = some[0].results["communication"]
+    steps = configure("fedavg").local_steps * configure("fedavg").cohort_size
+    takes = {"rounds": 1, "steps": steps}
+    takes["bytes"] = sent["clients"] * (sent["up_bytes"] + sent["down_bytes"])
+    takes["seconds"] = np.mean([run.results["timing"]["train_s"] / 5 for run in some])
+    for over, of_round in takes.items():
+        (line,) = some.plot(over=over).lines
+        np.testing.assert_allclose(line.get_xdata(), of_round * np.array([2, 4, 5]), rtol=1e-6)
+    assert some[0].plot(over="bytes").get_xlabel().startswith("bytes")
+    with pytest.raises(ValueError, match="over=hours is unknown; choose from rounds"):
+        some.plot(over="hours")
+    del some[0].results["communication"]["clients"]
+    with pytest.raises(ValueError, match="over=bytes needs the number of clients in a round"):
+        some.plot(over="bytes")
+
+
+def test_a_comparison_draws_the_curves_of_its_settings(runs, tmp_path):
+    words = ["compare", *map(str, runs), "--plot=curves.svg", "--over=steps"]
+    ended = scripted(GRAPHFL, *words, cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    picture = (tmp_path / "curves.svg").read_text()
+    assert all(f"<!-- {text} -->" in picture for text in ("fedavg", "ditto"))
+    again = scripted(GRAPHFL, *words, cwd=tmp_path)
+    assert again.status == 2 and "error: plot=curves.svg exists; remove it" in again.stderr
 
 
 def test_a_plot_of_runs_has_the_mean_and_the_spread_over_seeds(runs):

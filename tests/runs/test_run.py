@@ -152,7 +152,7 @@ def test_results_have_their_fields_and_no_others(good):
     for absent in absents:
         assert results[absent] is None
     assert set(results["scores"]) == {"final", "validation", "best_val"}
-    assert set(results["communication"]) == {"up_bytes", "down_bytes"}
+    assert set(results["communication"]) == {"up_bytes", "down_bytes", "clients"}
     assert {"jax", "python", "graphfl_jax"} <= set(results["versions"])
 
 

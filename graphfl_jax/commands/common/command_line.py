@@ -171,20 +171,20 @@ def check_new_file(flag: str, path: Path) -> None:
         raise ValueError(f"{flag}={path} cannot be written ({why}); choose another --{flag}")
 
 
-def new_file_of_flag(*suffixes: str) -> Path | None:
-    """The file that --to names to be written, if it is set.
+def new_file_of_flag(*suffixes: str, flag: str = "to") -> Path | None:
+    """The file that a flag names to be written, if it is set.
 
     Raises:
       ValueError: its name has another suffix, or as `check_new_file`.
     """
-    if FLAGS.to is None:
+    if FLAGS[flag].value is None:
         return None
-    to = Path(FLAGS.to)
-    if to.suffix not in suffixes:
+    file = Path(FLAGS[flag].value)
+    if file.suffix not in suffixes:
         names = " or ".join([", ".join(suffixes[:-1]), suffixes[-1]])
-        raise ValueError(f"to={to} has no known format; let it end with {names}")
-    check_new_file("to", to)
-    return to
+        raise ValueError(f"{flag}={file} has no known format; let it end with {names}")
+    check_new_file(flag, file)
+    return file
 
 
 class Rate(progress.ProgressColumn):
