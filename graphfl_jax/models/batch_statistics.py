@@ -53,7 +53,7 @@ def model_with_batch_norm(
         return apply_head(params["head"], features_of(params["body"], batch.x, count))
 
     def recalibrate(params, examples):
-        images, count = _spread_rows(examples, RECALIBRATION_EXAMPLES)
+        images, count = spread_rows(examples, RECALIBRATION_EXAMPLES)
         variables = {"params": params["body"]}
         _, statistics = body.apply(variables, images, count, mutable=["statistics"])
         return params | {"body": params["body"] | statistics}
@@ -70,7 +70,7 @@ def model_with_batch_norm(
     )
 
 
-def _spread_rows(examples, most):
+def spread_rows(examples, most):
     """The inputs of at most so many examples, and how many of them are real.
 
     They are spread over all examples, because these may be sorted by class.

@@ -1,8 +1,18 @@
-"""Client models from Flax modules: Linen and NNX, as pure functions over their parameters."""
+"""Client models from Flax modules: Linen and NNX, as pure functions over their parameters.
 
+A body may normalise by batches, as `batch_statistics` describes: training uses the statistics
+of each batch and keeps no running averages. Before a client predicts, `recalibrate` computes
+them from its own training examples. Flax updates a running average s by m s + (1 - m) b, with
+the momentum m of the layer and the statistics b of the batch. The module is applied to the same
+examples with all averages 0 and with all averages `LARGE`; from the two results come m and b.
+"""
+
+import dataclasses
 import functools
+import inspect
 import warnings
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -12,7 +22,12 @@ from flax.errors import InvalidRngError
 
 from graphfl_jax.architecture import Architecture
 from graphfl_jax.core import ClientModel, Task
+from graphfl_jax.models.batch_statistics import RECALIBRATION_EXAMPLES, spread_rows
 from graphfl_jax.models.layers import scale_bytes
+
+STATISTICS = "statistics"  # of a body, beside its parameters
+LARGE = 2.0**40  # average beside which statistics of a batch vanish in float32
+DIGITS = 1e6  # a momentum is a multiple of 1 / DIGITS
 
 
 def client_model(
@@ -25,10 +40,14 @@ def client_model(
 ) -> ClientModel:
     """A client model from Flax modules, which are called with a batch and nothing else.
 
-    A module of Flax Linen is given as it is. A module of Flax NNX is given by the function that
-    makes it, such as ``lambda rngs: Net(rngs=rngs)``: then the weights of a client model depend
-    on the seed. An NNX module that is already made keeps its weights in all seeds, with a
-    warning. Modules have parameters only: batch statistics, caches and dropout are refused.
+    A module of Flax Linen is given as it is; if it normalises by batches, its function is
+    ``__call__(x, train)``, and its layers are ``nn.BatchNorm(use_running_average=not train)``.
+    A module of Flax NNX is given by the function that makes it, such as ``lambda rngs:
+    Net(rngs=rngs)``: then the weights of a client model depend on the seed. An NNX module that
+    is already made keeps its weights in all seeds, with a warning. Modules have parameters, and
+    in a body batch statistics, which a client computes from its own training examples before it
+    predicts. If a batch has fewer real rows than others, these are repeated. Caches and dropout
+    are refused.
 
     Args:
       body: maps examples [B, *inputs] to features; without a head, to the outputs [B, O].
@@ -41,42 +60,108 @@ def client_model(
         a node is that of its parameters, such as ("body", "Conv_0") and ("head",).
 
     Raises:
-      ValueError: a module is no Flax module, has more than parameters, or cannot be applied.
+      ValueError: a module is no Flax module, has more than that, or cannot be applied.
     """
-    init_body, apply_module, features = _pure_functions("body", body, inputs)
+    of_body, features = _pure_functions("body", body, inputs)
     if head is None:
-        init_head, apply_head = lambda key: {}, lambda params, features: features
+        of_head = _Functions(lambda key: {}, lambda params, features: features)
     elif len(features) != 1:
         raise ValueError(
             f"body={_name(body)} gives features of shape {features}; flatten them in the body"
         )
     else:
-        init_head, apply_head, _ = _pure_functions("head", head, features)
+        of_head, _ = _pure_functions("head", head, features)
+        if of_head.normalise:
+            raise ValueError(f"head={_name(head)} normalises by batches; do so in the body")
 
     def init(key):
         key_body, key_head = jax.random.split(key)
-        return {"body": init_body(key_body), "head": init_head(key_head)}
+        return {"body": of_body.init(key_body), "head": of_head.init(key_head)}
 
     def apply_body(params, x):
-        x, types = scale_bytes(x), [leaf.dtype for leaf in jax.tree.leaves(params)]
-        if types and jnp.issubdtype(x.dtype, jnp.floating):
-            x = x.astype(types[0])  # of the parameters in training, see `objectives`
-        return apply_module(params, x)
+        return of_body.apply(params, _as_inputs(params, x))
 
-    return ClientModel(
+    model = ClientModel(
         init=init,
         body=apply_body,
-        head=apply_head,
+        head=of_head.apply,
         task=task,
         architecture=architecture,
     )
+    return _with_recalibration(model, of_body) if of_body.normalise else model
+
+
+class _Functions(NamedTuple):
+    """A module as pure functions."""
+
+    init: Callable  # key -> params
+    # (params, x [B, ...]) -> [B, ...], with the statistics in params, or else of x
+    apply: Callable
+    # (params, x) -> [B, ...] with the statistics of x, and these; None without any
+    normalise: Callable | None = None
+
+
+def _with_recalibration(model, of_body):
+    """A client model whose body normalises by batches."""
+
+    def train_forward(params, batch, key):
+        x = _repeat_real(_as_inputs(params, batch.x), batch.count)
+        return model.head(params["head"], of_body.normalise(params["body"], x)[0])
+
+    def recalibrate(params, examples):
+        x = _repeat_real(*spread_rows(examples, RECALIBRATION_EXAMPLES))
+        _, statistics = of_body.normalise(params["body"], _as_inputs(params, x))
+        return params | {"body": params["body"] | {STATISTICS: statistics}}
+
+    return dataclasses.replace(model, train_forward=train_forward, recalibrate=recalibrate)
+
+
+def _as_inputs(params, x):
+    """Inputs as numbers of the type of the parameters in training, see `objectives`."""
+    x, types = scale_bytes(x), [leaf.dtype for leaf in jax.tree.leaves(params)]
+    return x.astype(types[0]) if types and jnp.issubdtype(x.dtype, jnp.floating) else x
+
+
+def _repeat_real(x, count):
+    """Rows [B, ...] of which the first `count` are repeated in place of the others."""
+    return x[jnp.arange(x.shape[0]) % jnp.maximum(count, 1)]
+
+
+def _with_statistics(init, run, like):
+    """The functions of a module that normalises by batches.
+
+    Args:
+      run: (params, statistics, x, train) -> outputs, and the updated statistics.
+      like: the tree of the statistics.
+    """
+
+    def filled(value):
+        return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, jnp.float32), like)
+
+    def split(params):
+        return {name: part for name, part in params.items() if name != STATISTICS}
+
+    def of_batch(from_zeros, from_large):
+        rest = (DIGITS - jnp.round(DIGITS * (from_large / LARGE))) / DIGITS  # 1 - m
+        return from_zeros / rest
+
+    def normalise(params, x):
+        outputs, from_zeros = run(split(params), filled(0.0), x, True)
+        _, from_large = run(split(params), filled(LARGE), x, True)
+        return outputs, jax.tree.map(of_batch, from_zeros, from_large)
+
+    def apply(params, x):
+        if STATISTICS not in params:
+            return run(split(params), filled(0.0), x, True)[0]
+        return run(split(params), params[STATISTICS], x, False)[0]
+
+    return _Functions(init, apply, normalise)
 
 
 def _pure_functions(part, module, inputs):
-    """A module, checked, as pure functions, and the shape of an output without the batch.
+    """The `_Functions` of a module, checked, and the shape of an output without the batch.
 
-    The functions are key -> params and (params, x [B, ...]) -> [B, ...]. `part` is "body" or
-    "head", for errors.
+    `part` is "body" or "head", for errors.
     """
     name, examples = _name(module), jnp.zeros((1, *inputs))
     if isinstance(module, nn.Module):
@@ -89,9 +174,10 @@ def _pure_functions(part, module, inputs):
     else:
         raise _no_module_error(part, module)
     try:
-        init, apply = make()
+        functions = make()
         key = jax.eval_shape(jax.random.key, 0)
-        outputs = jax.eval_shape(lambda key: apply(init(key), examples), key)
+        params = jax.eval_shape(functions.init, key)
+        outputs = jax.eval_shape(functions.apply, params, examples)
         if not isinstance(outputs, jax.ShapeDtypeStruct):
             kind = type(outputs).__name__
             raise _RefusedError(f"{part}={name} returns a {kind}; return one array")
@@ -103,7 +189,7 @@ def _pure_functions(part, module, inputs):
             f"{part}={name} cannot be applied to inputs of shape {examples.shape} "
             f"({type(error).__name__}: {why}); correct the module"
         ) from error
-    return init, apply, outputs.shape[1:]
+    return functions, outputs.shape[1:]
 
 
 @functools.cache  # a program is built several times
@@ -135,55 +221,98 @@ def _no_module_error(part, value):
 def _state_error(part, name, what):
     return _RefusedError(
         f"{part}={name} has {what} beside its parameters, which clients cannot keep; remove "
-        f"it, for example by LayerNorm in place of BatchNorm, and no dropout"
+        f"it, such as dropout"
     )
 
 
 def _from_linen(part, module, examples):
-    """`init` and `apply` of a Linen module that has parameters only."""
-    variables = jax.eval_shape(module.init, jax.eval_shape(jax.random.key, 0), examples)
-    collections = sorted(variables.keys() - {"params"})
+    """The functions of a Linen module that has parameters, and perhaps batch statistics."""
+    words = {"train": False} if "train" in inspect.signature(module.__call__).parameters else {}
+    start = functools.partial(module.init, **words)
+    variables = jax.eval_shape(start, jax.eval_shape(jax.random.key, 0), examples)
+    statistics = variables.get("batch_stats") if words else None
+    if "batch_stats" in variables and not words:
+        raise _RefusedError(
+            f"{part}={_name(module)} has the collection batch_stats and no argument train; "
+            f"write __call__(self, x, train), and BatchNorm(use_running_average=not train)"
+        )
+    collections = sorted(variables.keys() - {"params", "batch_stats"})
     if collections:
         raise _state_error(part, _name(module), f"the collection {', '.join(collections)}")
 
     def init(key):
-        return module.init(key, examples).get("params", {})
+        return start(key, examples).get("params", {})
 
     def apply(params, x):
-        return module.apply({"params": params}, x)
+        return module.apply({"params": params}, x, **words)
 
-    try:
-        jax.eval_shape(apply, variables.get("params", {}), examples)
-    except InvalidRngError:
-        raise _state_error(part, _name(module), "random draws") from None
-    return init, apply
+    def run(params, statistics, x, train):
+        variables = {"params": params, "batch_stats": statistics}
+        if not train:
+            return module.apply(variables, x, train=False), statistics
+        outputs, new = module.apply(variables, x, train=True, mutable=["batch_stats"])
+        return outputs, new["batch_stats"]
+
+    made = _with_statistics(init, run, statistics) if statistics else _Functions(init, apply)
+    for function in filter(None, (made.apply, made.normalise)):
+        try:
+            jax.eval_shape(function, variables.get("params", {}), examples)
+        except InvalidRngError:
+            raise _state_error(part, _name(module), "random draws") from None
+    return made
 
 
 def _from_nnx(part, make):
-    """`init` and `apply` of an NNX module that has parameters only."""
+    """The functions of an NNX module that has parameters, and perhaps batch statistics."""
 
     def split(key):
         module = make(nnx.Rngs(key))
         if not isinstance(module, nnx.Module):
             raise _no_module_error(part, module)
-        return nnx.split(module, nnx.Param, ...)
+        return nnx.split(module, nnx.Param, nnx.BatchStat, ...)
 
-    like, state = jax.eval_shape(lambda key: split(key)[1:], jax.eval_shape(jax.random.key, 0))
+    key = jax.eval_shape(jax.random.key, 0)
+    like, averages, state = jax.eval_shape(lambda key: split(key)[1:], key)
     names = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(state)]
     if names:
         raise _state_error(part, _name(make), f"the state {', '.join(names)}")
-    paths = [path for path, _ in nnx.to_flat_state(like)]
 
-    def init(key):
-        params = nnx.to_flat_state(split(key)[1])
-        leaves = {tuple(map(str, path)): param[...] for path, param in params}
-        return traverse_util.unflatten_dict(leaves)
-
-    def apply(params, x):
-        leaves = traverse_util.flatten_dict(params)
-        state = [(path, nnx.Param(leaves[tuple(map(str, path))])) for path in paths]
+    def module_of(params, statistics):
         # Made anew, since its attributes can be traced settings. The weights are not computed.
         definition, *_ = split(jax.random.key(0))
-        return nnx.merge(definition, nnx.from_flat_state(state))(x)
+        state = _state_of(nnx.Param, like, params)
+        return nnx.merge(definition, state, _state_of(nnx.BatchStat, averages, statistics))
 
-    return init, apply
+    def init(key):
+        return _leaves_of(split(key)[1])
+
+    def apply(params, x):
+        return module_of(params, {})(x)
+
+    def run(params, statistics, x, train):
+        module = module_of(params, statistics)
+        (module.train if train else module.eval)()
+        outputs = module(x)
+        return outputs, _leaves_of(nnx.state(module, nnx.BatchStat))
+
+    if nnx.to_flat_state(averages):
+        shapes = jax.eval_shape(lambda key: _leaves_of(split(key)[2]), key)
+        return _with_statistics(init, run, shapes)
+    return _Functions(init, apply)
+
+
+def _leaves_of(state):
+    """A state of NNX as a tree of arrays, whose paths have texts."""
+    flat = nnx.to_flat_state(state)
+    return traverse_util.unflatten_dict(
+        {tuple(map(str, path)): leaf[...] for path, leaf in flat}
+    )
+
+
+def _state_of(kind, like, leaves):
+    """A state of NNX like another, with variables of a kind and the leaves of a tree."""
+    leaves = traverse_util.flatten_dict(leaves)
+    flat = nnx.to_flat_state(like)
+    return nnx.from_flat_state(
+        [(path, kind(leaves[tuple(map(str, path))])) for path, _ in flat]
+    )

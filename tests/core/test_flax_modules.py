@@ -91,12 +91,11 @@ def test_bytes_are_scaled():
     [
         (
             nn.BatchNorm(use_running_average=False),
-            "^body=BatchNorm has the collection batch",
+            "^body=BatchNorm has the collection batch_stats and no argument train; write",
         ),
         (nn.Dropout(0.5, deterministic=False), "^body=Dropout has random draws beside"),
         (nn.Dropout(0.5), "^body=Dropout cannot be applied to inputs of shape"),
         (Dropped, "^body=Dropped has the state drop/rngs/count, drop/rngs/key beside"),
-        (lambda rngs: nnx.BatchNorm(2, rngs=rngs), "^body=<lambda> has the state mean, var be"),
         (Two(), "^body=Two returns a tuple; return one array"),
         (lambda rngs: 3, "^body=int is no Flax module; give a Linen module, or a function"),
         (3, "^body=int is no Flax module; give a Linen module, or a function"),
@@ -107,6 +106,62 @@ def test_what_a_client_cannot_keep_or_apply_is_refused(body, message):
     with pytest.raises(ValueError, match=message) as refused:
         client_model(body=body, **GIVEN)
     assert "\n" not in str(refused.value)
+
+
+class Normed(nn.Module):
+    momentum: float = 0.9
+
+    @nn.compact
+    def __call__(self, x, train):
+        x = nn.BatchNorm(use_running_average=not train, momentum=self.momentum)(nn.Dense(4)(x))
+        return nn.BatchNorm(use_running_average=not train)(nn.relu(x))
+
+
+class NormedToo(nnx.Module):
+    def __init__(self, rngs):
+        self.dense = nnx.Linear(2, 4, rngs=rngs)
+        self.first = nnx.BatchNorm(4, momentum=0.9, rngs=rngs)
+        self.second = nnx.BatchNorm(4, rngs=rngs)
+
+    def __call__(self, x):
+        return self.second(nnx.relu(self.first(self.dense(x))))
+
+
+def normalised(x, mean, var):
+    return (x - mean) / np.sqrt(var + 1e-5)
+
+
+def layers_by_hand(dense, x, seen):
+    """Both layers with the statistics that the rows `seen` have in each of them."""
+    h, s = (np.float64(rows @ dense["kernel"] + dense["bias"]) for rows in (x, seen))
+    h, s = (np.maximum(normalised(rows, s.mean(0), s.var(0)), 0) for rows in (h, s))
+    return normalised(h, s.mean(0), s.var(0))
+
+
+@pytest.mark.parametrize("body", [Normed(), Normed(0.999), NormedToo])
+def test_batches_are_normalised_and_clients_predict_with_their_training_examples(body):
+    model = client_model(body=body, **GIVEN)
+    params = model.init(jax.random.key(0))
+    assert "statistics" not in params["body"]
+    dense = next(part for name, part in params["body"].items() if name[0] in "dD")
+    dense = {name: np.asarray(leaf) for name, leaf in dense.items()}
+    x = 5 + np.random.default_rng(1).normal(size=(6, 2)).astype(np.float32)
+    padded = np.concatenate([x[:3], np.full((3, 2), 1e6, np.float32)])
+    y = jnp.zeros(6, jnp.int32)
+    for rows, count, real in ((x, 6, x), (padded, 3, x[:3])):
+        batch = Examples(jnp.asarray(rows), y, jnp.int32(count))
+        outputs = model.forward(params, batch, jax.random.key(0))[:count]
+        np.testing.assert_allclose(outputs, layers_by_hand(dense, real, real), atol=1e-3)
+        ready = model.recalibrate(params, batch)
+        predicted = jax.jit(model.apply)(ready, X + 5)
+        np.testing.assert_allclose(predicted, layers_by_hand(dense, X + 5, real), atol=1e-3)
+    gradient = jax.grad(model.objective)(params, batch, jax.random.key(0))
+    assert jax.tree.structure(gradient) == jax.tree.structure(params)
+
+
+def test_a_head_that_normalises_by_batches_is_refused():
+    with pytest.raises(ValueError, match="^head=Normed normalises by batches; do so in the"):
+        client_model(body=nn.Dense(3), head=Normed(), **GIVEN)
 
 
 def test_features_have_one_axis_where_there_is_a_head():
