@@ -45,6 +45,14 @@ OwnTask = Annotated[
         TASKS,
     ),
 ]
+OwnPartition = Annotated[
+    Any,  # a name in configurations, and in loaders what the factory of that name makes
+    Variant(
+        "How examples without clients are divided among clients; empty: they have clients.",
+        ("", *label_skew.PARTITIONS),
+        factories=label_skew.PARTITIONS,
+    ),
+]
 Images = Annotated[
     str, Choice("Order of the axes of images x: [n, H, W, C] or [n, C, H, W].", IMAGES)
 ]
@@ -57,14 +65,7 @@ def custom(
     edges: Annotated[str, Text("File of relations: pairs of clients, or a matrix.")] = "",
     images: Images = IMAGES[0],
     task: OwnTask = "",
-    partition: Annotated[
-        Any,  # a name in configurations, and here what the factory of that name makes
-        Variant(
-            "How examples without clients are divided among clients; empty: they have clients.",
-            ("", *label_skew.PARTITIONS),
-            factories=label_skew.PARTITIONS,
-        ),
-    ] = "",
+    partition: OwnPartition = "",
     cap: Cap = 0,
     val_fraction: ValFraction = 0.0,
     scale: Annotated[

@@ -15,7 +15,6 @@ from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import from_arrays, label_skew, relations
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.tables import Columns
-from graphfl_jax.runs.checkpoint import read_json
 
 # Four clients with six training and two test examples; the numbers are exact as text.
 RNG = np.random.default_rng(0)
@@ -316,6 +315,6 @@ def test_names_of_labels_are_in_results_files_and_predictions(tmp_path):
     config = change(configuration.get_config("fedavg"), sizes | {"model.hidden": (4,)})
     out = tmp_path / "run"
     graphfl_jax.run(config, federation, out=out, save_models=True)
-    assert read_json(out / "federation.json")["labels"] == names.tolist()
+    assert json.loads((out / "federation.json").read_text())["labels"] == names.tolist()
     predicted = graphfl_jax.load(out).predict("2", X)
     np.testing.assert_array_equal(predicted["label"], names[predicted["outputs"].argmax(1)])
