@@ -2,12 +2,16 @@
 
 import json
 import pickle
+import re
 import sys
 import warnings
 import zipfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import graphfl_jax
 from graphfl_jax.configs import change
@@ -15,6 +19,8 @@ from graphfl_jax.configs import custom as configuration
 from graphfl_jax.data import from_arrays, label_skew, relations
 from graphfl_jax.data.custom import custom
 from graphfl_jax.data.tables import Columns
+
+PAGE = Path(__file__).parents[2] / "docs" / "guide" / "data.md"
 
 # Four clients with six training and two test examples; the numbers are exact as text.
 RNG = np.random.default_rng(0)
@@ -303,6 +309,49 @@ def test_users_of_leaf_must_have_both_splits(tmp_path):
     next((folder / "test").glob("all_data_1*")).unlink()
     with pytest.raises(ValueError, match="leaf: 2 users, such as '2', are in one .* -t sample"):
         custom(path=str(folder), seed=0)
+
+
+class HuggingFace:
+    """A data set with the two calls of `datasets` that the page has, where it is missing."""
+
+    def __init__(self, columns):
+        self.columns = columns
+
+    def with_format(self, name):
+        assert name == "numpy"
+        return self
+
+    def __getitem__(self, rows):
+        return {name: np.asarray(column)[rows] for name, column in self.columns.items()}
+
+
+def test_lines_for_other_libraries_give_federations():
+    """The code on the page, with data sets in memory; those of `datasets` if it is there."""
+    section = PAGE.read_text().split("### From other libraries")[1].split("\n## ")[0]
+    torchvision, hugging_face, flower = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    images = RNG.integers(0, 255, (80, 8, 8, 3)).astype(np.uint8)
+    label = np.arange(80) % 4
+    columns = {"image": images.tolist(), "label": label, "writer_id": [*"abcdefgh"] * 10}
+    try:
+        from datasets import Dataset
+    except ImportError:
+        make = HuggingFace
+    else:
+        make = Dataset.from_dict
+    pairs = list(zip(map(Image.fromarray, images), label.tolist(), strict=True))
+    parts = [make({k: v[i::10] for k, v in columns.items()}) for i in range(10)]
+    for code, names, clients in (
+        (torchvision, {"dataset": pairs, "label_skew": label_skew}, 10),
+        (hugging_face, {"dataset": make(columns)}, 8),
+        (flower, {"partitioner": SimpleNamespace(load_partition=parts.__getitem__)}, 10),
+    ):
+        names |= {"np": np, "graphfl_jax": graphfl_jax}
+        exec(code, names)
+        made = names["federation"]
+        assert len(made.clients) == clients and made.data.train.x.shape[2:] == (8, 8, 3)
+        assert (
+            sum(part.count.sum() for part in (made.data.train, made.data.evals["test"])) == 80
+        )
 
 
 @pytest.mark.slow
