@@ -117,6 +117,10 @@ def read_rows(path: str | Path) -> list[list[str]]:
 def _read_csv(path) -> dict[str, np.ndarray]:
     """The columns [n] of text by name."""
     header, *rows = read_rows(path)
+    if len(header) == 1:
+        raise ValueError(
+            f"{path}: the header has the column {header[0]!r} alone; separate columns by commas"
+        )
     name, times = Counter(header).most_common(1)[0]
     if times > 1 or "" in header:
         what = f"the name {name!r} {times} times" if times > 1 else "a column without a name"
@@ -168,16 +172,22 @@ def _choose(path, columns, table, partitioned):
     taken = {*client, *targets, SPLIT}
     if not features:
         features = tuple(name for name in table if name not in taken)
+    if not targets:
+        raise ValueError(
+            f"{path}: there is no column {' or '.join(TARGETS)}; set "
+            f"--config.data.target_columns to some of {_some(table)}"
+        )
+    if not features:
+        raise ValueError(
+            f"{path}: there is no column of features beside {_some(table)}; add one of numbers"
+        )
     for field, names in zip(columns._fields, (client, targets, features), strict=True):
-        missing = [name for name in names if name not in table]
-        if missing or (field != "client_column" and not names):
-            what = " or ".join(TARGETS) if not missing else repr(missing[0])
-            remedy = f"set --config.data.{field} to some of {_some(table)}"
-            if field == "client_column" and not partitioned:
-                remedy += ", or set --config.data.partition"
-            if field == "feature_columns" and not missing:
-                what = "of features"
-            raise ValueError(f"{path}: there is no column {what}; {remedy}")
+        for name in names:
+            if name not in table:
+                remedy = f"set --config.data.{field} to one of {_some(table)}"
+                if field == "client_column" and not partitioned:
+                    remedy += ", or set --config.data.partition"
+                raise ValueError(f"{path}: there is no column {name!r}; {remedy}")
     for name, times in Counter([*client, *targets, *features]).items():
         if times > 1 or name == SPLIT:
             raise ValueError(

@@ -171,6 +171,8 @@ FILES = {
     "nobody.csv": csv(header="shop,a,b,y"),
     "aimless.csv": csv(header="client,a,b,c"),
     "split.csv": csv(header="client,a,split,y"),
+    "featureless.csv": "client,y\nu,1\n",
+    "semicolons.csv": "client;a;y\nu;1;2\n",
     "bare.csv": "client,a,y\n",
     "hollow.csv": "",
     "latin.csv": "client,a,y\nM\xfcnchen,1,2\n",
@@ -465,14 +467,16 @@ run @custom .data.path=gap.csv -> gap.csv: column a has no value in row 1, count
 run @custom .data.path=city.csv -> city.csv: column b has Oslo in row 1, counted from 0
 run @custom .data.path=comma.csv -> comma.csv: column y has 1,5 in row 1, counted from 0
 run @custom .data.path=nobody.csv -> nobody.csv: there is no column client; set \
---config.data.client_column to some of shop, a, b, y, or set --config.data.partition
+--config.data.client_column to one of shop, a, b, y, or set --config.data.partition
 run @custom .data.path=aimless.csv -> aimless.csv: there is no column y or target or label
 run @custom .data.path=split.csv -> split.csv: split has 0 at example 0
 run @custom .data.path=bare.csv -> bare.csv: there are no rows below the header
+run @custom .data.path=featureless.csv -> featureless.csv: there is no column of features
+run @custom .data.path=semicolons.csv -> semicolons.csv: the header has the column client;a;y
 run @custom .data.path=hollow.csv -> hollow.csv: the file is empty
 run @custom .data.path=latin.csv -> latin.csv: the file is no CSV file in UTF-8
 run @custom .data.path=good.csv .data.target_columns=price -> good.csv: there is no column \
-price; set --config.data.target_columns to some of client, a, b, y
+price; set --config.data.target_columns to one of client, a, b, y
 run @custom .data.path=good.csv .data.feature_columns=a,y -> good.csv: column y is to be two
 run @custom .data.path=good.csv .data.feature_columns=a,3 -> good.csv: there is no column 3
 run @custom .data.path=good.npz .data.client_column=shop -> data.client_column=shop is of a
