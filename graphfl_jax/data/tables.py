@@ -66,9 +66,9 @@ def read_table(
     if SPLIT in table:
         arrays["split"] = table[SPLIT].astype(str)
     if not (columns.target_columns and columns.feature_columns):
-        kind = "targets" if arrays["y"].dtype.kind == "f" else "labels"
+        kind = {"f": "numbers", "U": "text"}.get(arrays["y"].dtype.kind, "integers")
         warnings.warn(
-            f"{path}: {kind} are the column {_some(targets)}, and features are "
+            f"{path}: y is {kind} of the column {_some(targets)}, and x is of "
             f"{_some(features)}; to take others, set --config.data.target_columns and "
             "feature_columns",
             RuntimeWarning,

@@ -92,7 +92,7 @@ def write(door, folder):
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.filterwarnings("ignore:.*own.(csv|parquet). labels are the column y")
+@pytest.mark.filterwarnings("ignore:.*own.(csv|parquet). y is integers of the column y")
 def test_every_form_gives_the_same_federation(tmp_path, door):
     made = custom(path=write(door, tmp_path), seed=0)
     assert made.sha256 == from_arrays(X, Y, CLIENT, split=SPLIT).sha256
@@ -101,7 +101,7 @@ def test_every_form_gives_the_same_federation(tmp_path, door):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
-@pytest.mark.filterwarnings("ignore:.*own.csv. labels are the column y")
+@pytest.mark.filterwarnings("ignore:.*own.csv. y is integers of the column y")
 def test_every_form_trains_the_same(tmp_path):
     scores = []
     for door in set(DOORS) - {"parquet"}:
@@ -120,8 +120,8 @@ def test_columns_of_a_table_are_chosen_and_what_is_guessed_is_said(tmp_path):
     with pytest.warns(RuntimeWarning) as caught:
         made = custom(path=path, columns=Columns("shop"), seed=0)
     assert [str(warning.message) for warning in caught] == [
-        f"{path}: labels are the column label, and features are a, b, c, price; to take others,"
-        " set --config.data.target_columns and feature_columns"
+        f"{path}: y is text of the column label, and x is of a, b, c, price; to take others, "
+        "set --config.data.target_columns and feature_columns"
     ]
     assert made.labels == ("low", "mid", "top") and made.clients == ("01", "2", "b", "c")
     assert made.sha256 == from_arrays(np.c_[X, prices], kinds, names).sha256
@@ -142,7 +142,9 @@ def test_columns_of_a_table_are_chosen_and_what_is_guessed_is_said(tmp_path):
 def test_table_without_clients_is_divided(tmp_path):
     path = write_table(tmp_path / "own.csv", ("a", "b", "c", "target"), (*X.T, Y))
     partition = label_skew.iid(clients=3, seed=0)
-    with pytest.warns(RuntimeWarning, match="labels are the column target, and f.* a, b, c;"):
+    with pytest.warns(
+        RuntimeWarning, match="integers of the column target, and x is of a, b, c;"
+    ):
         made = custom(path=str(path), partition=partition, seed=0)
     assert made.sha256 == from_arrays(X, Y, partition=partition).sha256
 
