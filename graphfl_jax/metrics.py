@@ -1,7 +1,7 @@
 """Losses, scores and further metrics of predictions, and their summaries over clients."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -38,18 +38,20 @@ class OwnUnits(NamedTuple):
             return self
         return self._replace(scale=tuple(self.scale[i] for i in clients))
 
-    def errors(self, extras: dict[str, np.ndarray]) -> dict:
+    def errors(self, extras: dict[str, np.ndarray], names: Sequence = ()) -> dict:
         """``mae`` and ``rmse`` of each target, in own units.
 
         Args:
           extras: of `task_of`, the clients' means of ``abs`` and ``square`` [N, O].
+          names: of the O targets; () if they have none.
         """
         scale = np.array(self.scale)
         mae = np.mean(np.asarray(extras["abs"], np.float64) * scale, axis=0)
         square = np.mean(np.asarray(extras["square"], np.float64) * scale**2, axis=0)
+        names = names or [f"target {o}" for o in range(len(mae))]
         return {
-            f"target {o}": {"mae": float(mae[o]), "rmse": float(np.sqrt(square[o]))}
-            for o in range(len(mae))
+            name: {"mae": float(mae[o]), "rmse": float(np.sqrt(square[o]))}
+            for o, name in enumerate(names)
         }
 
 

@@ -1,4 +1,4 @@
-"""The user's own data: from arrays in memory, or from a file of arrays."""
+"""The user's own data: from arrays in memory, a file of arrays, a table, or a folder."""
 
 import collections
 import functools
@@ -9,42 +9,63 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from graphfl_jax.data import content, files, label_skew, relations, scaling
+from graphfl_jax.data import content, files, label_skew, relations, scaling, tables
+from graphfl_jax.data.client_folders import read_folder
 from graphfl_jax.data.common_settings import Cap, ValFraction
+from graphfl_jax.data.edge_files import read_edges
 from graphfl_jax.data.federation import Federation, federate
 from graphfl_jax.data.rows import Rows
 from graphfl_jax.data.splits import TEST_FRACTION, RandomSplit, in_rows
-from graphfl_jax.settings import Choice, Text, Variant
+from graphfl_jax.data.tables import Columns
+from graphfl_jax.settings import Choice, Part, Text, Variant
 
 NAME = "custom"  # of a federation that has no other
 PARTS = ("train", "val", "test")
 REQUIRED = ("x", "y")
-ARRAYS = (*REQUIRED, "client", "split", "edges", "edge_weight", "directed")
+RELATIONS = ("edges", "edge_weight", "directed")
+ARRAYS = (*REQUIRED, "client", "split", *RELATIONS)
 NAMED = ("client", "split", "edges")
+IMAGES = ("channels_last", "channels_first")
 CASTS = {"x": "float", "client": "int"}  # of objects, as of pandas, and of floats
 TASKS = ("", "classification", "regression")
 LARGEST_WHOLE = 2**53  # from which on not every integer is a float64
 
+OwnPath = Annotated[
+    str,
+    Text(
+        "File of arrays, written by np.savez; table, .csv or .parquet; or folder of PFLlib or "
+        "of LEAF; required."
+    ),
+]
+OwnTask = Annotated[
+    str,
+    Choice(
+        "What y holds: labels of a classification, or targets of a regression; empty: integers "
+        "and text are labels, and floats are targets.",
+        TASKS,
+    ),
+]
+OwnPartition = Annotated[
+    Any,  # a name in configurations, and in loaders what the factory of that name makes
+    Variant(
+        "How examples without clients are divided among clients; empty: they have clients.",
+        ("", *label_skew.PARTITIONS),
+        factories=label_skew.PARTITIONS,
+    ),
+]
+Images = Annotated[
+    str, Choice("Order of the axes of images x: [n, H, W, C] or [n, C, H, W].", IMAGES)
+]
+
 
 def custom(
     *,
-    path: Annotated[str, Text("File of arrays, written by np.savez; required.")] = "",
-    task: Annotated[
-        str,
-        Choice(
-            "What y holds: labels of a classification, or targets of a regression; empty: "
-            "integers are labels, and floats are targets.",
-            TASKS,
-        ),
-    ] = "",
-    partition: Annotated[
-        Any,  # a name in configurations, and here what the factory of that name makes
-        Variant(
-            "How examples without clients are divided among clients; empty: they have clients.",
-            ("", *label_skew.PARTITIONS),
-            factories=label_skew.PARTITIONS,
-        ),
-    ] = "",
+    path: OwnPath = "",
+    columns: Annotated[Columns, Part(Columns)] = Columns(),  # noqa: B008
+    edges: Annotated[str, Text("File of relations: pairs of clients, or a matrix.")] = "",
+    images: Images = IMAGES[0],
+    task: OwnTask = "",
+    partition: OwnPartition = "",
     cap: Cap = 0,
     val_fraction: ValFraction = 0.0,
     scale: Annotated[
@@ -60,19 +81,28 @@ def custom(
     ] = "federation",
     seed,
 ) -> Federation:
-    """Loads a file of arrays that was written by ``np.savez``.
+    """Loads the user's own data from a file of arrays, a table, or a folder.
 
-    The arrays have the names and meanings of the arguments of `from_arrays`: x, y and client,
-    and optionally split, edges, edge_weight and directed (a boolean scalar). With a partition,
-    there is no array client.
+    The arrays of a file of ``np.savez`` have the names and meanings of the arguments of
+    `from_arrays`: x, y and client, and optionally split, edges, edge_weight and directed (a
+    boolean scalar). With a partition, there is no array client. Tables are read by
+    `tables.read_table`, folders by `client_folders.read_folder`, and `edges` by
+    `edge_files.read_edges`.
 
     Raises:
       ValueError: `path` is empty, or the file or its arrays are invalid. One line with the
-        file, the array and a remedy.
+        file, the array or column, and a remedy.
       FileNotFoundError: the file is missing.
     """
+    arrays, targets = _read(path, columns, bool(partition))
+    if edges:
+        _check_no_relations(path, edges, arrays)
+        clients = np.unique(arrays["client"]) if "client" in arrays else None
+        arrays |= read_edges(edges, clients)
+    if images == "channels_first":
+        arrays["x"] = _with_channels_last(path, arrays["x"])
     federation = from_arrays(
-        **read_arrays(path),
+        **arrays,
         name=str(path),
         task=task,
         partition=partition,
@@ -82,6 +112,8 @@ def custom(
         scale=scale,
         scale_by=scale_by,
     )
+    if targets and federation.task == "regression":
+        federation = federation._replace(labels=targets)
     return federation._replace(name=NAME)
 
 
@@ -108,12 +140,12 @@ def from_arrays(
 
     Args:
       x: [n, *features] numbers.
-      y: labels [n], or targets [n] or [n, *targets], which are flattened to [n, O]. Labels that
-        are not 0 to K - 1 are numbered in their order, and `Federation.labels` has them.
+      y: labels [n], or targets [n] or [n, *targets], which are flattened to [n, O]. Labels but
+        0 to K - 1, such as text, are numbered in their order; `Federation.labels` has them.
       client: [n] strings or integers, the client of each example. Clients are sorted by name.
       task: "regression"; or "classification", in which y may also be whole floats, a column
-        [n, 1], or one-hot rows [n, K]. Empty: integers [n] are labels, and floats are targets,
-        and a warning says where y could be read as the other.
+        [n, 1], or one-hot rows [n, K]. Empty: integers [n] and text are labels, floats are
+        targets, and a warning says where y could be read as the other.
       partition: divides labelled examples without `client` among clients 0, 1, ...; made by a
         factory of `label_skew.PARTITIONS`. Of a given split, it divides the training examples,
         and the other examples in the same class proportions.
@@ -156,17 +188,46 @@ class _Rows(NamedTuple):
     split: np.ndarray | None  # [n] names
     task: str
     outputs: int  # labels or targets
-    labels: tuple[int, ...]  # in the data, if others than 0, 1, ...
+    labels: tuple[int | str, ...]  # in the data, if others than 0, 1, ...
+
+
+def _read(path, columns, partitioned) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The arguments of `from_arrays`, and the names of targets, which tables have."""
+    if not path:
+        raise ValueError(
+            "custom: data.path is empty; set --config.data.path to a table, .csv or .parquet, "
+            f"or to a file of arrays, written by np.savez with {', '.join(REQUIRED)}"
+        )
+    if Path(path).is_dir():
+        columns.check_unread(path)
+        return read_folder(path), ()
+    files.check_exists(path)
+    if Path(path).suffix in tables.SUFFIXES:
+        return tables.read_table(path, columns, partitioned=partitioned)
+    columns.check_unread(path)
+    return read_arrays(path), ()
+
+
+def _check_no_relations(path, edges, arrays):
+    there = [name for name in RELATIONS if name in arrays]
+    if there:
+        raise ValueError(
+            f"data.edges={edges!r}: {path} has relations too, in {', '.join(there)}; leave "
+            "data.edges empty, or remove them from the file"
+        )
+
+
+def _with_channels_last(path, x):
+    if x.ndim != 4:
+        raise ValueError(
+            f"data.images=channels_first is of x [n, channels, height, width], and {path} has "
+            f"x of shape {x.shape}; leave it out"
+        )
+    return np.moveaxis(x, 1, -1)
 
 
 def read_arrays(path) -> dict[str, Any]:
     """Reads the arrays of a file by name. Pickled arrays are refused."""
-    if not path:
-        raise ValueError(
-            "custom: data.path is empty; set --config.data.path to a file of arrays, written "
-            f"by np.savez with {', '.join(REQUIRED)}"
-        )
-    files.check_exists(path)
     with Path(path).open("rb") as opened:
         file = files.open_npz(path, opened)
         for i, field in enumerate(file.files):
@@ -227,7 +288,7 @@ def _read_rows(name, arrays, task):
     rows = {f: _read_array(name, f, array) for f, array in arrays.items() if array is not None}
     kinds = {
         "x": ("biuf", "give numbers"),
-        "y": ("biuf", "give integers for labels, floats for targets"),
+        "y": ("biufU", "give integers or text for labels, floats for targets"),
         "client": ("iuU", "give strings or integers"),
         "split": ("U", f"give the strings {', '.join(PARTS)}"),
     }
@@ -279,16 +340,22 @@ def _odd_value(array):
 
 def _read_targets(name, y, task) -> dict[str, Any]:
     """The fields of `_Rows` that y decides, with the task."""
+    text = y.dtype.kind == "U"
+    if text and (task == "regression" or y.size > len(y)):
+        raise ValueError(
+            f"{name}: y has text of shape {y.shape}, such as {str(y.flat[0])!r}; give numbers "
+            "for targets, or one label per example for a classification"
+        )
     readable = _find_labels(y)
     if not task:
         task = "regression" if y.dtype.kind == "f" else "classification"
-        if task == "classification" and y.ndim != 1:
+        if task == "classification" and y.ndim != 1 and not text:
             hot = "" if readable is None else "set --config.data.task=classification, or "
             raise ValueError(
                 f"{name}: y has integers of shape {y.shape}; {hot}give one label per example, "
                 "or floats for targets"
             )
-        if readable is not None:
+        if readable is not None and not text:
             content.warn_of_guess(name, y, readable, task)
     if task == "regression":
         y = (y if y.dtype.kind == "f" else y.astype(float)).reshape(len(y), -1)
@@ -301,11 +368,11 @@ def _read_targets(name, y, task) -> dict[str, Any]:
         )
     labels, places = np.unique(readable, return_inverse=True)
     if len(labels) < 2:
+        remedy = "" if text else ", or set --config.data.task=regression"
         raise ValueError(
-            f"{name}: y has the label {labels[0]} alone; give at least two labels, or set "
-            "--config.data.task=regression"
+            f"{name}: y has the label {labels[0]} alone; give at least two labels{remedy}"
         )
-    numbered = (labels == np.arange(len(labels))).all()
+    numbered = not text and (labels == np.arange(len(labels))).all()
     names = () if numbered else tuple(labels.tolist())
     return {"task": task, "y": places, "outputs": len(labels), "labels": names}
 

@@ -56,7 +56,8 @@ class Federation(NamedTuple):
     everyone: FederatedData | None = None  # of all clients, new clients last; None without any
     units: Units | OwnUnits | None = None  # of the targets, if they were scaled
     extent: str = ""  # the part of the official data set that was loaded; empty for all
-    labels: tuple[str | int, ...] = ()  # of the outputs, unless they are 0 to outputs - 1
+    # Names of the outputs, labels or targets, unless they are 0 to outputs - 1
+    labels: tuple[str | int, ...] = ()
     scaling: Scaling | None = None  # of own data
     loader_scaling: Scaling | None = None  # of data that their loader has scaled
     positions: Positions | None = None  # of all clients, where they are known

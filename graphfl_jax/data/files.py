@@ -108,10 +108,10 @@ def _letters(name):
     return "".join(filter(str.isalnum, name.lower()))
 
 
-def check_exists(path) -> None:
-    """Raises a FileNotFoundError if the value of `data.path` is not a file."""
+def check_exists(path, *, field="data.path") -> None:
+    """Raises a FileNotFoundError if the value of a field is not a file."""
     if not Path(path).is_file():
-        raise FileNotFoundError(f"data.path={str(path)!r} is not a file; correct the path")
+        raise FileNotFoundError(f"{field}={str(path)!r} is not a file; correct the path")
 
 
 def read_text(path) -> str:

@@ -34,6 +34,7 @@ def overview_text(federation: Any) -> str:
         lines.append(f"{split}: {_sizes(np.asarray(part.count))}")
     if federation.task == "regression":
         means, spreads = _targets_of_clients(train, ids)
+        lines += [f"targets: {_some(federation.labels)}"] if federation.labels else []
         lines.append(
             f"targets in train: means of clients {_range(means)}, standard deviations "
             f"{_range(spreads)}"

@@ -2,11 +2,13 @@
 
 A pickle calls functions by their names, and gives objects a state. Here, the names by which
 NumPy's arrays are pickled stand for parts of this module, which only note what they are called
-with. An array is made at the end, of bytes and of a plain type: numbers, booleans or text.
+with. An array is made at the end, of bytes and of a plain type: numbers, booleans or text. An
+array of no axes that holds an object is this object.
 """
 
 import io
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +29,38 @@ def load_pickle(path: str | Path) -> Any:
     # Git on Windows ends all lines of a file without zero bytes, as of protocol 0, by CRLF.
     if b"\0" not in content and content.count(b"\n") == content.count(b"\r\n"):
         content = content.replace(b"\r\n", b"\n")
+    return _read(path, "the file", lambda: content, "replace it by the official file")
+
+
+def load_npz_object(path: str | Path, field: str) -> Any:
+    """What an npz file holds under a name, where np.savez has pickled it since it is no array.
+
+    Raises:
+      ValueError: the file is damaged, or it holds other objects.
+      OSError: the file cannot be read.
+    """
+
+    def pickled():
+        with zipfile.ZipFile(path) as archive, archive.open(f"{field}.npy") as member:
+            np.lib.format.read_magic(member)
+            np.lib.format.read_array_header_1_0(member)
+            return member.read()
+
+    return _read(path, repr(field), pickled, "write it again, by np.savez")
+
+
+def _read(path, what, pickled, remedy):
+    """What is in the bytes that `pickled` reads."""
     try:
-        return _with_arrays(_Unpickler(io.BytesIO(content), encoding="latin1").load(), {})
+        return _with_arrays(_Unpickler(io.BytesIO(pickled()), encoding="latin1").load(), {})
+    except OSError:
+        raise
     # Damaged bytes can make the unpickler raise almost any exception.
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise ValueError(
-            f"{path}: the file is not a complete pickle of arrays and containers ({why}); "
-            "replace it by the official file"
+            f"{path}: {what} is not a complete pickle of arrays and containers ({why}); "
+            f"{remedy}"
         ) from error
 
 
@@ -71,6 +97,12 @@ class _Array:
 
     def __setstate__(self, state):
         _, self.shape, self.type, self.fortran, self.content = state
+
+    @property
+    def is_object(self):
+        """Whether it stands for an object that is no array."""
+        whole = isinstance(self.content, list) and len(self.content) == 1
+        return self.shape == () and whole
 
     def made(self):
         content = self.content
@@ -143,7 +175,7 @@ def _with_arrays(value, made):
 
 def _with_arrays_inside(value, made):
     if isinstance(value, _Array):
-        return value.made()
+        return _with_arrays(value.content[0], made) if value.is_object else value.made()
     if isinstance(value, list | tuple | set | frozenset):
         return type(value)(_with_arrays(item, made) for item in value)
     if isinstance(value, dict):

@@ -29,7 +29,10 @@ def has_channels_first(inputs) -> bool:
 def remedy_for(inputs, channels=_CHANNELS) -> str:
     """What to do with examples that are no images [H, W, C], with C one of `channels`."""
     if has_channels_first(inputs) and inputs[0] in channels:
-        return "move the channels to the end, by np.moveaxis(x, 1, -1)"
+        return (
+            "move the channels to the end, of a file with --config.data.images=channels_first "
+            "and else by np.moveaxis(x, 1, -1)"
+        )
     if has_channels_first(inputs) and inputs[0] > max(channels):
         return "move the colours to the end, by np.moveaxis(x, 1, -1)[..., :3]"
     return "set --config.model.name=mlp, or choose other data"

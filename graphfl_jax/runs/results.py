@@ -117,7 +117,10 @@ def _parts_with_scores(experiment, course):
     for split in federation.data.shared:
         parts["scores"][split] = summaries(final.scores[split], task)
     if isinstance(federation.units, OwnUnits):
-        errors = {point: federation.units.errors(final.extras[point]) for point in POINTS}
+        errors = {
+            point: federation.units.errors(final.extras[point], federation.labels)
+            for point in POINTS
+        }
         parts["errors"] = {"units": federation.units.name, **errors}
     elif task.summarize:
         details = {point: task.summarize(final.extras[point]) for point in POINTS}

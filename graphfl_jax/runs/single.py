@@ -215,12 +215,18 @@ def _federation_of(config, federation):
     if federation is None:
         return load_federation(config)
     values, _ = values_of(config)
-    for name, unset in {"scale": "none", "task": ""}.items():
+    remedies = {
+        ("scale", "none"): "give scale={value!r} to from_arrays",
+        ("task", ""): "give task={value!r} to from_arrays",
+        ("edges", ""): "give edges to from_arrays",
+        ("images", "channels_last"): "give np.moveaxis(x, 1, -1) to from_arrays",
+    }
+    for (name, unset), remedy in remedies.items():
         value = values.get(f"data.{name}", unset)
         if value != unset:
             raise ValueError(
                 f"data.{name}={value} is not read, since a federation is given; leave it out, "
-                f"and give {name}={value!r} to from_arrays"
+                f"and {remedy.format(value=value)}"
             )
     return arrange(config, federation)
 

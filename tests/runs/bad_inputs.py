@@ -29,6 +29,12 @@ def npz(**changes):
     return file.getvalue().decode("latin1")
 
 
+def csv(*lines, header="client,a,b,y"):
+    """A table of three clients with eight examples each, and perhaps lines of its own."""
+    rows = [f"{'uvw'[i % 3]},{i}.5,{i % 5},{i // 3 % 2}" for i in range(24)]
+    return "\n".join([header, *lines, *rows[len(lines) :]])
+
+
 def npz_twice():
     """A zip file that has the array x twice."""
     file = io.BytesIO(npz().encode("latin1"))
@@ -154,6 +160,34 @@ FILES = {
     "trainless.npz": npz(split=["test"] * 30),
     "single.npz": npz(client=np.arange(30)),
     "targets.npz": npz(y=np.arange(30.0), client=None),
+    "related.npz": npz(edges=[(0, 1)]),
+    "good.csv": csv(),
+    "torn.csv": csv("u,1,2,0", "v,1,2"),
+    "doubled.csv": csv(header="client,a,a,y"),
+    "indexed.csv": csv(header=",client,a,y"),
+    "gap.csv": csv("u,1,2,0", "v,,2,0"),
+    "city.csv": csv("u,1,2,0", "v,1,Oslo,0"),
+    "comma.csv": csv("u,1,2,0", 'v,1,2,"1,5"'),
+    "nobody.csv": csv(header="shop,a,b,y"),
+    "aimless.csv": csv(header="client,a,b,c"),
+    "split.csv": csv(header="client,a,split,y"),
+    "featureless.csv": "client,y\nu,1\n",
+    "semicolons.csv": "client;a;y\nu;1;2\n",
+    "bare.csv": "client,a,y\n",
+    "hollow.csv": "",
+    "latin.csv": "client,a,y\nM\xfcnchen,1,2\n",
+    "pairs.csv": "from,to\n0,1\n",
+    "strange.csv": "from,to\nu,v\nu,x\n",
+    "headless.csv": "u,v\nv,w\n",
+    "wide.csv": "from,to,weight,note\nu,v,1,2\n",
+    "small.csv": ",u,v\nu,0,one\nv,1,0\n",
+    "void/readme.txt": "",
+    "pfllib/config.json": '{"num_clients": 2}',
+    "nameless/config.json": '{"clients": 2}',
+    "leaf/train/a.json": '{"users": ["u"], "user_data": {"u": {"x": [[1]], "y": [0]}}}',
+    "lines/train/a.json": '{"users": ["u"], "user_data": {"u": {"x": ["to be"], "y": ["o"]}}}',
+    "lines/test/a.json": '{"users": ["u"], "user_data": {"u": {"x": ["or no"], "y": ["t"]}}}',
+    "users/train/a.json": '{"users": ["u"]}',
     "speeds.h5": frame(),
     "zone.h5": frame(zone="UTC"),
     "seconds.h5": frame(times=300 * np.arange(30)),
@@ -426,6 +460,42 @@ run @custom .data.path=good.npz .data.partition=iid -> good.npz: data.partition 
 examples among
 run @custom .data.path=targets.npz .data.partition=iid -> targets.npz: data.partition \
 divides examples by
+run @custom .data.path=torn.csv -> torn.csv: row 1, counted from 0 below the header, has 3
+run @custom .data.path=doubled.csv -> doubled.csv: the header has the name a 2 times
+run @custom .data.path=indexed.csv -> indexed.csv: the header has a column without a name
+run @custom .data.path=gap.csv -> gap.csv: column a has no value in row 1, counted from 0
+run @custom .data.path=city.csv -> city.csv: column b has Oslo in row 1, counted from 0
+run @custom .data.path=comma.csv -> comma.csv: column y has 1,5 in row 1, counted from 0
+run @custom .data.path=nobody.csv -> nobody.csv: there is no column client; set \
+--config.data.client_column to one of shop, a, b, y, or set --config.data.partition
+run @custom .data.path=aimless.csv -> aimless.csv: there is no column y or target or label
+run @custom .data.path=split.csv -> split.csv: split has 0 at example 0
+run @custom .data.path=bare.csv -> bare.csv: there are no rows below the header
+run @custom .data.path=featureless.csv -> featureless.csv: there is no column of features
+run @custom .data.path=semicolons.csv -> semicolons.csv: the header has the column client;a;y
+run @custom .data.path=hollow.csv -> hollow.csv: the file is empty
+run @custom .data.path=latin.csv -> latin.csv: the file is no CSV file in UTF-8
+run @custom .data.path=good.csv .data.target_columns=price -> good.csv: there is no column \
+price; set --config.data.target_columns to one of client, a, b, y
+run @custom .data.path=good.csv .data.feature_columns=a,y -> good.csv: column y is to be two
+run @custom .data.path=good.csv .data.feature_columns=a,3 -> good.csv: there is no column 3
+run @custom .data.path=good.npz .data.client_column=shop -> data.client_column=shop is of a
+run @custom .data.path=void .data.target_columns=y,z -> data.target_columns=(y, z) is of a
+run @custom .data.path=good.csv .data.edges=nowhere.csv -> data.edges=nowhere.csv is not a file
+run @custom .data.path=good.csv .data.edges=strange.csv -> good.csv: edges: edge number 1, \
+(u, x), names client x
+run @custom .data.path=good.csv .data.edges=headless.csv -> headless.csv: the first row names
+run @custom .data.path=good.csv .data.edges=wide.csv -> wide.csv: the file has 2 rows of 4
+run @custom .data.path=good.csv .data.edges=small.csv -> small.csv: one is no number
+run @custom .data.path=good.npz .data.edges=good.npz -> good.npz: the file has 3 arrays
+run @custom .data.path=related.npz .data.edges=pairs.csv -> data.edges=pairs.csv: related.npz
+run @custom .data.path=good.npz .data.images=channels_first -> data.images=channels_first is of
+run @custom .data.path=void -> data.path=void is a folder with neither
+run @custom .data.path=pfllib -> pfllib/train/0.npz is not a file
+run @custom .data.path=nameless -> nameless/config.json: the file has no num_clients
+run @custom .data.path=leaf -> leaf: 1 users, such as u, are in one of train and test
+run @custom .data.path=lines -> lines: client u has train examples x of type <U5
+run @custom .data.path=users -> users/train/a.json: the file has no users with x and y
 run @pems_bay .data.path=zone.h5 -> zone.h5: the times have the zone UTC
 run @pems_bay .data.path=seconds.h5 -> seconds.h5: row 1 is 3e-07
 run @pems_bay .data.path=quarters.h5 -> quarters.h5: row 1 is 900
