@@ -291,20 +291,16 @@ def _loader(image_set: ImageSet):
         version = _find_version(image_set, Path(root), source)
         x, y, train = _read_images(image_set, version, Path(root), generator_seed)
         x = photographs.resize(x, image_size) if image_size else x
-        of_labels = of_partition = y, image_set.classes
-        if "coarse" in superclasses:
-            coarse = _read_superclasses(image_set, version, Path(root), y)
-            of_labels, of_partition = _choose_levels(superclasses, of_labels, coarse)
-        y, classes = of_labels
+        (y, classes), (divided, kinds) = _choose_levels(
+            image_set, version, Path(root), superclasses, y
+        )
         split = np.where(np.arange(len(y)) < train, "train", "test")
         balanced = _choose_balanced(y, classes, split, balanced_test, seed=seed)
         shared = x[balanced], y[balanced]
         if test == "own":
             x, y, split = x[:train], y[:train], None
-        divided, kinds = of_partition
-        rows = label_skew.divide(
-            partition, divided[: len(y)], kinds, split=split, cap=cap, seed=seed
-        )
+        divided = divided[: len(y)]
+        rows = label_skew.divide(partition, divided, kinds, split=split, cap=cap, seed=seed)
         splits = RandomSplit(seed, val_fraction)
         if split is not None:
             splits = [split_training(split[i], c, splits) for c, i in enumerate(rows)]
@@ -392,16 +388,18 @@ def _read_superclasses(image_set, version, root, fine):
     return coarse
 
 
-def _choose_levels(superclasses, fine, coarse):
+def _choose_levels(image_set, version, root, superclasses, fine):
     """The labels [n] and their number, and what the partition divides, likewise."""
-    labels, classes = fine
-    levels = {"fine": fine, "coarse": (coarse, classes // KINDS)}
+    levels = {"fine": (fine, image_set.classes)}
+    if "coarse" in superclasses:
+        coarse = _read_superclasses(image_set, version, root, fine)
+        levels["coarse"] = coarse, image_set.classes // KINDS
     chosen, divided = (levels[level] for level in superclasses)
     if superclasses == ("coarse", "fine"):
-        groups, members = np.unique(np.stack([coarse, labels]), axis=1)
-        kinds = np.zeros(classes, int)  # the number of a class within its superclass
+        groups, members = np.unique(np.stack([coarse, fine]), axis=1)
+        kinds = np.zeros(image_set.classes, int)  # the number of a class in its superclass
         kinds[members] = np.arange(len(groups)) - np.searchsorted(groups, groups)
-        divided = kinds[labels] * (classes // KINDS) + coarse, classes
+        divided = kinds[fine] * chosen[1] + coarse, image_set.classes
     return chosen, divided
 
 
