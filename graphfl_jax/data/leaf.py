@@ -62,7 +62,7 @@ class Corpus(NamedTuple):
     """What is known of a data set of LEAF."""
 
     name: str
-    title: str
+    about: str  # its line in lists
     outputs: int
     labels: tuple[str, ...]
     hdf: tuple[str, str]  # files of training and test examples
@@ -128,7 +128,7 @@ def _loader(corpus: Corpus):
         )
 
     load.__name__ = load.__qualname__ = corpus.name
-    load.__doc__ = f"{corpus.title} of LEAF, or simulated data."
+    load.__doc__ = corpus.about
     return load
 
 
@@ -293,7 +293,7 @@ def _draw_roles(rng, clients):
 femnist = _loader(
     Corpus(
         "femnist",
-        "FEMNIST, handwritten characters by writer,",
+        "FEMNIST of LEAF, or drawn images of as many classes, by writer.",
         len(CLASSES),
         tuple(CLASSES),
         ("fed_emnist_train.h5", "fed_emnist_test.h5"),
@@ -305,7 +305,7 @@ femnist = _loader(
 shakespeare = _loader(
     Corpus(
         "shakespeare",
-        "Shakespeare, characters of speech by role,",
+        "Shakespeare of LEAF, or simulated text, by speaking role.",
         len(CHARACTERS),
         (),
         ("shakespeare_train.h5", "shakespeare_test.h5"),
