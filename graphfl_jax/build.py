@@ -133,6 +133,7 @@ def build_experiment(config: ConfigDict, federation: Federation) -> Experiment:
     # So that a factory refuses its settings here, and not inside a trace.
     algorithm = experiment.build(experiment.hparams, 0)
     experiment.poison(experiment.hparams)
+    fit.check_symbols(experiment.model, config.model.name, federation)
     fit.check_needs(algorithm, config, federation, num_clients)
     fit.check_splits(config, federation)
     fit.check_stopping(config, federation)

@@ -78,6 +78,7 @@ class ClientModel:
     recalibrate: Callable[[Params, Any], Params] = lambda params, examples: params
     at_once: int = 0  # clients that a core trains at once at the highest speed; 0 is all
     architecture: Architecture | None = None  # None: the model does not describe its layers
+    symbols: int = 0  # inputs are whole numbers below it; 0: they are any numbers
 
     def apply(self, params: Params, x: Array) -> Array:
         """Predicts: outputs [B, O] for x [B, *features]."""

@@ -16,7 +16,7 @@ from graphfl_jax.architecture import layer_of
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.core import Algorithm, ClientModel, Exchange
-from graphfl_jax.data.federation import Federation
+from graphfl_jax.data.federation import Federation, input_range
 from graphfl_jax.data.new_clients import CHOSEN_BY
 from graphfl_jax.declarations import parameters
 from graphfl_jax.memory import bytes_of, device_memory, size_text
@@ -348,6 +348,17 @@ def check_outputs(model: ClientModel, name: str, federation: Federation) -> None
             f"model.name={name!r} maps an example of shape {first.x.shape[1:]} to outputs of "
             f"shape {outputs}, and {federation.name} needs ({federation.outputs},); make the "
             f"model with these outputs"
+        )
+
+
+def check_symbols(model: ClientModel, name: str, federation: Federation) -> None:
+    """Checks that the training inputs are symbols, if a client model reads symbols."""
+    low, high = input_range(federation) if model.symbols else (0.0, 0.0)
+    if low < 0 or high > max(model.symbols - 1, 0):
+        raise ValueError(
+            f"model.name={name!r} reads the symbols 0 to {model.symbols - 1}, as many as there "
+            f"are outputs, and inputs of {federation.name} go from {low:g} to {high:g}; set "
+            f"--config.model.name=mlp"
         )
 
 

@@ -24,11 +24,15 @@ FILES = {
     "compcars": "compcars",
     "custom": "custom",
     "fashion_mnist": "image_sets",
+    "femnist": "leaf",
     "fl60": "fl60",
     "fl60_paper_formula": "fl60",
     "geometric": "geometric",
+    "har": "har",
     "metr_la": "traffic",
+    "mnist": "image_sets",
     "pems_bay": "traffic",
+    "shakespeare": "leaf",
     "tpt48": "tpt48",
 }
 DATASETS = {

@@ -100,7 +100,10 @@ def _alike(name, folder):
     else:
         beside = folder.parent.iterdir() if folder.parent.is_dir() else ()
         letters = re.compile(_letters(name) + r"(?!\d)")  # CIFAR-100 is not CIFAR-10
-        there = [path.name for path in beside if letters.search(_letters(path.name))]
+        # Fashion-MNIST is not MNIST.
+        first = letters.match(_letters(folder.name))
+        is_alike = letters.match if first else letters.search
+        there = [path.name for path in beside if is_alike(_letters(path.name))]
     return ", ".join(sorted(there)[:5])
 
 

@@ -1,15 +1,21 @@
-"""Fashion-MNIST, CIFAR-10 and CIFAR-100, divided among clients by a partition of the labels.
+"""MNIST, Fashion-MNIST, CIFAR-10 and CIFAR-100, divided among clients by a partition.
 
 The files are those of the publishers. Without them, simulated images of the same shape and with
 as many classes take their place, see `drawn_patterns`. The clients have no relations.
 
-Sources: Xiao, Rasul, Vollgraf, Fashion-MNIST: a Novel Image Dataset for Benchmarking Machine
-Learning Algorithms, arXiv:1708.07747. Krizhevsky, Learning Multiple Layers of Features from
-Tiny Images, 2009.
+Sources: LeCun, Bottou, Bengio, Haffner, Gradient-Based Learning Applied to Document
+Recognition, Proceedings of the IEEE 86(11), 1998. Xiao, Rasul, Vollgraf, Fashion-MNIST: a Novel
+Image Dataset for Benchmarking Machine Learning Algorithms, arXiv:1708.07747. Krizhevsky,
+Learning Multiple Layers of Features from Tiny Images, 2009.
 
 Official test examples are divided among clients in the class proportions of their training
 examples. With test="own", they are not used for it; a random fifth of a client's training
 examples takes their place.
+
+The hundred classes of CIFAR-100 are in twenty superclasses of five, such as maple, oak, palm,
+pine and willow in trees. `Superclasses` says which of the two are the labels, and which of
+them the partition divides. If it divides the classes and the labels are the superclasses,
+clients with the same label have other kinds of images of it.
 """
 
 import gzip
@@ -31,8 +37,8 @@ from graphfl_jax.data import (
 from graphfl_jax.data.common_settings import Cap, GeneratorSeed, Partition, ValFraction, forms
 from graphfl_jax.data.federation import Federation, federate, with_shared_split
 from graphfl_jax.data.pickles import load_pickle
-from graphfl_jax.data.splits import RandomSplit
-from graphfl_jax.settings import Choice, Integer
+from graphfl_jax.data.splits import RandomSplit, split_training
+from graphfl_jax.settings import Choice, Integer, Part
 
 Test = Annotated[
     str,
@@ -54,6 +60,33 @@ ImageSize = Annotated[
     int,
     Integer("Width and height in pixels to which images are resized; 0 keeps theirs.", low=0),
 ]
+
+
+LEVELS = ("fine", "coarse")
+
+
+class Superclasses(NamedTuple):
+    """What CIFAR-100 has two levels of classes for, as settings of its loader."""
+
+    labels: Annotated[
+        str, Choice("Labels: the hundred classes, or their twenty superclasses.", LEVELS)
+    ] = "fine"
+    partition_by: Annotated[
+        str,
+        Choice(
+            "What the partition divides. With coarse labels, fine classes are in the order in "
+            "which the first twenty are one of each superclass, and so on: 20 classes per "
+            "client give clients different kinds of all superclasses.",
+            LEVELS,
+        ),
+    ] = "fine"
+
+
+FINE = Superclasses()
+
+
+def _without_superclasses():
+    return FINE
 
 
 class Version(NamedTuple):
@@ -81,6 +114,10 @@ class ImageSet(NamedTuple):
 
 
 SIDE, CHANNELS = 32, 3  # of CIFAR's images
+KINDS = 5  # classes of a superclass
+# Of a record of CIFAR, by the number of classes: the bytes of labels, which of them it is, and
+# its name in the version for Python.
+_LABELS = {10: (1, 0, "labels"), 20: (2, 0, "coarse_labels"), 100: (2, 1, "fine_labels")}
 PIXELS = SIDE * SIDE * CHANNELS
 _LONGEST = 60_000  # examples of an IDX file; bounds what is unpacked
 
@@ -103,10 +140,13 @@ def read_idx(images, labels, *, classes) -> tuple[np.ndarray, np.ndarray]:
 def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
     """Reads a file of CIFAR's binary version.
 
-    A record of CIFAR-10 has the label; a record of CIFAR-100 has the coarse and the fine label,
-    of which the fine one is used. Both have 3,072 bytes, the red, green and blue plane.
+    A record of CIFAR-10 has the label; a record of CIFAR-100 has the coarse and the fine label.
+    Both have 3,072 bytes, the red, green and blue plane.
+
+    Args:
+      classes: 10; or of CIFAR-100 100 or 20, for the fine or the coarse labels.
     """
-    head = 1 if classes == 10 else 2  # bytes of labels
+    head, place, _ = _LABELS[classes]
     content = np.fromfile(path, np.uint8)
     length = head + PIXELS
     if not len(content) or len(content) % length:
@@ -115,16 +155,16 @@ def read_binary(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
             "; replace it by the file of the official binary version"
         )
     records = content.reshape(-1, length)
-    return _join_planes(records[:, head:]), _check_labels(path, records[:, head - 1], classes)
+    return _join_planes(records[:, head:]), _check_labels(path, records[:, place], classes)
 
 
 def read_python(path, *, classes) -> tuple[np.ndarray, np.ndarray]:
     """Reads a pickle of CIFAR's version for Python; no code of the pickle is executed.
 
-    It is a dictionary with data [n, 3072] uint8 and a list of labels, or of fine_labels.
+    It is a dictionary with data [n, 3072] uint8 and a list of labels, or lists of fine_labels
+    and coarse_labels. `classes` is as in `read_binary`.
     """
-    content = load_pickle(path)
-    key = "labels" if classes == 10 else "fine_labels"
+    content, key = load_pickle(path), _LABELS[classes][2]
     arrays = content if isinstance(content, dict) else {}
     x, y = np.asarray(arrays.get("data")), np.asarray(arrays.get(key))
     if x.dtype != np.uint8 or x.shape != (len(x) if x.ndim else 0, PIXELS) or not len(x):
@@ -209,10 +249,16 @@ def _cifar(classes, train, test, folders):
     return ImageSet(name, title, (32, 32, 3), classes, 50_000, 10_000, tuple(versions))
 
 
+def _like_mnist(name, title, *folders):
+    """MNIST or Fashion-MNIST, in one of the folders."""
+    versions = tuple(_idx(folder, end) for folder in folders for end in (".gz", ""))
+    return ImageSet(name, title, (28, 28, 1), 10, 60_000, 10_000, versions)
+
+
 # The official files, and those of torchvision.
-_IDX = [_idx(f, end) for f in ("fashion-mnist", "FashionMNIST/raw") for end in (".gz", "")]
-FASHION_MNIST = ImageSet(
-    "fashion_mnist", "Fashion-MNIST", (28, 28, 1), 10, 60_000, 10_000, tuple(_IDX)
+MNIST = _like_mnist("mnist", "MNIST", "mnist", "MNIST/raw")
+FASHION_MNIST = _like_mnist(
+    "fashion_mnist", "Fashion-MNIST", "fashion-mnist", "FashionMNIST/raw"
 )
 _BATCHES = [f"data_batch_{i}" for i in range(1, 6)]
 CIFAR10 = _cifar(10, _BATCHES, "test_batch", ("batches-bin", "batches-py"))
@@ -226,6 +272,7 @@ def _loader(image_set: ImageSet):
     raises a ValueError if a file is damaged or foreign, or the partition or `balanced_test`
     does not fit, and a FileNotFoundError if a file is missing.
     """
+    levels = Superclasses if image_set.name == "cifar100" else _without_superclasses
 
     def load(
         *,
@@ -236,6 +283,7 @@ def _loader(image_set: ImageSet):
         test: Test = "official",
         balanced_test: BalancedTest = 0,
         image_size: ImageSize = 0,
+        superclasses: Annotated[Superclasses, Part(levels)] = FINE,
         val_fraction: ValFraction = 0.0,
         generator_seed: GeneratorSeed = 0,
         seed,
@@ -243,24 +291,26 @@ def _loader(image_set: ImageSet):
         version = _find_version(image_set, Path(root), source)
         x, y, train = _read_images(image_set, version, Path(root), generator_seed)
         x = photographs.resize(x, image_size) if image_size else x
+        (y, classes), (divided, kinds) = _choose_levels(
+            image_set, version, Path(root), superclasses, y
+        )
         split = np.where(np.arange(len(y)) < train, "train", "test")
-        balanced = _choose_balanced(image_set, y, split, balanced_test, seed=seed)
+        balanced = _choose_balanced(y, classes, split, balanced_test, seed=seed)
         shared = x[balanced], y[balanced]
         if test == "own":
             x, y, split = x[:train], y[:train], None
-        rows = label_skew.divide(
-            partition, y, image_set.classes, split=split, cap=cap, seed=seed
-        )
+        divided = divided[: len(y)]
+        rows = label_skew.divide(partition, divided, kinds, split=split, cap=cap, seed=seed)
         splits = RandomSplit(seed, val_fraction)
         if split is not None:
-            splits = [_split_training(split[i], c, splits) for c, i in enumerate(rows)]
+            splits = [split_training(split[i], c, splits) for c, i in enumerate(rows)]
         federation = federate(
             [f"client {i}" for i in range(len(rows))],
             x=[x[i] for i in rows],
             y=[y[i] for i in rows],
             graph=relations.from_edges(len(rows), ()),
             task="classification",
-            outputs=image_set.classes,
+            outputs=classes,
             name=image_set.name,
             source="real" if version else "simulated",
             split=splits,
@@ -275,6 +325,7 @@ def _loader(image_set: ImageSet):
     return load
 
 
+mnist = _loader(MNIST)
 fashion_mnist = _loader(FASHION_MNIST)
 cifar10 = _loader(CIFAR10)
 cifar100 = _loader(CIFAR100)
@@ -321,30 +372,47 @@ def _read_images(image_set, version, root, generator_seed):
     return np.concatenate(x), np.concatenate(y), train
 
 
-def _split_training(split, client, random):
-    """The positions of a client's training, validation and test examples.
+def _read_superclasses(image_set, version, root, fine):
+    """The superclass of each image [n]. Those of simulated images are made of their classes."""
+    if version is None:
+        return fine // KINDS
+    groups = [[root / name for name in group] for group in version.train + version.test]
+    classes = image_set.classes // KINDS
+    coarse = np.concatenate([version.reader(*paths, classes=classes)[1] for paths in groups])
+    pairs = np.unique(np.stack([coarse, fine]), axis=1)  # [2, pairs]
+    if len(np.unique(pairs[1])) < len(pairs[1]) or np.bincount(pairs[0]).max() > KINDS:
+        raise ValueError(
+            f"{groups[0][0]}: the coarse labels are not superclasses of {KINDS} fine labels "
+            "each; replace the files by the official ones"
+        )
+    return coarse
 
-    Validation examples are drawn from the training examples.
-    """
-    train = np.flatnonzero(split == "train")
-    parts = {"test": np.flatnonzero(split == "test")}
-    if random.val_fraction > 0:
-        train = np.random.default_rng([random.seed, client]).permutation(train)
-        count = round(random.val_fraction * len(train))
-        parts["val"], train = train[:count], train[count:]
-    return parts | {"train": train}
+
+def _choose_levels(image_set, version, root, superclasses, fine):
+    """The labels [n] and their number, and what the partition divides, likewise."""
+    levels = {"fine": (fine, image_set.classes)}
+    if "coarse" in superclasses:
+        coarse = _read_superclasses(image_set, version, root, fine)
+        levels["coarse"] = coarse, image_set.classes // KINDS
+    chosen, divided = (levels[level] for level in superclasses)
+    if superclasses == ("coarse", "fine"):
+        groups, members = np.unique(np.stack([coarse, fine]), axis=1)
+        kinds = np.zeros(image_set.classes, int)  # the number of a class in its superclass
+        kinds[members] = np.arange(len(groups)) - np.searchsorted(groups, groups)
+        divided = kinds[fine] * chosen[1] + coarse, image_set.classes
+    return chosen, divided
 
 
-def _choose_balanced(image_set, y, split, count, *, seed):
+def _choose_balanced(y, classes, split, count, *, seed):
     """The places of `count` random test examples, with as many of each class."""
-    each, remainder = divmod(count, image_set.classes)
-    rows = [np.flatnonzero((split == "test") & (y == c)) for c in range(image_set.classes)]
+    each, remainder = divmod(count, classes)
+    rows = [np.flatnonzero((split == "test") & (y == c)) for c in range(classes)]
     fewest = min(map(len, rows))
     if remainder or each > fewest:
         raise ValueError(
-            f"data.balanced_test={count} is not a multiple of the {image_set.classes} classes "
+            f"data.balanced_test={count} is not a multiple of the {classes} classes "
             f"with at most {fewest} test examples of each; set --config.data.balanced_test to "
-            f"a multiple of {image_set.classes} up to {fewest * image_set.classes}"
+            f"a multiple of {classes} up to {fewest * classes}"
         )
     rng = np.random.default_rng([seed, len(y), count])
     return np.concatenate([rng.permutation(of_class)[:each] for of_class in rows])

@@ -128,23 +128,53 @@ def dirichlet(
         rng = _rng_of_partition(seed, labels, clients)
         if balanced:
             return _divide_equally(rng, labels, classes, clients, beta)
-        enough = max(1, min(ENOUGH, len(labels) // (2 * clients)))
-        for _ in range(DRAWS):
+
+        def draw():
             shares = rng.dirichlet(np.full(clients, beta), classes).T  # [N, C]
-            indices = _divide_classes(rng, labels, shares)
-            small = [i for i, rows in enumerate(indices) if len(rows) < enough]
-            if not small:
-                return indices
-        raise ValueError(
-            f"data.beta={beta} leaves {_list_clients(small)} with fewer than {enough} of the "
-            f"{len(labels)} examples in {DRAWS} draws; set a larger --config.data.beta, fewer "
-            f"--config.data.clients, or --config.data.balanced=true"
-        )
+            return _divide_classes(rng, labels, shares)
+
+        remedy = "--config.data.clients, or --config.data.balanced=true"
+        return _draw_until_enough(draw, labels, clients, beta, remedy)
 
     return partition
 
 
-PARTITIONS = {"iid": iid, "pathological": pathological, "dirichlet": dirichlet}
+def quantity(
+    *,
+    clients: Clients = 10,
+    beta: Annotated[
+        float,
+        Real("Concentration; a small one gives clients very different sizes.", low=1e-3),
+    ] = 0.5,
+    seed,
+) -> Divide:
+    """Parts of a random permutation, of sizes from Dir(beta, ..., beta) over the N clients.
+
+    So clients have all classes alike and very different numbers of examples (Li, Diao, Chen,
+    He, Federated Learning on Non-IID Data Silos: An Experimental Study, ICDE 2022). All sizes
+    are drawn again until every client has enough examples, as in `dirichlet`, and it raises
+    the same error.
+    """
+
+    def partition(labels, classes):
+        rng = _rng_of_partition(seed, labels, clients)
+
+        def draw():
+            shares = rng.dirichlet(np.full(clients, beta))  # [N]
+            return _divide_classes(rng, np.zeros_like(labels), shares[:, None])
+
+        remedy = "--config.data.clients, or --config.data.partition=iid"
+        return _draw_until_enough(draw, labels, clients, beta, remedy)
+
+    return partition
+
+
+PARTITIONS = {
+    "iid": iid,
+    "pathological": pathological,
+    "dirichlet": dirichlet,
+    "quantity": quantity,
+}
 
 
 def divide(
@@ -210,6 +240,24 @@ def _divide_classes(rng, labels, shares):
         for client, part in zip(indices, np.split(rows, ends[:-1]), strict=True):
             client.append(part)
     return [np.concatenate(parts) for parts in indices]
+
+
+def _draw_until_enough(draw, labels, clients, beta, remedy):
+    """A division that `draw` makes in which every client has `ENOUGH` examples.
+
+    They are half of the mean if that is less. `remedy` ends the error after `DRAWS` draws.
+    """
+    enough = max(1, min(ENOUGH, len(labels) // (2 * clients)))
+    for _ in range(DRAWS):
+        indices = draw()
+        small = [i for i, rows in enumerate(indices) if len(rows) < enough]
+        if not small:
+            return indices
+    raise ValueError(
+        f"data.beta={beta} leaves {_list_clients(small)} with fewer than {enough} of the "
+        f"{len(labels)} examples in {DRAWS} draws; set a larger --config.data.beta, fewer "
+        f"{remedy}"
+    )
 
 
 def _divide_shards(rng, labels, clients, k):

@@ -82,6 +82,23 @@ class RandomSplit(NamedTuple):
             )
 
 
+def split_training(split: np.ndarray, client: int, random: RandomSplit) -> Split:
+    """The positions of a client's training, validation and test examples.
+
+    Validation examples are drawn from the training examples, in the share of `random`.
+
+    Args:
+      split: [n] of "train" and "test", which are official.
+    """
+    train = np.flatnonzero(split == "train")
+    parts = {"test": np.flatnonzero(split == "test")}
+    if random.val_fraction > 0:
+        train = np.random.default_rng([random.seed, client]).permutation(train)
+        count = round(random.val_fraction * len(train))
+        parts["val"], train = train[:count], train[count:]
+    return parts | {"train": train}
+
+
 def in_rows(splits: Sequence[Split], counts: np.ndarray) -> Parts:
     """The splits of N clients, which have `counts` [N] examples, as parts of all examples."""
     begins = np.cumsum(counts) - counts

@@ -1,6 +1,6 @@
 """Client models by name, one family per file."""
 
-from graphfl_jax.models import architectures, cnn, gru, mlp, resnet
+from graphfl_jax.models import architectures, cnn, gru, lstm, mlp, resnet
 
 MODELS = {
     "architectures": architectures.architectures,
@@ -9,6 +9,7 @@ MODELS = {
     "gru": gru.gru,
     "gru_sampled": gru.gru_sampled,
     "lenet": cnn.lenet,
+    "lstm": lstm.lstm,
     "mlp": mlp.mlp,
     "resnet18": resnet.resnet18,
 }

@@ -30,7 +30,7 @@ SMALL = {
     "seed": 0,
     "partition": label_skew.iid(clients=3, seed=0),
 }
-IMAGE_SETS = ("cifar10", "cifar100", "fashion_mnist")
+IMAGE_SETS = ("cifar10", "cifar100", "fashion_mnist", "femnist", "mnist")
 
 
 def declarations(factory):

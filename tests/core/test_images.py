@@ -15,7 +15,7 @@ import graphfl_jax
 from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.configs import change, cifar10, cifar100, fashion_mnist
 from graphfl_jax.configs import custom as custom_preset
-from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew
+from graphfl_jax.data import custom, drawn_patterns, image_sets, label_skew, splits
 from graphfl_jax.data.photographs import resize
 from graphfl_jax.data.splits import RandomSplit
 from graphfl_jax.examples import Examples
@@ -51,9 +51,9 @@ def red_green_blue(image):
     return b"".join(image[..., channel].tobytes() for channel in range(3))
 
 
-def write_fashion(root, suffix=".gz", train=60, test=40):
-    """Files of Fashion-MNIST; returns the images and labels of both splits."""
-    folder = root / "fashion-mnist"
+def write_fashion(root, suffix=".gz", train=60, test=40, folder="fashion-mnist"):
+    """Files of Fashion-MNIST or MNIST; returns the images and labels of both splits."""
+    folder = root / folder
     folder.mkdir(parents=True, exist_ok=True)
     packed = gzip.compress if suffix else bytes
     written = []
@@ -63,6 +63,11 @@ def write_fashion(root, suffix=".gz", train=60, test=40):
         (folder / f"{part}-labels-idx1-ubyte{suffix}").write_bytes(packed(idx(y)))
         written.append((x[..., None], y))
     return written
+
+
+def superclass(label):
+    """A superclass of CIFAR-100 in these files: every twentieth class is of the same one."""
+    return int(label + 3) % 20
 
 
 def write_cifar(root, classes, version):
@@ -79,15 +84,18 @@ def write_cifar(root, classes, version):
     for name in (*batches, "test_batch" if classes == 10 else "test"):
         n = 20 if classes == 10 else 100
         x, y = random_images(n, (32, 32, 3)), np.arange(n) % classes
+        coarse = [superclass(label) for label in y]
         rows = [red_green_blue(image) for image in x]
         if version == "binary":
-            heads = [bytes([label]) if classes == 10 else bytes([7, label]) for label in y]
+            pairs = zip(coarse, y, strict=True)
+            heads = [bytes(pair)[classes == 10 :] for pair in pairs]
             content = b"".join(head + row for head, row in zip(heads, rows, strict=True))
             (root / folder / f"{name}.bin").write_bytes(content)
         else:
             data = np.frombuffer(b"".join(rows), np.uint8).reshape(n, 3072)
             key = "labels" if classes == 10 else "fine_labels"
-            content = pickle.dumps({"data": data, key: y.tolist()}, protocol=2)
+            labels = {key: y.tolist(), "coarse_labels": coarse}
+            content = pickle.dumps({"data": data, **labels}, protocol=2)
             (root / folder / name).write_bytes(content)
         written.setdefault("test" if "test" in name else "train", []).append((x, y))
     return [
@@ -116,6 +124,8 @@ def load(name, root, **changes):
     [
         ("fashion_mnist", lambda root: write_fashion(root)),
         ("fashion_mnist", lambda root: write_fashion(root, suffix="")),
+        ("mnist", lambda root: write_fashion(root, folder="mnist")),
+        ("mnist", lambda root: write_fashion(root, suffix="", folder="MNIST/raw")),
         ("cifar10", lambda root: write_cifar(root, 10, "binary")),
         ("cifar10", lambda root: write_cifar(root, 10, "python")),
         ("cifar100", lambda root: write_cifar(root, 100, "binary")),
@@ -130,7 +140,7 @@ def test_files_give_the_images_and_labels_that_were_written(tmp_path, name, writ
         {(a.tobytes(), int(b)) for a, b in zip(x, y, strict=True)} for x, y in written
     )
     assert examples(loaded, "train") == train and examples(loaded, "test") == test
-    official = 60000 if name == "fashion_mnist" else 50000
+    official = 60000 if "mnist" in name else 50000
     assert (
         loaded.extent == f"{len(train)} of {official} training images, {len(test)} of 10000 "
         "test images"
@@ -262,6 +272,66 @@ def test_the_folder_of_torchvision_is_read(tmp_path, suffix):
     assert loaded.source == "real" and loaded.sha256 == official.sha256
 
 
+@pytest.mark.parametrize("version", ["binary", "python"])
+def test_superclasses_are_labels_or_what_is_divided(tmp_path, version):
+    write_cifar(tmp_path, 100, version)
+
+    def held(labels, partition_by, classes_per_client, clients):
+        """The fine and the coarse labels of each client, by its images."""
+        partition = label_skew.pathological(
+            clients=clients, classes_per_client=classes_per_client, seed=0
+        )
+        levels = image_sets.Superclasses(labels, partition_by)
+        loaded = load("cifar100", tmp_path, superclasses=levels, partition=partition)
+        assert loaded.outputs == (100 if labels == "fine" else 20)
+        kinds = []
+        for i, count in enumerate(loaded.data.train.count):
+            rows = [fine[image.tobytes()] for image in loaded.data.train.x[i, :count]]
+            expected = rows if labels == "fine" else [superclass(label) for label in rows]
+            assert loaded.data.train.y[i, :count].tolist() == expected
+            kinds.append((set(rows), {superclass(label) for label in rows}))
+        return kinds
+
+    whole = load("cifar100", tmp_path).data.train
+    fine = {
+        whole.x[i, j].tobytes(): int(whole.y[i, j])
+        for i, count in enumerate(whole.count)
+        for j in range(count)
+    }
+    # One superclass of five classes each.
+    for labels in ("fine", "coarse"):
+        for client, (kinds, groups) in enumerate(held(labels, "coarse", 1, clients=20)):
+            assert (len(kinds), groups) == (5, {client})
+    # One class of every superclass each, and other classes for every client.
+    every = held("coarse", "fine", 20, clients=5)
+    assert all(len(kinds) == 20 == len(groups) for kinds, groups in every)
+    assert len(set().union(*(kinds for kinds, _ in every))) == 100
+
+
+def test_superclasses_that_are_none_are_refused(tmp_path):
+    write_cifar(tmp_path, 100, "binary")
+    path = tmp_path / "cifar-100-binary/train.bin"
+    records = np.fromfile(path, np.uint8).reshape(-1, 3074)
+    records[:, 0] = 7
+    records.tofile(path)
+    assert load("cifar100", tmp_path).outputs == 100  # fine labels do not need them
+    levels = image_sets.Superclasses("coarse", "fine")
+    with pytest.raises(
+        ValueError, match="train.bin: the coarse labels are not superclasses of"
+    ):
+        load("cifar100", tmp_path, superclasses=levels)
+
+
+def test_fashion_mnist_is_no_mnist(tmp_path, monkeypatch):
+    """In the default folder: MNIST is simulated although there is Fashion-MNIST."""
+    write_fashion(tmp_path)
+    monkeypatch.setattr(image_sets.files, "cache_folder", lambda: tmp_path)
+    with pytest.warns(
+        UserWarning, match="^mnist: no file .*mnist/train-images-idx3-ubyte.gz, so"
+    ):
+        assert load("mnist", tmp_path, source="auto").source == "simulated"
+
+
 # --------------------------------------------------------------------------------- partitions
 
 
@@ -281,6 +351,7 @@ def counts_of(held, labels=LABELS, classes=10):
         lambda **k: label_skew.pathological(assignment="shards", **k),
         label_skew.dirichlet,
         lambda **k: label_skew.dirichlet(balanced=False, **k),
+        label_skew.quantity,
     ],
 )
 def test_a_partition_uses_every_example_once_and_depends_on_the_seed_only(make):
@@ -391,6 +462,21 @@ def test_unbalanced_dirichlet_shares_have_the_moments_of_the_distribution():
     assert len({int(row.sum()) for row in counts}) > 1
 
 
+def test_quantity_skew_has_the_moments_of_the_distribution_and_the_classes_of_all(monkeypatch):
+    """A share of Dir(beta 1_N) has mean 1 / N and variance (N - 1) / (N^2 (N beta + 1))."""
+    monkeypatch.setattr(label_skew, "ENOUGH", 0)  # without it, small shares are drawn again
+    n, beta = 10, 2.0
+    made = [label_skew.quantity(clients=n, beta=beta, seed=seed) for seed in range(400)]
+    sizes = np.array([[len(rows) for rows in make(LABELS, 10)] for make in made])
+    assert (sizes.sum(1) == len(LABELS)).all()
+    variance = (n - 1) / (n**2 * (n * beta + 1))
+    # 4,000 shares, whose squared deviations have a deviation of about twice the variance.
+    assert abs((sizes / len(LABELS)).var() / variance - 1) < 0.15
+    largest = max(made[0](LABELS, 10), key=len)
+    shares = np.bincount(LABELS[largest], minlength=10) / len(largest)
+    assert np.abs(shares - 0.1).max() < 4 * np.sqrt(0.09 / len(largest))
+
+
 def test_other_splits_have_the_class_proportions_of_training():
     split = np.where(np.arange(1200) < 1000, "train", "test")
     partition = label_skew.dirichlet(clients=5, beta=0.3, balanced=False, seed=2)
@@ -453,6 +539,12 @@ FEW = np.arange(12) % 10
             {"balanced": False, "beta": 0.001, "clients": 30},
             LABELS,
             "data.beta=0.001 leaves client .* others with fewer than 10 of the 1200 examples",
+        ),
+        (
+            "quantity",
+            {"beta": 0.001, "clients": 30},
+            LABELS,
+            "data.beta=0.001 leaves client .* or --config.data.partition=iid",
         ),
     ],
 )
@@ -539,7 +631,7 @@ def test_classes_of_simulated_images_can_be_recognised():
 
 def test_each_example_of_a_client_is_in_exactly_one_split():
     split = np.array(["train"] * 10 + ["test"] * 3)
-    parts = image_sets._split_training(split, 0, RandomSplit(0, 0.2))
+    parts = splits.split_training(split, 0, RandomSplit(0, 0.2))
     assert {name: len(rows) for name, rows in parts.items()} == {
         "train": 8,
         "val": 2,

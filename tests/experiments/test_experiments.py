@@ -31,12 +31,16 @@ from graphfl_jax.configs import (
     compcars,
     custom,
     fashion_mnist,
+    femnist,
     fl60,
     flha_cifar10,
     for_any_task,
+    har,
     methods,
     metr_la,
+    mnist,
     pems_bay,
+    shakespeare,
     tpt48,
 )
 from graphfl_jax.configs.base import needing, variant_of
@@ -101,6 +105,8 @@ def built(file, method, user_file):
     changes = {"data.source": "generated" if config.data.name == "fl60" else "simulated"}
     if config.model.name == "gru":
         changes |= {"data.sensors": 8, "data.steps": 300}
+    if config.model.name == "lstm":
+        changes |= {"data.clients": 10, "model.hidden": (16,)}
     if config.data.name == "compcars":
         changes |= {"data.image_size": 8}
     if file in DIVIDED:  # by half the clients, and fewer images: the steps of a round stay
@@ -129,6 +135,11 @@ EVERY = [(file, method) for file in FILES for method in fitting(file)]
 EVERY += [(file, name) for file in DIVIDED for name in methods()]
 EVERY += [(chest_xray, name) for name in methods() if name not in needing("labels")]
 EVERY += [(flha_cifar10, name) for name in MIXED]
+EVERY += [
+    (file, name)
+    for file in (femnist, har, mnist, shakespeare)
+    for name in ("panacea", "ditto", "fedrod")
+]
 
 
 @pytest.mark.release

@@ -410,6 +410,14 @@ run @fl60:fedavg .batch_size=2000000000
 run @fl60:fedavg .local_steps=2000000000
 run @compcars .data.source=simulated .data.image_size=1000000
 run @chest_xray .data.source=simulated .data.image_size=1000000
+run @shakespeare .data.source=simulated .data.clients=2000000000
+run @shakespeare:flha-ghn .data.source=simulated -> model.name=lstm does not describe its
+run @shakespeare .data.source=simulated .model.hidden= -> model.hidden=()
+run @har .data.source=simulated .model.name=lstm -> model.name=lstm reads the symbols 0 to 5
+run @har .data.source=real --data_root=none -> har: no file \
+none/UCI HAR Dataset/train/X_train.txt
+run @femnist .data.source=real --data_root=none -> femnist: no JSON file in none/femnist/train
+run @mnist .data.labels=coarse
 run @cifar10 .data.source=simulated .data.image_size=1000000
 run @million .data.clients=500 -> eval.clients=1000 exceeds the 500 clients that train
 run @million .data.clients=0
