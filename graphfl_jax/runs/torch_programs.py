@@ -1,0 +1,367 @@
+"""Predictions as programs of PyTorch and of ONNX, which need neither this package nor JAX.
+
+The JAX function of a prediction is traced to its operations, and `Translated` computes each of
+them with PyTorch. So client models and methods need no code for this, also the user's own.
+PyTorch exports the module, and makes ONNX of it. What cannot be translated is refused.
+
+A program takes any number of rows n. So the function is traced for two of them: a size that
+differs is linear in n. Loops over time are unrolled.
+"""
+
+import functools
+import io
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from jax.extend.core import ClosedJaxpr, Literal
+
+from graphfl_jax import tree
+from graphfl_jax.runs.checkpoint import write_bytes
+
+TRACED = (2, 3)  # numbers of rows
+METADATA = "graphfl_jax"  # its name in both kinds of files
+Moved = list[np.ndarray] | None  # offset and scale in float64; None leaves numbers as they are
+
+
+class Translated(torch.nn.Module):
+    """x [n, *features] -> outputs [n, O], both before scaling, as `Fleet.predict` has them.
+
+    Buffers hold the predictor's arrays, by their names.
+    """
+
+    def __init__(
+        self,
+        predict: Callable,
+        predictor: Any,
+        row: jax.ShapeDtypeStruct,
+        inputs: Moved,
+        targets: Moved,
+    ):
+        """Traces (predictor, scaled x) -> outputs.
+
+        Args:
+          row: shape and type of the inputs of an example.
+          inputs: the scaling of x.
+          targets: the scaling of the outputs.
+        """
+        super().__init__()
+        self.traced = [
+            jax.make_jaxpr(predict)(predictor, jax.ShapeDtypeStruct((n, *row.shape), row.dtype))
+            for n in TRACED
+        ]
+        by_name = tree.leaves_by_name(predictor)
+        self.names = tuple(by_name)
+        for part, moved in (("inputs", inputs), ("targets", targets)):
+            by_name |= {f"{part}_{i}": value for i, value in enumerate(moved or ())}
+        for name, value in by_name.items():
+            self.register_buffer(name, _tensor(value))
+        self.is_scaled = inputs is not None, targets is not None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The outputs."""
+        buffers, rows = dict(self.named_buffers()), x.shape[0]
+        of_inputs, of_targets = self.is_scaled
+        if of_inputs:  # in float64, as the run did it
+            x = ((x.double() - buffers["inputs_0"]) / buffers["inputs_1"]).float()
+        known = [buffers[name] for name in self.names]
+        (outputs,) = _play(self.traced, [*known, x], rows)
+        if of_targets:
+            outputs = outputs.double() * buffers["targets_1"] + buffers["targets_0"]
+        return outputs.float()
+
+
+def write_program(path: Path, module: Translated, x: np.ndarray, facts: dict) -> None:
+    """Writes a program of PyTorch (.pt2) or of ONNX (.onnx).
+
+    Args:
+      x: inputs of a few examples, with which it is made.
+      facts: the metadata, as JSON.
+
+    Raises:
+      ValueError: something cannot be translated.
+      WriteError: the file cannot be written.
+    """
+    text, content = json.dumps(facts), io.BytesIO()
+    sizes = {"x": {0: torch.export.Dim("n")}}
+    program = torch.export.export(module, (torch.from_numpy(x),), dynamic_shapes=sizes)
+    if path.suffix == ".pt2":
+        torch.export.save(program, content, extra_files={METADATA: text})
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PyTorch about itself
+            made = torch.onnx.export(
+                program, input_names=["x"], output_names=["outputs"], dynamo=True, verbose=False
+            )
+        made.model.metadata_props[METADATA] = text
+        content.write(made.model_proto.SerializeToString())
+    write_bytes(path, content.getvalue())
+
+
+def _play(traced, values, rows):
+    """The outputs for n rows, of a function that is traced for each of `TRACED`."""
+    jaxpr, other = (t.jaxpr if isinstance(t, ClosedJaxpr) else t for t in traced)
+    if isinstance(traced[0], ClosedJaxpr):
+        values = [*map(_same, *(t.consts for t in traced)), *values]
+    known = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
+
+    def read(variables, others):
+        return [
+            _same(variable.val, other.val) if isinstance(variable, Literal) else known[variable]
+            for variable, other in zip(variables, others, strict=True)
+        ]
+
+    for equation, again in zip(jaxpr.eqns, other.eqns, strict=True):
+        name, params = equation.primitive.name, equation.params
+        operands = read(equation.invars, again.invars)
+        inner = [[e.params[key] for e in (equation, again)] for key in CALLED if key in params]
+        if name in OPERATIONS:
+            shapes = (equation.outvars[0].aval.shape, again.outvars[0].aval.shape)
+            shape = [_size(*sizes, rows) for sizes in zip(*shapes, strict=True)]
+            results = OPERATIONS[name](*operands, **(params | {"shape": shape}))
+        elif name == "scan":
+            results = _scan(inner[0], operands, rows, params)
+        elif name in CALLS and inner:
+            results = _play(inner[0], operands, rows)
+        else:
+            raise ValueError(f"it computes {name!r}")
+        if not equation.primitive.multiple_results:
+            results = [results]
+        known |= zip(equation.outvars, results, strict=True)
+    return read(jaxpr.outvars, other.outvars)
+
+
+def _size(first, second, rows):
+    """A size for so many rows, from the two for those of `TRACED`."""
+    times = second - first
+    return first + times * (rows - TRACED[0]) if times else first
+
+
+def _same(value, other):
+    if not np.array_equal(value, other):
+        raise ValueError("it computes with the number of rows")
+    return _tensor(value)
+
+
+def _tensor(value):
+    return torch.from_numpy(np.array(value))
+
+
+def _scan(step, operands, rows, params):
+    """The last carry, and what each step gives, stacked."""
+    first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
+    consts, carry, series = operands[:first], operands[first:last], operands[last:]
+    times, given = range(params["length"])[:: -1 if params["reverse"] else 1], {}
+    for t in times:
+        results = _play(step, [*consts, *carry, *(values[t] for values in series)], rows)
+        carry, given[t] = results[: len(carry)], results[len(carry) :]
+    in_order = zip(*(given[t] for t in sorted(given)), strict=True)
+    return [*carry, *map(torch.stack, in_order)]
+
+
+# ---------------------------------------- operations of JAX: (*operands, shape=of the result, ...)
+
+
+def _plain(function):
+    """An operation of tensors alone."""
+    return lambda *operands, **_: function(*operands)
+
+
+def _over_axes(function):
+    """A reduction, which keeps the type."""
+    return lambda x, axes, **_: function(x, axes).to(x.dtype) if axes else x
+
+
+def _broadcast_in_dim(x, shape, broadcast_dimensions, **_):
+    for axis in range(len(shape)):
+        if axis not in broadcast_dimensions:
+            x = x.unsqueeze(axis)
+    return x.expand(shape)
+
+
+def _slice(x, shape, start_indices, strides, **_):
+    for axis, (first, count) in enumerate(zip(start_indices, shape, strict=True)):
+        step = strides[axis] if strides else 1
+        if (first, step) != (0, 1) or not _are_equal(count, x.shape[axis]):
+            x = _every(x, axis, first, count, step)
+    return x
+
+
+def _are_equal(size, other):
+    """Whether two sizes are equal for any number of rows."""
+    return size is other or (isinstance(size, int) == isinstance(other, int) and size == other)
+
+
+def _every(x, axis, first, count, step):
+    """So many items of an axis."""
+    places = [slice(None)] * x.ndim
+    places[axis] = slice(first, first + (count - 1) * step + 1, step)
+    return x[tuple(places)]
+
+
+def _pad(x, value, shape, padding_config):
+    for axis, (before, after, between) in enumerate(padding_config):
+        if between or min(before, after) < 0:
+            raise ValueError("it pads between numbers, or by less than 0")
+        sides = [
+            value.expand([*x.shape[:axis], width, *x.shape[axis + 1 :]])
+            for width in (before, after)
+        ]
+        if before or after:
+            x = torch.cat([sides[0], x, sides[1]], axis)
+    return x
+
+
+def _iota(shape, dtype, dimension, **_):
+    places = torch.arange(shape[dimension]).to(_type(dtype))
+    return _broadcast_in_dim(places, shape, (dimension,))
+
+
+def _select_n(which, *cases, **_):
+    if which.dtype != torch.bool:
+        raise ValueError("it chooses among several arrays by numbers")
+    return torch.where(which, cases[1], cases[0])
+
+
+def _gather(x, places, dimension_numbers, slice_sizes, shape, mode, **_):
+    """Items of one axis."""
+    axes, others = dimension_numbers.start_index_map, dimension_numbers.offset_dims
+    whole = [size for axis, size in enumerate(x.shape) if axis not in axes]
+    sizes = [size for axis, size in enumerate(slice_sizes) if axis not in axes]
+    if len(axes) != 1 or axes != dimension_numbers.collapsed_slice_dims or whole != sizes:
+        raise ValueError("it takes other parts of an array than items of one axis")
+    places = places[..., 0].long()
+    if mode == jax.lax.GatherScatterMode.CLIP:
+        places = places.clamp(0, x.shape[axes[0]] - 1)
+    taken = x.movedim(axes[0], 0)[places]
+    ahead = iter(range(places.ndim))
+    after = iter(range(places.ndim, taken.ndim))
+    return taken.permute([next(after if i in others else ahead) for i in range(taken.ndim)])
+
+
+def _dot_general(a, b, dimension_numbers, **_):
+    (of_a, of_b), (batch_a, batch_b) = dimension_numbers
+    left, right = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
+    for i, j in zip((*of_a, *batch_a), (*of_b, *batch_b), strict=True):
+        right[j] = left[i]
+    batch = [left[i] for i in batch_a]
+    free_a = [left[i] for i in range(a.ndim) if i not in (*of_a, *batch_a)]
+    free_b = [right[j] for j in range(b.ndim) if j not in (*of_b, *batch_b)]
+    return torch.einsum(a, left, b, right, [*batch, *free_a, *free_b])
+
+
+def _conv(x, kernel, dimension_numbers, window_strides, padding, rhs_dilation, **params):
+    of_x, of_kernel, of_result = dimension_numbers
+    if params["batch_group_count"] != 1 or set(params["lhs_dilation"]) != {1}:
+        raise ValueError("it has a transposed convolution")
+    x, kernel = x.permute(of_x), kernel.permute(of_kernel)
+    before = [low for low, _ in padding]
+    if any(low != high for low, high in padding):
+        pairs = [side for pair in reversed(padding) for side in pair]
+        x, before = torch.nn.functional.pad(x, pairs), [0] * len(padding)
+    groups = params["feature_group_count"]
+    sizes = (window_strides, before, rhs_dilation, False, [0] * len(padding), groups)
+    return torch.convolution(x, kernel, None, *sizes).permute(np.argsort(of_result).tolist())
+
+
+def _pool(function, start):
+    """Sliding windows, one axis after the other."""
+
+    def pool(x, shape, window_dimensions, window_strides, padding, **dilations):
+        if {*dilations["base_dilation"], *dilations["window_dilation"]} != {1}:
+            raise ValueError("it pools with gaps")
+        x = _pad(x, torch.tensor(start, dtype=x.dtype), None, [(*p, 0) for p in padding])
+        for axis, (size, step) in enumerate(
+            zip(window_dimensions, window_strides, strict=True)
+        ):
+            if (size, step) != (1, 1):
+                parts = (_every(x, axis, i, shape[axis], step) for i in range(size))
+                x = functools.reduce(function, parts)
+        return x
+
+    return pool
+
+
+def _type(dtype):
+    return getattr(torch, np.dtype(dtype).name)
+
+
+def _top_k(x, k, axis=-1, **_):
+    largest, places = torch.topk(x, k, axis)
+    return largest, places.int()
+
+
+CALLED = ("jaxpr", "call_jaxpr")
+CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
+OPERATIONS = {
+    "abs": _plain(torch.abs),
+    "add": _plain(torch.add),
+    "and": _plain(torch.bitwise_and),
+    "ceil": _plain(torch.ceil),
+    "clamp": _plain(lambda low, x, high: torch.minimum(torch.maximum(x, low), high)),
+    "copy": _plain(torch.clone),
+    "cos": _plain(torch.cos),
+    "eq": _plain(torch.eq),
+    "erf": _plain(torch.erf),
+    "exp": _plain(torch.exp),
+    "expm1": _plain(torch.expm1),
+    "floor": _plain(torch.floor),
+    "ge": _plain(torch.ge),
+    "gt": _plain(torch.gt),
+    "is_finite": _plain(torch.isfinite),
+    "le": _plain(torch.le),
+    "log": _plain(torch.log),
+    "log1p": _plain(torch.log1p),
+    "logistic": _plain(torch.sigmoid),
+    "lt": _plain(torch.lt),
+    "max": _plain(torch.maximum),
+    "min": _plain(torch.minimum),
+    "mul": _plain(torch.mul),
+    "ne": _plain(torch.ne),
+    "neg": _plain(torch.neg),
+    "not": _plain(torch.bitwise_not),
+    "or": _plain(torch.bitwise_or),
+    "pow": _plain(torch.pow),
+    "rsqrt": _plain(torch.rsqrt),
+    "sign": _plain(torch.sign),
+    "sin": _plain(torch.sin),
+    "sqrt": _plain(torch.sqrt),
+    "square": _plain(torch.square),
+    "stop_gradient": _plain(torch.detach),
+    "sub": _plain(torch.sub),
+    "tanh": _plain(torch.tanh),
+    "reduce_and": _over_axes(torch.all),
+    "reduce_max": _over_axes(torch.amax),
+    "reduce_min": _over_axes(torch.amin),
+    "reduce_or": _over_axes(torch.any),
+    "reduce_sum": _over_axes(torch.sum),
+    "reduce_window_max": _pool(torch.maximum, -np.inf),
+    "reduce_window_min": _pool(torch.minimum, np.inf),
+    "reduce_window_sum": _pool(torch.add, 0),
+    "argmax": lambda x, axes, index_dtype, **_: x.argmax(axes[0]).to(_type(index_dtype)),
+    "broadcast_in_dim": _broadcast_in_dim,
+    "concatenate": lambda *parts, dimension, **_: torch.cat(parts, dimension),
+    "conv_general_dilated": _conv,
+    "convert_element_type": lambda x, new_dtype, **_: x.to(_type(new_dtype)),
+    "div": lambda a, b, **_: (
+        a / b if a.is_floating_point() else a.div(b, rounding_mode="trunc")
+    ),
+    "dot_general": _dot_general,
+    "gather": _gather,
+    "integer_pow": lambda x, y, **_: x**y,
+    "iota": _iota,
+    "pad": _pad,
+    "reshape": lambda x, shape, **_: x.reshape(shape),
+    "rev": lambda x, dimensions, **_: x.flip(dimensions),
+    "select_n": _select_n,
+    "slice": _slice,
+    "split": lambda x, sizes, axis, **_: x.split([int(size) for size in sizes], axis),
+    "squeeze": lambda x, dimensions, **_: x.squeeze(dimensions),
+    "top_k": _top_k,
+    "transpose": lambda x, permutation, **_: x.permute(permutation),
+}
