@@ -11,9 +11,9 @@ differs is linear in n. Loops over time are unrolled.
 import functools
 import io
 import json
+import logging
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,10 +22,10 @@ import torch
 from jax.extend.core import ClosedJaxpr, Literal
 
 from graphfl_jax import tree
-from graphfl_jax.runs.checkpoint import write_bytes
 
 TRACED = (2, 3)  # numbers of rows
 METADATA = "graphfl_jax"  # its name in both kinds of files
+CLOSE = 1e-3  # largest difference from JAX, as a share of the range of the outputs
 Moved = list[np.ndarray] | None  # offset and scale in float64; None leaves numbers as they are
 
 
@@ -76,31 +76,53 @@ class Translated(torch.nn.Module):
         return outputs.float()
 
 
-def write_program(path: Path, module: Translated, x: np.ndarray, facts: dict) -> None:
-    """Writes a program of PyTorch (.pt2) or of ONNX (.onnx).
+def program_of(
+    module: Translated, kind: str, facts: dict, x: np.ndarray, expected: np.ndarray
+) -> bytes:
+    """The file of a program.
 
     Args:
-      x: inputs of a few examples, with which it is made.
-      facts: the metadata, as JSON.
+      kind: ".pt2" of PyTorch, or ".onnx".
+      facts: metadata, as JSON.
+      x: inputs of a few examples.
+      expected: what JAX computes for them.
 
     Raises:
-      ValueError: something cannot be translated.
-      WriteError: the file cannot be written.
+      ValueError: the module cannot be translated.
     """
     text, content = json.dumps(facts), io.BytesIO()
-    sizes = {"x": {0: torch.export.Dim("n")}}
-    program = torch.export.export(module, (torch.from_numpy(x),), dynamic_shapes=sizes)
-    if path.suffix == ".pt2":
-        torch.export.save(program, content, extra_files={METADATA: text})
-    else:
+    try:
+        sizes = {"x": {0: torch.export.Dim("n")}}
+        program = torch.export.export(module, (torch.from_numpy(x),), dynamic_shapes=sizes)
+        _check(program.module()(torch.from_numpy(x)).numpy(), expected)
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # which has paths of this machine
+        if kind == ".pt2":
+            torch.export.save(program, content, extra_files={METADATA: text})
+            return content.getvalue()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyTorch about itself
+            logging.getLogger("torch.onnx").setLevel(logging.ERROR)
             made = torch.onnx.export(
-                program, input_names=["x"], output_names=["outputs"], dynamo=True, verbose=False
+                program,
+                input_names=["x"],
+                output_names=["outputs"],
+                dynamic_shapes={"x": {0: "n"}},
+                dynamo=True,
+                verbose=False,
             )
         made.model.metadata_props[METADATA] = text
-        content.write(made.model_proto.SerializeToString())
-    write_bytes(path, content.getvalue())
+        return made.model_proto.SerializeToString()
+    except Exception as error:  # PyTorch raises many kinds
+        why = " ".join(str(error).split())[:200]
+        raise ValueError(f"it cannot be translated ({type(error).__name__}: {why})") from error
+
+
+def _check(found, expected):
+    """Refuses outputs that differ by more than rounding."""
+    difference = np.abs(found - expected).max() / np.ptp(expected)
+    if not difference <= CLOSE:
+        raise ValueError(f"its outputs differ by {difference:.2g} of their range")
 
 
 def _play(traced, values, rows):
@@ -164,7 +186,7 @@ def _scan(step, operands, rows, params):
     return [*carry, *map(torch.stack, in_order)]
 
 
-# ---------------------------------------- operations of JAX: (*operands, shape=of the result, ...)
+# --------------------------- operations of JAX: (*operands, shape=of the result, **parameters)
 
 
 def _plain(function):
@@ -199,9 +221,8 @@ def _are_equal(size, other):
 
 def _every(x, axis, first, count, step):
     """So many items of an axis."""
-    places = [slice(None)] * x.ndim
-    places[axis] = slice(first, first + (count - 1) * step + 1, step)
-    return x[tuple(places)]
+    x = x.narrow(axis, first, (count - 1) * step + 1)
+    return x if step == 1 else x[(slice(None),) * axis + (slice(None, None, step),)]
 
 
 def _pad(x, value, shape, padding_config):
@@ -246,6 +267,8 @@ def _gather(x, places, dimension_numbers, slice_sizes, shape, mode, **_):
 
 def _dot_general(a, b, dimension_numbers, **_):
     (of_a, of_b), (batch_a, batch_b) = dimension_numbers
+    if (of_a, of_b, batch_a, b.ndim) == ((a.ndim - 1,), (0,), (), 2):
+        return a @ b
     left, right = list(range(a.ndim)), list(range(a.ndim, a.ndim + b.ndim))
     for i, j in zip((*of_a, *batch_a), (*of_b, *batch_b), strict=True):
         right[j] = left[i]
