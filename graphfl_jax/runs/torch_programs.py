@@ -114,15 +114,16 @@ def program_of(
         made.model.metadata_props[METADATA] = text
         return made.model_proto.SerializeToString()
     except Exception as error:  # PyTorch raises many kinds
-        why = " ".join(str(error).split())[:200]
-        raise ValueError(f"it cannot be translated ({type(error).__name__}: {why})") from error
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        why = kind + " ".join(str(error).split())[:200]
+        raise ValueError(f"the model cannot be translated, since {why}") from error
 
 
 def _check(found, expected):
     """Refuses outputs that differ by more than rounding."""
-    difference = np.abs(found - expected).max() / np.ptp(expected)
-    if not difference <= CLOSE:
-        raise ValueError(f"its outputs differ by {difference:.2g} of their range")
+    near = {"rtol": 1e-6, "atol": CLOSE * np.ptp(expected), "equal_nan": True}
+    if not np.allclose(found, expected, **near):
+        raise ValueError(f"its outputs differ by {np.abs(found - expected).max():.2g}")
 
 
 def _play(traced, values, rows):
@@ -138,7 +139,7 @@ def _play(traced, values, rows):
             for variable, other in zip(variables, others, strict=True)
         ]
 
-    for equation, again in zip(jaxpr.eqns, other.eqns, strict=True):
+    for equation, again in _needed(jaxpr, other):
         name, params = equation.primitive.name, equation.params
         operands = read(equation.invars, again.invars)
         inner = [[e.params[key] for e in (equation, again)] for key in CALLED if key in params]
@@ -158,6 +159,16 @@ def _play(traced, values, rows):
     return read(jaxpr.outvars, other.outvars)
 
 
+def _needed(jaxpr, other):
+    """The pairs of equations on which the outputs depend."""
+    kept, needed = [], {v for v in jaxpr.outvars if not isinstance(v, Literal)}
+    for pair in reversed(list(zip(jaxpr.eqns, other.eqns, strict=True))):
+        if needed & set(pair[0].outvars):
+            needed |= {v for v in pair[0].invars if not isinstance(v, Literal)}
+            kept.append(pair)
+    return reversed(kept)
+
+
 def _size(first, second, rows):
     """A size for so many rows, from the two for those of `TRACED`."""
     times = second - first
@@ -165,7 +176,7 @@ def _size(first, second, rows):
 
 
 def _same(value, other):
-    if not np.array_equal(value, other):
+    if not np.array_equal(value, other, equal_nan=True):
         raise ValueError("it computes with the number of rows")
     return _tensor(value)
 
@@ -215,8 +226,8 @@ def _slice(x, shape, start_indices, strides, **_):
 
 
 def _are_equal(size, other):
-    """Whether two sizes are equal for any number of rows."""
-    return size is other or (isinstance(size, int) == isinstance(other, int) and size == other)
+    """Whether two sizes are equal for any number of rows; of these, only some are symbols."""
+    return type(size) is type(other) and size == other
 
 
 def _every(x, axis, first, count, step):
@@ -249,12 +260,12 @@ def _select_n(which, *cases, **_):
     return torch.where(which, cases[1], cases[0])
 
 
-def _gather(x, places, dimension_numbers, slice_sizes, shape, mode, **_):
+def _gather(x, places, dimension_numbers, shape, mode, **_):
     """Items of one axis."""
     axes, others = dimension_numbers.start_index_map, dimension_numbers.offset_dims
     whole = [size for axis, size in enumerate(x.shape) if axis not in axes]
-    sizes = [size for axis, size in enumerate(slice_sizes) if axis not in axes]
-    if len(axes) != 1 or axes != dimension_numbers.collapsed_slice_dims or whole != sizes:
+    is_whole = all(map(_are_equal, whole, [shape[i] for i in others]))
+    if len(axes) != 1 or axes != dimension_numbers.collapsed_slice_dims or not is_whole:
         raise ValueError("it takes other parts of an array than items of one axis")
     places = places[..., 0].long()
     if mode == jax.lax.GatherScatterMode.CLIP:
