@@ -200,7 +200,8 @@ class Fleet:
         group, row = self._place(client)
         stacked, path = self._at(group, at), Path(to)
         if path.suffix not in ENDINGS:
-            raise ValueError(f"to={to} has another ending than {', '.join(ENDINGS)}; add one")
+            endings = " or ".join(ENDINGS)
+            raise ValueError(f"to={to} has no known format; let it end with {endings}")
         if path.exists():
             raise ValueError(f"to={to} exists; remove it, or choose another file")
         if path.suffix != ".safetensors":

@@ -119,11 +119,11 @@ def program_of(
         raise ValueError(f"the model cannot be translated, since {why}") from error
 
 
-def _check(found, expected):
+def _check(outputs, expected):
     """Refuses outputs that differ by more than rounding."""
     near = {"rtol": 1e-6, "atol": CLOSE * np.ptp(expected), "equal_nan": True}
-    if not np.allclose(found, expected, **near):
-        raise ValueError(f"its outputs differ by {np.abs(found - expected).max():.2g}")
+    if not np.allclose(outputs, expected, **near):
+        raise ValueError(f"its outputs differ by {np.abs(outputs - expected).max():.2g}")
 
 
 def _play(traced, values, rows):
@@ -189,11 +189,11 @@ def _scan(step, operands, rows, params):
     """The last carry, and what each step gives, stacked."""
     first, last = params["num_consts"], params["num_consts"] + params["num_carry"]
     consts, carry, series = operands[:first], operands[first:last], operands[last:]
-    times, given = range(params["length"])[:: -1 if params["reverse"] else 1], {}
+    times, per_step = range(params["length"])[:: -1 if params["reverse"] else 1], {}
     for t in times:
         results = _play(step, [*consts, *carry, *(values[t] for values in series)], rows)
-        carry, given[t] = results[: len(carry)], results[len(carry) :]
-    in_order = zip(*(given[t] for t in sorted(given)), strict=True)
+        carry, per_step[t] = results[: len(carry)], results[len(carry) :]
+    in_order = zip(*(per_step[t] for t in sorted(per_step)), strict=True)
     return [*carry, *map(torch.stack, in_order)]
 
 
@@ -332,43 +332,25 @@ def _top_k(x, k, axis=-1, **_):
 
 CALLED = ("jaxpr", "call_jaxpr")
 CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "checkpoint")
-OPERATIONS = {
-    "abs": _plain(torch.abs),
-    "add": _plain(torch.add),
-    "and": _plain(torch.bitwise_and),
-    "ceil": _plain(torch.ceil),
-    "clamp": _plain(lambda low, x, high: torch.minimum(torch.maximum(x, low), high)),
-    "copy": _plain(torch.clone),
-    "cos": _plain(torch.cos),
-    "eq": _plain(torch.eq),
-    "erf": _plain(torch.erf),
-    "exp": _plain(torch.exp),
-    "expm1": _plain(torch.expm1),
-    "floor": _plain(torch.floor),
-    "ge": _plain(torch.ge),
-    "gt": _plain(torch.gt),
-    "is_finite": _plain(torch.isfinite),
-    "le": _plain(torch.le),
-    "log": _plain(torch.log),
-    "log1p": _plain(torch.log1p),
-    "logistic": _plain(torch.sigmoid),
-    "lt": _plain(torch.lt),
-    "max": _plain(torch.maximum),
-    "min": _plain(torch.minimum),
-    "mul": _plain(torch.mul),
-    "ne": _plain(torch.ne),
-    "neg": _plain(torch.neg),
-    "not": _plain(torch.bitwise_not),
-    "or": _plain(torch.bitwise_or),
-    "pow": _plain(torch.pow),
-    "rsqrt": _plain(torch.rsqrt),
-    "sign": _plain(torch.sign),
-    "sin": _plain(torch.sin),
-    "sqrt": _plain(torch.sqrt),
-    "square": _plain(torch.square),
-    "stop_gradient": _plain(torch.detach),
-    "sub": _plain(torch.sub),
-    "tanh": _plain(torch.tanh),
+# Operations of tensors alone that have the same name in PyTorch.
+SAME = """
+    abs add ceil cos eq erf exp expm1 floor ge gt le log log1p lt mul ne neg pow rsqrt sign sin
+    sqrt square sub tanh
+""".split()
+RENAMED = {
+    "and": torch.bitwise_and,
+    "clamp": lambda low, x, high: torch.minimum(torch.maximum(x, low), high),
+    "copy": torch.clone,
+    "is_finite": torch.isfinite,
+    "logistic": torch.sigmoid,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "not": torch.bitwise_not,
+    "or": torch.bitwise_or,
+    "stop_gradient": torch.detach,
+}
+PLAIN = {name: getattr(torch, name) for name in SAME} | RENAMED
+OPERATIONS = {name: _plain(function) for name, function in PLAIN.items()} | {
     "reduce_and": _over_axes(torch.all),
     "reduce_max": _over_axes(torch.amax),
     "reduce_min": _over_axes(torch.amin),
