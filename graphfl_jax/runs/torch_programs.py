@@ -336,7 +336,7 @@ CALLS = ("jit", "pjit", "closed_call", "custom_jvp_call", "custom_vjp_call", "ch
 SAME = """
     abs add ceil cos eq erf exp expm1 floor ge gt le log log1p lt mul ne neg pow rsqrt sign sin
     sqrt square sub tanh
-""".split()
+""".split()  # noqa: SIM905
 RENAMED = {
     "and": torch.bitwise_and,
     "clamp": lambda low, x, high: torch.minimum(torch.maximum(x, low), high),
