@@ -20,17 +20,23 @@ from tests.federations import small_config
 CLIENTS = ["Bergen", "Oslo", "Bari"]
 
 
+def inputs(rng, rows, shape, dtype):
+    if dtype == np.uint8:
+        return rng.integers(0, 256, (rows, *shape), dtype)
+    return rng.normal(40, 20, (rows, *shape)).astype(dtype)
+
+
 def federation(*shape, targets=0, dtype=float, **changes):
-    """Three clients with five examples each: of three classes, or with targets."""
+    """Three clients with ten examples each: of three classes, or with targets."""
     rng = np.random.default_rng(0)
-    x = rng.normal(40, 20, size=(15, *shape)).astype(dtype)
-    y = rng.normal(1000, 50, size=(15, targets)) if targets else np.arange(15) % 3
-    arrays = {"x": x, "y": y, "client": np.repeat(CLIENTS, 5), "name": "small"}
+    x = inputs(rng, 30, shape, dtype)
+    y = rng.normal(1000, 50, size=(30, targets)) if targets else np.arange(30) % 3
+    arrays = {"x": x, "y": y, "client": np.repeat(CLIENTS, 10), "name": "small"}
     return graphfl_jax.from_arrays(**arrays | changes)
 
 
-def fleet_of(path, data, method="fedavg", **changes):
-    """The models of all clients before the first round."""
+def fleet_of(path, data, method="fedavg", rounds=0, **changes):
+    """The models of all clients after so many rounds."""
     config = small_config(method, **{"cohort_size": 3, **changes})
     experiment = build_experiment(config, data)
     program = Program(experiment.build, experiment.groups, experiment.joined)
@@ -39,6 +45,8 @@ def fleet_of(path, data, method="fedavg", **changes):
     @jax.jit
     def predictors(key, data):
         state = program.start(key, hparams, data)
+        if rounds:
+            state, _ = program.advance(state, key, hparams, data, np.int32(rounds))
         return program.predictors(state, key, hparams, data)
 
     made = jax.device_get(predictors(jax.random.key(1), data.data))
@@ -70,7 +78,7 @@ def assert_same_predictions(fleet, folder, kind, at="P", rtol=1e-5):
     fleet.export("Oslo", path, at)
     rng = np.random.default_rng(1)
     for rows in (1, 2, 6):
-        x = rng.normal(40, 20, size=(rows, *model["inputs"])).astype(model["type"])
+        x = inputs(rng, rows, model["inputs"], np.dtype(model["type"]))
         predicted = fleet.predict("Oslo", x, at)
         expected = predicted.get("y", predicted.get("outputs"))
         outputs = RUNTIMES[kind](path, x)
@@ -87,9 +95,9 @@ MODELS = {
     "lenet": ((16, 16, 1), {"dtype": np.uint8}, {"model__name": "lenet"}),
     "gru": ((5, 2), {"targets": 2, **SCALED}, {"model__name": "gru", "model__hidden": (4,)}),
     "resnet18": (
-        (8, 8, 3),
+        (32, 32, 3),
         {"dtype": np.uint8},
-        {"model__name": "resnet18", "model__width": 1},
+        {"model__name": "resnet18", "model__width": 4},
     ),
 }
 
@@ -110,7 +118,7 @@ def test_predictions_are_the_same_elsewhere(tmp_path, name, kind):
 )
 def test_what_a_method_predicts_with_is_exported(tmp_path, method, fields):
     """At P with neighbours or prototypes, and at G without."""
-    fleet = fleet_of(tmp_path / models.FILE, federation(3), method, **fields)
+    fleet = fleet_of(tmp_path / models.FILE, federation(3), method, 1, **fields)
     assert fleet.predictor("Oslo", "P").extra
     for at in ("P", "G"):
         (tmp_path / at).mkdir()
@@ -127,7 +135,8 @@ class Many(nn.Module):
         x = nn.LayerNorm()(nn.silu(x) + nn.elu(x) + nn.softplus(x))
         rows = x.reshape(len(x), -1, 4)
         rows = nn.MultiHeadDotProductAttention(2)(rows, rows)
-        token = nn.Embed(4, 3)(jnp.argmax(rows[:, -1], axis=1))
+        table = self.param("table", nn.initializers.normal(), (4, 3))
+        token = table[jnp.argmax(rows[:, -1], axis=1)]
         return jnp.concatenate([rows.mean(1), token, rows[:, 0, ::-1], rows[:, 1, :3:2]], 1)
 
 
