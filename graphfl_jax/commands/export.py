@@ -2,7 +2,8 @@
 
     graphfl export runs/mine --client=Oslo --to=oslo.safetensors
 
-The file is in the format safetensors. `graphfl_jax.load` and ``graphfl predict`` read it.
+`graphfl_jax.load` and ``graphfl predict`` read a .safetensors file. With --to=oslo.pt2 or
+--to=oslo.onnx it is a program that predicts in PyTorch or ONNX, without this package.
 --config=my.py names the file that registers parts of the run, such as its method.
 """
 

@@ -121,7 +121,8 @@ def _forecast(cell, kernel, bias, h, last, ahead, forced):
     """The values [T, B] of `Decoder` from all states, see `models.recurrence`."""
     shape = (ahead.shape[1], len(last))
     previous, is_forced = forced or (jnp.broadcast_to(last, shape), jnp.zeros(shape, bool))
-    is_free = ~is_forced.at[0].set(True)  # The first step reads the last value.
+    is_later = jnp.arange(shape[0])[:, None] > 0  # The first step reads the last value.
+    is_free = is_later & ~is_forced
     previous = jnp.where(is_free, 0.0, previous)
     x = jnp.concatenate([previous[:, None], jnp.transpose(ahead, (1, 2, 0))], axis=1)
     states = all_states(cell, h, x, (kernel, bias), is_free)

@@ -18,11 +18,15 @@ from graphfl_jax.data.federation import check_finite
 from graphfl_jax.devices import fill_up
 from graphfl_jax.program import Program
 from graphfl_jax.runs import models
+from graphfl_jax.runs.checkpoint import write_bytes
 from graphfl_jax.runs.models import GroupOfModels
 from graphfl_jax.settings import perhaps
 
 # Parts of a configuration that predictions do not need.
 UNUSED = {"attack.name": "", "defence.name": "", "eval.points": (), "eval.splits": ()}
+# Of the files that one client's model leaves in, with the packages that write them.
+ENDINGS = {".safetensors": "", ".pt2": "torch", ".onnx": "torch onnxscript"}
+EXAMPLES = 5  # with which a program is compared
 
 
 def load(path: str | os.PathLike) -> "Fleet":
@@ -69,8 +73,8 @@ class Fleet:
             unused = dict(UNUSED)
             if "model.weights" in fields:
                 unused["model.weights"] = ""
-            config = change(configuration(fields), unused)
-            self.experiment = assemble(config, models.placeholder(self.facts))
+            self.config = change(configuration(fields), unused)
+            self.experiment = assemble(self.config, models.placeholder(self.facts))
         except ValueError as error:
             raise ValueError(
                 f"{path}: {error}; if you registered it, import your module before, or name it "
@@ -167,40 +171,94 @@ class Fleet:
     def predictions(self, client: str):
         """(`Predictor`, scaled inputs [B, *features]) -> outputs [B, O], compiled."""
         group, _ = self._place(client)
+        return functools.partial(self._predict(self.groups.index(group)), *self._rates())
+
+    def _rates(self):
+        """What predictions depend on beside the predictor."""
         hparams = {name: np.float32(v) for name, v in self.experiment.hparams.items()}
-        number = self.groups.index(group)
-        return functools.partial(self._predict(number), hparams, np.int32(self.facts["round"]))
+        return hparams, np.int32(self.facts["round"])
 
     @functools.cache  # noqa: B019
     def _predict(self, number):
-        # As in the run's own evaluations: rates are inputs, so that the bits are the same.
-        def predict(hparams, played, predictor, x):
-            client = self.experiment.build(hparams, played).clients[number]
-            return (client.predict or client.model.predict)(predictor, x)
-
-        return jax.jit(predict)
+        return jax.jit(_prediction(self.experiment, number))
 
     def export(self, client: str, to: str | os.PathLike, at: str = "P") -> None:
-        """Writes the model of one client into a file, which `load` reads.
+        """Writes the model of one client into a file, which names no other client.
 
         Args:
           client: its name.
-          to: the file; it must not exist.
+          to: the file, which must not exist: ``.safetensors``, which `load` reads; or a program
+            from unscaled inputs to what `predict` returns as ``y`` or ``outputs``, for PyTorch
+            (``.pt2``) or ONNX (``.onnx``).
           at: "P" or "G". The file has this model for both points.
 
         Raises:
-          ValueError: there is no such client or point, or the file exists.
+          ValueError: there is no such client or point, the file exists or has another ending,
+            PyTorch or ONNX is not installed, or the model cannot be translated for them.
           WriteError: the file cannot be written.
         """
         group, row = self._place(client)
-        if Path(to).exists():
+        stacked, path = self._at(group, at), Path(to)
+        if path.suffix not in ENDINGS:
+            endings = " or ".join(ENDINGS)
+            raise ValueError(f"to={to} has no known format; let it end with {endings}")
+        if path.exists():
             raise ValueError(f"to={to} exists; remove it, or choose another file")
-        row_of_client = jax.tree.map(lambda leaf: leaf[row : row + 1], self._at(group, at))
+        if path.suffix != ".safetensors":
+            write_bytes(path, self._program(client, path, at))
+            return
+        row_of_client = jax.tree.map(lambda leaf: leaf[row : row + 1], stacked)
         groups = {written["name"]: written for written in self.facts["groups"]}
         point = groups[group.name]["points"][at]
         models.write(
-            Path(to), [GroupOfModels(group.name, [client], {point: row_of_client})], self.facts
+            path,
+            [GroupOfModels(group.name, [client], {point: row_of_client})],
+            models.facts_of_client(self.facts, client, self.rounds_trained(client)),
         )
+
+    def _program(self, client, to, at):
+        """The bytes of a program of PyTorch or ONNX."""
+        try:
+            from graphfl_jax.runs import torch_programs
+
+            if to.suffix == ".onnx":
+                import onnxscript  # noqa: F401
+        except ImportError:
+            packages = ENDINGS[to.suffix]
+            raise ValueError(
+                f"to={to} needs packages that are not all installed; run pip install {packages}"
+            ) from None
+        model, config = self.facts["model"], self.config
+        if "lowering" in config.model:  # to convolutions, which other programs know
+            config = change(config, {"model.lowering": "xla"})
+        experiment = assemble(config, models.placeholder(self.facts))
+        number = self.groups.index(self._place(client)[0])
+        predict = functools.partial(_prediction(experiment, number), *self._rates())
+        moved = [self._scale(client, part) for part in ("inputs", "targets")]
+        row = jax.ShapeDtypeStruct(tuple(model["inputs"]), model["type"])
+        module = torch_programs.Translated(predict, self.predictor(client, at), row, *moved)
+        x = self._made_up(client)
+        with jax.default_matmul_precision("highest"):
+            outputs = self.outputs(client, self._scale_inputs(client, x), at)
+        rounds = self.rounds_trained(client)
+        facts = {"client": client, "at": at, "rounds_trained": rounds, "model": model}
+        facts |= {key: self.facts[key] for key in ("version", "method", "round", "dataset")}
+        try:
+            expected = self._unscale(client, outputs)
+            return torch_programs.program_of(module, to.suffix, facts, x, expected)
+        except ValueError as error:
+            raise ValueError(
+                f"to={to}: {error}; write the model of {client} as .safetensors"
+            ) from error
+
+    def _made_up(self, client):
+        """Inputs of some examples."""
+        model, rng = self.facts["model"], np.random.default_rng(0)
+        shape = (EXAMPLES, *model["inputs"])
+        if model["type"] == "uint8":
+            return rng.integers(0, 256, shape, np.uint8)
+        x, moved = rng.normal(size=shape), self._scale(client, "inputs")
+        return (x if moved is None else x * moved[1] + moved[0]).astype(np.float32)
 
     def _place(self, client):
         """The group of a client, and its row there."""
@@ -285,6 +343,17 @@ class Fleet:
             return None
         row = scaling["clients"].index(client) if scaling["clients"] else 0
         return [np.array(scaling[part][name][row]) for name in ("offset", "scale")]
+
+
+def _prediction(experiment, number):
+    """The function of an architecture's predictions."""
+
+    # As in the run's own evaluations: rates are inputs, so that the bits are the same.
+    def predict(hparams, played, predictor, x):
+        client = experiment.build(hparams, played).clients[number]
+        return (client.predict or client.model.predict)(predictor, x)
+
+    return predict
 
 
 def _structures(experiment) -> list[tuple[str, dict[str, Any]]]:

@@ -318,6 +318,7 @@ MODELS = {
         "outputs": size,
         "task": task,
         "labels": [(str, float)],
+        "units?": (None, str),
     },
     "dataset": {"name": str, "source": str},
     "scaling": (None, {"clients": [str], "inputs": MOVED, "targets": MOVED}),

@@ -38,6 +38,7 @@ FILE = "models.safetensors"
 KEY = "graphfl_jax"  # of the metadata
 FORMAT = 2
 POINTS = ("G", "P")
+NAMING = {"attack.clients", "new_clients.clients"}  # fields that name clients
 LARGEST = 100_000_000  # bytes of a file that a run writes unasked
 
 
@@ -100,6 +101,7 @@ def facts_of(
             "outputs": federation.outputs,
             "task": federation.task,
             "labels": list(federation.labels),
+            "units": federation.units and federation.units.name,
         },
         "dataset": {"name": federation.name, "source": federation.source},
         "scaling": scaling and scaling.as_json(),
@@ -108,6 +110,37 @@ def facts_of(
         "data": _shapes(federation.data),
         "everyone": federation.everyone and _shapes(federation.everyone),
     }
+
+
+def facts_of_client(facts: dict[str, Any], client: str, rounds: int | None) -> dict[str, Any]:
+    """The facts of one client, which name no other.
+
+    Args:
+      facts: from `facts_of`.
+      client: its name.
+      rounds: in which it trained, if this is known.
+    """
+    scaling, config = facts["scaling"], facts["config"]
+    if scaling and scaling["clients"]:
+        row = scaling["clients"].index(client)
+        parts = {part: scaling[part] for part in ("inputs", "targets") if scaling[part]}
+        rows = {
+            part: {name: values[row : row + 1] for name, values in moved.items()}
+            for part, moved in parts.items()
+        }
+        scaling = scaling | rows | {"clients": [client]}
+    return facts | {
+        "clients": [client],
+        "scaling": scaling,
+        "rounds_trained": None if rounds is None else [rounds],
+        "scored": None,
+        "config": config | {field: _numbers(config[field]) for field in NAMING & config.keys()},
+    }
+
+
+def _numbers(names):
+    """As many clients without their names."""
+    return [str(i) for i in range(len(names))]
 
 
 def write(path: Path, groups: list[GroupOfModels], facts: dict[str, Any]) -> None:
@@ -175,7 +208,9 @@ def _contradiction(facts):
     trained, scored = facts.get("rounds_trained"), facts.get("scored")
     if trained is not None and scored is not None and len(trained) != len(scored):
         return "rounds_trained has other clients than scored"
-    if facts["new_clients"] >= len(names) or bool(facts["new_clients"]) != bool(
+    if len(facts["clients"]) not in (1, _count(facts)):
+        return "it has other clients than data"
+    if facts["new_clients"] >= _count(facts) or bool(facts["new_clients"]) != bool(
         facts["everyone"]
     ):
         return "new_clients does not fit the clients"
@@ -217,11 +252,17 @@ def placeholder(facts: dict[str, Any]) -> Federation:
         name=facts["dataset"]["name"],
         source=facts["dataset"]["source"],
         sha256="",
-        clients=tuple(facts["clients"]),
+        clients=range(_count(facts)),
         new_clients=facts["new_clients"],
         everyone=everyone and _zeros(everyone),
         labels=tuple(model["labels"]),
     )
+
+
+def _count(facts):
+    """The number of clients, of which the file of one names no other."""
+    train = (facts["everyone"] or facts["data"])["train"]
+    return train["series" if "series" in train else "x"][0][0]
 
 
 def _example(train: Examples | Windows) -> np.ndarray:

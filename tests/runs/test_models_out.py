@@ -473,14 +473,14 @@ def test_clients_that_never_trained_are_named(tmp_path):
     np.savez(tmp_path / "new.npz", x=np.array([[0.0, 50.0, 1000.0]]))
     for name in (never, some):
         for words in (["export", "--to=m"], ["predict", "--data=new.npz", "--to=y"]):
-            to = [f"{word}{name}" if word.startswith("--to") else word for word in words[1:]]
+            to = [w + f"{name}.safetensors" if w.startswith("--to") else w for w in words[1:]]
             ended = scripted(COMMANDS, words[0], out, f"--client={name}", *to, cwd=tmp_path)
             assert ended.status == 0
             in_none = f"client={name} trained in none of the 2 rounds"
             warned = f"warning: {in_none}, so a model that ditto keeps"
             assert ended.stderr.startswith(warned if name == never else "")
             assert bool(ended.stderr) == (name == never)
-    alone = graphfl_jax.load(tmp_path / f"m{never}")
+    alone = graphfl_jax.load(tmp_path / f"m{never}.safetensors")
     assert alone.rounds_trained(never) == 0
 
 

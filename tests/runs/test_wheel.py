@@ -59,7 +59,7 @@ def test_the_extras_are_declared(wheel):
         metadata = archive.read(name).decode()
     extras = {line.split()[1] for line in metadata.splitlines() if "Provides-Extra:" in line}
     assert extras == {
-        *("cuda", "cuda12", "cuda13", "dev", "docs", "optuna", "pandas"),
+        *("cuda", "cuda12", "cuda13", "dev", "docs", "onnx", "optuna", "pandas"),
         *("ray", "tensorboard", "torch", "wandb"),
     }
     assert "\nRequires-Python: >=3.11\n" in metadata
