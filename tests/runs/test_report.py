@@ -370,11 +370,13 @@ def test_results_beside_the_scores_are_tables(folders, tmp_path):
     tables = content(render([read(copy)], None))["runs"][0]["further"]
     titles, captions, texts = zip(*tables, strict=True)
     assert captions[0].startswith("means of accuracy (%) over clients")
-    assert titles[2] == "MAE/RMSE (mph)/MAPE (%) of forecasts"
+    assert titles[2] == "errors of forecasts" and texts[2][0][2:] == [
+        *("MAE (mph)", "RMSE (mph)", "MAPE (%)")
+    ]
     assert [rows[1] for rows in texts] == [
         ["mlp", "2", "50", "50", "50", "20", "1,000"],
         ["macro_f1", "0.25", "0.25", "0.25", "0"],
-        ["G", "1.23/2.35/3.5"],
+        ["15 min", "G", "1.23", "2.35", "3.5"],
         ["mass", "none", "none", "none", "0"],
         ["cnn", "no", "1", "0", "50", "50", "50"],
     ]

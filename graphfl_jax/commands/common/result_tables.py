@@ -8,7 +8,7 @@ from graphfl_jax.configs.published import Score
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
-COLUMNS = 6  # targets of a table
+TARGETS = 6  # of a table
 
 
 def score_table(results: dict, paper: Score | None) -> TextTable:
@@ -131,34 +131,31 @@ def architecture_table(results: dict, factor: float = 1, unit: str = "") -> Text
 
 def error_table(errors: dict) -> TextTable:
     """Errors of forecasts at G, L and P over the targets that are not missing."""
-    rows = [["scored at", *errors["G"]]]
-    rows += [[point, *map(error_cell, errors[point].values())] for point in POINTS]
+    units, digits = errors["units"], {"mae_seen": 2, "rmse_seen": 2, "mape_seen": 1}
+    rows = [["horizon", "scored at", f"MAE ({units})", f"RMSE ({units})", "MAPE (%)"]]
+    for horizon in errors["G"]:
+        for point in POINTS:
+            scores = {name: errors[point][horizon][name] for name in digits}
+            missing = scores["mae_seen"] is None
+            texts = (f"{scores[name]:.{digits[name]}f}" for name in digits)
+            rows.append([horizon, point, *(["none"] * len(digits) if missing else texts)])
     caption = "without missing targets; results.json also has the errors with them"
-    return TextTable(f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts", caption, rows)
-
-
-def error_cell(errors: dict) -> str:
-    """MAE, RMSE and MAPE at one horizon, over targets that are not missing."""
-    if errors["mae_seen"] is None:
-        return "none"
-    return f"{errors['mae_seen']:.2f}/{errors['rmse_seen']:.2f}/{errors['mape_seen']:.1f}"
+    return TextTable("errors of forecasts", caption, rows)
 
 
 def own_error_table(errors: dict) -> TextTable:
     """Errors of scaled targets at G, L and P in the targets' own units."""
-    targets = list(errors["G"])[:COLUMNS]
+    targets = list(errors["G"])[:TARGETS]
     others = len(errors["G"]) - len(targets)
-    rows = [["scored at", *targets]]
-    for point in POINTS:
-        cells = (errors[point][target] for target in targets)
-        texts = (
-            f"{score_text(errors['mae'])}/{score_text(errors['rmse'])}" for errors in cells
-        )
-        rows.append([point, *texts])
+    rows = [["target", "scored at", "MAE", "RMSE"]]
+    for target in targets:
+        for point in POINTS:
+            scores = (score_text(errors[point][target][name]) for name in ("mae", "rmse"))
+            rows.append([target, point, *scores])
     caption = "test, means over clients" + (
         f"; results.json has {others} more targets" if others else ""
     )
-    return TextTable("MAE/RMSE in the targets' own units", caption, rows)
+    return TextTable("errors in the targets' own units", caption, rows)
 
 
 def label_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
@@ -278,6 +275,25 @@ def not_finite_text(results: dict) -> str:
             f"{results['metric']} over the {others} others: {', '.join(means)}"
         )
     return "; ".join(parts)
+
+
+def cost_text(results: dict, seconds: dict[str, float]) -> str:
+    """Time, speed and traffic of a run.
+
+    Args:
+      results: of the run, with the times of all its starts.
+      seconds: of this start.
+    """
+    timing, traffic = results["timing"], results["communication"]
+    now, every = sum(seconds.values()), sum(timing[f"{what}_s"] for what in seconds)
+    resumed = f", {every:.1f} s with earlier starts" if every > now else ""
+    parts = (f"{what} {seconds[what]:.1f}" for what in ("compile", "train", "evaluate"))
+    return (
+        f"{now:.1f} s ({', '.join(parts)}){resumed}; "
+        f"{timing['client_steps_per_s']:,.0f} client-steps/s; "
+        f"{traffic['down_bytes']:,} bytes down and {traffic['up_bytes']:,} up "
+        f"per client and round"
+    )
 
 
 def _means(results, unit):
