@@ -1,6 +1,8 @@
 """Tables of one run's results, as text."""
 
+import json
 import math
+from typing import Any
 
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, score_text
@@ -94,7 +96,8 @@ def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[Tex
     """What results.json holds beside the scores of all clients.
 
     These are the scores by architecture, further metrics, errors by horizon or target, and
-    scores by label, those that there are. A unit is of scores times a factor.
+    scores by label, those that there are. Points with the same scores share a column or row.
+    A unit is of scores times a factor.
     """
     tables = []
     if results.get("architectures"):
@@ -105,7 +108,27 @@ def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[Tex
         tables.append((own_error_table if errors["units"] == OWN else error_table)(errors))
     if results.get("labels"):
         tables.append(label_table(results, factor, unit))
-    return tables
+    return [once(table) for table in tables]
+
+
+def distinct_points(values: dict[str, Any]) -> dict[str, str]:
+    """The points of some values by name, those with the same value once, as "G and P"."""
+    same = {}
+    for point in filter(values.__contains__, POINTS):
+        same.setdefault(json.dumps(values[point]), []).append(point)
+    return {" and ".join(points): points[0] for points in same.values()}
+
+
+def once(table: TextTable) -> TextTable:
+    """A table, in which columns of points with the same cells are one."""
+    columns = {head: cells for head, *cells in zip(*table.rows, strict=True)}
+    names = {point: name for name, point in distinct_points(columns).items()}
+    kept = [
+        [names.get(head, head), *cells]
+        for head, cells in columns.items()
+        if head in names or head not in POINTS
+    ]
+    return table._replace(rows=[list(row) for row in zip(*kept, strict=True)])
 
 
 def metric_table(metrics: dict) -> TextTable:
@@ -134,11 +157,11 @@ def error_table(errors: dict) -> TextTable:
     units, digits = errors["units"], {"mae_seen": 2, "rmse_seen": 2, "mape_seen": 1}
     rows = [["horizon", "scored at", f"MAE ({units})", f"RMSE ({units})", "MAPE (%)"]]
     for horizon in errors["G"]:
-        for point in POINTS:
-            scores = {name: errors[point][horizon][name] for name in digits}
-            missing = scores["mae_seen"] is None
-            texts = (f"{scores[name]:.{digits[name]}f}" for name in digits)
-            rows.append([horizon, point, *(["none"] * len(digits) if missing else texts)])
+        for name, point in distinct_points(errors).items():
+            scores = [errors[point][horizon][score] for score in digits]
+            missing = scores[0] is None
+            texts = (f"{score:.{d}f}" for score, d in zip(scores, digits.values(), strict=True))
+            rows.append([horizon, name, *(["none"] * len(digits) if missing else texts)])
     caption = "without missing targets; results.json also has the errors with them"
     return TextTable("errors of forecasts", caption, rows)
 
@@ -149,9 +172,9 @@ def own_error_table(errors: dict) -> TextTable:
     others = len(errors["G"]) - len(targets)
     rows = [["target", "scored at", "MAE", "RMSE"]]
     for target in targets:
-        for point in POINTS:
-            scores = (score_text(errors[point][target][name]) for name in ("mae", "rmse"))
-            rows.append([target, point, *scores])
+        for name, point in distinct_points(errors).items():
+            scores = (score_text(errors[point][target][score]) for score in ("mae", "rmse"))
+            rows.append([target, name, *scores])
     caption = "test, means over clients" + (
         f"; results.json has {others} more targets" if others else ""
     )
@@ -194,7 +217,7 @@ def new_architectures_table(results: dict, factor: float = 1, unit: str = "") ->
             scores = (score_text(row[point], factor) for point in POINTS)
             counts = (str(len(part["clients"])), str(row["rounds"]))
             rows.append([name, trained, *counts, *scores])
-    return TextTable("new clients by architecture", _means(results, unit), rows)
+    return once(TextTable("new clients by architecture", _means(results, unit), rows))
 
 
 def attack_table(results: dict) -> TextTable:
