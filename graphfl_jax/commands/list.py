@@ -140,10 +140,10 @@ def _first_sentence(factory):
 
 
 def _table(heads, rows):
-    """Rows as a table whose first column is never folded."""
+    """Rows of three cells as a table whose last column has the most room."""
     table = Table(show_edge=False, box=box.SIMPLE_HEAD, pad_edge=False)
-    for i, head in enumerate(heads):
-        table.add_column(head, no_wrap=i == 0, overflow="fold", ratio=i or None)
+    for head, options in zip(heads, ({"no_wrap": True}, {"max_width": 12}, {}), strict=True):
+        table.add_column(head, overflow="fold", **options)
     for row in rows:
         table.add_row(*map(Text, row))
     return table

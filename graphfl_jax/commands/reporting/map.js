@@ -221,8 +221,8 @@ function drawNames(run, values, place) {
   for (const i of new Set(all ? [...extremes, ...order] : extremes)) {
     const text = clipped(run.clients[i].name),
       half = pen.measureText(text).width / 2;
-    const [lost, [x, y]] = placeOfName(place(i), radius(run, 1) + 2, half, taken);
-    if (lost > 0 && !(all && width() >= 600)) {
+    const [lost, [x, y]] = placeOfName(place(i), radius(run, 1) + 4, half, taken);
+    if (lost > 0 && width() < 600) {
       left += 1;
       continue;
     }
