@@ -17,6 +17,7 @@ import importlib
 from pathlib import Path
 
 from graphfl_jax import commands
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.settings import perhaps
 from graphfl_jax.version import __version__
 
@@ -44,7 +45,7 @@ def main() -> None:
     """Starts the command that the first word names."""
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     if name in ("--help", "-h", "help"):
-        print(overview())
+        say(overview())
     elif name == "--version":
         print(f"graphfl {__version__}")
     elif name in commands.COMMANDS:
@@ -56,7 +57,7 @@ def main() -> None:
         if name in commands.OF_A_CHECKOUT:
             module = f"python -m experiments.{name}"
             why = f"is {module} in a checkout of the repository; start it there"
-        print(f"error: command {name!r} {why}", file=sys.stderr)
+        say(f"error: command {name!r} {why}", error=True)
         sys.exit(2)
 
 

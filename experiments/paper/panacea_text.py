@@ -8,7 +8,6 @@ import numpy as np
 from experiments.paper import columns
 from experiments.paper.columns import Column, Row, TableText, number_text, spread_text
 from graphfl_jax import tree
-from graphfl_jax.commands.common.result_tables import error_cell
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.configs.published import published_score
 from graphfl_jax.core import Task
@@ -137,7 +136,7 @@ def error_text(rows: list[Row]) -> TableText:
             Column("at", itemgetter("at")),
             Column("1e-3 MSE", lambda row: f"{row['mse']:.1f}"),
             *(
-                Column(horizon, lambda row, at=horizon: error_cell(row["horizons"][at]))
+                Column(horizon, lambda row, at=horizon: _error_cell(row["horizons"][at]))
                 for horizon in rows[0]["errors"]["P"]
             ),
         ),
@@ -146,6 +145,13 @@ def error_text(rows: list[Row]) -> TableText:
         lines=_errors_at_points,
         caption="without missing targets",
     )
+
+
+def _error_cell(errors: dict) -> str:
+    """MAE, RMSE and MAPE at one horizon, over targets that are not missing."""
+    if errors["mae_seen"] is None:
+        return "none"
+    return f"{errors['mae_seen']:.2f}/{errors['rmse_seen']:.2f}/{errors['mape_seen']:.1f}"
 
 
 def _errors_at_points(row):

@@ -34,7 +34,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 
 from graphfl_jax.commands.common import paper_tables
 from graphfl_jax.commands.common.accept_changes import changes_accepted
@@ -61,7 +60,7 @@ from graphfl_jax.commands.common.finished_runs import (
 )
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.seeded_runs import prepare_seeds, run_seeds, seed_folders
-from graphfl_jax.commands.common.text_tables import TextTable, narrow, say, value_text
+from graphfl_jax.commands.common.text_tables import TextTable, say, value_text
 from graphfl_jax.configs.base import variant_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
@@ -128,10 +127,8 @@ def main() -> int:
     figure = plot and figure_of(runs, content)
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
     notes += notes_of(content)
-    console = Console()
-    for title, caption, rows in tables(content):
-        left = ("field", "setting", "first", "second", "metric")
-        console.print(narrow(title, rows, left=left, caption=caption))
+    for table in tables(content):
+        table.show(left=("field", "setting", "first", "second", "metric"))
     for note in notes:
         say(note)
     if to is not None:

@@ -13,17 +13,20 @@ from absl import flags
 
 from graphfl_jax.commands.common.command_line import FLAGS, check_new_file, launch
 from graphfl_jax.commands.common.text_tables import say
-from graphfl_jax.commands.reporting.page import write_report
+from graphfl_jax.commands.reporting.page import is_report, write_report
 
 flags.DEFINE_multi_string("folders", [], "Folders of runs; the words without a flag.")
-flags.DEFINE_string("to", "report.html", "File to write; it must not exist.")
+flags.DEFINE_string("to", "report.html", "File to write; a report that is there is replaced.")
 
 
 def main() -> int:
     if not FLAGS.folders:
         raise ValueError("folders is not set; name the folder of a run, such as runs/mine")
     to = Path(FLAGS.to)
-    check_new_file("to", to)
+    if not is_report(to):
+        if to.is_file():
+            raise ValueError(f"to={to} exists and is no report; choose another --to")
+        check_new_file("to", to)
     write_report([Path(run) for run in FLAGS.folders], to)
     runs = f"{len(FLAGS.folders)} runs" if len(FLAGS.folders) > 1 else "1 run"
     say(f"{to}: a report of {runs}, {to.stat().st_size / 1000:.0f} kB; open it in a browser")

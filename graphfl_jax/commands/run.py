@@ -31,7 +31,6 @@ from typing import Any
 
 from absl import flags
 from ml_collections import ConfigDict
-from rich.console import Console
 
 import graphfl_jax
 from graphfl_jax.commands.common import result_tables
@@ -49,7 +48,7 @@ from graphfl_jax.commands.common.finished_runs import write_views
 from graphfl_jax.commands.common.interrupts import resumable
 from graphfl_jax.commands.common.processes import join_processes
 from graphfl_jax.commands.common.seeded_runs import run_seeds, seed_folders, seeds_table
-from graphfl_jax.commands.common.text_tables import say, styled
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.commands.common.trackers import TRACKERS, check_trackers
 from graphfl_jax.configs.base import variant_of, was_searched
 from graphfl_jax.configs.fields import SPLITS
@@ -133,8 +132,7 @@ def run_and_print_seeds(config: ConfigDict) -> int:
             save_models=FLAGS.save_models,
             track=FLAGS.track,
         )
-    console = Console()
-    console.print(seeds_table(runs).wide())
+    seeds_table(runs).show()
     for path, run in zip(new.paths if new else folders.values(), runs, strict=True):
         if FLAGS.report:
             report_on(path)
@@ -143,11 +141,10 @@ def run_and_print_seeds(config: ConfigDict) -> int:
         if text := result_tables.trained_text(run):
             say(text)
         if run.get("not_finite") and not run["diverged"]:
-            console.print(styled(result_tables.not_finite_text(run), "red"), soft_wrap=True)
+            say(result_tables.not_finite_text(run), "red")
     lost = sum(run["diverged"] for run in runs)
     if lost:
-        text = f"{lost} of {len(runs)} runs diverged; {remedy(config)}"
-        console.print(styled(text, "red"), soft_wrap=True)
+        say(f"{lost} of {len(runs)} runs diverged; {remedy(config)}", "red")
     return int(lost > 0)
 
 
@@ -195,8 +192,7 @@ def finish(config: ConfigDict, result: Result, out: Path) -> int:
         if FLAGS.report:
             report_on(out)
         if result.final is None:
-            text = styled(divergence(config, result, out), "red")
-            Console().print(text, soft_wrap=True)
+            say(divergence(config, result, out), "red")
         else:
             print_results(config, result, out)
     return int(diverged)
@@ -237,9 +233,8 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
             tables.append(result_tables.new_architectures_table(result.results))
     if result.results["attack"]:
         tables.append(result_tables.attack_table(result.results))
-    console = Console()
     for table in tables:
-        console.print(table.wide())
+        table.show(left=(table.rows[0][0], "scored at"))
     if result.results["rejected"] and not result.results["attack"]:
         say(result_tables.rejected_text(result.results))
     for text_of in (
@@ -251,9 +246,7 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         if text := text_of(result.results):
             say(text)
     if result.results["not_finite"]:
-        console.print(
-            styled(result_tables.not_finite_text(result.results), "red"), soft_wrap=True
-        )
+        say(result_tables.not_finite_text(result.results), "red")
     if result.unsaved:
         say(
             f"the models have {result.unsaved / 1e6:,.0f} MB and were not written; to write "
@@ -261,7 +254,8 @@ def print_results(config: ConfigDict, result: Result, out: Path) -> None:
         )
     if FLAGS.config and (hint := search_hint(config, result)):
         say(hint)
-    say(footer(result.results, out))
+    say(result_tables.cost_text(result.results, result.seconds))
+    say(f"{out}/results.json")
     if FLAGS.report:
         say(f"{out}/{REPORT}")
 
@@ -308,21 +302,6 @@ def search_hint(config: ConfigDict, result: Result) -> str:
     words = ["graphfl", "sweep", FLAGS.config, f"--grid.{CLIENT_LR}={RATES}"]
     words += [f"--config.{name}={value}" for name, value in fields.items()]
     return f"{why}; to search for a learning rate: {shlex.join(words)}"
-
-
-def footer(results: dict, out: Path) -> str:
-    """Time, speed and traffic of a run, and the path of its results."""
-    timing, traffic = results["timing"], results["communication"]
-    seconds = sum(
-        timing[f"{what}_s"] for what in ("compile", "train", "evaluate", "new_clients")
-    )
-    return (
-        f"{seconds:.1f} s (compile {timing['compile_s']:.1f}, train {timing['train_s']:.1f}, "
-        f"evaluate {timing['evaluate_s']:.1f}); "
-        f"{timing['client_steps_per_s']:,.0f} client-steps/s; "
-        f"{traffic['down_bytes']:,} bytes down and {traffic['up_bytes']:,} up "
-        f"per client and round\n{out}/results.json"
-    )
 
 
 def start() -> None:

@@ -77,6 +77,8 @@ class Result(views.Viewed):
     federation: Federation | None
     unsaved: int = 0  # bytes of the models, if they are too many to be saved by default
     clients: tuple[str, ...] = ()  # names of those that were scored
+    # Of this start alone; `results` have the times of all. None of a run that was read
+    seconds: dict[str, float] | None = None
 
 
 class _Record(NamedTuple):
@@ -282,9 +284,8 @@ def run_experiment(
 def _play_experiment(beginning, folder, identity, where, make, report, save_models):
     """Plays an experiment, whose session `make` makes, from its start or from a checkpoint."""
     experiment, config = beginning.experiment, beginning.config
-    task = experiment.model.task
-    seconds, rows, final, ended, predictors = new_seconds(), [], None, -1, ()
-    clients = experiment.federation.clients
+    task, clients = experiment.model.task, experiment.federation.clients
+    seconds, final, ended, predictors = new_seconds(), None, -1, ()
     with clock(seconds, "compile"):
         session = make(experiment, config)
     state = session.state
@@ -294,11 +295,7 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     )
     run_synchronized(lambda: folder and folder.describe(description_of(experiment)))
     newest = checkpoint.from_first(newest, state)
-    if newest is None:
-        state = beginning.state(session)
-    else:
-        state, rows = _resume(newest, state, seconds)
-        session.restore(newest.clients)
+    state, rows, earlier = _start(newest, beginning, session, seconds)
     before = (Participation(**row["participation"]) for row in rows)
     participation, saved = in_total([NOBODY, *before]), int(state.round)
     record = _Record(config, experiment, folder, session, rows, seconds, report)
@@ -337,8 +334,9 @@ def _play_experiment(beginning, folder, identity, where, make, report, save_mode
     run_synchronized(lambda: folder and folder.finish(results))
     if ended < 0 and results["diverged"]:
         ended = participation.since if participation.since > 0 else int(state.round)
-    scores, names = final and final.scores, names_scored(experiment)
-    return Result(results, rows, state, ended, scores, experiment.federation, unsaved, names)
+    spent = {what: seconds[what] - earlier.get(what, 0.0) for what in seconds}
+    about = (final and final.scores, experiment.federation, unsaved, names_scored(experiment))
+    return Result(results, rows, state, ended, *about, spent)
 
 
 def compile_session(
@@ -377,12 +375,20 @@ def _join(session, experiment, config, state, seconds):
     return last if scored["diverged_at"] < 0 else None, scored
 
 
-def _resume(newest, state, seconds):
-    """The state of a checkpoint, placed as `state` is, and its rows; adds its times."""
+def _start(newest, beginning, session, seconds):
+    """The state that is played on, its rows, and the times of earlier starts, which it adds.
+
+    Args:
+      newest: the checkpoint that is resumed; None begins anew.
+    """
+    if newest is None:
+        return beginning.state(session), [], {}
+    earlier, like = newest.notes["seconds"], session.state
     for what in seconds:
-        seconds[what] += newest.notes["seconds"].get(what, 0.0)
-    state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), newest.state, state)
-    return state, RunFolder.rows(newest)
+        seconds[what] += earlier.get(what, 0.0)
+    state = jax.tree.map(lambda leaf, like: place(leaf, like.sharding), newest.state, like)
+    session.restore(newest.clients)
+    return state, RunFolder.rows(newest), earlier
 
 
 def _save_models(

@@ -222,7 +222,7 @@ def test_raw_units_diverge_with_a_remedy_that_works(file, tmp_path):
     scaled = [*words, "--config.data.scale=standard", "--out=scaled"]
     status, printed, errors = launched("run", *scaled, cwd=tmp_path)
     assert status == 0, errors
-    assert "MAE/RMSE in the targets' own units" in printed
+    assert "errors in the targets' own units" in printed
     results = json.loads((tmp_path / "scaled/results.json").read_text())
     assert results["errors"]["units"] == "own" and results["scaling"]["kind"] == "standard"
     assert results["errors"]["P"]["target 0"]["mae"] > 1

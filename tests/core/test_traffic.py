@@ -13,7 +13,7 @@ import graphfl_jax
 from experiments.paper.panacea_text import forecast_rows
 from graphfl_jax import tree
 from graphfl_jax.build import build_experiment
-from graphfl_jax.commands.common.result_tables import error_cell
+from graphfl_jax.commands.common.result_tables import error_table
 from graphfl_jax.configs import change, metr_la
 from graphfl_jax.data import DATASETS, knn, roads, traffic
 from graphfl_jax.data.new_clients import hold_out
@@ -412,7 +412,8 @@ def test_errors_are_in_the_units_of_the_targets():
         {name: value.mean(axis=0)[None] for name, value in extra_metrics.items()}
     )
     assert errors["15 min"]["mape_seen"] is None and errors["60 min"]["mape_seen"] > 0
-    assert error_cell(errors["15 min"]) == "none"
+    rows = error_table({"units": "mph", **dict.fromkeys("GLP", errors)}).rows
+    assert rows[1] == ["15 min", "G and L and P", "none", "none", "none"] and len(rows) == 1 + 3
 
 
 def test_masked_readings_count_neither_in_the_loss_nor_in_the_score():

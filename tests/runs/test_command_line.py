@@ -8,12 +8,15 @@ import sys
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from graphfl_jax import __version__, configs
 from graphfl_jax.__main__ import main, overview
 from graphfl_jax.algorithms import ALGORITHMS
 from graphfl_jax.commands import COMMANDS, CONFIGURED, OF_A_CHECKOUT, completion
 from graphfl_jax.commands import list as lists
+from graphfl_jax.commands.common import command_line
+from graphfl_jax.commands.common.text_tables import TextTable, narrow, say
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data import DATASETS
 from graphfl_jax.metrics import METRICS
@@ -220,12 +223,64 @@ def test_a_method_of_the_list_is_shown_alone(monkeypatch, capsys):
 
 @pytest.mark.parametrize("word", ["methods", "data", "metrics"])
 def test_a_list_is_printed_with_its_names_in_the_first_column(monkeypatch, capsys, word):
-    monkeypatch.setenv("COLUMNS", "100")
-    status, printed, errors = graphfl(monkeypatch, capsys, "list", word)
+    rows = list(lists.LISTS[word][1]())
+    status, whole, errors = graphfl(monkeypatch, capsys, "list", word)
     assert (status, errors) == (0, "")
-    first = {line.split()[0] for line in printed.splitlines() if line[:1].strip()}
-    assert {row[0] for row in lists.LISTS[word][1]()} <= first
-    assert max(map(len, printed.splitlines())) <= 100
+    assert all(row[-1] in whole for row in rows)  # a file has all of each line
+    as_terminal(monkeypatch, 80)
+    printed = graphfl(monkeypatch, capsys, "list", word)[1].splitlines()
+    assert max(map(len, printed)) <= 80
+    assert [line.split()[0] for line in printed[1 : len(rows) + 1]] == [row[0] for row in rows]
+    cut = [line.removesuffix(" ...").split()[-1] for line in printed if line.endswith(" ...")]
+    assert cut and set(cut) <= {*whole.split()}  # between words
+
+
+def as_terminal(monkeypatch, columns):
+    """Lets Rich take the output for a terminal without colours."""
+    for name, value in {"FORCE_COLOR": "1", "TERM": "dumb", "COLUMNS": str(columns)}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_terminal_gets_no_broken_words_and_whole_commands(monkeypatch, capsys):
+    words = "first " * 20
+    search = "graphfl sweep tpt48 " + " ".join(f"--config.field{i}=1" for i in range(9))
+    say(f"{words}; to search: {search}\n  name  {words}\n/{'a' * 90}")
+    as_file = capsys.readouterr().out
+    assert as_file == f"{words}; to search: {search}\n  name  {words}\n/{'a' * 90}\n"
+    as_terminal(monkeypatch, 80)
+    say(as_file.rstrip())
+    lines = capsys.readouterr().out.splitlines()
+    assert search in lines
+    assert {*" ".join(lines).split()} == {*as_file.split()}
+    assert all(len(line) <= 80 for line in lines if line not in (search, f"/{'a' * 90}"))
+    assert any(line.startswith("        first") for line in lines)  # below the list's text
+
+
+def test_the_seconds_of_compiling_run_until_the_first_round():
+    now = [0.0]
+    bar = Progress(get_time=lambda: now[0])
+    task, rate = bar.add_task("ditto", total=40), command_line.Rate("rounds")
+    for now[0] in (0.0, 12.0):
+        shown = rate.render(bar.tasks[0]).plain
+        assert shown == f"compiling and first rounds, {now[0]:.0f} s"
+    bar.update(task, completed=20)  # no speed is known yet
+    assert rate.render(bar.tasks[0]).plain == ""
+    now[0] = 14.0
+    bar.update(task, completed=24)
+    assert rate.render(bar.tasks[0]).plain == "2 rounds/s"
+
+
+def test_a_table_that_is_too_wide_follows_in_a_second_one(monkeypatch, capsys):
+    heads = ["setting", *(f"head_{i}" for i in range(12))]
+    cells = ["fedavg-finetune", *(f"{i}.123456" for i in range(12))]
+    as_terminal(monkeypatch, 80)
+    TextTable("a title", "a caption", [heads, cells]).show()
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 80
+    words = printed.split()
+    assert words.count("fedavg-finetune") == words.count("setting") == 2
+    assert all(words.count(word) == 1 for word in [*heads[1:], *cells[1:]])
+    assert printed.count("a caption") == 1
 
 
 @pytest.mark.parametrize(
@@ -312,14 +367,13 @@ def test_the_overview_is_as_wide_as_a_terminal():
 def test_control_characters_do_not_reach_the_terminal(capsys):
     """As in names of clients, methods and files that come from others."""
     from graphfl_jax.commands.common.help_text import complain
-    from graphfl_jax.commands.common.text_tables import TextTable, narrow, say
 
     name = "a\x1b]0;title\x07\x1b[31m\x9b2J\rö"
     shown = r"a\x1b]0;title\x07\x1b[31m\x9b2J\x0dö"
     rows = [[name, "P"], [name, name]]
     terminal = Console(force_terminal=True, width=300, color_system=None)
-    for table in (TextTable(name, name, rows).wide(), narrow(name, rows, caption=name)):
-        terminal.print(table)
+    terminal.print(narrow(name, rows, caption=name))
+    TextTable(name, name, rows).show()
     complain(f"folders={name} is wrong")
     say(f"{name}: 3 runs")
     printed, complained = capsys.readouterr()
@@ -336,4 +390,4 @@ def test_commands_print_by_one_function():
         for path in folder.rglob("*.py")
         if re.search(r"(?<![\w.])print\(", path.read_text())
     }
-    assert printing == {"completion.py", "help_text.py", "text_tables.py"}
+    assert printing == {"completion.py", "text_tables.py"}

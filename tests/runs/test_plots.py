@@ -105,6 +105,58 @@ def test_categories_are_not_joined_and_numbers_are():
     ]
 
 
+def labels_of(values, scores=None):
+    """The axes of a sweep over one field, and the labels below them, none over another."""
+    points = [{"hparams.client_lr": value} for value in values]
+    scores = scores or [0.5] * len(values)
+    rows = [{"point": p, "validation": v} for p, v in zip(points, scores, strict=True)]
+    board = {
+        **{"fields": list(points[0]), "rows": rows, "data": "fl60", "source": "real"},
+        **{"metric": "mse", "higher_is_better": False},
+    }
+    figure = draw_search(board)
+    figure.canvas.draw()
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        boxes = [label.get_window_extent() for label in axis.get_ticklabels()]
+        assert not any(a.overlaps(b) for a, b in zip(boxes, boxes[1:], strict=False))
+    texts = [label.get_text() for label in figure.axes[0].get_xticklabels()]
+    shown = [label.get_text() for label in figure.axes[0].get_xticklabels(minor=True)]
+    assert not any(shown)
+    return figure.axes[0], texts
+
+
+@pytest.mark.parametrize(
+    "values, scale, labels",
+    [
+        ((0.003, 0.01, 0.03, 0.1), "log", ["0.003", "0.01", "0.03", "0.1"]),
+        ((0, 0.01, 0.1, 1), "symlog", ["0", "0.01", "0.1", "1"]),
+        ((0.1, 0.2, 0.3), "linear", ["0.1", "0.2", "0.3"]),
+        ((20, 30, 50), "linear", ["20", "30", "50"]),
+        ((0.01, 0.0101, 1, 100), "log", ["0.01", "1", "100"]),  # too near for two labels
+        (("fedavg-finetune", "flha-ghn-no-gnn", "panacea-mean", "pfedhn"), "linear", None),
+        (np.geomspace(1e-3, 1e-1, 30), "log", None),
+        (np.geomspace(1e-6, 1e2, 30), "log", None),
+        ([1e-4, *np.linspace(0.01, 0.5, 30)], "linear", None),
+    ],
+)
+def test_ticks_of_a_sweep_are_the_values_and_do_not_overlap(values, scale, labels):
+    axes, shown = labels_of(values)
+    assert axes.get_xscale() == scale
+    assert labels is None or shown == labels
+    if scale == "log" and labels is None:
+        assert "0.01" in shown and len(shown) < 15
+
+
+def test_of_many_numbers_the_best_is_marked_and_far_scores_are_logarithmic():
+    rates = np.geomspace(1e-3, 1e-1, 30)
+    axes, _ = labels_of(rates, [0.002, *[0.003] * 28, 0.1])
+    best = axes.lines[-1]
+    assert list(best.get_xdata()) == [rates[0]] and best.get_marker() == "o"
+    assert axes.get_yscale() == "log"
+    heights = [label.get_text() for label in axes.get_yticklabels()]
+    assert {"3", "10", "30", "100"} <= {*heights}
+
+
 @pytest.fixture(scope="module")
 def result():
     config = small_config(

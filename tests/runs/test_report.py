@@ -15,7 +15,7 @@ from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.styles import styles_of, svg_dashes
 from graphfl_jax.commands.reporting import folders as report_folders
 from graphfl_jax.commands.reporting.comparison import comparison_facts
-from graphfl_jax.commands.reporting.folders import in_readable_units, run_facts
+from graphfl_jax.commands.reporting.folders import THOUSANDTHS, in_readable_units, run_facts
 from graphfl_jax.commands.reporting.page import number, render, write_report
 from graphfl_jax.commands.reporting.places import map_of
 from graphfl_jax.configs.published import Score
@@ -216,7 +216,7 @@ def test_numbers_are_short_and_units_the_same_for_the_same_data(folders):
     assert [number(99.6, 1, 2), number(9999.7), number(9.96, 1, 2)] == ["100", "10000", "10"]
     runs = [read(folders[name]) | {"metric": "mse"} for name in ("fedavg-0", "ditto-0")]
     for run, mean in zip(runs, (0.5, 1.5), strict=True):
-        run |= {"unit": "× 10⁻³", "factor": 1000, "main": {"mean": mean}}
+        run |= {"unit": THOUSANDTHS, "factor": 1000, "main": {"mean": mean}}
     assert {(run["factor"], run["unit"]) for run in in_readable_units(runs)} == {(1, "")}
     assert in_readable_units(runs[:1]) == runs[:1]
 
@@ -362,6 +362,7 @@ def test_results_beside_the_scores_are_tables(folders, tmp_path):
         results["architectures"] = {"mlp": small | {"up_bytes": 1000, "down_bytes": 20}}
         metric = {"mean": None, "clients": 0}
         results["metrics"] = dict.fromkeys("GLP", {"macro_f1": metric | {"mean": 0.25}})
+        results["metrics"]["P"] = {"macro_f1": metric | {"mean": 0.125}}
         results["errors"] = {"units": "mph", **dict.fromkeys("GLP", {"15 min": error})}
         results["labels"] = dict.fromkeys("GLP", {"mass": {"auc": None, "clients": 0}})
         curve = [{"rounds": 0, **scores}]
@@ -370,13 +371,15 @@ def test_results_beside_the_scores_are_tables(folders, tmp_path):
     tables = content(render([read(copy)], None))["runs"][0]["further"]
     titles, captions, texts = zip(*tables, strict=True)
     assert captions[0].startswith("means of accuracy (%) over clients")
-    assert titles[2] == "MAE/RMSE (mph)/MAPE (%) of forecasts"
+    assert titles[2] == "errors of forecasts" and texts[2][0][2:] == [
+        *("MAE (mph)", "RMSE (mph)", "MAPE (%)")
+    ]
     assert [rows[1] for rows in texts] == [
-        ["mlp", "2", "50", "50", "50", "20", "1,000"],
-        ["macro_f1", "0.25", "0.25", "0.25", "0"],
-        ["G", "1.23/2.35/3.5"],
-        ["mass", "none", "none", "none", "0"],
-        ["cnn", "no", "1", "0", "50", "50", "50"],
+        ["mlp", "2", "50", "20", "1,000"],
+        ["macro_f1", "0.25", "0.125", "0"],
+        ["15 min", "G and L and P", "1.23", "2.35", "3.5"],
+        ["mass", "none", "0"],
+        ["cnn", "no", "1", "0", "50"],
     ]
     assert content(render([read(folders["new"])], None))["runs"][0]["further"] == []
 
@@ -569,14 +572,19 @@ start()
 """
 
 
-def test_the_command_writes_one_file_and_replaces_none(folders, tmp_path):
+def test_the_command_writes_one_file_and_replaces_reports_alone(folders, tmp_path):
     words = (folders["fedavg-0"], folders["ditto-0"], "--to=made.html")
     ended = scripted(START, *words, cwd=tmp_path)
     assert ended.status == 0 and "made.html: a report of 2 runs" in ended.stdout, ended.stderr
     page = (tmp_path / "made.html").read_text()
     assert page.startswith("<!DOCTYPE html>") and len(content(page)["runs"]) == 2
+    ended = scripted(START, folders["ditto-0"], "--to=made.html", cwd=tmp_path)
+    assert ended.status == 0, ended.stderr
+    page = (tmp_path / "made.html").read_text()
+    assert len(content(page)["runs"]) == 1
+    (tmp_path / "mine.html").write_text("<title>graphfl_jax</title>")
     for flag, why in {
-        "--to=made.html": "to=made.html exists; remove it, or choose another --to",
+        "--to=mine.html": "to=mine.html exists and is no report; choose another --to",
         "--to=no/made.html": "is no folder); choose another --to",
     }.items():
         ended = scripted(START, folders["ditto-0"], flag, cwd=tmp_path)
@@ -584,6 +592,7 @@ def test_the_command_writes_one_file_and_replaces_none(folders, tmp_path):
     ended = scripted(START, cwd=tmp_path)
     assert ended.status == 2 and "folders is not set; name the folder" in ended.stderr
     assert (tmp_path / "made.html").read_text() == page
+    assert (tmp_path / "mine.html").read_text() == "<title>graphfl_jax</title>"
 
 
 @pytest.mark.slow

@@ -192,7 +192,7 @@ def test_parts_that_apply_are_shown_and_no_others(browser, pages):
         len(found(browser, "#allocation svg[tabindex] rect")) == 7 + 2
     )  # and the ground and the cursor
     assert found(browser, "#attack")[0].text.count("25 %") == 2
-    assert "macro_f1 0.25 0.25 0.25 7" in found(browser, "#further")[0].text
+    assert "G and L and P clients\nmacro_f1 0.25 7" in found(browser, "#further")[0].text
     assert len(found(browser, "#new polyline")) == 1  # G, L and P are the same
 
 
@@ -238,6 +238,67 @@ def test_clients_without_a_score_are_told_from_low_scores(browser, pages, run, t
         "no score",
         "malicious client",
     ]
+
+
+def test_the_names_on_the_map_are_whole_and_do_not_hide_each_other(browser, run, tmp_path):
+    clients = [run["clients"][0] | {"name": f"client {i}"} for i in range(60)]
+    positions = [[i % 10 + 0.3 * (i // 10), i // 10] for i in range(60)]
+    scores = dict.fromkeys("GLP", [i / 59 for i in range(60)])
+    many = run | {"clients": clients, "scores": scores}
+    many |= {"map": run["map"] | {"positions": positions, "edges": []}}
+    shown(browser, tmp_path / "page.html", many)
+    texts = found(browser, "#map .names text")
+    assert {text.text for text in texts} == {client["name"] for client in clients}
+    boxes = sorted((text.rect for text in texts), key=lambda box: (box["y"], box["x"]))
+    for first, second in zip(boxes, boxes[1:], strict=False):
+        beside = first["x"] + first["width"] <= second["x"] + 1
+        assert beside or first["y"] + first["height"] / 2 <= second["y"]
+    opened(browser, tmp_path / "page.html", 360)
+    assert 5 < len(found(browser, "#map .names text")) < 60
+    assert "names, as far as there is room" in found(browser, "#map .legend")[0].text
+    # Of more, those with the best and the worst scores.
+    more = many | {"clients": [*clients, clients[0] | {"name": "the best"}]}
+    more |= {"scores": dict.fromkeys("GLP", [*scores["P"], 1.5])}
+    more["map"] = many["map"] | {"positions": [*positions, [3.0, 7.0]]}
+    shown(browser, tmp_path / "page.html", more)
+    expected = {"the best", *(f"client {i}" for i in (0, 1, 2, 3, 4, 56, 57, 58, 59))}
+    assert {text.text for text in found(browser, "#map .names text")} == expected
+
+
+@pytest.mark.parametrize("higher", [True, False])
+def test_the_better_end_of_the_scale_is_bright_and_named(higher, browser, run, tmp_path):
+    scores = dict.fromkeys("GLP", [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.9])
+    changed = run | {"scores": scores, "higher": higher, "factor": 1}
+    shown(browser, tmp_path / "page.html", changed)
+    fills = [node.get_attribute("fill") for node in found(browser, "#map .node")]
+    best = fills[-1] if higher else fills[0]
+    assert best == "rgb(255,234,70)" != fills[0 if higher else -1]
+    legend = found(browser, "#map .legend")[0].text
+    worse, better = (0.1, 0.9) if higher else (0.9, 0.1)
+    assert f"worse: {worse}" in legend and f"better: {better}" in legend
+
+
+def test_equal_scores_are_said_and_not_drawn_as_differences(browser, run, tmp_path):
+    scores = [0.5 + 1e-7 * i for i in range(7)]  # as rounding leaves them
+    shown(browser, tmp_path / "page.html", run | {"scores": dict.fromkeys("GLP", scores)})
+    assert len({node.get_attribute("fill") for node in found(browser, "#map .node")}) == 1
+    legend = found(browser, "#map .legend")[0].text
+    assert "7 clients have the same, 50" in legend and "worse" not in legend
+    assert len(found(browser, "#histogram rect")) == 1
+
+
+def test_points_with_the_same_scores_are_shown_once(browser, run, tmp_path):
+    scores = run["scores"] | {"P": run["scores"]["G"]}
+    shown(browser, tmp_path / "page.html", run | {"scores": scores})
+    assert [label.text for label in found(browser, "#views label")] == [
+        *("at G and P", "at L", "gain of P over L")
+    ]
+    heads = [head.text for head in found(browser, "#clients thead th")]
+    assert heads[1:4] == ["G and P", "L", "gain"]
+    assert "G and P" in found(browser, "#map .node")[0].get_attribute("aria-label")
+    same = dict.fromkeys("GLP", scores["L"])
+    shown(browser, tmp_path / "page.html", run | {"scores": same})
+    assert [label.text for label in found(browser, "#views label")] == ["at G and L and P"]
 
 
 def test_clients_at_one_place_are_drawn_apart(browser, run, tmp_path):

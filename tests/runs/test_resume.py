@@ -21,6 +21,7 @@ from orbax import checkpoint as orbax
 from orbax.checkpoint import v1 as ocp
 
 import graphfl_jax
+from graphfl_jax.commands.common.result_tables import cost_text
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.runs import single
 from graphfl_jax.runs.environment import environment
@@ -169,6 +170,17 @@ def test_a_finished_run_is_not_repeated(uncut, cut):
     assert play(cut) == []
     assert outcome(cut) == uncut
     assert (cut / "report.html").read_text() == "of these rounds"
+
+
+def test_the_time_of_this_start_is_told_from_that_of_all(cut):
+    result = graphfl_jax.run(configure({}), out=cut, resume=True)
+    again = graphfl_jax.run(configure({}), out=cut, resume=True)
+    assert again.seconds["train"] == 0 < result.seconds["train"]
+    every = again.results["timing"]["train_s"]
+    assert every == result.results["timing"]["train_s"] > result.seconds["train"]
+    text = cost_text(again.results, {"compile": 0.0, "train": 0.0, "evaluate": 0.0})
+    assert text.startswith("0.0 s (compile 0.0, train 0.0, evaluate 0.0), ")
+    assert " s with earlier starts; " in text
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,12 @@
 """What all commands have on the command line: flags, errors in one line, progress."""
 
+import contextlib
 import os
 import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,6 +14,7 @@ import jax
 from absl import app, flags, logging
 from rich import progress
 from rich.console import Console
+from rich.table import Column
 from rich.text import Text
 
 from graphfl_jax.commands.common.configuration import (
@@ -22,7 +24,7 @@ from graphfl_jax.commands.common.configuration import (
 )
 from graphfl_jax.commands.common.help_text import flags_of, name_of, refuse, show_help
 from graphfl_jax.commands.common.interrupts import how_to_continue, note_end
-from graphfl_jax.commands.common.text_tables import styled, visible
+from graphfl_jax.commands.common.text_tables import folded, styled, visible
 from graphfl_jax.configs.fields import all_fields
 from graphfl_jax.data.files import cache_folder
 from graphfl_jax.runs import program_cache
@@ -77,7 +79,7 @@ def launch(
       configured: whether the command reads a configuration; if not, --config is refused.
     """
     warnings.formatwarning = lambda message, *where, **line: (
-        f"warning: {visible(str(message))}\n"
+        f"{folded(f'warning: {visible(str(message))}', Console(stderr=True))}\n"
     )
 
     command = sys.modules[main.__module__]
@@ -188,16 +190,18 @@ def new_file_of_flag(*suffixes: str, flag: str = "to") -> Path | None:
 
 
 class Rate(progress.ProgressColumn):
-    """Recent units per second, or per minute below one per second."""
+    """Recent units per second, or per minute; the seconds that have passed before the first."""
 
     def __init__(self, unit: str):
-        super().__init__()
+        super().__init__(Column(no_wrap=True))
         self.unit = unit
 
     def render(self, task):
+        if not task.completed:
+            return Text(f"compiling and first {self.unit}, {task.elapsed or 0:.0f} s")
         speed = task.finished_speed or task.speed
         if not speed:
-            return Text("compiling")
+            return Text("")
         if speed < 1:
             return Text(f"{60 * speed:,.1f} {self.unit}/min")
         return Text(f"{speed:,.0f} {self.unit}/s")
@@ -210,19 +214,28 @@ class Note(progress.ProgressColumn):
         return styled(task.fields.get("note", ""), "dim")
 
 
-def progress_bar(unit: str = "rounds", *, shown: bool = True) -> progress.Progress:
-    """Progress, rate and remaining time on stderr; nothing if stderr is not a terminal."""
+@contextlib.contextmanager
+def progress_bar(unit: str = "rounds", *, shown: bool = True) -> Iterator[progress.Progress]:
+    """Progress, rate and remaining time on stderr; nothing if stderr is not a terminal.
+
+    The bar takes the place that the other columns leave. An error removes all of it.
+    """
     console = Console(stderr=True)
-    return progress.Progress(
+    with progress.Progress(
         progress.TextColumn("{task.description}"),
-        progress.BarColumn(),
+        progress.BarColumn(None, table_column=Column(max_width=40)),
         progress.MofNCompleteColumn(),
         Rate(unit),
         progress.TimeRemainingColumn(),
-        Note(),
+        Note(Column(no_wrap=True)),
         console=console,
         disable=not (shown and console.is_terminal),
-    )
+    ) as bar:
+        try:
+            yield bar
+        except BaseException:
+            bar.live.transient = True
+            raise
 
 
 def _prepare_jax(keep_compiled, configured):

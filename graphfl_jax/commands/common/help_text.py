@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from graphfl_jax.commands.common.text_tables import visible
+from graphfl_jax.commands.common.text_tables import say
 from graphfl_jax.configs.fields import fields_of
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.settings import perhaps
@@ -29,7 +29,7 @@ def refuse(message: str) -> NoReturn:
 
 def complain(message: str) -> None:
     """Prints an error as one line."""
-    print("error:", visible(" ".join(message.split())), file=sys.stderr, flush=True)
+    say("error: " + " ".join(message.split()), error=True)
 
 
 def name_of(command: ModuleType) -> str:
@@ -48,11 +48,11 @@ def show_help(
     for title, listed in flags_of(command).items():
         parts.append("\n".join([f"{title}:", *map(_describe, listed)]))
         known |= {flag.name for flag in listed}
-    print("\n\n".join(part.strip("\n") for part in parts))
+    say("\n\n".join(part.strip("\n") for part in parts), prose=True)
     if config is not None:
         Console().print("", field_table(config), sep="\n")
     elif configured and "config" in known and not known & {"folders", "run"}:  # of runs
-        print(
+        say(
             "\nAdd a configuration to list its fields, as in --config=tpt48 --help, or "
             "--config=FILE."
         )

@@ -1,6 +1,8 @@
 """Tables of one run's results, as text."""
 
+import json
 import math
+from typing import Any
 
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.commands.common.text_tables import TextTable, score_text
@@ -8,7 +10,7 @@ from graphfl_jax.configs.published import Score
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.metrics import OWN
 
-COLUMNS = 6  # targets of a table
+TARGETS = 6  # of a table
 
 
 def score_table(results: dict, paper: Score | None) -> TextTable:
@@ -94,7 +96,8 @@ def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[Tex
     """What results.json holds beside the scores of all clients.
 
     These are the scores by architecture, further metrics, errors by horizon or target, and
-    scores by label, those that there are. A unit is of scores times a factor.
+    scores by label, those that there are. Points with the same scores share a column or row.
+    A unit is of scores times a factor.
     """
     tables = []
     if results.get("architectures"):
@@ -105,7 +108,27 @@ def further_tables(results: dict, factor: float = 1, unit: str = "") -> list[Tex
         tables.append((own_error_table if errors["units"] == OWN else error_table)(errors))
     if results.get("labels"):
         tables.append(label_table(results, factor, unit))
-    return tables
+    return [once(table) for table in tables]
+
+
+def distinct_points(values: dict[str, Any]) -> dict[str, str]:
+    """The points of some values by name, those with the same value once, as "G and P"."""
+    same = {}
+    for point in filter(values.__contains__, POINTS):
+        same.setdefault(json.dumps(values[point]), []).append(point)
+    return {" and ".join(points): points[0] for points in same.values()}
+
+
+def once(table: TextTable) -> TextTable:
+    """A table, in which columns of points with the same cells are one."""
+    columns = {head: cells for head, *cells in zip(*table.rows, strict=True)}
+    names = {point: name for name, point in distinct_points(columns).items()}
+    kept = [
+        [names.get(head, head), *cells]
+        for head, cells in columns.items()
+        if head in names or head not in POINTS
+    ]
+    return table._replace(rows=[list(row) for row in zip(*kept, strict=True)])
 
 
 def metric_table(metrics: dict) -> TextTable:
@@ -131,34 +154,31 @@ def architecture_table(results: dict, factor: float = 1, unit: str = "") -> Text
 
 def error_table(errors: dict) -> TextTable:
     """Errors of forecasts at G, L and P over the targets that are not missing."""
-    rows = [["scored at", *errors["G"]]]
-    rows += [[point, *map(error_cell, errors[point].values())] for point in POINTS]
+    units, digits = errors["units"], {"mae_seen": 2, "rmse_seen": 2, "mape_seen": 1}
+    rows = [["horizon", "scored at", f"MAE ({units})", f"RMSE ({units})", "MAPE (%)"]]
+    for horizon in errors["G"]:
+        for name, point in distinct_points(errors).items():
+            scores = [errors[point][horizon][score] for score in digits]
+            missing = scores[0] is None
+            texts = (f"{score:.{d}f}" for score, d in zip(scores, digits.values(), strict=True))
+            rows.append([horizon, name, *(["none"] * len(digits) if missing else texts)])
     caption = "without missing targets; results.json also has the errors with them"
-    return TextTable(f"MAE/RMSE ({errors['units']})/MAPE (%) of forecasts", caption, rows)
-
-
-def error_cell(errors: dict) -> str:
-    """MAE, RMSE and MAPE at one horizon, over targets that are not missing."""
-    if errors["mae_seen"] is None:
-        return "none"
-    return f"{errors['mae_seen']:.2f}/{errors['rmse_seen']:.2f}/{errors['mape_seen']:.1f}"
+    return TextTable("errors of forecasts", caption, rows)
 
 
 def own_error_table(errors: dict) -> TextTable:
     """Errors of scaled targets at G, L and P in the targets' own units."""
-    targets = list(errors["G"])[:COLUMNS]
+    targets = list(errors["G"])[:TARGETS]
     others = len(errors["G"]) - len(targets)
-    rows = [["scored at", *targets]]
-    for point in POINTS:
-        cells = (errors[point][target] for target in targets)
-        texts = (
-            f"{score_text(errors['mae'])}/{score_text(errors['rmse'])}" for errors in cells
-        )
-        rows.append([point, *texts])
+    rows = [["target", "scored at", "MAE", "RMSE"]]
+    for target in targets:
+        for name, point in distinct_points(errors).items():
+            scores = (score_text(errors[point][target][score]) for score in ("mae", "rmse"))
+            rows.append([target, name, *scores])
     caption = "test, means over clients" + (
         f"; results.json has {others} more targets" if others else ""
     )
-    return TextTable("MAE/RMSE in the targets' own units", caption, rows)
+    return TextTable("errors in the targets' own units", caption, rows)
 
 
 def label_table(results: dict, factor: float = 1, unit: str = "") -> TextTable:
@@ -197,7 +217,7 @@ def new_architectures_table(results: dict, factor: float = 1, unit: str = "") ->
             scores = (score_text(row[point], factor) for point in POINTS)
             counts = (str(len(part["clients"])), str(row["rounds"]))
             rows.append([name, trained, *counts, *scores])
-    return TextTable("new clients by architecture", _means(results, unit), rows)
+    return once(TextTable("new clients by architecture", _means(results, unit), rows))
 
 
 def attack_table(results: dict) -> TextTable:
@@ -278,6 +298,25 @@ def not_finite_text(results: dict) -> str:
             f"{results['metric']} over the {others} others: {', '.join(means)}"
         )
     return "; ".join(parts)
+
+
+def cost_text(results: dict, seconds: dict[str, float]) -> str:
+    """Time, speed and traffic of a run.
+
+    Args:
+      results: of the run, with the times of all its starts.
+      seconds: of this start.
+    """
+    timing, traffic = results["timing"], results["communication"]
+    now, every = sum(seconds.values()), sum(timing[f"{what}_s"] for what in seconds)
+    resumed = f", {every:.1f} s with earlier starts" if every > now else ""
+    parts = (f"{what} {seconds[what]:.1f}" for what in ("compile", "train", "evaluate"))
+    return (
+        f"{now:.1f} s ({', '.join(parts)}){resumed}; "
+        f"{timing['client_steps_per_s']:,.0f} client-steps/s; "
+        f"{traffic['down_bytes']:,} bytes down and {traffic['up_bytes']:,} up "
+        f"per client and round"
+    )
 
 
 def _means(results, unit):

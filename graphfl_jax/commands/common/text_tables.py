@@ -2,17 +2,25 @@
 
 The first row of a table holds the heads. Brackets are printed as they are: Rich takes them for
 markup in `str`, but not in `Text`. Control characters, as in names of files and clients that
-come from others, are printed as text: a terminal would execute them.
+come from others, are printed as text: a terminal would execute them. On a terminal, lines are
+broken between words; other output has them as they are.
 """
 
 import re
+import textwrap
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and line breaks
+COMMAND = re.compile(r" *(?:graphfl|python) [a-z-]")  # begins a command, to be pasted whole
+BEGINNING = re.compile(r" *(?:\* |\S+ {2,})?")  # of a line: a name in a list stands out
+BULLET = re.compile(r"^( *\* .+)\n {4,}(?=\S)", re.MULTILINE)  # with a line that goes on
+UNBOUNDED = 10**4  # a width that every table has
 
 
 def visible(text: str) -> str:
@@ -20,9 +28,43 @@ def visible(text: str) -> str:
     return CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
-def say(text: object) -> None:
-    """Prints a line, or several, with control characters as text."""
-    print(visible(str(text)))
+def say(text: object, style: str = "", *, error: bool = False, prose: bool = False) -> None:
+    """Prints a line, or several, with control characters as text.
+
+    Args:
+      text: the lines.
+      style: of the text on a terminal.
+      error: whether it is printed on stderr.
+      prose: whether the lines of a paragraph may be joined, as those of a docstring.
+    """
+    console, shown = Console(stderr=error), visible(str(text))
+    if not console.is_terminal:
+        print(shown, file=console.file, flush=error)
+        return
+    if prose:
+        shown = re.sub(r"(?<=\S)\n(?=\S)", " ", shown)
+        while BULLET.search(shown):
+            shown = BULLET.sub(r"\1 ", shown)
+    console.print(Text(folded(shown, console), style), soft_wrap=True)
+
+
+def folded(text: str, console: Console) -> str:
+    """Lines that are broken between words for a terminal; a command is a line of its own."""
+    if not console.is_terminal:
+        return text
+    lines = re.sub(rf": (?={COMMAND.pattern})", ":\n", text).split("\n")
+    return "\n".join(
+        line
+        if COMMAND.match(line)
+        else textwrap.fill(
+            line,
+            console.width,
+            subsequent_indent=" " * max(BEGINNING.match(line).end(), 4 * line.startswith(" ")),
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+        for line in lines
+    )
 
 
 def styled(text: str, style: str = "") -> Text:
@@ -37,18 +79,26 @@ class TextTable(NamedTuple):
     caption: str
     rows: list[list[str]]  # the first row holds the heads
 
-    def wide(self) -> Table:
-        """For a console: with a box, and all columns but the first aligned to the right."""
-        (first, *others), *body = self.rows
-        title = styled(self.title, "table.title")
-        caption = styled(self.caption, "table.caption")
-        table = Table(title=title, caption=caption)
-        table.add_column(styled(first))
-        for head in others:
-            table.add_column(styled(head), justify="right")
-        for row in body:
-            table.add_row(*map(styled, row))
-        return table
+    def show(self, left: Collection[str] = ()) -> None:
+        """Prints it. Columns for which the console is too narrow follow in further tables.
+
+        Args:
+          left: heads of the columns that each of these has, by default the first.
+        """
+        console, heads = Console(), self.rows[0]
+        kept = [i for i, head in enumerate(heads) if head in (left or heads[:1])]
+        others = [i for i in range(len(heads)) if i not in kept]
+        options = console.options.update(max_width=UNBOUNDED)
+        while others:
+            for count in range(len(others), 0, -1):
+                shown = sorted(kept + others[:count])
+                rows = [[row[i] for i in shown] for row in self.rows]
+                table = narrow(self.title, rows, left=left or heads[:1])
+                if console.measure(table, options=options).minimum <= console.width:
+                    break
+            others = others[count:]
+            console.print("", table, sep="\n", crop=False)
+        say(self.caption, "dim italic")
 
     def markdown(self) -> str:
         """The caption and the rows in Markdown."""
@@ -59,7 +109,7 @@ def narrow(
     title: str,
     rows: list[list[str]],
     *,
-    left: tuple[str, ...] = ("method",),
+    left: Collection[str] = ("method",),
     caption: str | None = None,
 ) -> Table:
     """A console table that folds "mean±interval" into two lines where a row is too wide.
@@ -78,6 +128,8 @@ def narrow(
         show_edge=False,
         title=styled(title, "table.title"),
         caption=caption and styled(caption, "table.caption"),
+        title_justify="left",
+        caption_justify="left",
     )
     heads = [visible(head) for head in heads]
     body = [[visible(cell).replace("±", " ±") for cell in row] for row in body]

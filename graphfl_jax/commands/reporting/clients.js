@@ -6,15 +6,9 @@ function kind(client) {
 
 function columns(run) {
   const found = [{ key: "name", name: "client", of: (i) => run.clients[i].name }];
-  for (const point of run.scores ? POINTS : [])
-    found.push({
-      key: point,
-      name: point,
-      number: true,
-      of: (i) => run.scores[point][i],
-      factor: run.factor,
-    });
-  if (run.scores) {
+  for (const { key, name } of run.scores ? pointsOf(run) : [])
+    found.push({ key, name, number: true, of: (i) => run.scores[key][i], factor: run.factor });
+  if (hasGain(run)) {
     const gain = (i) =>
       run.scores.P[i] === null || run.scores.L[i] === null
         ? null
@@ -85,8 +79,9 @@ function showClients(run) {
   );
   const splits = Object.keys(run.clients[0]?.examples || {});
   const sizes = splits.length ? `Numbers of examples: ${splits.join(", ")}. ` : "";
+  const gain = hasGain(run) ? "; gain is that of P over L, above 0 where P is better" : "";
   const unit = run.scores
-    ? `Test ${withUnit(run)} at G, L and P; gain is that of P over L, above 0 where P is better.`
+    ? `Test ${withUnit(run)} at G, L and P${gain}.`
     : "The run diverged, so there are no scores.";
   put("clients", [
     make("div", { class: "box" }, whole),

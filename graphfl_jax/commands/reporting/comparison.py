@@ -6,6 +6,7 @@ import numpy as np
 
 from graphfl_jax.commands.common.comparison import comparison, data_texts, differing
 from graphfl_jax.commands.common.finished_runs import FinishedRun
+from graphfl_jax.commands.common.result_tables import distinct_points
 from graphfl_jax.commands.common.styles import styles_of, svg_dashes
 from graphfl_jax.evaluation import POINTS
 
@@ -16,6 +17,7 @@ def comparison_facts(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> d
     """What a report states of several runs, beside what `run_facts` states of each.
 
     Returns:
+      ``points``, the points with names of their heads, as `distinct_points`;
       ``groups``, runs that differ only in the seed, with means and 95 % intervals over seeds,
       whether their data ``changes`` with the seed, and the ``style`` of their line: colour and
       dashes of the method, and a mark of their own;
@@ -50,7 +52,9 @@ def comparison_facts(runs: list[FinishedRun], stated: list[dict[str, Any]]) -> d
         for pair in compared_runs["pairs"] + compared_runs["unpaired"]
         if len(groups) <= ALL_PAIRS or pair["first"] == settings[0]["name"]
     ]
+    scores = {point: [g["scores"] and g["scores"][point] for g in groups] for point in POINTS}
     return {
+        "points": distinct_points(scores),
         "groups": groups,
         "pairs": [pair for pair in shown if "points" in pair],
         "unpaired": [pair for pair in shown if "why" in pair],

@@ -13,6 +13,8 @@ const SCALE = [
 ];
 const COLOURS = ["--g", "--l", "--p", "--soft", "--mark", "--ink"];
 const DASHES = ["", "7 4", "2 3", "10 3 2 3", "14 4", "4 2"];
+const NAMED = 60; // clients up to which the map has all names
+const EXTREMES = 5; // named clients at each end of the scores of more clients
 const MARKS = [
   (x, y) => `M${x - 3} ${y}a3 3 0 1 0 6 0a3 3 0 1 0 -6 0Z`,
   (x, y) => `M${x - 3} ${y - 3}h6v6h-6Z`,
@@ -88,6 +90,11 @@ function short(value) {
   return text.replace(/-/g, "−");
 }
 
+/** A name that is cut where it is long. */
+function clipped(name) {
+  return name.length > 17 ? `${name.slice(0, 16)}…` : name;
+}
+
 function bytes(count) {
   const units = ["bytes", "kB", "MB", "GB", "TB"];
   let unit = 0;
@@ -103,13 +110,32 @@ function shown(run, i) {
   return l === null || p === null ? null : run.higher ? p - l : l - p;
 }
 
+/** The points of a run: those at which all clients have the same scores are one, by its last. */
+function pointsOf(run) {
+  if (run.points) return run.points;
+  run.points = [];
+  for (const point of POINTS) {
+    const scores = run.scores?.[point],
+      same = scores && run.points.find(({ key }) => `${run.scores[key]}` === `${scores}`);
+    if (same) [same.key, same.name] = [point, `${same.name} and ${point}`];
+    else run.points.push({ key: point, name: point });
+  }
+  return run.points;
+}
+
+/** Whether L and P have different scores. */
+function hasGain(run) {
+  return Boolean(run.scores) && `${run.scores.L}` !== `${run.scores.P}`;
+}
+
 function withUnit(run) {
   return run.unit ? `${run.metric} (${run.unit})` : run.metric;
 }
 
 function meaning(run) {
   if (state.view === "gain") return `gain of P over L, ${withUnit(run)}; above 0, P is better`;
-  return `test ${withUnit(run)} at ${state.view}; ${run.higher ? "higher" : "lower"} is better`;
+  const { name } = pointsOf(run).find(({ key }) => key === state.view);
+  return `test ${withUnit(run)} at ${name}; ${run.higher ? "higher" : "lower"} is better`;
 }
 
 /** The colour and the dashes of a line: every colour has other dashes when it comes again. */
@@ -138,10 +164,15 @@ function range(values) {
 }
 
 /** The range of colours: without the outer twentieths of many values, so that a few do not flatten the rest. */
-function scaleRange(values) {
+function scaleRange(values, factor) {
   const sorted = values.filter((value) => value !== null).sort((a, b) => a - b);
-  if (sorted.length < 20) return range(sorted);
-  return [0.05, 0.95].map((q) => sorted[Math.round(q * (sorted.length - 1))]);
+  const inner = [0.05, 0.95].map((q) => sorted[Math.round(q * (sorted.length - 1))]);
+  return sorted.length < 20 || equal(inner, factor) ? range(sorted) : inner;
+}
+
+/** Whether the ends of a range are the same number as it is shown. */
+function equal([low, high], factor) {
+  return short(low * factor) === short(high * factor);
 }
 
 function share(value, [low, high]) {

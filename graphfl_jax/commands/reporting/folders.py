@@ -14,7 +14,7 @@ from graphfl_jax.runs.forms import FEDERATION
 from graphfl_jax.runs.identity import PATHS
 from graphfl_jax.runs.results import DESCRIPTION
 
-THOUSANDTHS = "× 10⁻³"
+THOUSANDTHS = "×\N{NO-BREAK SPACE}10⁻³"
 PRINTED = {"1e-3": THOUSANDTHS}  # units as a page shows them
 SUMMARY = ("mean", "std_clients", "worst_decile")  # of the scores at P
 # Why a report of an older run has no map.

@@ -9,9 +9,10 @@ function lines(series, { x: xName, y: yName, factor }) {
     .filter((y) => y !== null)
     .map((y) => y * factor);
   let [y0, y1] = range(ys);
-  const log = y0 > 0 && y1 / y0 > 20;
+  const log = y0 > 0 && y1 / y0 > 20,
+    flat = equal([y0, y1], 1); // rounding is no difference
   const bend = (y) => (log ? Math.log10(y) : y);
-  const margin = 0.05 * (bend(y1) - bend(y0)) || 0.05 * Math.abs(bend(y1)) || 1;
+  const margin = flat ? 0.05 * Math.abs(y1) || 1 : 0.05 * (bend(y1) - bend(y0));
   const low = bend(y0) - margin,
     high = bend(y1) + margin;
   const [x0, x1] = range(all.map(([x]) => x));
@@ -24,7 +25,7 @@ function lines(series, { x: xName, y: yName, factor }) {
     role: "img",
     "aria-label": `${yName} over ${xName}: ${series.map((one) => one.name).join(", ")}`,
   });
-  const marks = log ? powers(y0, y1) : ticks(y0, y1, 7);
+  const marks = flat ? [y1] : log ? powers(y0, y1) : ticks(y0, y1, 7);
   for (const y of marks) {
     whole.append(
       draw("line", {
@@ -171,7 +172,11 @@ function showOverlaid() {
   }
   const found = [];
   for (const [kind, groups] of kinds) {
-    for (const point of ["P", "G"]) {
+    const once = groups.every(({ curve: { rows: own } }) =>
+      own.every((row) => `${row.G}` === `${row.P}`),
+    );
+    for (const point of once ? ["P"] : ["P", "G"]) {
+      const at = once ? "G and P" : point;
       const series = groups
         .map((group) => ({
           name: group.name,
@@ -183,7 +188,7 @@ function showOverlaid() {
         .filter((one) => one.rows.length);
       if (!series.length) continue;
       found.push(
-        lines(series, { x: "rounds", y: `${kind} at ${point}`, factor: groups[0].factor }),
+        lines(series, { x: "rounds", y: `${kind} at ${at}`, factor: groups[0].factor }),
         numbers(series, "rounds", groups[0].factor),
       );
     }

@@ -27,9 +27,9 @@ function describe(run, i) {
   const client = run.clients[i];
   const parts = [];
   if (run.scores) {
-    const scores = POINTS.map(
-      (point) =>
-        `${point} ${short(run.scores[point][i] === null ? null : run.scores[point][i] * run.factor)}`,
+    const scores = pointsOf(run).map(
+      ({ key, name }) =>
+        `${name} ${short(run.scores[key][i] === null ? null : run.scores[key][i] * run.factor)}`,
     );
     parts.push(`${scores.join(", ")} ${run.unit ? `${run.unit} ` : ""}${run.metric}`);
   }
@@ -79,12 +79,13 @@ function showMap(run) {
     put("map", [make("p", { class: "note" }, run.why_no_map)]);
     return;
   }
-  const [W, pad] = [width(), 24];
+  const [W, pad] = [width(), 24],
+    side = W < 600 ? pad : 70; // room for names
   const xs = run.map.positions.map(([x]) => x),
     ys = run.map.positions.map(([, y]) => y);
   const [x0, x1] = range(xs),
     [y0, y1] = range(ys);
-  const scale = Math.min((W - 2 * pad) / (x1 - x0 || 1), (600 - 2 * pad) / (y1 - y0 || 1));
+  const scale = Math.min((W - 2 * side) / (x1 - x0 || 1), (600 - 2 * pad) / (y1 - y0 || 1));
   const H = (y1 - y0) * scale + 2 * pad,
     left = (W - (x1 - x0) * scale) / 2;
   const places = xs.map((x, i) => [left + (x - x0) * scale, pad + (y1 - ys[i]) * scale]);
@@ -127,6 +128,7 @@ function showMap(run) {
     "aria-label": "Map of clients",
   });
   for (const part of [...lines, ...nodes]) whole.append(part); // too many for one call
+  whole.append(draw("g", { class: "names", "aria-hidden": "true" }));
   const legend = make("div", { class: "legend" });
   put("map", [whole, legend, make("p", { class: "hint" }, mapText(run, moved))]);
   whole.place = place;
@@ -150,33 +152,122 @@ function mapText(run, moved) {
   return `${edges}${where}${apart} With the Tab key, enter the map, and move by the arrow keys.`;
 }
 
-/** Colours, sizes and legend of the view. */
+/** The place of a value between the worse end of the scores, 0, and the better one, 1. */
+function goodness(run, value, between) {
+  if (value === null || equal(between, run.factor)) return 0.5;
+  const t = Math.min(Math.max(share(value, between), 0), 1);
+  return run.higher || state.view === "gain" ? t : 1 - t;
+}
+
+/** Colours, sizes, names and legend of the view. */
 function paintMap(run) {
   if (!run.map) return;
   const place = document.querySelector("#map svg").place;
   const values = run.clients.map((_, i) => shown(run, i)),
-    between = scaleRange(values),
-    [least, most] = range(values);
+    between = scaleRange(values, run.factor);
   nodes.forEach((node, i) => {
-    const t = values[i] === null ? 0.5 : Math.min(Math.max(share(values[i], between), 0), 1);
+    const t = goodness(run, values[i], between);
     node.setAttribute("d", shape(run.clients[i], ...place(i), radius(run, t)));
     node.setAttribute("fill", colour(t));
     node.classList.toggle("unscored", values[i] === null);
   });
-  const items = run.scores ? [make("span", {}, meaning(run))] : [];
-  for (const t of run.scores ? [0, 0.5, 1] : []) {
-    const value = between[0] + t * (between[1] - between[0]);
-    const beyond =
-      t === 0 && least < between[0] ? "≤ " : t === 1 && most > between[1] ? "≥ " : "";
-    items.push(make("span", {}, sample({}, t), beyond + short(value * run.factor)));
-  }
+  const named = drawNames(run, values, place);
+  const items = run.scores ? scaleItems(run, values, between) : [];
   if (values.includes(null))
     items.push(make("span", {}, sample({}, 0.5, "unscored"), "no score"));
   if (run.clients.some((client) => client.new))
     items.push(make("span", {}, sample({ new: true }, 0.5), "new client"));
   if (run.clients.some((client) => client.malicious))
     items.push(make("span", {}, sample({ malicious: true }, 0.5), "malicious client"));
+  if (named) items.push(make("span", {}, named));
   document.querySelector("#map .legend").replaceChildren(...items);
+}
+
+/** The scale of the scores, whose bright and large end is the better one. */
+function scaleItems(run, values, between) {
+  const [least, most] = range(values);
+  const count = values.filter((value) => value !== null).length;
+  if (equal([least, most], run.factor)) {
+    const text = `${meaning(run)}: ${count} clients have the same, ${short(least * run.factor)}`;
+    return [make("span", {}, count ? text : meaning(run))];
+  }
+  const ends = run.higher || state.view === "gain" ? between : [...between].reverse();
+  const texts = [ends[0], (ends[0] + ends[1]) / 2, ends[1]].map((value) => {
+    const low = value === between[0] && least < value,
+      high = value === between[1] && most > value;
+    return `${low ? "≤ " : high ? "≥ " : ""}${short(value * run.factor)}`;
+  });
+  const scale = [0, 0.5, 1].map((t, k) =>
+    make("span", {}, sample({}, t), `${["worse: ", "", "better: "][k]}${texts[k]}`),
+  );
+  return [make("span", {}, meaning(run).split(";")[0]), ...scale];
+}
+
+/** Writes the names of all clients, or of many those of the best and the worst; says which. */
+function drawNames(run, values, place) {
+  const host = document.querySelector("#map .names"),
+    all = nodes.length <= NAMED,
+    ends = range(values);
+  host.replaceChildren();
+  if (!all && equal(ends, run.factor)) return "";
+  const order = [...nodes.keys()]
+    .filter((i) => all || values[i] !== null)
+    .sort((i, j) => values[i] - values[j]);
+  const extremes = [...order.slice(0, EXTREMES), ...order.slice(-EXTREMES)];
+  const pen = document.createElement("canvas").getContext("2d");
+  pen.font = "11px system-ui, sans-serif";
+  const taken = nodes.map((_, i) => box(place(i), radius(run, 0.6), radius(run, 0.6)));
+  let left = 0;
+  for (const i of new Set(all ? [...extremes, ...order] : extremes)) {
+    const text = clipped(run.clients[i].name),
+      half = pen.measureText(text).width / 2;
+    const [lost, [x, y]] = placeOfName(place(i), radius(run, 1) + 4, half, taken);
+    if (lost > 0 && width() < 600) {
+      left += 1;
+      continue;
+    }
+    taken.push(box([x, y], half, 6));
+    host.append(draw("text", { x, y: y + 4, "text-anchor": "middle" }, text));
+  }
+  const which = all ? "names" : `names: the ${EXTREMES} best and the ${EXTREMES} worst`;
+  return left ? `${which}, as far as there is room` : all ? "" : which;
+}
+
+/** The best of the places around a client for a name, after the area that is lost there. */
+function placeOfName([x, y], r, half, taken) {
+  return [0, 12]
+    .flatMap((more) => [
+      [x + r + more + half, y],
+      [x - r - more - half, y],
+      [x, y - r - more - 6],
+      [x, y + r + more + 6],
+      [x + r + half, y - 9 - more],
+      [x + r + half, y + 9 + more],
+      [x - r - half, y - 9 - more],
+      [x - r - half, y + 9 + more],
+    ])
+    .map((centre) => [lostArea(box(centre, half, 6), taken), centre])
+    .reduce((a, b) => (b[0] < a[0] ? b : a));
+}
+
+function box([x, y], wide, high) {
+  return [x - wide, y - high, x + wide, y + high];
+}
+
+function common([x0, y0, x1, y1], [a0, b0, a1, b1]) {
+  const wide = Math.min(x1, a1) - Math.max(x0, a0),
+    high = Math.min(y1, b1) - Math.max(y0, b0);
+  return Math.max(0, wide) * Math.max(0, high);
+}
+
+/** The area that a box has in common with others, and three times that outside of the map. */
+function lostArea(own, others) {
+  const svg = document.querySelector("#map svg"),
+    whole = [0, 0, svg.getAttribute("width"), svg.getAttribute("height")];
+  return others.reduce(
+    (sum, other) => sum + common(own, other),
+    3 * (common(own, own) - common(own, whole)),
+  );
 }
 
 /** Marks a client in the map and in the table, and shows its numbers. */

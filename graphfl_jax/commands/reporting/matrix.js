@@ -4,7 +4,8 @@ function showHistogram(run) {
   if (!run.scores) return put("histogram", null);
   const values = run.clients.map((_, i) => shown(run, i)).filter((value) => value !== null);
   const [low, high] = range(values),
-    count = high > low ? Math.min(12, Math.ceil(Math.sqrt(values.length)) + 3) : 1;
+    same = equal([low, high], run.factor),
+    count = same ? 1 : Math.min(12, Math.ceil(Math.sqrt(values.length)) + 3);
   const counts = Array(count).fill(0);
   for (const value of values)
     counts[Math.min(count - 1, Math.floor(share(value, [low, high]) * count))] += 1;
@@ -39,7 +40,7 @@ function showHistogram(run) {
         ),
       );
   });
-  for (const k of high > low ? [0, 0.5, 1] : [0.5]) {
+  for (const k of same ? [0.5] : [0, 0.5, 1]) {
     whole.append(
       draw(
         "text",
@@ -114,7 +115,7 @@ function matrix(values, rowNames, columnNames, text, caption) {
         draw(
           "text",
           { x: left - 6, y: top + (i + 0.5) * step + 4, "text-anchor": "end" },
-          name.length > 17 ? `${name.slice(0, 16)}…` : name,
+          clipped(name),
         ),
       ),
     );

@@ -15,6 +15,8 @@ from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.results import with_null
 from graphfl_jax.version import __version__
 
+GENERATOR = "graphfl_jax"  # which a page names in its head
+
 NOT_REAL = ("simulated", "generated")  # sources of data that nobody measured
 # Parts that the template shows, or that are shown as tables, and not by the script.
 SHOWN = {"versions", "settings", "unknown", "results"}
@@ -32,6 +34,14 @@ def write_report(folders: Sequence[Path], to: Path) -> None:
     runs = read_runs(folders)
     facts = in_readable_units([run_facts(run) for run in runs])
     write_text(to, render(facts, comparison_facts(runs, facts) if len(runs) > 1 else None))
+
+
+def is_report(path: Path) -> bool:
+    """Whether a file is a report, which a new one may replace."""
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return f'<meta name="generator" content="{GENERATOR} ' in file.read(1000)
 
 
 def render(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str:
@@ -57,6 +67,7 @@ def render(runs: list[dict[str, Any]], comparison: dict[str, Any] | None) -> str
         runs=runs,
         comparison=comparison,
         not_real=NOT_REAL,
+        generator=GENERATOR,
         version=__version__,
         style=(folder / "report.css").read_text("utf-8"),
         script="\n".join(scripts),

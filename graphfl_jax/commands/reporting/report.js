@@ -4,10 +4,11 @@ function showAttack(run) {
   const found = run.attack;
   if (!found) return put("attack", null);
   const defended = Object.values(found.kinds).some((own) => own.rejected !== null);
+  const points = pointsOf(run);
   const body = Object.entries(found.kinds).map(([kind, own]) => [
     kind,
     String(own.clients),
-    ...POINTS.map((point) => short((own.scores?.[point] ?? NaN) * run.factor)),
+    ...points.map(({ key }) => short((own.scores?.[key] ?? NaN) * run.factor)),
     ...(defended ? [own.rejected === null ? "–" : `${short(100 * own.rejected)} %`] : []),
   ]);
   const success = found.success
@@ -16,7 +17,7 @@ function showAttack(run) {
   const text = `Attack: ${found.attack || "none"}; defence: ${found.defence || "none"}. Mean test ${withUnit(run)}.${success}`;
   return put("attack", [
     make("p", {}, text),
-    table(["clients", "number", ...POINTS, ...(defended ? ["rejected uploads"] : [])], body),
+    table(["clients", "number", ...points.map(({ name }) => name), ...(defended ? ["rejected uploads"] : [])], body),
   ]);
 }
 
@@ -58,9 +59,28 @@ function showCost(run) {
   ]);
 }
 
+/** The choice of the score that colours and sizes show. */
+function showViews(run) {
+  document.getElementById("views").hidden = !run.scores;
+  const views = pointsOf(run).map(({ key, name }) => [key, `at ${name}`]);
+  if (hasGain(run)) views.push(["gain", "gain of P over L"]);
+  if (!views.some(([key]) => key === state.view)) state.view = "P";
+  const labels = views.map(([key, name]) => {
+    const input = make("input", { type: "radio", name: "view", value: key });
+    input.checked = key === state.view;
+    input.addEventListener("change", () => {
+      state.view = key;
+      paintMap(run);
+      showHistogram(run);
+    });
+    return make("label", {}, input, ` ${name}`);
+  });
+  document.querySelector("#views .choice").replaceChildren(...labels);
+}
+
 function show() {
   const run = DATA.runs[state.run];
-  document.getElementById("views").hidden = !run.scores;
+  showViews(run);
   showClients(run);
   showFigures(run);
   showFurther(run);
@@ -97,14 +117,6 @@ function resize() {
 }
 
 function start() {
-  for (const input of document.querySelectorAll("input[name=view]")) {
-    input.addEventListener("change", () => {
-      state.view = input.value;
-      paintMap(DATA.runs[state.run]);
-      showHistogram(DATA.runs[state.run]);
-    });
-    if (input.checked) state.view = input.value;
-  }
   document.getElementById("search").addEventListener("input", search);
   const chosen = document.getElementById("run");
   if (chosen) {

@@ -5,12 +5,10 @@ import json
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.common.text_tables import (
     TextTable,
-    narrow,
     say,
     score_text,
     value_text,
@@ -164,9 +162,8 @@ def ranked_table(board: dict, top: int) -> TextTable:
 def print_boards(boards: list[dict], top: int) -> None:
     """Prints the `top` points of each leaderboard, and the diverged runs."""
     for board in boards:
-        title, caption, rows = ranked_table(board, top)
-        table = narrow(title, rows, left=("algorithm",), caption=caption)
-        Console().print(table, crop=False)
+        table = ranked_table(board, top)
+        table.show(left=table.rows[0][: len(board["fields"])])
         for run in board["diverged"]:
             say(f"  diverged: seed {run['seed']}, {run['point']}")
 
