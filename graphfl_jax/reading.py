@@ -58,10 +58,10 @@ class Runs(tuple[Result, ...]):
         return pandas.concat(frames, ignore_index=True)
 
     def plot(self, axes: "Axes | None" = None, *, point: str = "P") -> "Axes":
-        """Draws test scores over rounds: a line for each setting, the mean over its seeds, with
+        """Draws test scores over rounds: a line for each group, the mean over its seeds, with
         a band of one standard deviation over them.
 
-        Runs that were evaluated at other rounds have the rounds that all seeds of their setting
+        Runs that were evaluated at other rounds have the rounds that all seeds of their group
         have. Diverged runs are left out.
 
         Args:

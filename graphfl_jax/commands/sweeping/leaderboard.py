@@ -149,8 +149,8 @@ def ranked_table(board: dict, top: int) -> TextTable:
     code = f"; {other} runs are of other code" if other else ""
     title = f"{board['metric']} at P on {board['data']}, data: {board['source']}"
     caption = (
-        f"{len(board['rows'])} of {board['points']} points ranked, {seeds} seeds; ranked by "
-        f"validation, {better} is better; test scores do not affect the ranking{code}"
+        f"{len(board['rows'])} of {board['points']} candidates ranked, {seeds} seeds; ranked "
+        f"by validation, {better} is better; test scores do not affect the ranking{code}"
     )
     return TextTable(title, caption, ranked_rows(board, top))
 
