@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-BLOCK = re.compile(r"^```(python|)\n(.*?)^```$(\n\n```text\n)?", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def renewed(page: str) -> str:
@@ -22,16 +22,20 @@ def renewed(page: str) -> str:
     Raises:
       RuntimeError: a block failed.
     """
-    parts, end = [], 0
+    parts, end, printed = [], 0, None
     with tempfile.TemporaryDirectory() as folder:
         for block in BLOCK.finditer(page):
-            language, code, output = block.groups()
+            language, code = block.groups()
             code = re.sub(r"^pip .*$", "", code, flags=re.MULTILINE)
-            if language or re.search(r"^graphfl ", code, re.MULTILINE):
-                printed = run([sys.executable if language else "bash", "-c", code], folder)
-                if output:
-                    parts += [page[end : block.end()], printed]
-                    end = page.index("```\n", block.end())
+            if language == "text" and printed is not None:
+                parts += [page[end : block.start(2)], printed]
+                end, printed = block.end(2), None
+            elif language == "python":
+                printed = run([sys.executable, "-c", code], folder)
+            elif not language and re.search(r"^graphfl ", code, re.MULTILINE):
+                printed = run(["bash", "-c", code], folder)
+            else:
+                printed = None
     return "".join([*parts, page[end:]])
 
 
