@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: run test test-all test-release docs site lint format bench install clean
+.PHONY: run test test-all test-release docs outputs site lint format bench install clean
 
 run: install
 	$(BIN)/python -m experiments.run --config=configs/tpt48.py
@@ -28,6 +28,10 @@ format: install
 
 docs: install
 	$(BIN)/python -m graphfl_jax.configs.reference > docs/guide/settings.md
+
+# What the commands print, on the pages that show it.
+outputs: install
+	PATH=$(abspath $(BIN)):$$PATH $(BIN)/python docs/site/outputs.py README.md docs/guide/recipes.md
 
 # The pages as a site; open build/site/index.html.
 site: install

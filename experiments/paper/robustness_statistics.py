@@ -200,10 +200,10 @@ def robustness_tables(rows: list[dict]) -> list[tuple[str, list[list[str]]]]:
     ]
     rejecting = {row["method"] for row in rows if row["rejected"]}
     tables["rejected uploads, %"] = [
-        (row, f"{row['method']}, {kind}", row["rejected"].get(kind))
+        (row, f"{row['method']}, {kind}", row["rejected"].get(key))
         for row in rows
         if row["method"] in rejecting
-        for kind in ("honest", "malicious")
+        for kind, key in (("benign", "honest"), ("malicious", "malicious"))
     ]
     tables[f"{loss} minus that with {first}, {unit}"] = excess_losses(rows, first)
     return [

@@ -11,7 +11,7 @@ defence Simple-Tuning of Qin, Yao, Chen, Li, Ding, Cheng. Revisiting Personalize
 Learning: Robustness Against Backdoor Attacks. KDD 2023. https://arxiv.org/abs/2302.01677
 
 Departures: none in the training of the method itself: G, L and the server are the method's.
-Clients tune on their training examples, which are clean for honest clients.
+Clients tune on their training examples, which are clean for benign clients.
 """
 
 import dataclasses

@@ -4,10 +4,10 @@
     graphfl compare runs/panacea-* runs/fedavg-* --to=compare.md
     graphfl compare my.py other.py --methods=panacea,fedavg --seeds=3 --out=runs/mine
 
-Runs that differ only in their seed are one setting. For each setting, the mean test score after
-the last round and its 95 % interval over seeds are shown at G, L and P. Two settings with the
+Runs that differ only in their seed are one group. For each group, the mean test score after
+the last round and its 95 % interval over seeds are shown at G, L and P. Two groups with the
 same seeds on the same split of the same data are compared by Wilcoxon's signed-rank test over
-clients. Settings with other data are not compared, and the output names them.
+clients. Groups with other data are not compared, and the output names them.
 
 A word that ends in .py, .toml or .yaml is a configuration file. Each of --methods is run on it
 with each of --seeds; without --methods, the method that the file chooses is. A run has a folder
@@ -15,7 +15,7 @@ in --out, such as my-panacea-seed0, without checkpoints. With --resume, runs tha
 there are not repeated. If the code or the file has changed since, --accept_changes is needed.
 
 --plot=curves.svg draws the test scores at P over rounds, or with --over=bytes, steps or seconds
-over what a round takes in the mean. Seeds of a setting are one line with a band of one standard
+over what a round takes in the mean. Seeds of a group are one line with a band of one standard
 deviation.
 
 With --target=0.9, a further table has the rounds, the bytes and the seconds of training until
@@ -128,7 +128,7 @@ def main() -> int:
     notes = [f"left out: {path} {why}" for path, why in reasons.items() if why]
     notes += notes_of(content)
     for table in tables(content):
-        table.show(left=("field", "setting", "first", "second", "metric"))
+        table.show(left=("field", "group", "first", "second", "metric"))
     for note in notes:
         say(note)
     if to is not None:
@@ -304,21 +304,21 @@ def tables(content: dict, *, scores: bool = True) -> list[TextTable]:
 
 
 def field_table(content: dict) -> TextTable:
-    """The fields that differ, with their value in each setting."""
+    """The fields that differ, with their value in each group."""
     settings = content["settings"]
     heads = ["field", *(setting["name"] for setting in settings)]
     rows = [
         [name, *(value_text(setting["fields"][name]) for setting in settings)]
         for name in content["fields"]
     ]
-    caption = "- where a setting does not read the field"
+    caption = "- where a group does not read the field"
     return TextTable("fields that differ", caption, [heads, *rows])
 
 
 def score_table(content: dict) -> TextTable:
-    """The test scores of each setting."""
+    """The test scores of each group."""
     settings = content["settings"]
-    rows = [["setting", "data", "metric", "seeds", *POINTS]]
+    rows = [["group", "data", "metric", "seeds", *POINTS]]
     for setting, data in zip(settings, data_texts(settings), strict=True):
         cells = [f"{setting['diverged']} diverged"] * len(POINTS)
         if setting["scores"] is not None:
@@ -332,20 +332,20 @@ def score_table(content: dict) -> TextTable:
 
 
 def metric_table(content: dict) -> TextTable:
-    """The further metrics of each setting."""
+    """The further metrics of each group."""
     rows = [
         [setting["name"], name, *(mean_text(scores[point]) for point in POINTS)]
         for setting in content["settings"]
         for name, scores in setting["metrics"].items()
     ]
-    title, heads = "further metrics after the last round", ["setting", "metric", *POINTS]
+    title, heads = "further metrics after the last round", ["group", "metric", *POINTS]
     caption = "clients for which a metric is defined; mean ± 95 % interval over seeds"
     return TextTable(title, caption, [heads, *rows])
 
 
 def target_table(content: dict) -> TextTable:
-    """What each setting takes to reach the target."""
-    rows = [["setting", "seeds", "rounds", "MB", "seconds"]]
+    """What each group takes to reach the target."""
+    rows = [["group", "seeds", "rounds", "MB", "seconds"]]
     for setting in content["settings"] if content["target"] is not None else ():
         reached = [costs for costs in setting["reached"] if costs is not None]
         cells = [f"{len(reached)} of {len(setting['seeds'])}"]
@@ -409,11 +409,11 @@ def write(path: Path, content: dict, notes: list[str]) -> None:
 
 
 def csv_text(content: dict) -> str:
-    """The scores: a line for each setting, metric and point, with all digits."""
+    """The scores: a line for each group, metric and point, with all digits."""
     text = io.StringIO()
     heads = ("name", "method", "data", "source", "extent", "metric", "seeds", "diverged")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["setting", *heads[1:], *content["fields"], "point", "mean", "half_width"])
+    writer.writerow(["group", *heads[1:], *content["fields"], "point", "mean", "half_width"])
     for setting in content["settings"]:
         cells = setting | {"seeds": len(setting["seeds"])}
         values = [setting["fields"][name] for name in content["fields"]]

@@ -1,4 +1,4 @@
-"""Ranks the points of several logs of sweeps, also while the sweeps run.
+"""Ranks the candidates of several logs of sweeps, also while the sweeps run.
 
     graphfl leaderboard runs/first
     graphfl leaderboard runs/part-* --to=leaderboard.md
@@ -6,7 +6,7 @@
 Reads trials.jsonl, and the logs of shards, such as trials-2-of-8.jsonl, in the folders. A run
 that several logs have counts once. If they have it with other data or other code, or have
 different data sets of one name, nothing is ranked. With --to, the leaderboard is also written,
-as .md with --top points, or whole as .json.
+as .md with --top candidates, or whole as .json.
 """
 
 from pathlib import Path

@@ -1,41 +1,41 @@
-"""Searches settings: every point of a grid, or random ones, each with several seeds.
+"""Searches settings: every candidate of a grid, or random ones, each with several seeds.
 
     graphfl sweep tpt48 --config.data.val_fraction=0.1 \\
         --grid.algorithm=panacea,pfedhn --grid.hparams.client_lr=0.01,0.03,0.1 --seeds=2
 
 An axis is any field of the configuration, or ``algorithm`` for the methods of its file. A field
-that a method does not read is left out of its points. ``--samples=100`` draws random points:
-``--grid.FIELD`` then lists the values to draw from, and ``--uniform.FIELD=LOW,HIGH`` and
-``--loguniform.FIELD=LOW,HIGH`` are ranges. ``--points=FILE.py`` takes the points from the
+that a method does not read is left out of its candidates. ``--samples=100`` draws candidates at
+random: ``--grid.FIELD`` then lists the values to draw from; ``--uniform.FIELD=LOW,HIGH`` and
+``--loguniform.FIELD=LOW,HIGH`` are ranges. ``--points=FILE.py`` takes the candidates from the
 function get_points() of a file. Runs that differ only in floats of hparams and in seeds are one
 vmapped program, which is split over the devices of this host, or sent to a Ray cluster.
 
-The leaderboard ranks points by validation: by the mean score over clients and seeds at P after
-the last round. Evaluations before that compute only P on validation, unless eval.points or
+The leaderboard ranks candidates by validation: by the mean score over clients and seeds at P
+after the last round. Evaluations before that have only P on validation, unless eval.points or
 eval.splits are set. New clients are also scored on validation, when they join and after their
-rounds. Test scores are shown and do not affect the ranking. A point with a diverged run is not
-ranked.
+rounds. Test scores are shown and do not affect the ranking. A candidate with a diverged run is
+not ranked.
 
 In the folder of --out, trials.jsonl gets one line with the results of each run when the run
 ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,
 runs that are in trials.jsonl are not repeated; those of other code need --accept_changes.
 
---sampler=tpe chooses the points by Optuna's TPE sampler from the scores of earlier ones:
---samples points, of which it is asked for --batch at a time.
+--sampler=tpe chooses the candidates by Optuna's TPE sampler from the scores of earlier ones:
+--samples candidates, of which it is asked for --batch at a time.
 
     graphfl sweep tpt48 --config.data.val_fraction=0.1 --sampler=tpe --samples=200 --batch=32 \\
         --loguniform.hparams.client_lr=0.001,0.3
 
 --pruner=asha ends runs early whose validation scores at P are worse than those of others after
-as many evaluations. After the evaluations 1, 4, 16, ... a quarter goes on. A pruned point is
-not ranked.
+as many evaluations. After the evaluations 1, 4, 16, ... a quarter goes on. A pruned candidate
+is not ranked.
 
---keep_best=3 makes the runs of the best three points again at the end, as single runs with
+--keep_best=3 makes the runs of the best three candidates again at the end, as single runs with
 folders of their own under best/, which hold their models.
 
 --shard=2/8 makes the second of eight parts of the runs, as one task of an array of jobs does.
 The parts can share a folder: each has its own log, such as trials-2-of-8.jsonl, and `graphfl
-leaderboard` ranks the points of all logs.
+leaderboard` ranks the candidates of all logs.
 
 --array=slurm --tasks=8 makes no run: it checks the sweep and writes OUT/array.sbatch, with
 which Slurm makes the eight parts as one array of jobs.
@@ -88,9 +88,9 @@ from graphfl_jax.runs.sweep import Point, TrialGroup, groups_of, part_of
 MOST_GROUPS = 20  # programs to compile without --yes
 BEST = "best"  # folder of the runs of --keep_best
 
-flags.DEFINE_integer("seeds", 1, "Runs of every point, with seeds 0, 1, ...", lower_bound=1)
+flags.DEFINE_integer("seeds", 1, "Runs of every candidate, with seeds 0, 1, ...", lower_bound=1)
 flags.DEFINE_integer(
-    "samples", 0, "Points of --sampler; 0 takes every point of the grid.", lower_bound=0
+    "samples", 0, "Candidates of --sampler; 0 takes the whole grid.", lower_bound=0
 )
 flags.DEFINE_string("points", None, "Python file with get_points(), which replaces a grid.")
 flags.DEFINE_integer(
@@ -106,11 +106,14 @@ flags.DEFINE_bool(
 flags.DEFINE_string("out", None, "Folder of the sweep; by default a new one under runs/.")
 flags.DEFINE_bool("resume", False, "Continue the sweep in --out.")
 flags.DEFINE_enum(
-    "sampler", "random", ["random", "tpe"], "How --samples points are chosen; tpe: by Optuna."
+    "sampler",
+    "random",
+    ["random", "tpe"],
+    "How --samples are chosen; tpe: by Optuna.",
 )
 flags.DEFINE_enum("pruner", None, ["asha"], "Ends runs early that are worse than others.")
-flags.DEFINE_integer("batch", 32, "Points that tpe is asked for at a time.", lower_bound=1)
-flags.DEFINE_integer("keep_best", 0, "Points whose runs keep their models.", lower_bound=0)
+flags.DEFINE_integer("batch", 32, "Candidates that tpe is asked for at a time.", lower_bound=1)
+flags.DEFINE_integer("keep_best", 0, "Candidates whose runs keep their models.", lower_bound=0)
 flags.DEFINE_string("shard", None, "Part of the runs to make, I/N, such as 2/8; with --out.")
 flags.DEFINE_enum("array", None, ["slurm"], "Write a file for an array of jobs; with --tasks.")
 flags.DEFINE_integer("tasks", None, "Jobs of --array, each a part of the runs.", lower_bound=1)
@@ -218,7 +221,7 @@ def check_flags() -> None:
     if FLAGS.pruner and FLAGS.seeds > 1:
         raise ValueError(
             f"seeds={FLAGS.seeds} cannot be combined with pruner=asha, which compares runs and "
-            f"not points; leave --seeds out, and sweep the best points with several seeds"
+            f"not candidates; leave --seeds out, and run the best ones with several seeds"
         )
     if FLAGS.pruner and FLAGS.launcher == "ray":
         raise ValueError(
@@ -275,7 +278,7 @@ def write_array(groups: list[TrialGroup]) -> int:
     say(
         f"{FLAGS.tasks} jobs for {runs} runs; start them with\n"
         f"  sbatch {paste}    (add your --time, --partition and --gres)\n"
-        f"and rank the points, while they run or after, with\n  graphfl leaderboard {folder}"
+        f"and rank the candidates, while they run or after, with\n  graphfl leaderboard {folder}"
     )
     return 0
 

@@ -233,7 +233,7 @@ def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, played
     malicious = [attackers.among(rank[cohort.ids]) for cohort in cohorts]
 
     def change(updates, sent, group):
-        # The method's own draws must be those of an honest run.
+        # The method's own draws must be those of a benign run.
         key_attack = jax.random.fold_in(key, 1 + group)
         known = Known(~malicious[group], sent, cohorts[group].ids, played, key_attack)
         return attack(updates, known)
@@ -242,7 +242,7 @@ def _poison_uploads(attack, attackers, cohorts, untrained, uploads, rank, played
         rows = malicious.reshape(-1, *(1,) * (honest.ndim - 1))
         return jnp.where(rows, poisoned, honest)
 
-    # Honest uploads are chosen as they came: an update that is added again can be rounded.
+    # Benign uploads are chosen as they came: an update that is added again can be rounded.
     poisoned = with_updates(untrained, uploads, change)
     return tuple(
         jax.tree.map(functools.partial(choose, who), new, old)
@@ -289,9 +289,9 @@ def with_attack_order(
     The attackers of a smaller ratio are among those of a larger one. New clients never attack.
 
     Args:
-      federation: of honest clients.
+      federation: of benign clients.
       seed: of the draw.
-      clients: attackers by name, whatever the ratio is; then all others are honest. Where no
+      clients: attackers by name, whatever the ratio is; then all others are benign. Where no
         client has a number as its name, also by their numbers from 0.
       placement: "neighbours" begins with a random client and goes on with the neighbours of
         those before; where none is left, with another random client.

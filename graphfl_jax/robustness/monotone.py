@@ -23,7 +23,7 @@ no m_i, and s_i stays: the client is trusted until its first comparison. A clien
 has a norm that is not finite gets s_i = 2, more than any threshold. The server does not
 remember this update, and its norm is not among those of the median.
 
-Why m_i is negative for an honest client: let it take K steps of full gradient descent on a
+Why m_i is negative for a benign client: let it take K steps of full gradient descent on a
 quadratic loss with the Hessian H and the minimum x*, with a learning rate eta. Then
 
     u(x) = -C (x - x*),    C = I - (I - eta H)^K
@@ -41,7 +41,7 @@ in many dimensions,
 
     m_i = -(gamma c + r) / sqrt((gamma c)^2 + 2 gamma c r + 2 r)
 
-which is negative, but can be above -1/2, so that neighbours who all disagree can have an honest
+which is negative, but can be above -1/2, so that neighbours who all disagree can have a benign
 client rejected. An attacker with -lambda c in place of c has a positive m_i only while r <
 gamma lambda c. If the model moves independently of n_s, as when other clients move it, there is
 neither r in the numerator nor gamma c r in the root: m_i comes close to 0, and keeps its sign.
@@ -49,13 +49,13 @@ Updates that shrink because learning rates fall hide attackers as noise does.
 
 Losses that are not convex can have a positive m_i. Near a saddle point, as at the start of the
 training of a network with hidden layers, a client's update grows along its own direction, so
-honest clients have m_i > 0 and attackers m_i < 0. On FL-60 without attackers, the models leave
-the saddle within two visits of a client. With many attackers they stay there longer, and honest
+benign clients have m_i > 0 and attackers m_i < 0. On FL-60 without attackers, the models leave
+the saddle within two visits of a client. With many attackers they stay there longer, and benign
 clients are rejected in the meantime; the running mean over visits is to average this out.
 
 The update is supposed to depend on the model that was sent, and on nothing else that changes.
 An upload that is more than a model, as SCAFFOLD's with the change of a control, and a client
-that keeps a memory, weaken m_i for honest clients and attackers alike.
+that keeps a memory, weaken m_i for benign clients and attackers alike.
 
 It needs neither the number of attackers nor data, and nothing more from clients. Attackers who
 follow an objective of their own, such as training on changed labels or going to parameters that

@@ -2,25 +2,25 @@
 
 They change an update u_i, which is the upload minus what client i would send untrained, into
 
-    poisoning  -lambda u_i; lambda = -1 is honest
+    poisoning  -lambda u_i; lambda = -1 is no attack
     sign_flip  -u_i
     noise      u_i + sigma |u_i| z / sqrt(d),      z ~ N(0, I_d)
     alie       m - z s
     ipm        -epsilon m
-    min_max    m - gamma s, with the largest gamma for which it is as close to every honest
-               update as the two most distant honest updates are to each other
+    min_max    m - gamma s, with the largest gamma for which it is as close to every benign
+               update as the two most distant benign updates are to each other
 
 and, with x_i for what client i would send untrained, to pass the defence `monotone`, into
 
     own_target       step (c_i - x_i), with c_i = tau z_i and z_i ~ N(0, I_d), the same in all
-                     rounds. This is the gradient step of an honest client whose loss is
+                     rounds. This is the gradient step of a benign client whose loss is
                      |x - c_i|^2 / 2: its updates are as monotone as updates can be.
     shared_target    the same with one z for all attackers, so that their updates agree
     masked_poisoning -lambda u_i - nu x_i
     sleeper          u_i in the first rounds of every period, and -lambda u_i in the others
 
-m and s are the elementwise mean and standard deviation of the cohort's honest updates, or of
-all updates if none is honest. With fewer than two honest clients in the cohort, gamma is 0.
+m and s are the elementwise mean and standard deviation of the cohort's benign updates, or of
+all updates if none is benign. With fewer than two benign clients in the cohort, gamma is 0.
 Sources: Lan et al., Panacea, IEEE TDSC 2025 (poisoning); Li, Xu, Chen, Giannakis, Ling, RSA,
 AAAI 2019 (sign_flip); Blanchard, El Mhamdi, Guerraoui, Stainer, NeurIPS 2017 (noise); Baruch,
 Baruch, Goldberg, A Little Is Enough, NeurIPS 2019 (alie); Xie, Koyejo, Gupta, Fall of Empires,
@@ -35,7 +35,7 @@ defence shortens them as all others. Attacks on data, such as `label_flip`, pass
 the same way: clients descend a loss of their own, with changed labels.
 
 Departures: a malicious client attacks in every round that it takes part in, but `sleeper` waits
-for some. Attackers know the honest updates of their cohort. The size of the noise is relative
+for some. Attackers know the benign updates of their cohort. The size of the noise is relative
 to the update, and z of alie is a setting; its authors derive it from the number of workers.
 gamma of min_max is computed in closed form; its authors search for it. The targets do not
 depend on the seed of the run. Colluding neighbours in the graph are chosen with
@@ -123,7 +123,7 @@ def min_max() -> Callable:
         c = jnp.sum(jnp.square(off), axis=1) - jnp.max(apart)
         root = -b + jnp.sqrt(jnp.maximum(jnp.square(b) - a * c, 0.0))
         root = jnp.min(jnp.where(honest, root, jnp.inf))
-        # With fewer than two honest clients, only their mean is known.
+        # With fewer than two benign clients, only their mean is known.
         gamma = jnp.where((a > 0) & jnp.isfinite(root), root / jnp.where(a > 0, a, 1.0), 0.0)
         return jnp.broadcast_to((mean - gamma * deviation)[None], updates.shape)
 
@@ -131,7 +131,7 @@ def min_max() -> Callable:
 
 
 def statistics(updates, honest):
-    """Mean and standard deviation [d] of the honest rows of [M, d], or of all without any."""
+    """Mean and standard deviation [d] of the benign rows of [M, d], or of all without any."""
     weights = (honest | ~jnp.any(honest)).astype(updates.dtype)
     shares = weights / jnp.sum(weights)
     mean = shares @ updates
@@ -171,9 +171,11 @@ def masked_poisoning(
 def sleeper(
     *,
     attack_lambda: Poisoned = 0.5,
-    period: Annotated[int, Integer("Rounds after which the attackers are honest again.")] = 100,
+    period: Annotated[
+        int, Integer("Rounds after which the attackers act as benign clients again.")
+    ] = 100,
     honest_rounds: Annotated[
-        int, Integer("Rounds of each period in which the attackers are honest.", low=0)
+        int, Integer("Rounds of each period in which they act as benign clients.", low=0)
     ] = 50,
 ) -> Callable:
     """Builds `sleeper`.

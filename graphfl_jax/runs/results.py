@@ -478,7 +478,7 @@ def malicious_clients(experiment: Experiment) -> np.ndarray:
 
 
 def rejections(experiment: Experiment, rejected: np.ndarray) -> dict:
-    """The share of a client's uploads that were rejected, of honest and malicious clients.
+    """The share of a client's uploads that were rejected, of benign and malicious clients.
 
     Args:
       rejected: [N], from `Evaluated`, -1 for clients that have been in no cohort; with a

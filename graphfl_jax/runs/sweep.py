@@ -1,7 +1,8 @@
 """Sweeps: the runs of many points, grouped so that one program plays those that it can.
 
-A point is a dictionary of values by dotted field. Runs whose configurations differ only in
-floats of ``hparams`` and in seeds form a group, which `batch.run_trials` plays as one program.
+A point, or candidate, is a dictionary of values by dotted field. Runs whose configurations
+differ only in floats of ``hparams`` and in seeds form a group, which `batch.run_trials` plays
+as one program.
 """
 
 import json
@@ -46,21 +47,21 @@ def sweep(
     at_once: int = 0,
     keep_in: str | os.PathLike | bool | None = True,
 ) -> Iterator[tuple[Point, int, Outcome]]:
-    """Runs every point with every seed, in as few programs as possible.
+    """Runs every candidate with every seed, in as few programs as possible.
 
     Args:
-      config: the configuration that the points change.
-      points: dictionaries of values by dotted field.
-      seeds: of every point; none is the seed of `config`.
+      config: the configuration that the candidates change.
+      points: the candidates, dictionaries of values by dotted field.
+      seeds: of every candidate; none is the seed of `config`.
       at_once: largest number of runs in a program, rounded up to the number of devices; 0 finds
         a number that is fast and fits into memory.
       keep_in: folder of compiled programs, as in `graphfl_jax.run`.
 
     Yields:
-      The point, the seed and the outcome of a run, when its program has ended.
+      The candidate, the seed and the outcome of a run, when its program has ended.
 
     Raises:
-      ValueError: a point does not fit, or no configuration reads one of its fields.
+      ValueError: a candidate does not fit, or no configuration reads one of its fields.
     """
 
     def configure(point):
@@ -153,13 +154,13 @@ def part_of(groups: list[TrialGroup], number: int, parts: int) -> list[TrialGrou
 def _check_fields(point):
     if "seed" in point:
         raise ValueError(
-            f"seed={point['seed']} cannot be a field of a point; give all points the same "
+            f"seed={point['seed']} cannot be a field of a candidate; give all the same "
             f"seeds, by --seeds, or by seeds in Python"
         )
     for field in sorted(ELSEWHERE & point.keys()):
         raise ValueError(
-            f"{field}={point[field]} cannot be a field of a point; set it for the whole sweep, "
-            f"and make another sweep for another value"
+            f"{field}={point[field]} cannot be a field of a candidate; set it for the whole "
+            f"sweep, and make another sweep for another value"
         )
 
 

@@ -211,7 +211,7 @@ def test_monotony_with_noise_is_that_of_the_docstring(curvature, share):
     assert monotony_with_noise(curvature, share, gamma, along=False) == pytest.approx(
         alone, abs=0.02
     )
-    # An attacker has a positive m_i only below the bound, and an honest client never.
+    # An attacker has a positive m_i only below the bound, and a benign client never.
     assert abs(found) < 0.01 or (found > 0) == (curvature < 0 and share < -c)
 
 

@@ -24,7 +24,7 @@ def run(scores, ids=(), success=None, higher=True, neighbours=None, rejected=Non
 
     Args:
       neighbours: ids of benign clients by the share of malicious ones among their neighbours.
-      rejected: shares of rejected uploads of honest and of malicious clients.
+      rejected: shares of rejected uploads of benign and of malicious clients.
     """
     benign = np.delete(scores, list(ids)).mean() if len(ids) < len(scores) else None
     summary = {"mean": float(np.mean(scores)), "per_client": list(scores)}
@@ -95,7 +95,7 @@ def test_losses_are_split_by_the_share_of_malicious_neighbours():
     assert cells == {"m, none": few, "m, up to half": "15.00", "m, more than half": ""}
     assert not any("seeds)" in cell for _, name, cell in tables[title][1:] if name != "m, none")
     cells = {name: cell.partition("±")[0] for _, name, cell in tables["rejected uploads, %"]}
-    assert cells == {"method": "0.3", "m, honest": "20.00", "m, malicious": "95.00"}
+    assert cells == {"method": "0.3", "m, benign": "20.00", "m, malicious": "95.00"}
     (axes,) = draw_neighbours(rows, "").axes
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.0, 15.0, np.nan], atol=1e-12)
 

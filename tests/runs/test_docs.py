@@ -2,7 +2,9 @@
 
 import ast
 import importlib.util
+import inspect
 import json
+import pydoc
 import re
 import shlex
 import subprocess
@@ -231,6 +233,17 @@ def test_python_on_the_pages_compiles_and_names_what_exists():
             found = graphfl_jax
             for part in name.split(".")[1:]:
                 found = getattr(found, part)  # AttributeError names what is missing
+
+
+def test_the_python_page_lists_names_with_their_sources_and_first_lines():
+    row = re.compile(r"^\| \[`([\w.]+)`\]\(\.\./\.\./(\S+)\) \| (.*) \|$", re.MULTILINE)
+    page = (DOCS / "reference/api.md").read_text()
+    listed = row.findall(page)
+    assert len(listed) == page.count("| [`")
+    for name, source, meaning in listed:
+        described = pydoc.locate(name)
+        assert inspect.getsourcefile(described) == str(ROOT / source), name
+        assert pydoc.getdoc(described).split("\n")[0].replace("``", "`") == meaning, name
 
 
 def test_relative_links_lead_to_files():

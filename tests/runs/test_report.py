@@ -145,12 +145,12 @@ def test_malicious_clients_have_a_row_of_their_own(folders, tmp_path):
     kinds = read(copy)["attack"]["kinds"]
     scores = results["scores"]["final"]["P"]["per_client"]
     assert kinds["malicious"]["scores"]["P"] == scores[2] and kinds["malicious"]["clients"] == 1
-    assert kinds["honest"]["scores"]["P"] == pytest.approx(np.delete(scores, 2).mean())
-    assert kinds["honest"]["rejected"] == 0.25
-    part = kinds["honest, no neighbour malicious"]
+    assert kinds["benign"]["scores"]["P"] == pytest.approx(np.delete(scores, 2).mean())
+    assert kinds["benign"]["rejected"] == 0.25
+    part = kinds["benign, no neighbour malicious"]
     assert part["clients"] == 2 and part["scores"]["P"] == 0.7
     assert part["rejected"] == pytest.approx(0.2)
-    assert kinds["honest, up to half malicious"]["rejected"] is None  # it was in no cohort
+    assert kinds["benign, up to half malicious"]["rejected"] is None  # it was in no cohort
 
 
 def test_learned_shares_are_lines_where_there_are_no_relations():

@@ -82,7 +82,7 @@ def pages(tmp_path_factory, run):
             "attack": {
                 "attack": "label_flip",
                 "defence": "krum",
-                "kinds": {"honest": kind, "malicious": kind},
+                "kinds": {"benign": kind, "malicious": kind},
                 "success": None,
             },
         },

@@ -220,7 +220,9 @@ def test_batches_of_one_size_share_all_programs(monkeypatch):
 
 
 def test_a_seed_in_a_point_is_refused():
-    with pytest.raises(ValueError, match=r"^seed=1 cannot be a field of a point; .* by --seed"):
+    with pytest.raises(
+        ValueError, match=r"^seed=1 cannot be a field of a candidate; .* by --seed"
+    ):
         list(graphfl_jax.sweep(tiny_config("fedavg"), [{"seed": 1}, {"seed": 2}]))
 
 
@@ -517,7 +519,7 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     small = [word.replace(":fedavg", "") for word in small_words("fl60.py:fedavg", words=words)]
     status, printed, errors = launched("sweep", *small, *words, cwd=tmp_path)
     assert status == 0, errors
-    assert "3 of 6 points ranked, 2 seeds" in " ".join(printed.split())
+    assert "3 of 6 candidates ranked, 2 seeds" in " ".join(printed.split())
     assert "12 runs in" in printed and "6 diverged" in printed
     lines = read(tmp_path / "here")
     assert len({line["trial"] for line in lines}) == len(lines) == 12
@@ -646,7 +648,7 @@ def test_a_sweep_takes_the_validation_examples_of_a_users_file_and_the_given_cor
         XLA_FLAGS="--xla_backend_optimization_level=0",
     )
     assert status == 0, errors
-    assert "3 of 3 points ranked" in " ".join(printed.split())
+    assert "3 of 3 candidates ranked" in " ".join(printed.split())
     lines = read(tmp_path / "runs/sweep-custom")
     assert [line["device"] for line in lines] == ["3 x cpu: cpu"] * 3
 

@@ -1,6 +1,6 @@
-"""Runs grouped by setting, with means over seeds and paired tests over clients.
+"""Runs in groups, with means over seeds and paired tests over clients.
 
-A setting is a data set and a configuration without its seed. Two settings are paired if both
+A group, or setting, is a data set and a configuration without its seed. Two are paired if both
 have runs with the same seed on the same split of the same data. The scores of a client are then
 averaged over these seeds, and Wilcoxon's signed-rank test compares the clients' scores of the
 two settings.

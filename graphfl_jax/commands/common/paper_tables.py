@@ -1,4 +1,4 @@
-"""Scores of compared settings as a table of a paper: the best in bold, with marks of tests."""
+"""Scores of compared groups as a table of a paper: the best in bold, with marks of tests."""
 
 from typing import NamedTuple
 
@@ -72,7 +72,7 @@ def _is_worse(name, other, pairs, point, sign):
 
 def markdown_text(content: dict) -> str:
     """The table in Markdown."""
-    rows = [["setting", "data", "metric", *POINTS]]
+    rows = [["group", "data", "metric", *POINTS]]
     for setting, data, cells in _lines(content):
         shown = []
         for cell in cells:
@@ -86,7 +86,7 @@ def markdown_text(content: dict) -> str:
 def latex_text(content: dict) -> str:
     """The table in LaTeX, for the package booktabs."""
     lines = [r"\begin{tabular}{lllrrr}", r"\toprule"]
-    lines += [" & ".join(["setting", "data", "metric", *POINTS]) + r" \\", r"\midrule"]
+    lines += [" & ".join(["group", "data", "metric", *POINTS]) + r" \\", r"\midrule"]
     for setting, data, cells in _lines(content):
         shown = []
         for cell in cells:

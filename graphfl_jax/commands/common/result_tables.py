@@ -257,8 +257,8 @@ def rejected_text(results: dict) -> str:
     shares = results["rejected"]
     if shares is None:
         return ""
-    whose = [who for who in ("honest", "malicious") if shares[who] is not None]
-    named = [f"{shares[who]:.1%} of {who}" for who in whose]
+    whose = {"honest": "benign", "malicious": "malicious"}
+    named = [f"{shares[k]:.1%} of {who}" for k, who in whose.items() if shares[k] is not None]
     return f"rejected uploads: {', '.join(named)} clients" if named else ""
 
 

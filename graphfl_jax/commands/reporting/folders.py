@@ -225,14 +225,14 @@ def _labels(described):
 def _attack(results, clients, listed):
     """Mean scores of honest and of malicious clients, and the rejected uploads.
 
-    Honest clients are also split by the share of malicious ones among their neighbours.
+    Benign clients are also split by the share of malicious ones among their neighbours.
     """
     attack, scores = results["attack"], _scores(results, listed)
     rejected, defence = results.get("rejected"), results.get("defence")
     if not attack and not defence:
         return None
     kinds = {}
-    for kind, malicious in (("honest", False), ("malicious", True)):
+    for kind, key, malicious in (("benign", "honest", False), ("malicious", "malicious", True)):
         rows = [
             i
             for i, c in enumerate(clients)
@@ -244,13 +244,13 @@ def _attack(results, clients, listed):
             "scores": scores
             and rows
             and {point: sum(scores[point][i] for i in rows) / len(rows) for point in POINTS},
-            "rejected": rejected and rejected[kind],
+            "rejected": rejected and rejected[key],
         }
     for part in (attack or {}).get("benign_by_malicious_neighbours") or ():
         ids, share = part["ids"], part["share"]
         parts = [rejected["per_client"][i] for i in ids] if rejected else []
         parts = [part for part in parts if part is not None]
-        kinds[f"honest, {'no neighbour' if share == 'none' else share} malicious"] = {
+        kinds[f"benign, {'no neighbour' if share == 'none' else share} malicious"] = {
             "clients": len(ids),
             "scores": part["scores"],
             "rejected": sum(parts) / len(parts) if parts else None,

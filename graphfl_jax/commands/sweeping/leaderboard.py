@@ -153,7 +153,7 @@ def ranked_table(board: dict, top: int) -> TextTable:
     pruned = f", {board['pruned']} were pruned" if board["pruned"] else ""
     title = f"{board['metric']} at P on {board['data']}, data: {board['source']}"
     caption = (
-        f"{len(board['rows'])} of {board['points']} points ranked{pruned}, {seeds} seeds; "
+        f"{len(board['rows'])} of {board['points']} candidates ranked{pruned}, {seeds} seeds; "
         f"ranked by validation, {better} is better; test scores do not affect the ranking{code}"
     )
     return TextTable(title, caption, ranked_rows(board, top))
