@@ -278,7 +278,8 @@ def write_array(groups: list[TrialGroup]) -> int:
     say(
         f"{FLAGS.tasks} jobs for {runs} runs; start them with\n"
         f"  sbatch {paste}    (add your --time, --partition and --gres)\n"
-        f"and rank the candidates, while they run or after, with\n  graphfl leaderboard {folder}"
+        f"and rank the candidates, while they run or after, with\n"
+        f"  graphfl leaderboard {folder}"
     )
     return 0
 
