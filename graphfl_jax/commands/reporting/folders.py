@@ -223,7 +223,7 @@ def _labels(described):
 
 
 def _attack(results, clients, listed):
-    """Mean scores of honest and of malicious clients, and the rejected uploads.
+    """Mean scores of benign and of malicious clients, and the rejected uploads.
 
     Benign clients are also split by the share of malicious ones among their neighbours.
     """
