@@ -75,7 +75,7 @@ from graphfl_jax.commands.sweeping.pruning import Halving
 from graphfl_jax.commands.sweeping.tpe import Search, check_seeds, runs_of
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, log_of, read_log
 from graphfl_jax.metrics import TASKS
-from graphfl_jax.runs.batch import fields_text, run_trials, with_seed
+from graphfl_jax.runs.batch import Hooks, fields_text, run_trials, with_seed
 from graphfl_jax.runs.checkpoint import write_text
 from graphfl_jax.runs.disk import writing
 from graphfl_jax.runs.executables import private_folder
@@ -483,7 +483,7 @@ def outcomes(groups, report, halving=None):
             at_once=FLAGS.at_once,
             report=report,
             keep_in=compiled_folder(),
-            judge=halving and halving.judge,
+            hooks=Hooks(halving and halving.judge),
         ):
             yield group, i, outcome
 

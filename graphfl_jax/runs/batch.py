@@ -18,6 +18,7 @@ from ml_collections import ConfigDict
 from graphfl_jax import memory, tree
 from graphfl_jax.build import build_experiment
 from graphfl_jax.configs.values import as_text, change, complete, current_values, values_of
+from graphfl_jax.core import State
 from graphfl_jax.data import relations
 from graphfl_jax.data.federation import Federation
 from graphfl_jax.memory import bytes_of
@@ -86,6 +87,41 @@ class Outcome(views.Viewed):
     models: tuple = ()  # if they were asked for, what `models.groups_of` takes
 
 
+class Watched(NamedTuple):
+    """A run of a batch after an evaluation."""
+
+    index: int  # of its trial
+    rows: list[dict]  # its evaluations so far, as in `single.Result`
+    ends: bool  # whether it has ended
+    seconds: dict[str, float]  # its share of the times so far
+    state: Callable[[], State]  # computes its state, on the host
+
+
+class Hooks(NamedTuple):
+    """What a caller does after each evaluation of runs that are played together."""
+
+    # Before the last round: gets evaluations of the runs, as in `single.Result`, by the indices
+    # of their trials; says why some of them end now
+    judge: Callable[[dict[int, list[dict]]], dict[int, str]] | None = None
+    # Gets the runs that have finite numbers
+    watch: Callable[[Iterator[Watched]], None] = lambda runs: None
+
+    def since(self, begin: int) -> "Hooks":
+        """The same for trials that are counted from `begin` on."""
+
+        def judge(rows):
+            whys = self.judge({begin + i: of_run for i, of_run in rows.items()})
+            return {i - begin: why for i, why in whys.items()}
+
+        def watch(runs):
+            self.watch(run._replace(index=begin + run.index) for run in runs)
+
+        return Hooks(self.judge and judge, watch)
+
+
+NO_HOOKS = Hooks()
+
+
 class Cost(NamedTuple):
     """What batches of one size take."""
 
@@ -103,7 +139,7 @@ def run_trials(
     report: Callable[[float], None] = lambda runs: None,
     keep_in: str | os.PathLike | bool | None = None,
     models: float = 0,
-    judge: Callable[[dict[int, list[dict]]], dict[int, str]] | None = None,
+    hooks: Hooks = NO_HOOKS,
 ) -> Iterator[tuple[int, Outcome]]:
     """Runs trials in batches, each batch as one program split over the devices of this host.
 
@@ -120,9 +156,7 @@ def run_trials(
       keep_in: as in `single.run`.
       models: outcomes have the models of all clients, if those of a run have at most so many
         bytes.
-      judge: gets the evaluations of runs that are played together, by the indices of their
-        trials, before their last round, with a ``round`` and its ``scores`` {split: {point:
-        [N]}}; says why some of them end now.
+      hooks: with indices of trials.
 
     Yields:
       The index of a trial and its outcome, batch by batch.
@@ -147,7 +181,7 @@ def run_trials(
         executables=private_folder(keep_in),
         models=models,
     )
-    return _batches(player, trials, at_once, report, judge)
+    return _batches(player, trials, at_once, report, hooks)
 
 
 def _check_hparams(config, experiment, trials):
@@ -160,19 +194,12 @@ def _check_hparams(config, experiment, trials):
         )
 
 
-def _batches(player, trials, at_once, report, judge):
+def _batches(player, trials, at_once, report, hooks):
     size = _even_size(len(trials), at_once) if at_once else _fastest_size(player, trials)
     size = player.whole(size)
     for begin in range(0, len(trials), size):
-        judge_batch = judge and functools.partial(_judge_from, begin, judge)
-        outcomes = player.play(trials[begin : begin + size], size, report, judge_batch)
+        outcomes = player.play(trials[begin : begin + size], size, report, hooks.since(begin))
         yield from enumerate(outcomes, begin)
-
-
-def _judge_from(begin, judge, rows):
-    """What `judge` says of a batch of trials, of which the first has the index `begin`."""
-    whys = judge({begin + i: of_run for i, of_run in rows.items()})
-    return {i - begin: why for i, why in whys.items()}
 
 
 def _fastest_size(player, trials):
@@ -320,36 +347,33 @@ class _Player:
             self.kept[size] = open_kept(self.folder, self.experiment, self.config, inputs)
         return Session(self.program, inputs, scope=scope, kept=self.kept[size])
 
-    def play(self, batch, size, report, judge=None) -> list[Outcome]:
+    def play(self, batch, size, report, hooks=NO_HOOKS) -> list[Outcome]:
         """Plays a batch, filled up to `size` with its last trial.
 
         When many of its runs have ended early, the others go on in a smaller batch.
 
         Args:
-          judge: as of `run_trials`, with indices in `batch`.
+          hooks: with indices in `batch`.
         """
         config, seconds, largest = self.config, new_seconds(), size
-        courses = {i: [] for i in range(len(batch))}  # evaluations of each run
+        courses = {i: _Course() for i in range(len(batch))}
         ends, before, left, start = {}, 0, list(courses), None
         while len(ends) < len(batch):
             with clock(seconds, "compile"):
                 session = self._session([batch[i] for i in left], size, scope_of(config))
             start = session.state if start is None else start
             for evaluation in play(session, config, start, seconds):
-                played, state, log, chosen, final, predictors = evaluation
-                log = jax.device_get(log)
-                for row, i in enumerate(left):
-                    if i not in ends:
-                        courses[i].append(_results_at(row, (played, log, chosen)))
-                ending = self._ending({i: courses[i] for i in left if i not in ends}, judge)
-                if ending:
-                    if final is None:
-                        final, predictors = fetch(session.evaluate(state))
-                    last, joined = self._join(session, state, seconds)
-                    models = self._models(session, state, last, predictors, size)
+                played, state, log, chosen, final, _ = evaluation
+                log, going = jax.device_get(log), [i for i in left if i not in ends]
+                for i in going:
+                    of_run = _results_at(left.index(i), (log, chosen, final or chosen))
+                    courses[i].add(played, *of_run)
+                ending = self._ending({i: courses[i] for i in going}, played, hooks.judge)
+                at_end = self._at_end(session, evaluation, ending, courses, seconds)
                 for i, why in ending.items():
-                    at_end = _results_at(left.index(i), (final, joined, models))
-                    ends[i] = courses[i], *at_end, why
+                    ends[i] = courses[i], *_results_at(left.index(i), at_end), played, why
+                share = {what: spent / largest for what, spent in seconds.items()}
+                hooks.watch(_watched(going, left, courses, ending, state, share))
                 rounds = config.rounds if len(ends) == len(batch) else played
                 report(len(batch) * (rounds - before) / config.rounds)
                 before = rounds
@@ -363,6 +387,18 @@ class _Player:
         traffic = session.kept.remember("traffic", lambda: traffic_of(self.experiment))
         share = {what: spent / largest for what, spent in seconds.items()}
         return [self._outcome(trial, *ends[i], share, traffic) for i, trial in enumerate(batch)]
+
+    def _at_end(self, session, evaluation, ending, courses, seconds):
+        """What is computed for all runs of a batch when some end: all scores, those of the new
+        clients, and models. () of each if those that end have diverged."""
+        _, state, _, _, final, predictors = evaluation
+        whole = [i for i in ending if courses[i].ended < 0]
+        if not whole:
+            return (), (), ()
+        if final is None:
+            final, predictors = fetch(session.evaluate(state))
+        last, joined = self._join(session, state, seconds)
+        return final, joined, self._models(session, state, last, predictors)
 
     def _smaller(self, left, size, played, seconds):
         """The size with which a batch goes on when so many of its runs are left.
@@ -384,17 +420,15 @@ class _Player:
         chosen = tree.take(state, np.array(rows + rows[-1:] * (size - len(rows))))
         return self._put(chosen, P("runs") if self.devices > 1 else P())
 
-    def _ending(self, courses, judge) -> dict[int, str]:
+    def _ending(self, courses, played, judge) -> dict[int, str]:
         """Why runs of a batch end after their last evaluation, by their places."""
         config, task = self.config, self.experiment.model.task
-        rows = {
-            i: [{"round": played, "scores": chosen.scores} for played, _, chosen in course]
-            for i, course in courses.items()
-        }
-        if any(of_run[-1]["round"] == config.rounds for of_run in rows.values()):
-            return dict.fromkeys(rows, "")
-        whys = {i: stopping.stops(config, of_run, task) for i, of_run in rows.items()}
-        whys = {i: why for i, why in whys.items() if why}
+        whys = {i: "" for i, course in courses.items() if course.ended >= 0}
+        if played == config.rounds:
+            return dict.fromkeys(courses, "")
+        rows = {i: course.rows for i, course in courses.items() if i not in whys}
+        stopped = {i: stopping.stops(config, of_run, task) for i, of_run in rows.items()}
+        whys |= {i: why for i, why in stopped.items() if why}
         if judge is not None:
             whys |= judge({i: of_run for i, of_run in rows.items() if i not in whys})
         return whys
@@ -416,14 +450,15 @@ class _Player:
         everyone = [whole.everyone for whole in self.federations.values()]
         return RunsData(session.inputs.data.which, self._put(_stack(everyone), P()))
 
-    def _models(self, session, state, last, predictors, size):
+    def _models(self, session, state, last, predictors):
         """The predictors of the training clients and of all, on the host; () if they are too
         many, or were not asked for."""
         predict, inputs = session.program.predictors, session.inputs
         if not self.models:
             return ()
         if not predictors:
-            if bytes_of(jax.eval_shape(predict, state, *inputs)) > self.models * size:
+            most = self.models * len(inputs.key)
+            if bytes_of(jax.eval_shape(predict, state, *inputs)) > most:
                 return ()
             predictors = session.predictors(state)
         parts = [jax.device_get(predictors)]
@@ -433,7 +468,7 @@ class _Player:
         return tuple(parts)
 
     def _outcome(
-        self, trial, evaluations, final, joined, models, stopped, seconds, traffic
+        self, trial, course, final, joined, models, played, stopped, seconds, traffic
     ) -> Outcome:
         """The outcome of one run of a batch, the same as of the single run."""
         config = config_of(self.config, trial)
@@ -441,26 +476,21 @@ class _Player:
             federation=self.federations[trial.seed],
             hparams={**self.experiment.hparams, **trial.hparams},
         )
-        rows, participation, ended = [], NOBODY, -1
-        for played, log, chosen in evaluations:
-            complete = final if played == evaluations[-1][0] else chosen
-            participation = in_total([participation, log.participation.sparse()])
-            ended = ended_at(log, participation, complete, played)
-            if ended >= 0:
-                break
-            rows.append(row_of(played, log, chosen))
+        ended = course.ended
+        if stopped and ended < 0:
+            ended = ended_at(None, course.participation, final, played)
+        final = final if ended < 0 else None
         new_clients = None
-        if joined:
+        if joined and final:
             task = experiment.model.task
             new_clients = new_client_scores(
                 experiment.federation, joined, task, experiment.joined
             )
-        final = final if ended < 0 else None
         fields = {"config": digest_of_config(config.to_dict())}
         origin = {"identity": self.identities[trial.seed] | fields, "accepted_changes": []}
-        course = Course(
-            rows,
-            participation,
+        whole = Course(
+            course.rows,
+            course.participation,
             final,
             new_clients,
             played,
@@ -468,10 +498,45 @@ class _Player:
             traffic,
             stopped,
         )
-        results = results_of(config, experiment, course, self.where | origin)
+        results = results_of(config, experiment, whole, self.where | origin)
         names = names_scored(experiment)
         models = models if final else ()
-        return Outcome(results, rows, joined, final and final.scores, names, models)
+        scores = final and final.scores
+        return Outcome(results, course.rows, joined, scores, names, models)
+
+
+class _Course:
+    """The course of a run of a batch.
+
+    Attributes:
+      rows: its evaluations, as in `single.Result`.
+      participation: of all its rounds.
+      ended: the round that ended it, or -1, as `ended_at` gives it.
+    """
+
+    def __init__(self):
+        self.rows, self.participation, self.ended = [], NOBODY, -1
+
+    def add(self, played, log, chosen, complete):
+        """Adds an evaluation: its rounds since the last one, what it chose, and all of it."""
+        self.participation = in_total([self.participation, log.participation.sparse()])
+        self.ended = ended_at(log, self.participation, complete, played)
+        if self.ended < 0:
+            self.rows.append(jax.tree.map(np.asarray, row_of(played, log, chosen)))
+
+
+def _watched(going, left, courses, ending, state, seconds):
+    """Yields `Watched` of the runs that have finite numbers.
+
+    Args:
+      going: their places in the batch.
+      left: the places of the runs in the rows of the state.
+    """
+    host = functools.cache(lambda: jax.device_get(state))
+    for i in going:
+        if courses[i].ended < 0:
+            of_run = functools.partial(lambda row: _results_at(row, host()), left.index(i))
+            yield Watched(i, courses[i].rows, i in ending, seconds, of_run)
 
 
 def _results_at(place, results):

@@ -8,7 +8,7 @@ import pytest
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.sweeping.pruning import Halving
 from graphfl_jax.configs import change, fl60
-from graphfl_jax.runs.batch import Trial, run_trials
+from graphfl_jax.runs.batch import Hooks, Trial, run_trials
 from tests.commands import launched_small
 
 SMALL = {
@@ -70,7 +70,7 @@ def test_a_batch_goes_on_with_the_runs_that_are_left_and_their_results_are_the_s
         widths.append(sorted(runs))
         return {i: "pruned" for i, of_run in runs.items() if ends.get(i) == len(of_run)}
 
-    cut = dict(run_trials(config, federations, trials, at_once=4, judge=judge))
+    cut = dict(run_trials(config, federations, trials, at_once=4, hooks=Hooks(judge)))
     assert widths == [[0, 1, 2, 3], [1, 2, 3], [1], [1]]
     for i in seeds:
         count = ends.get(i, 5)

@@ -34,6 +34,7 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
         assert {path.name for path in folder.iterdir()} == {
             *("config.json", "identity.json", "metrics.jsonl", "results.json", ".lock"),
             *("federation.json", "convergence.svg", "clients.csv", "models.safetensors"),
+            "checkpoints",
         }
         results = json.loads((folder / "results.json").read_text())
         assert json.loads((folder / "config.json").read_text())["seed"] == seed
@@ -41,7 +42,7 @@ def test_each_seed_has_a_folder_of_a_run_and_finished_ones_are_not_repeated(tmp_
         assert [row["round"] for row in rows] == [1, 2]
         assert rows[-1]["test"] == results["scores"]["final"]
         means.append(results["scores"]["final"]["P"]["mean"])
-    shown = re.search(r"│ P +│ +([\d.]+) ", ended.stdout)
+    shown = re.search(r"(?m)^(?:[GL] and )?P +([\d.]+) ", ended.stdout)
     np.testing.assert_allclose(float(shown[1]), np.mean(means), rtol=1e-3)
 
     before = contents(tmp_path)
@@ -156,18 +157,36 @@ def test_folders_are_locked_before_the_first_round(tmp_path, monkeypatch):
         run_seeds(config, folders, resume=True)
 
 
-def test_checkpoints_of_a_single_run_are_refused_before_the_first_round(tmp_path, monkeypatch):
-    config, folders = begun(tmp_path, monkeypatch)
-    (folders[1] / "checkpoints").mkdir()
-    (folders[1] / "checkpoints" / "00000002.json").touch()
-    before = contents(tmp_path)
-    with pytest.raises(ValueError) as refused:
-        run_seeds(config, folders, resume=True)
-    assert str(refused.value) == (
-        f"out={folders[1]} holds checkpoints of a single run; finish it with graphfl run "
-        f"--out={folders[1]} --resume --config.rounds={config.rounds}, or choose another --out"
+def test_seeds_that_were_cut_go_on_from_their_checkpoints(tmp_path, monkeypatch):
+    """The second cut is among the single runs, which play the last rounds."""
+    changes = {"rounds": 4, "eval_every": 1, "checkpoint_every": 2}
+    config = change(tiny(fl60.get_config("ditto")), changes)
+    whole, cut = (
+        {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)} for name in ("whole", "cut")
     )
-    assert contents(tmp_path) == before
+    expected = run_seeds(config, whole)
+    played = []
+
+    def until_three(runs):
+        played.append(runs)
+        if sum(played) > 1.25:  # of two runs with four rounds each
+            raise Cut
+
+    with pytest.raises(Cut):
+        run_seeds(config, cut, report=until_three)
+    for folder in cut.values():
+        assert len((folder / "metrics.jsonl").read_text().splitlines()) == 3
+        assert (folder / "checkpoints/00000002.json").exists()
+    results = run_seeds(config, cut, resume=True)
+    for of_run, before, folder in zip(results, expected, cut.values(), strict=True):
+        assert of_run["rounds_trained"] == before["rounds_trained"]
+        for point in "GLP":
+            scores = [each["scores"]["final"][point]["per_client"] for each in (of_run, before)]
+            np.testing.assert_allclose(*scores, rtol=1e-4, atol=1e-5)
+        assert len((folder / "metrics.jsonl").read_text().splitlines()) == 4
+    longer = change(config, {"rounds": 6})
+    for of_run in run_seeds(longer, cut, resume=True):
+        assert of_run["rounds"] == 6 and len(of_run["rounds_trained"]) == 60
 
 
 @pytest.mark.parametrize("text, why", [("{}", "it has no scores"), ("", "Expecting value.*")])

@@ -88,7 +88,7 @@ class Timed:
         self.timed.append((size, len(trials), evaluated))
         return batch.Cost(self.seconds[size], compiling=1.0, bytes=40)
 
-    def play(self, trials, size, report, judge):
+    def play(self, trials, size, report, hooks):
         self.played.append((size, len(trials)))
         return [None] * len(trials)
 
@@ -97,7 +97,7 @@ def test_a_batch_may_take_half_of_the_free_memory_of_all_devices(monkeypatch):
     """Of 400 bytes of each of two devices, for runs of 40 bytes: five runs on each device."""
     monkeypatch.setattr(batch, "free_memory", lambda: 400)
     player = Timed({2: 5.0, 8: 4.0, 10: 3.0})
-    assert len(list(batch._batches(player, [Trial({}, 0)] * 50, 0, None, None))) == 50
+    assert len(list(batch._batches(player, [Trial({}, 0)] * 50, 0, None, batch.NO_HOOKS))) == 50
     assert [size for size, *_ in player.timed] == [2, 8, 10]
     assert player.played == [(10, 10)] * 5
 
@@ -106,9 +106,9 @@ def test_batches_have_the_size_that_is_fastest_per_run(monkeypatch):
     """As measured: runs of eight take 0.6 of the time, and runs of 30 are slower again."""
     monkeypatch.setattr(batch, "free_memory", lambda: 10**9)
     player = Timed({2: 5.0, 8: 3.0, 30: 4.0})
-    assert [i for i, _ in batch._batches(player, [Trial({}, 0)] * 90, 0, None, None)] == [
-        *range(90)
-    ]
+    assert [
+        i for i, _ in batch._batches(player, [Trial({}, 0)] * 90, 0, None, batch.NO_HOOKS)
+    ] == [*range(90)]
     assert player.timed == [(2, 2, True), (8, 8, False), (30, 30, False)]
     assert player.played == [(8, 8)] * 11 + [(8, 2)]
 

@@ -1,8 +1,12 @@
-"""The runs of one configuration with several seeds, as one program, each with a folder."""
+"""The runs of one configuration with several seeds, as one program, each with a folder.
+
+A folder has the evaluations and the checkpoints of its run while it is played, as that of a
+single run. Runs that have checkpoints are finished one after the other, as single runs.
+"""
 
 import math
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +21,13 @@ from graphfl_jax.commands.common.trackers import TRACKERS
 from graphfl_jax.configs.values import values_of
 from graphfl_jax.evaluation import POINTS
 from graphfl_jax.runs import models
-from graphfl_jax.runs.batch import Outcome, Trial, run_trials, with_seed
+from graphfl_jax.runs.batch import Hooks, Outcome, Trial, Watched, run_trials, with_seed
 from graphfl_jax.runs.environment import environment
+from graphfl_jax.runs.executables import private_folder
 from graphfl_jax.runs.folder import RunFolder, configuration_in
 from graphfl_jax.runs.identity import digest_of_arrays, digests_of_code, identity_of
 from graphfl_jax.runs.results import check_attacked, description_of, row_fields
+from graphfl_jax.runs.single import run_experiment
 from graphfl_jax.runs.store import NewFolders, content_of, identities_of
 
 
@@ -31,7 +37,8 @@ class PreparedSeeds(NamedTuple):
     opened: dict[int, RunFolder]  # by seed
     experiments: dict[int, Experiment]  # by seed
     results: dict[int, dict]  # of the seeds that have ended before, by seed
-    left: list[int]  # the seeds that are to be played
+    begun: list[int]  # the seeds that have checkpoints, and are finished as single runs
+    left: list[int]  # the seeds that are to be played from the start
     outcomes: Iterator[tuple[int, Outcome]]  # plays them, with their indices in `left`
 
 
@@ -79,14 +86,32 @@ def prepare_seeds(
         folder.check(identity_of(folder.config, federation, arrays, code))
         if content := _results_in(folder):
             results[seed] = content
-    left = [seed for seed in folders if seed not in results]
+    unfinished = [seed for seed in folders if seed not in results]
+    begun = [seed for seed in unfinished if any(opened[seed].path.glob("checkpoints/*.json"))]
+    left = [seed for seed in unfinished if seed not in begun]
     federations = {seed: experiment.federation for seed, experiment in experiments.items()}
     trials = [Trial({}, seed) for seed in left]
     most = math.inf if save_models else models.LARGEST
+    hooks = Hooks(watch=_Written([opened[seed] for seed in left]))
     outcomes = run_trials(
-        config, federations, trials, report=report, keep_in=keep_in, models=most
+        config, federations, trials, report=report, keep_in=keep_in, models=most, hooks=hooks
     )
-    return PreparedSeeds(opened, experiments, results, left, outcomes)
+    return PreparedSeeds(opened, experiments, results, begun, left, outcomes)
+
+
+class _Written:
+    """Writes the evaluations and the checkpoints of runs, while they are played."""
+
+    def __init__(self, folders: list[RunFolder]):
+        self.folders, self.saved = folders, [0] * len(folders)
+
+    def __call__(self, runs: Iterable[Watched]) -> None:
+        for run in runs:
+            folder, played = self.folders[run.index], int(run.rows[-1]["round"])
+            folder.append(run.rows[-1])
+            if run.ends or played - self.saved[run.index] >= folder.config.checkpoint_every:
+                folder.save(run.state(), run.rows, run.seconds, {})
+                self.saved[run.index] = played
 
 
 def run_seeds(
@@ -100,9 +125,9 @@ def run_seeds(
 ) -> list[dict]:
     """Runs a configuration with every seed, and writes a folder for each.
 
-    A folder has the files of a single run, but no checkpoints. All folders are locked before
-    the first round. Evaluations, models and results are written when the program that plays the
-    seed has ended, and `track`, names of `TRACKERS`, get the evaluations then.
+    A folder has the files of a single run. The folders of the runs that are played together are
+    locked before the first round. Models and results are written when the program that plays
+    the seed has ended, and `track`, names of `TRACKERS`, get the evaluations then.
 
     The arguments are those of `prepare_seeds`. `report` is also called with the number of runs
     that have ended before. `new`, if they are given, are made before the first round, and take
@@ -130,6 +155,9 @@ def run_seeds(
         for folder, path in zip(runs.opened.values(), new.make(), strict=True):
             folder.path = path
     try:
+        for seed in runs.begun:
+            results[seed] = _finish(runs, seed, track, options)
+            report(1.0)
         for seed in runs.left:
             folder, experiment = runs.opened[seed], runs.experiments[seed]
             clients = experiment.federation.clients
@@ -139,8 +167,6 @@ def run_seeds(
             seed = runs.left[i]
             folder = runs.opened[seed]
             results[seed] = outcome.results | {"identity": folder.identity}
-            for row in outcome.rows:
-                folder.append(row)
             write_views(folder.path, outcome)
             _write_models(folder, runs.experiments[seed], outcome)
             folder.finish(results[seed])
@@ -151,20 +177,42 @@ def run_seeds(
     return [results[seed] for seed in folders]
 
 
+def _finish(runs, seed, track, options):
+    """Finishes a run that has checkpoints; the content of results.json."""
+    folder, experiment = runs.opened[seed], runs.experiments[seed]
+    run = run_experiment(
+        experiment,
+        folder.config,
+        folder=folder,
+        config_file=options.get("config_file"),
+        executables=private_folder(options.get("keep_in")),
+        save_models=options.get("save_models", False),
+    )
+    if run.unsaved:
+        _warn_unsaved(folder)
+    write_views(folder.path, run)
+    _send(track, folder, experiment, run)
+    return run.results
+
+
 def _write_models(folder, experiment, outcome):
     """Writes the models of all clients, or says that they are too large."""
     if not outcome.models and not outcome.results["diverged"]:
-        warnings.warn(
-            f"out={folder.path}: the models have more than {models.LARGEST / 1e6:g} MB and "
-            f"were not written; to have them, run with --save_models into another folder",
-            RuntimeWarning,
-            stacklevel=3,
-        )
+        _warn_unsaved(folder)
     if outcome.models:
         groups = models.groups_of(experiment, *outcome.models)
         rounds, trained = (outcome.results[name] for name in ("rounds", "rounds_trained"))
         facts = models.facts_of(experiment, folder.config, rounds, trained)
         models.write(folder.file(models.FILE), groups, facts)
+
+
+def _warn_unsaved(folder):
+    warnings.warn(
+        f"out={folder.path}: the models have more than {models.LARGEST / 1e6:g} MB and were "
+        f"not written; to have them, run with --save_models into another folder",
+        RuntimeWarning,
+        stacklevel=4,
+    )
 
 
 def _send(track, folder, experiment, outcome):
@@ -187,7 +235,7 @@ def _results_in(folder: RunFolder) -> dict | None:
     A run that was stopped has them, unless now something else would stop it.
 
     Raises:
-      ValueError: results.json is damaged or of another run, or a single run has to be finished.
+      ValueError: results.json is damaged or of another run.
     """
     file = folder.path / "results.json"
     if file.exists():
@@ -199,12 +247,6 @@ def _results_in(folder: RunFolder) -> dict | None:
             results.get("stopped") and before.stop == now.stop
         ):
             return results
-    if any(folder.path.glob("checkpoints/*.json")):
-        raise ValueError(
-            f"out={folder.path} holds checkpoints of a single run; finish it with graphfl run "
-            f"--out={folder.path} --resume --config.rounds={folder.config.rounds}, or choose "
-            f"another --out"
-        )
     return None
 
 
