@@ -198,7 +198,7 @@ def whole(tmp_path_factory):
     [
         pytest.param(500, r"(config|identity|federation)\.json", marks=pytest.mark.release),
         pytest.param(2000, r"checkpoints/\S+", marks=pytest.mark.slow),
-        pytest.param(3500, r"metrics\.jsonl", marks=pytest.mark.release),
+        pytest.param(4000, r"metrics\.jsonl", marks=pytest.mark.release),
     ],
 )
 def test_a_run_that_cannot_write_ends_in_one_line_and_is_resumed(
