@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from graphfl_jax import tree
 from graphfl_jax.build import assemble
-from graphfl_jax.configs.values import change, configuration, current_values
+from graphfl_jax.configs.values import change, configuration, current_values, values_of
 from graphfl_jax.core import Params, Predictor
 from graphfl_jax.data.federation import check_finite
 from graphfl_jax.devices import fill_up
@@ -222,14 +222,16 @@ class Fleet:
             from graphfl_jax.runs import torch_programs
 
             if to.suffix == ".onnx":
-                import onnxscript  # noqa: F401
+                import onnxscript  # noqa: F401 # pyright: ignore[reportMissingImports]
         except ImportError:
             packages = ENDINGS[to.suffix]
             raise ValueError(
                 f"to={to} needs packages that are not all installed; run pip install {packages}"
             ) from None
         model, config = self.facts["model"], self.config
-        if "lowering" in config.model:  # to convolutions, which other programs know
+        if (
+            "model.lowering" in values_of(config)[0]
+        ):  # to convolutions, which other programs know
             config = change(config, {"model.lowering": "xla"})
         experiment = assemble(config, models.placeholder(self.facts))
         number = self.groups.index(self._place(client)[0])

@@ -354,7 +354,7 @@ def test_results_have_the_messages_and_scores_of_each_architecture():
     )
     results = results_of(small_config("local", local_steps=5), experiment, course, {})
     # Means over the clients of a round, (3 * 100 + 20) / 4 and (3 * 10 + 50) / 4.
-    assert results["communication"] == {"down_bytes": 80, "up_bytes": 20}
+    assert results["communication"] == {"down_bytes": 80, "up_bytes": 20, "clients": 4}
     assert results["timing"]["client_steps_per_s"] == 2 * (3 + 1) * 5 / 4.0
     assert results["architectures"] == {
         "even": {

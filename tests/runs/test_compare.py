@@ -414,7 +414,7 @@ def test_the_command_prints_and_writes_the_comparison(tmp_path):
     assert [rows[k]["metric"] for k in (0, 3, 6)] == ["accuracy", "auc", "accuracy"]
     text = (tmp_path / "all.md").read_text()
     assert "| local | set b (simulated, a half) | accuracy |" in text
-    assert "(simulated," in printed and "a half)" in printed
+    assert "(simulated, a " in printed and " half) " in printed
     assert (rows[-1]["source"], rows[-1]["extent"]) == ("simulated", "a half")
     assert "| ditto | set a | accuracy |" in text
     assert "| ditto | fedavg | 2 | 12 |" in text and "| ditto | auc | 0.5±0 | 0.5±0 |" in text
