@@ -1,5 +1,6 @@
 """Models that leave for PyTorch and ONNX predict there as they do here."""
 
+import itertools
 import json
 import subprocess
 import sys
@@ -102,9 +103,17 @@ MODELS = {
 }
 
 
+LONG = {("gru", "onnx"), ("resnet18", "onnx")}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", RUNTIMES)
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        pytest.param(*row, marks=[pytest.mark.release] if row in LONG else [])
+        for row in itertools.product(MODELS, RUNTIMES)
+    ],
+)
 def test_predictions_are_the_same_elsewhere(tmp_path, name, kind):
     shape, data, fields = MODELS[name]
     fleet = fleet_of(tmp_path / models.FILE, federation(*shape, **data), **fields)
