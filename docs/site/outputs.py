@@ -52,7 +52,7 @@ def run(words: list[str], folder: str) -> str:
     print(f"$ {words[-1]}{made.stdout}", flush=True)
     if made.returncode not in (0, 1):  # 1: a run diverged
         raise RuntimeError(f"status {made.returncode}")
-    return "".join(f"{line.rstrip()}\n" for line in made.stdout.splitlines())
+    return "".join(f"{line.rstrip()}\n" for line in made.stdout.strip("\n").splitlines())
 
 
 if __name__ == "__main__":
