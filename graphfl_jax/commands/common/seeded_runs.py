@@ -141,14 +141,7 @@ def run_seeds(
         begun to write into a folder.
     """
     runs = prepare_seeds(config, folders, report=report, **options)
-    of_other_code = sum(runs.opened[seed].of_other_code for seed in runs.results)
-    if of_other_code:
-        warnings.warn(
-            f"{of_other_code} of the {len(runs.results)} seeds with results are of other "
-            f"code, which was accepted",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    _warn_of_other_code(runs)
     report(float(len(runs.results)))
     results, where = dict(runs.results), environment()
     if new is not None:
@@ -175,6 +168,17 @@ def run_seeds(
         for folder in runs.opened.values():
             folder.close()
     return [results[seed] for seed in folders]
+
+
+def _warn_of_other_code(runs):
+    of_other_code = sum(runs.opened[seed].of_other_code for seed in runs.results)
+    if of_other_code:
+        warnings.warn(
+            f"{of_other_code} of the {len(runs.results)} seeds with results are of other "
+            f"code, which was accepted",
+            RuntimeWarning,
+            stacklevel=3,
+        )
 
 
 def _finish(runs, seed, track, options):
