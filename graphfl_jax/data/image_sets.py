@@ -86,6 +86,7 @@ FINE = Superclasses()
 
 
 def _without_superclasses():
+    """As `Superclasses`, of a data set that has none: there are no settings."""
     return FINE
 
 

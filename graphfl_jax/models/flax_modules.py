@@ -71,7 +71,7 @@ def client_model(
         )
     else:
         of_head, _ = _pure_functions("head", head, features)
-        if of_head.normalise:
+        if of_head.statistics:
             raise ValueError(f"head={_name(head)} normalises by batches; do so in the body")
 
     def init(key):
@@ -88,7 +88,7 @@ def client_model(
         task=task,
         architecture=architecture,
     )
-    return _with_recalibration(model, of_body) if of_body.normalise else model
+    return _with_recalibration(model, of_body) if of_body.statistics else model
 
 
 class _Functions(NamedTuple):
@@ -97,23 +97,27 @@ class _Functions(NamedTuple):
     init: Callable  # key -> params
     # (params, x [B, ...]) -> [B, ...], with the statistics in params, or else of x
     apply: Callable
-    # (params, x) -> [B, ...] with the statistics of x, and these; None without any
-    normalise: Callable | None = None
+    # (params, x) -> the statistics of x; None of a module without any
+    statistics: Callable | None = None
 
 
 def _with_recalibration(model, of_body):
     """A client model whose body normalises by batches."""
 
     def train_forward(params, batch, key):
-        x = _repeat_real(_as_inputs(params, batch.x), batch.count)
-        return model.head(params["head"], of_body.normalise(params["body"], x)[0])
+        body = _without_statistics(params["body"])
+        return model.apply(params | {"body": body}, _repeat_real(batch.x, batch.count))
 
     def recalibrate(params, examples):
         x = _repeat_real(*spread_rows(examples, RECALIBRATION_EXAMPLES))
-        _, statistics = of_body.normalise(params["body"], _as_inputs(params, x))
+        statistics = of_body.statistics(params["body"], _as_inputs(params, x))
         return params | {"body": params["body"] | {STATISTICS: statistics}}
 
     return dataclasses.replace(model, train_forward=train_forward, recalibrate=recalibrate)
+
+
+def _without_statistics(body):
+    return {name: part for name, part in body.items() if name != STATISTICS}
 
 
 def _as_inputs(params, x):
@@ -138,24 +142,21 @@ def _with_statistics(init, run, like):
     def filled(value):
         return jax.tree.map(lambda leaf: jnp.full(leaf.shape, value, jnp.float32), like)
 
-    def split(params):
-        return {name: part for name, part in params.items() if name != STATISTICS}
-
     def of_batch(from_zeros, from_large):
         rest = (DIGITS - jnp.round(DIGITS * (from_large / LARGE))) / DIGITS  # 1 - m
         return from_zeros / rest
 
-    def normalise(params, x):
-        outputs, from_zeros = run(split(params), filled(0.0), x, True)
-        _, from_large = run(split(params), filled(LARGE), x, True)
-        return outputs, jax.tree.map(of_batch, from_zeros, from_large)
+    def statistics(params, x):
+        parts = (run(_without_statistics(params), filled(s), x, True)[1] for s in (0.0, LARGE))
+        return jax.tree.map(of_batch, *parts)
 
     def apply(params, x):
-        if STATISTICS not in params:
-            return run(split(params), filled(0.0), x, True)[0]
-        return run(split(params), params[STATISTICS], x, False)[0]
+        known = params.get(STATISTICS)
+        if known is None:
+            return run(params, filled(0.0), x, True)[0]
+        return run(_without_statistics(params), known, x, False)[0]
 
-    return _Functions(init, apply, normalise)
+    return _Functions(init, apply, statistics)
 
 
 def _pure_functions(part, module, inputs):
@@ -254,7 +255,7 @@ def _from_linen(part, module, examples):
         return outputs, new["batch_stats"]
 
     made = _with_statistics(init, run, statistics) if statistics else _Functions(init, apply)
-    for function in filter(None, (made.apply, made.normalise)):
+    for function in filter(None, (made.apply, made.statistics)):
         try:
             jax.eval_shape(function, variables.get("params", {}), examples)
         except InvalidRngError:

@@ -390,11 +390,11 @@ class _Player:
 
     def _at_end(self, session, evaluation, ending, courses, seconds):
         """What is computed for all runs of a batch when some end: all scores, those of the new
-        clients, and models. () of each if those that end have diverged."""
+        clients, and models. Nothing if those that end have diverged."""
         _, state, _, _, final, predictors = evaluation
         whole = [i for i in ending if courses[i].ended < 0]
         if not whole:
-            return (), (), ()
+            return (), [], ()
         if final is None:
             final, predictors = fetch(session.evaluate(state))
         last, joined = self._join(session, state, seconds)

@@ -145,6 +145,7 @@ def test_batches_are_normalised_and_clients_predict_with_their_training_examples
     assert "statistics" not in params["body"]
     dense = next(part for name, part in params["body"].items() if name[0] in "dD")
     dense = {name: np.asarray(leaf) for name, leaf in dense.items()}
+    # Flax has the variance as E x^2 - (E x)^2 in float32, of numbers near 5.
     x = 5 + np.random.default_rng(1).normal(size=(6, 2)).astype(np.float32)
     padded = np.concatenate([x[:3], np.full((3, 2), 1e6, np.float32)])
     y = jnp.zeros(6, jnp.int32)

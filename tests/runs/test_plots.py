@@ -100,7 +100,7 @@ def test_categories_are_not_joined_and_numbers_are():
     np.testing.assert_allclose(names.get_ydata(), [60, 50])
     assert figure.get_suptitle() == "fl60, data: real"
     assert [text.get_text() for text in figure.legends[0].get_texts()] == [
-        "a point",
+        "a candidate",
         "the best",
     ]
 

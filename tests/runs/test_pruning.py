@@ -2,13 +2,16 @@
 
 import json
 
+import jax
 import numpy as np
 import pytest
 
 from graphfl_jax.build import load_federation
 from graphfl_jax.commands.sweeping.pruning import Halving
 from graphfl_jax.configs import change, fl60
+from graphfl_jax.runs import batch
 from graphfl_jax.runs.batch import Hooks, Trial, run_trials
+from graphfl_jax.runs.results import new_seconds
 from tests.commands import launched_small
 
 SMALL = {
@@ -57,8 +60,15 @@ def test_later_runs_are_compared_with_earlier_ones():
 
 
 @pytest.mark.usefixtures("shared_programs")
-def test_a_batch_goes_on_with_the_runs_that_are_left_and_their_results_are_the_same():
-    """The seed of a run decides in which evaluation it ends; the whole runs are the oracle."""
+def test_a_batch_goes_on_with_the_runs_that_are_left_and_their_results_are_the_same(
+    monkeypatch,
+):
+    """The seed of a run decides in which evaluation it ends; the whole runs are the oracle.
+
+    The time of training is made long, so that another program is worth it.
+    """
+    devices, sizes, open_session = jax.devices()[:2], [], batch._Player._session
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
     config = change(fl60.get_config("fedavg"), SMALL)
     seeds = range(4)
     federations = {seed: load_federation(change(config, {"seed": seed})) for seed in seeds}
@@ -70,8 +80,15 @@ def test_a_batch_goes_on_with_the_runs_that_are_left_and_their_results_are_the_s
         widths.append(sorted(runs))
         return {i: "pruned" for i, of_run in runs.items() if ends.get(i) == len(of_run)}
 
+    def session_of(player, trials, size, scope):
+        sizes.append(size)
+        return open_session(player, trials, size, scope)
+
+    monkeypatch.setattr(batch._Player, "_session", session_of)
+    monkeypatch.setattr(batch, "new_seconds", lambda: new_seconds() | {"train": 1e9})
     cut = dict(run_trials(config, federations, trials, at_once=4, hooks=Hooks(judge)))
     assert widths == [[0, 1, 2, 3], [1, 2, 3], [1], [1]]
+    assert sizes == [4, 2]
     for i in seeds:
         count = ends.get(i, 5)
         assert cut[i].results["rounds"] == 2 * count

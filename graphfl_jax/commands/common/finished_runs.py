@@ -132,8 +132,10 @@ def read_rows(path: Path, *, ended: bool = True) -> list[dict[str, Any]]:
 def bytes_sent(results: Mapping[str, Any], fields: Mapping[str, Any], rounds: int) -> int:
     """Bytes that all clients of a run that did not diverge sent and received in its rounds."""
     scored, sample = results["scores"]["final"]["P"]["per_client"], results.get("sample")
-    clients = min(fields["cohort_size"], sample["of"] if sample else len(scored))
     traffic = results["communication"]
+    # Older releases have not recorded the number of clients.
+    cohort = min(fields["cohort_size"], sample["of"] if sample else len(scored))
+    clients = traffic.get("clients", cohort)
     return rounds * clients * (traffic["up_bytes"] + traffic["down_bytes"])
 
 

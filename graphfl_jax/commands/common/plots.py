@@ -92,7 +92,7 @@ def draw_search(board: dict) -> Figure:
         pyplot.Line2D([], [], color=COLOURS[1]),
     ]
     figure.legend(
-        keys, ["a point", "the best"], loc="outside lower center", ncols=2, frameon=False
+        keys, ["a candidate", "the best"], loc="outside lower center", ncols=2, frameon=False
     )
     return figure
 

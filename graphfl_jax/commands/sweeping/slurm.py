@@ -7,7 +7,7 @@ from pathlib import Path
 from graphfl_jax.commands.sweeping.trial_log import log_of
 
 FILE = "array.sbatch"
-OWN = ("--array", "--tasks")  # flags that the tasks do not get
+FLAGS_OF_ARRAY = ("--array", "--tasks")  # which the tasks do not get
 TASK = "$SLURM_ARRAY_TASK_ID"
 
 
@@ -21,7 +21,9 @@ def array_file(words: list[str], out: Path, tasks: int) -> str:
       out: folder of the sweep.
       tasks: number of parts.
     """
-    command = shlex.join([sys.executable, "-m", "graphfl_jax", "sweep", *without_own(words)])
+    command = shlex.join(
+        [sys.executable, "-m", "graphfl_jax", "sweep", *without_flags_of_array(words)]
+    )
     return f"""#!/bin/bash
 #SBATCH --job-name="{out.name}"
 #SBATCH --array=1-{tasks}
@@ -36,12 +38,12 @@ exec {command} \\
 """
 
 
-def without_own(words: list[str]) -> list[str]:
-    """Words of a command line without the flags `OWN` and their values."""
+def without_flags_of_array(words: list[str]) -> list[str]:
+    """Words of a command line without the `FLAGS_OF_ARRAY` and their values."""
     rest, kept = iter(words), []
     for word in rest:
         name, equals, _ = word.partition("=")
-        if f"--{name.lstrip('-')}" not in OWN:
+        if f"--{name.lstrip('-')}" not in FLAGS_OF_ARRAY:
             kept.append(word)
         elif not equals:  # the next word is the value
             next(rest)
