@@ -436,6 +436,7 @@ def test_masked_readings_count_neither_in_the_loss_nor_in_the_score():
         np.testing.assert_allclose(values, of_examples[name].mean(axis=0), rtol=1e-6)
 
 
+@pytest.mark.release
 def test_only_clients_with_missing_test_readings_have_another_score_if_they_are_masked(
     root, monkeypatch
 ):

@@ -157,6 +157,7 @@ def test_folders_are_locked_before_the_first_round(tmp_path, monkeypatch):
         run_seeds(config, folders, resume=True)
 
 
+@pytest.mark.slow
 def test_seeds_that_were_cut_go_on_from_their_checkpoints(tmp_path, monkeypatch):
     """The second cut is among the single runs, which play the last rounds."""
     changes = {"rounds": 4, "eval_every": 1, "checkpoint_every": 2}
