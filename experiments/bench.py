@@ -311,7 +311,7 @@ def measure_report(results: dict) -> Report:
         f"Time to compile {results['compile_s']:.1f} s, peak memory "
         f"{results['peak_memory_bytes'] / 2**20:,.0f} MiB.",
         f"Matrix products: {flops / 1e6:,.0f} MFLOP per round at {rate / 1e9:,.0f} GFLOP/s, "
-        f"{rate / peak:.0%} of the {peak / 1e9:,.0f} GFLOP/s of products of 1024 x 1024 "
+        f"{rate / peak:.0%} of the {peak / 1e9:,.0f} GFLOP/s of products of large "
         f"float32 matrices.",
     ]
     title = f"{results['variant']} on {results['data']}, {results['device']}"

@@ -18,14 +18,23 @@ class Failure(Exception):
     """A command failed or exceeded its budget; the message is one line."""
 
 
-def run_command(words: list[str], seconds: float, python: str = sys.executable) -> str:
+def run_command(
+    words: list[str],
+    seconds: float,
+    python: str = sys.executable,
+    variables: dict[str, str] | None = None,
+) -> str:
     """The standard output of a Python command; it gets so many seconds.
+
+    Args:
+      variables: of the environment, beside those of this process.
 
     Raises:
       Failure: it failed, or was stopped with all processes that it started.
     """
     pipe = subprocess.PIPE
-    process = _start(words, python, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe)
+    streams = {"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe}
+    process = _start(words, python, variables, **streams)
     try:
         printed, errors = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
@@ -49,7 +58,7 @@ def answering(words: list[str], seconds: float) -> Iterator[Callable[[str], Any]
     """
     pipe = subprocess.PIPE
     with tempfile.TemporaryFile("w+") as errors:
-        process = _start(words, sys.executable, stdin=pipe, stdout=pipe, stderr=errors)
+        process = _start(words, sys.executable, None, stdin=pipe, stdout=pipe, stderr=errors)
         late = threading.Event()
 
         def stop_late():
@@ -79,10 +88,10 @@ def answering(words: list[str], seconds: float) -> Iterator[Callable[[str], Any]
                 process.stdin.close()
 
 
-def _start(words, python, **streams):
+def _start(words, python, variables, **streams):
     return subprocess.Popen(
         [python, *words],
-        env=os.environ | {"PYTHONPATH": str(pages.ROOT)},
+        env=os.environ | {"PYTHONPATH": str(pages.ROOT)} | (variables or {}),
         text=True,
         start_new_session=True,
         **streams,

@@ -4,9 +4,9 @@ Each measurement is one or more commands in processes of their own, so that its 
 its own and each can have its own number of devices. A command gets a budget of seconds. What
 fails, or exceeds its budget, is listed with its error, and the others still run.
 
-The suite needs nothing but the checkout: all data are generated or simulated. On CPUs, it also
-compares with PyTorch, if that is installed, and with the libraries of `experiments/peers` whose
-Python a flag names.
+The suite needs nothing but the checkout: all data are generated or simulated. It also compares
+with PyTorch, if that is installed, and on CPUs with the libraries of `experiments/peers` whose
+Python a flag names. On an accelerator, it also compares scores with those of a CPU.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 from rich.console import Console
 
 from experiments.benchmarks import million, rehearsal, suite_tables, timing
@@ -33,6 +34,10 @@ from graphfl_jax.commands.common.interrupts import mark_unfinished, temporary_fo
 from graphfl_jax.runs.checkpoint import write_json, write_text
 
 MANY_CORES = 8  # on which long measurements are made
+# Rounds of a timed repeat on an accelerator, by table. PyTorch's rounds take longer.
+ROUNDS_ON_ACCELERATORS = {"torch": 2} | dict.fromkeys(
+    ("rounds", "methods", "architectures", "lowerings", "clients", "relations", "runs"), 10
+)
 # Libraries with a script in `SCRIPTS`, and the tables in which they are.
 PEERS = {"fedjax": ("peers", "million"), "fluke": ("peers",)}
 SCRIPTS = pages.ROOT / "experiments" / "peers"
@@ -64,8 +69,8 @@ class Measurement(NamedTuple):
     measure: Callable[..., Any]  # (words, folder, seconds) -> its numbers
     words: tuple[str, ...]  # of its command line
     seconds: int  # budget of each of its commands
-    # "torch" is PyTorch and no accelerator, "power" an accelerator or `MANY_CORES`, "devices"
-    # are several, "plugin" is JAX's for CUDA, and "linux" is Linux and no accelerator.
+    # "torch" is PyTorch, "power" an accelerator or `MANY_CORES`, "devices" are several,
+    # "plugin" is JAX's for CUDA, and "linux" is Linux and no accelerator.
     needs: str = ""
 
 
@@ -89,6 +94,8 @@ def measure_all(
     out.mkdir(parents=True, exist_ok=True)
     mark_unfinished(out / "suite.json")
     progress, where = Console(stderr=True), machine()
+    if not where.is_cpu:
+        chosen = [with_rounds(measurement) for measurement in chosen]
     numbers, failed, skipped, spent = {}, {}, {}, {}
     for number, measurement in enumerate(chosen, start=1):
         name, state = measurement.name, reason_to_skip(measurement, where)
@@ -173,6 +180,13 @@ def with_peers(chosen: list[Measurement], pythons: dict[str, str]) -> list[Measu
     ]
 
 
+def with_rounds(measurement: Measurement) -> Measurement:
+    """The measurement on an accelerator, whose rounds are short: it times more of them."""
+    rounds = ROUNDS_ON_ACCELERATORS.get(measurement.table)
+    more = (f"--rounds_each={rounds}",) if rounds else ()
+    return measurement._replace(words=measurement.words + more)
+
+
 def machine() -> Machine:
     """The devices of this machine, found in another process.
 
@@ -197,8 +211,8 @@ def machine() -> Machine:
 
 def reason_to_skip(measurement: Measurement, where: Machine) -> str:
     """Why a measurement is not made on this machine; empty if it is."""
-    if measurement.needs == "torch" and not where.is_cpu:
-        return "not measured: PyTorch is compared on CPUs"
+    if measurement.needs == "accelerator" and where.is_cpu:
+        return "not measured: there is no accelerator"
     if measurement.needs == "torch" and not where.torch:
         return "not measured: PyTorch is not installed; run pip install torch"
     if measurement.needs == "power" and where.is_cpu and where.cores < MANY_CORES:
@@ -277,6 +291,49 @@ def resume(words, folder, seconds):
     if whole != resumed:
         raise Failure("metrics.jsonl of the resumed run differs from that of the whole run")
     return {"rounds": 40, "bytes": len(whole), "equal": True}
+
+
+def agreement(words, folder, seconds):
+    """Compares the scores of a run on an accelerator with those on a CPU.
+
+    Returns:
+      The largest differences of a loss or of the scores of all clients, relative to their
+      norms: with float32 products, and with the accelerator's default. And whether a second
+      run on the accelerator has the same bytes.
+    """
+    exact = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
+    runs = {
+        "cpu": {"JAX_PLATFORMS": "cpu"},
+        "float32": exact,
+        "default": {},
+        "again": exact,
+    }
+    files = {}
+    for name, variables in runs.items():
+        _run([*words, f"--out={folder / name}"], folder / f"of {name}", seconds, variables)
+        files[name] = (folder / name / "metrics.jsonl").read_bytes()
+    played = {name: json.loads(file.splitlines()[-1]) for name, file in files.items()}
+    return {
+        "rounds": played["cpu"]["round"],
+        "float32": largest_difference(played["float32"], played["cpu"]),
+        "default": largest_difference(played["default"], played["cpu"]),
+        "same_bytes": files["float32"] == files["again"],
+    }
+
+
+def largest_difference(line, expected):
+    """The largest relative difference of two lines of metrics.jsonl.
+
+    Scores of clients are compared as vectors, so that one near 0 does not decide.
+    """
+    differences = [0.0]
+    for name, value in expected.items():
+        if isinstance(value, dict):
+            differences.append(largest_difference(line[name], value))
+        elif name in ("loss", "per_client"):
+            value, other = np.asarray(value, float), np.asarray(line[name], float)
+            differences.append(np.linalg.norm(other - value) / np.linalg.norm(value))
+    return float(np.max(differences))
 
 
 def compare_peers(words, folder, seconds):
@@ -407,9 +464,10 @@ def summary(lines):
     }
 
 
-def _run(words, folder, seconds):
+def _run(words, folder, seconds, variables=None):
     kept = f"--compilation_cache={folder / 'compiled'}"
-    run_command(["-m", "graphfl_jax", "run", *words, kept], seconds)
+    words = ["-m", "graphfl_jax", "run", *words, kept]
+    run_command(words, seconds, variables=variables)
 
 
 SIMULATED = "--config.data.source=simulated"
@@ -420,7 +478,7 @@ LAYERED = f"--config=flha_cifar10 {SIMULATED}"
 # FedAvg of ten of 20 clients with 500 images each, in rounds of one epoch.
 IMAGES = (
     "--config=custom:fedavg --config.cohort_size=10 --config.local_steps=8 "
-    "--config.batch_size=64 --config.hparams.client_lr=0.1"
+    "--config.batch_size=64 --config.client_optimizer=sgd --config.hparams.client_lr=0.1"
 )
 LENET = f"{IMAGES} --images=28x28x1 --config.model.name=lenet"
 CNN = f"{IMAGES} --images=28x28x1 --config.model.name=cnn"
@@ -445,6 +503,12 @@ def _over(what, seconds, words, *, name="", needs=""):
 
 def _peers(work):
     return Measurement(work, "peers", compare_peers, (work,), 300, "linux")
+
+
+def _agreement(name, words):
+    words = f"{words} --config.rounds=3 --config.eval_every=3"
+    name = f"agree-{name}"
+    return _rounds(name, 300, words, table="agreement", measure=agreement, needs="accelerator")
 
 
 def _torch(name, seconds, words):
@@ -487,6 +551,12 @@ MEASUREMENTS = [
     _rounds("lowering-lenet", 240, f"{LENET} {LOWERINGS} {ONE}", table="lowerings"),
     _rounds("start-up", 120, f"{TPT48} --config.rounds=20", table="start", measure=start_up),
     _rounds("resume", 120, f"{TPT48} --config.eval_every=10", table="start", measure=resume),
+    _agreement("mlp", TPT48),
+    _agreement("ditto", f"--config=tpt48:ditto {SIMULATED}"),
+    _agreement("gru", f"{GRU} --config.eval.clients=8 --config.local_steps=5"),
+    _agreement("lenet", f"--config=fashion_mnist:pfedgat {SIMULATED} --config.local_steps=3"),
+    _agreement("resnet", f"{CARS} --config.local_steps=1"),
+    _agreement("layered", f"{LAYERED} --config.local_steps=1"),
     _torch("torch-mlp", 240, f"{TPT48} --repeats=3 --rounds_each=10"),
     _torch("torch-gru", 240, f"{GRU} --variants=eager,vmap {ONE}"),
     _torch("torch-lenet", 240, f"{LENET} {ONE}"),

@@ -100,6 +100,16 @@ def start(results):
     return cells
 
 
+def agreement(results):
+    """Scores on an accelerator, compared with those on a CPU."""
+    cells = [["run", "float32 products", "default products", "a second run"]]
+    for name, numbers in results.items():
+        differences = (f"{numbers[name]:.0e}" for name in ("float32", "default"))
+        again = "same bytes" if numbers["same_bytes"] else "other bytes"
+        cells.append([name.partition("-")[2], *differences, again])
+    return cells
+
+
 def torch(results):
     """Rounds per second in JAX and PyTorch."""
     cells = [["client model", "library", "rounds/s", "fastest", "slowest", "ratio", "setup s"]]
@@ -197,7 +207,8 @@ TABLES = {
         "Rounds and evaluations of each client model",
         "bench-tpt48",
         rounds,
-        f"{MEDIANS} Product rate: of 1024 x 1024 float32 matrices.",
+        f"{MEDIANS} Product rate: of large float32 matrices. MiB: of the process on a CPU, "
+        f"of the device on an accelerator.",
     ),
     "methods": Table("Ten methods on TPT-48", "bench-tpt48-methods", comparisons, MEDIANS),
     "architectures": Table(
@@ -205,6 +216,12 @@ TABLES = {
         "bench-architectures",
         comparisons,
         f"{MEDIANS} Ratio: relative to the first row.",
+    ),
+    "agreement": Table(
+        "Scores on an accelerator and on a CPU, after three rounds",
+        "bench-agreement",
+        agreement,
+        "The largest relative difference of a loss, or of the scores of all clients.",
     ),
     "torch": Table(
         "Compared with PyTorch",

@@ -116,6 +116,8 @@ def against_torch(
     """
     check(config, variants)
     torch_player = import_torch_player(threads)
+    # As in PyTorch; by default, a GPU computes products of float32 with fewer bits.
+    jax.config.update("jax_default_matmul_precision", "highest")
     experiment = build_experiment(config, load(config))
     _check_dense(experiment.federation)
     with cost() as spent:
@@ -175,18 +177,20 @@ def _verify(torch_player, experiment, config, variant, verification, rounds_each
         rounds = torch_player.player_of(experiment, config, variant)
         rounds.start(start)
         rounds.play(rounds.draw())
+        torch_player.wait()
     images = images_of(config)
     differences = verify(torch_player, rounds, start, played, variant, images=images)
 
     def play():
         for _ in range(rounds_each):
             rounds.play(rounds.draw())
+        torch_player.wait()
 
     return Timed(play, spent(), differences)
 
 
 def import_torch_player(threads: int | None) -> Any:
-    """The module `torch_player`, after the number of PyTorch's threads is set, if any.
+    """The module `torch_player`, prepared for JAX's device and for a number of threads, if any.
 
     Raises:
       ValueError: PyTorch is not installed.
@@ -199,6 +203,7 @@ def import_torch_player(threads: int | None) -> Any:
 
     if threads is not None:
         torch_player.torch.set_num_threads(threads)
+    torch_player.prepare(on_gpu=jax.default_backend() == "gpu")
     return torch_player
 
 
@@ -320,7 +325,7 @@ def check(config: ConfigDict, variants: list[str]) -> None:
     """Checks that `torch_player` supports a configuration and the variants.
 
     Raises:
-      ValueError: it does not, or JAX does not use the CPU.
+      ValueError: it does not, or JAX uses neither CPUs nor GPUs.
     """
     check_names("variants", variants, VARIANTS)
     values, _ = values_of(config)
@@ -340,10 +345,10 @@ def check(config: ConfigDict, variants: list[str]) -> None:
                 f"--config.{field} to one of {', '.join(map(repr, choices))}, or use "
                 f"--config=tpt48 or metr_la"
             )
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() not in ("cpu", "gpu"):
         raise ValueError(
-            f"against=torch compares on CPUs, but JAX uses a {jax.default_backend()}; set "
-            f"JAX_PLATFORMS=cpu"
+            f"against=torch compares on CPUs and NVIDIA GPUs, but JAX uses a "
+            f"{jax.default_backend()}; set JAX_PLATFORMS=cpu"
         )
 
 

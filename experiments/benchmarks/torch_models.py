@@ -342,8 +342,8 @@ def parameters_of(row: Tensor, kind: str) -> tuple[Tensor, Tensor | None, Tensor
 
 
 def tensor(array) -> Tensor:
-    """A copy of an array as a tensor."""
-    return torch.from_numpy(np.array(array))
+    """A copy of an array as a tensor on PyTorch's default device."""
+    return torch.tensor(np.asarray(array))
 
 
 def pixels(array) -> Tensor:

@@ -54,10 +54,11 @@ class PolyakSGD(torch.optim.Optimizer):
             value = closure()
         for group in self.param_groups:
             gradients = [p.grad for p in group["params"]]
-            square = float(nn.utils.get_total_norm(gradients)) ** 2
-            rate = min(float(value) / square, group["lr"]) if square > 0 else 0.0
+            square = nn.utils.get_total_norm(gradients) ** 2
+            rate = torch.clamp(value / square, max=group["lr"])
+            rate = torch.where(square > 0, rate, 0.0)  # a tensor: no device waits for the host
             for p in group["params"]:
-                p.add_(p.grad, alpha=-rate)
+                p.sub_(rate * p.grad)
         return value
 
 
@@ -252,7 +253,7 @@ class Player:
     def __init__(self, experiment: Experiment, config: ConfigDict, variant: str):
         self.config, self.hparams = config, experiment.hparams
         self.clients = Clients(experiment, config, variant)
-        self.counts = self.clients.counts
+        self.counts = self.clients.counts.tolist()
         self.groups = [(torch.arange(len(self.counts)), config.cohort_size)]
         if config.algorithm.name == "fedavg":
             self.server = FedAvgServer(self.clients)
@@ -279,7 +280,7 @@ class Player:
             ]
         )
         shape = (self.config.local_steps, self.config.batch_size)
-        indices = torch.stack([torch.randint(int(self.counts[i]), shape) for i in ids])
+        indices = torch.stack([torch.randint(self.counts[i], shape) for i in ids.tolist()])
         return Draws(ids, indices, self.draw_dropped())
 
     def draw_dropped(self):
@@ -293,7 +294,7 @@ class Player:
     def weights(self) -> dict[str, np.ndarray]:
         """The current weights of the server."""
         current = self.server.weights()
-        return {name: leaf.detach().numpy().copy() for name, leaf in current.items()}
+        return {name: leaf.detach().cpu().numpy().copy() for name, leaf in current.items()}
 
 
 class LayeredPlayer(Player):
@@ -315,7 +316,7 @@ class LayeredPlayer(Player):
         self.x = pixels(train.x)  # [N, S, C, H, W]
         if self.x.dtype == torch.uint8:
             self.x = self.x.float() / 127.5 - 1
-        self.y, self.counts = tensor(train.y).long(), tensor(train.count).long()
+        self.y, self.counts = tensor(train.y).long(), np.asarray(train.count).tolist()
         self.config, self.hparams = config, experiment.hparams
 
     def play(self, draws: Draws) -> Tensor:
@@ -370,9 +371,23 @@ def player_of(experiment: Experiment, config: ConfigDict, variant: str) -> Playe
     return kind(experiment, config, variant)
 
 
+def prepare(on_gpu: bool) -> None:
+    """Sets the default device of PyTorch; its products and convolutions are in float32."""
+    torch.set_default_device("cuda" if on_gpu else "cpu")
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+
+
+def wait() -> None:
+    """Returns when the device has computed all that it was given."""
+    if torch.get_default_device().type == "cuda":
+        torch.cuda.synchronize()
+
+
 def environment() -> dict:
-    """The version of PyTorch, and its number of threads."""
-    return {"version": torch.__version__, "threads": torch.get_num_threads()}
+    """The version of PyTorch, its device, and its number of threads."""
+    device = torch.get_default_device().type
+    return {"version": torch.__version__, "device": device, "threads": torch.get_num_threads()}
 
 
 def as_tensors(draws: Draws) -> Draws:
