@@ -129,7 +129,7 @@ def _remedy_without_val(config, federation):
 def _check_objective(method, config):
     """Refuses what changes the objective of a model, for a method that does not use it."""
     unused = {
-        "precision": config.precision != "float32",
+        "precision": config.precision == "bfloat16",
         "model.augment": bool(config.model.get("augment")),
     }
     for field, is_set in unused.items():

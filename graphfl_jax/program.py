@@ -163,6 +163,7 @@ class Program:
       clients_per_eval: clients evaluated at once; 0 is all.
       mesh: devices over which a cohort is split, from `client_mesh`.
       models: bytes up to which a complete evaluation returns the predictors of all clients too.
+      precision: of products, see `with_products`.
     """
 
     build: Callable[[dict, Array], Algorithm]
@@ -173,6 +174,7 @@ class Program:
     clients_per_eval: int = 0
     mesh: Mesh | None = None
     models: int = 0
+    precision: str = "float32"
 
     def start(self, key: Array, hparams: dict, data, server: Any = None) -> State:
         """The state before the first round, in which all clients have enrolled.
@@ -358,7 +360,9 @@ class Program:
 
     def compiled(self) -> Compiled:
         """The functions compiled, with results that are whole on each device of the mesh."""
-        return compile_all(functools.partial(getattr, self), mesh=self.mesh)
+        return compile_all(
+            lambda name: with_products(getattr(self, name), self.precision), mesh=self.mesh
+        )
 
     def _with_poison(self, key, hparams, data):
         """The data after the attackers have changed theirs."""
@@ -417,6 +421,26 @@ def compile_all(
             for name in kind._fields
         }
     )
+
+
+def with_products(function: Callable, precision: str) -> Callable:
+    """A function whose products of float32 have all bits, or those of TensorFloat-32.
+
+    Without this, JAX computes them on a GPU in TensorFloat-32, with 10 bits of the mantissa
+    instead of 23. CPUs always have all bits.
+
+    Args:
+      precision: one of `models.objectives.PRECISIONS`. With "bfloat16", the products that are
+        not of bfloat16 have all bits.
+    """
+    of_jax = "tensorfloat32" if precision == "tensorfloat32" else "highest"
+
+    @functools.wraps(function)
+    def computed(*arguments, **static):
+        with jax.default_matmul_precision(of_jax):
+            return function(*arguments, **static)
+
+    return computed
 
 
 def enroll(algorithm: Algorithm, server: Any, group: int, ids: Array, key: Array) -> Any:

@@ -106,7 +106,12 @@ _BASE = {
     ),
     "model.name": (Choice("Client model.", MODELS), "mlp"),
     "precision": (
-        Choice("Precision of the objective of local training.", PRECISIONS),
+        Choice(
+            "Precision of products and convolutions. tensorfloat32: on a GPU, all of them have "
+            "10 bits of the mantissa. bfloat16: the objective of local training is in "
+            "bfloat16.",
+            PRECISIONS,
+        ),
         "float32",
     ),
     "algorithm.name": (Choice("Method.", ALGORITHMS), "panacea"),

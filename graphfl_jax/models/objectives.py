@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from graphfl_jax.core import Array, ClientModel, Params
 from graphfl_jax.examples import Examples
 
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "tensorfloat32", "bfloat16")
 
 
 def with_precision(model: ClientModel, precision: str) -> ClientModel:
@@ -21,9 +21,10 @@ def with_precision(model: ClientModel, precision: str) -> ClientModel:
     https://arxiv.org/abs/1710.03740
 
     Args:
-      precision: one of `PRECISIONS`.
+      precision: one of `PRECISIONS`; "tensorfloat32" is of products alone, see
+        `program.with_products`.
     """
-    if precision == "float32":
+    if precision != "bfloat16":
         return model
 
     def lower(leaf):

@@ -16,7 +16,7 @@ from graphfl_jax.configs.values import change, configuration, current_values, va
 from graphfl_jax.core import Params, Predictor
 from graphfl_jax.data.federation import check_finite
 from graphfl_jax.devices import fill_up
-from graphfl_jax.program import Program
+from graphfl_jax.program import Program, with_products
 from graphfl_jax.runs import models
 from graphfl_jax.runs.checkpoint import write_bytes
 from graphfl_jax.runs.models import GroupOfModels
@@ -180,7 +180,9 @@ class Fleet:
 
     @functools.cache  # noqa: B019
     def _predict(self, number):
-        return jax.jit(_prediction(self.experiment, number))
+        return jax.jit(
+            with_products(_prediction(self.experiment, number), self.config.precision)
+        )
 
     def export(self, client: str, to: str | os.PathLike, at: str = "P") -> None:
         """Writes the model of one client into a file, which names no other client.

@@ -175,6 +175,7 @@ def program_at_sizes(
         clients_per_eval=config.clients_per_eval,
         mesh=mesh,
         models=models,
+        precision=config.precision,
     )
 
 

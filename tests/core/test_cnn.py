@@ -101,6 +101,20 @@ def test_large_kernels_with_many_channels_are_filtered_on_a_cpu(size, channels):
     assert lowered["auto"] == lowered[expected]
 
 
+@pytest.mark.parametrize("channels, expected", [(6, "im2col"), (16, "xla")])
+def test_a_gpu_computes_convolutions_of_few_channels_as_products(
+    channels, expected, monkeypatch
+):
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    x, kernel = jnp.ones((channels, 8, 8, 2)), jnp.ones((5, 5, channels, 3))
+    lowered = {}
+    for lowering in ("auto", "im2col", "xla"):
+        one_way = functools.partial(convolve, padding=0, lowering=lowering)
+        lowered[lowering] = str(jax.make_jaxpr(one_way)(x, kernel))
+    assert lowered["im2col"] != lowered["xla"]
+    assert lowered["auto"] == lowered[expected]
+
+
 def test_pooling_takes_the_largest_of_each_window_and_drops_a_last_odd_row():
     x = np.random.default_rng(0).normal(size=(2, 5, 6, 3)).astype(np.float32)
     windows = x[:, :4].reshape(2, 2, 2, 3, 2, 3)

@@ -17,6 +17,7 @@ from graphfl_jax.models.gru import gru_sampled
 from graphfl_jax.models.mlp import mlp
 from graphfl_jax.models.objectives import PRECISIONS, with_precision
 from graphfl_jax.models.resnet import resnet18
+from graphfl_jax.runs.session import inputs_of, program_of
 from tests.federations import small_config, two_clusters
 
 KEY = jax.random.key(8)
@@ -88,9 +89,26 @@ def test_predictions_stay_float32(name):
     assert predictions.dtype == np.float32
 
 
-def test_float32_changes_nothing():
+@pytest.mark.parametrize("precision", ["float32", "tensorfloat32"])
+def test_other_precisions_leave_the_objective(precision):
     model = MODELS["mlp"]()
-    assert with_precision(model, "float32") is model
+    assert with_precision(model, precision) is model
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_products_of_float32_have_all_bits_unless_tensorfloat32_is_set(precision):
+    """JAX's default on a GPU is TensorFloat-32, also where the setting says float32."""
+    config = small_config("panacea", precision=precision)
+    experiment = build_experiment(config, two_clusters())
+    inputs = inputs_of(experiment, 0)
+    program = program_of(experiment, config)
+    state = jax.eval_shape(program.start, *inputs)
+    text = program.advance.lower(state, *inputs, 1).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    in_float32 = [line for line in products if "bf16" not in line]
+    word = "HIGH" if precision == "tensorfloat32" else "HIGHEST"
+    assert in_float32 and all(f"precision = [{word}, {word}]" in line for line in in_float32)
+    assert (len(in_float32) < len(products)) == (precision == "bfloat16")
 
 
 @functools.cache
@@ -103,9 +121,10 @@ def run(precision):
 
 @pytest.mark.release
 def test_a_run_learns_as_much():
-    whole, low = (run(precision).final["test"]["P"].mean() for precision in PRECISIONS)
+    precisions = ("float32", "bfloat16")
+    whole, low = (run(precision).final["test"]["P"].mean() for precision in precisions)
     assert abs(whole - low) < 0.05 and low > 0.9
-    states = [jax.tree.leaves(run(precision).state.server) for precision in PRECISIONS]
+    states = [jax.tree.leaves(run(precision).state.server) for precision in precisions]
     assert any((a != b).any() for a, b in zip(*states, strict=True))
     assert all(leaf.dtype == np.float32 for leaf in states[1])
 
