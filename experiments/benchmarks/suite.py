@@ -89,13 +89,13 @@ def measure_all(
       ValueError: a name is unknown, a Python cannot be used, or the page lacks a block.
     """
     chosen = with_peers(chosen_measurements(only), pythons)
-    for table in dict.fromkeys(measurement.table for measurement in chosen) if page else ():
-        pages.around(page, suite_tables.TABLES[table].block)
-    out.mkdir(parents=True, exist_ok=True)
-    mark_unfinished(out / "suite.json")
     progress, where = Console(stderr=True), machine()
     if not where.is_cpu:
         chosen = [with_rounds(measurement) for measurement in chosen]
+    for table in dict.fromkeys(measurement.table for measurement in chosen) if page else ():
+        pages.around(page, block_of(table, where))
+    out.mkdir(parents=True, exist_ok=True)
+    mark_unfinished(out / "suite.json")
     numbers, failed, skipped, spent = {}, {}, {}, {}
     for number, measurement in enumerate(chosen, start=1):
         name, state = measurement.name, reason_to_skip(measurement, where)
@@ -126,10 +126,10 @@ def measure_all(
         texts = [f"## {markdown(report)}" for report, _ in tables]
         write_text(out / "suite.md", "\n".join([f"# Speed\n\n{made}\n", *texts]))
 
-    for report, block in tables:
+    for report, table in tables:
         show(report)
         if page and len(report.rows) > 1:
-            pages.update(page, block, f"{made}\n\n{markdown(report)}")
+            pages.update(page, block_of(table, where), f"{made}\n\n{markdown(report)}")
     pages.print_line(Console(), f"{out}/suite.json\n{out}/suite.md")
     return 1 if failed else 0
 
@@ -243,7 +243,7 @@ def numbers_of(measurement: Measurement) -> Any:
 
 
 def reports(chosen, results, failed, skipped):
-    """For each table of the chosen measurements, its report and the block of the page."""
+    """For each table of the chosen measurements, its report and its name."""
     for name, table in suite_tables.TABLES.items():
         members = [member.name for member in chosen if member.table == name]
         if not members:
@@ -254,7 +254,12 @@ def reports(chosen, results, failed, skipped):
             f"{member} failed: {failed[member]}" for member in members if member in failed
         ]
         lines += [f"{member} is {skipped[member]}" for member in members if member in skipped]
-        yield Report(table.title, rows, lines), table.block
+        yield Report(table.title, rows, lines), name
+
+
+def block_of(table: str, where: Machine) -> str:
+    """The block of the page with a table of this machine; accelerators have their own."""
+    return suite_tables.TABLES[table].block + ("" if where.is_cpu else "-gpu")
 
 
 # ----------------------------------------------------------------------------------- commands
@@ -298,25 +303,24 @@ def agreement(words, folder, seconds):
 
     Returns:
       The largest differences of a loss or of the scores of all clients, relative to their
-      norms: with float32 products, and with the accelerator's default. And whether a second
-      run on the accelerator has the same bytes.
+      norms: in float32, and in TensorFloat-32. And whether a second run on the accelerator has
+      the same bytes.
     """
-    exact = {"JAX_DEFAULT_MATMUL_PRECISION": "highest"}
-    runs = {
-        "cpu": {"JAX_PLATFORMS": "cpu"},
-        "float32": exact,
-        "default": {},
-        "again": exact,
-    }
+    # Each run compiles its own programs, in a folder of its own.
+    on_cpu = {"JAX_PLATFORMS": "cpu"}
+    precisions = {"cpu": "float32", "float32": "float32", "tensorfloat32": "tensorfloat32"}
+    precisions["again"] = "float32"
     files = {}
-    for name, variables in runs.items():
-        _run([*words, f"--out={folder / name}"], folder / f"of {name}", seconds, variables)
+    for name, precision in precisions.items():
+        more = (f"--config.precision={precision}", f"--out={folder / name}")
+        variables = on_cpu if name == "cpu" else {}
+        _run([*words, *more], folder / f"of {name}", seconds, variables)
         files[name] = (folder / name / "metrics.jsonl").read_bytes()
     played = {name: json.loads(file.splitlines()[-1]) for name, file in files.items()}
     return {
         "rounds": played["cpu"]["round"],
         "float32": largest_difference(played["float32"], played["cpu"]),
-        "default": largest_difference(played["default"], played["cpu"]),
+        "tensorfloat32": largest_difference(played["tensorfloat32"], played["cpu"]),
         "same_bytes": files["float32"] == files["again"],
     }
 

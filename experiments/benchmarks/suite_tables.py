@@ -102,9 +102,9 @@ def start(results):
 
 def agreement(results):
     """Scores on an accelerator, compared with those on a CPU."""
-    cells = [["run", "float32 products", "default products", "a second run"]]
+    cells = [["run", "float32", "tensorfloat32", "a second run"]]
     for name, numbers in results.items():
-        differences = (f"{numbers[name]:.0e}" for name in ("float32", "default"))
+        differences = (f"{numbers[name]:.0e}" for name in ("float32", "tensorfloat32"))
         again = "same bytes" if numbers["same_bytes"] else "other bytes"
         cells.append([name.partition("-")[2], *differences, again])
     return cells
@@ -221,7 +221,8 @@ TABLES = {
         "Scores on an accelerator and on a CPU, after three rounds",
         "bench-agreement",
         agreement,
-        "The largest relative difference of a loss, or of the scores of all clients.",
+        "The largest relative difference of a loss, or of the scores of all clients. The "
+        "second run compiles its programs again.",
     ),
     "torch": Table(
         "Compared with PyTorch",

@@ -104,12 +104,51 @@ def test_measurements_that_a_machine_does_not_allow_are_skipped():
         }
 
     torch = {name for name in suite.names() if name.startswith("torch-")}
-    assert len(torch) == 6 and skipped(CPU) == {"clients-large"}
-    assert skipped(CPU._replace(cores=16, torch=False)) == torch
+    agree = {name for name in suite.names() if name.startswith("agree-")}
+    large = agree | {"clients-large"}
+    assert len(torch) == len(agree) == 6 and skipped(CPU) == large
+    assert skipped(CPU._replace(cores=16, torch=False)) == torch | agree
     rehearsed = {name for name in suite.names() if name.startswith("h100-")}
-    assert skipped(CPU._replace(plugin=False)) == rehearsed | {"clients-large"}
-    assert skipped(GPU) == torch | {"devices", "w1", "w2", "million"}
-    assert skipped(CPU._replace(cores=1)) == {"devices", "clients-large"}
+    assert skipped(CPU._replace(plugin=False)) == rehearsed | large
+    assert skipped(GPU) == {"devices", "w1", "w2", "million"}
+    assert skipped(GPU._replace(torch=False)) == torch | {"devices", "w1", "w2", "million"}
+    assert skipped(CPU._replace(cores=1)) == {"devices"} | large
+
+
+def test_scores_on_an_accelerator_are_compared_with_those_on_a_cpu(monkeypatch, tmp_path):
+    """The runs differ in what the environment says, and the numbers in what a run wrote."""
+    scores = {
+        "cpu": (1.0, 3.0, 4.0),
+        "float32": (1.0, 3.0, 4.5),
+        "tensorfloat32": (1.2, 3.0, 4.0),
+    }
+    scores["again"] = scores["float32"]
+    played = {}
+
+    def play(words, seconds, *, variables):
+        (out,) = (word.removeprefix("--out=") for word in words if word.startswith("--out="))
+        name = out.rpartition("/")[2]
+        (precision,) = (w.partition("precision=")[2] for w in words if "precision=" in w)
+        played[name] = variables.get("JAX_PLATFORMS"), precision
+        loss, *of_clients = scores[name]
+        test = {"G": {"mean": 9.0, "per_client": of_clients}}
+        line = {"round": 3, "train": {"loss": loss}, "test": test}
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+
+    monkeypatch.setattr(suite, "run_command", play)
+    numbers = suite.agreement(("--config=tpt48",), tmp_path, 10)
+    assert numbers == {
+        "rounds": 3,
+        "float32": pytest.approx(0.5 / 5),
+        "tensorfloat32": pytest.approx(0.2),
+        "same_bytes": True,
+    }
+    assert played.pop("cpu") == ("cpu", "float32")
+    precisions = {"float32": "float32", "tensorfloat32": "tensorfloat32", "again": "float32"}
+    assert played == {name: (None, precision) for name, precision in precisions.items()}
+    table = suite_tables.agreement({"agree-mlp": numbers})
+    assert table[1] == ["mlp", "1e-01", "2e-01", "same bytes"]
 
 
 def fake(name, table, measure):
@@ -179,7 +218,9 @@ def test_an_unknown_measurement_is_refused():
 def test_the_page_has_a_block_for_each_table():
     text = (ROOT / "docs/results/speed.md").read_text()
     for table in suite_tables.TABLES.values():
-        assert f"<!-- begin {table.block} -->" in text
+        assert (
+            f"<!-- begin {table.block}{'-gpu' * (table.block == 'bench-agreement')} -->" in text
+        )
 
 
 # --------------------------------------------------------------------------- other libraries
