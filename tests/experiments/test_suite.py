@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from experiments.bench import FLAGS
-from experiments.benchmarks import million, processes, scaling, suite, suite_tables
+from experiments.benchmarks import (
+    million,
+    processes,
+    scaling,
+    suite,
+    suite_tables,
+    torch_comparison,
+)
 from graphfl_jax.configs import PRESETS, custom, parse, tpt48
 from tests.commands import ROOT, launched
 
@@ -93,6 +100,8 @@ def test_the_words_of_all_measurements_are_flags_and_fields():
                 FLAGS[name].parser.parse(value)
         config = parse(PRESETS[path](*filter(None, [method])), overrides)
         assert config.cohort_size > 1, measurement.name
+        if measurement.table == "torch":
+            torch_comparison.check(config, ["eager"])
 
 
 def test_measurements_that_a_machine_does_not_allow_are_skipped():
