@@ -278,6 +278,26 @@ def test_the_better_end_of_the_scale_is_bright_and_named(higher, browser, run, t
     assert f"worse: {worse}" in legend and f"better: {better}" in legend
 
 
+def test_the_same_score_has_one_colour_at_all_points(browser, run, tmp_path):
+    scores = {
+        "G": [0.1] * 4 + [0.3] * 3,
+        "L": [0.3] * 3 + [0.5] * 4,
+        "P": [0.3] * 5 + [0.9] * 2,
+    }
+    shown(browser, tmp_path / "page.html", run | {"scores": scores, "factor": 1})
+    colours = {}
+    for view in found(browser, "#views label"):
+        view.click()
+        for node in found(browser, "#map .node"):
+            label = node.get_attribute("aria-label")
+            at = view.text.removeprefix("at ")
+            if at in scores:
+                score = re.search(rf"\b{at} ([\d.]+)", label)[1]
+                colours.setdefault(score, set()).add(node.get_attribute("fill"))
+    assert {len(of_score) for of_score in colours.values()} == {1}
+    assert len(colours) == len(set.union(*colours.values())) == 4
+
+
 def test_equal_scores_are_said_and_not_drawn_as_differences(browser, run, tmp_path):
     scores = [0.5 + 1e-7 * i for i in range(7)]  # as rounding leaves them
     shown(browser, tmp_path / "page.html", run | {"scores": dict.fromkeys("GLP", scores)})

@@ -164,7 +164,8 @@ function paintMap(run) {
   if (!run.map) return;
   const place = document.querySelector("#map svg").place;
   const values = run.clients.map((_, i) => shown(run, i)),
-    between = scaleRange(values, run.factor);
+    scaled = scaledValues(run, values),
+    between = scaleRange(scaled, run.factor);
   nodes.forEach((node, i) => {
     const t = goodness(run, values[i], between);
     node.setAttribute("d", shape(run.clients[i], ...place(i), radius(run, t)));
@@ -172,7 +173,7 @@ function paintMap(run) {
     node.classList.toggle("unscored", values[i] === null);
   });
   const named = drawNames(run, values, place);
-  const items = run.scores ? scaleItems(run, values, between) : [];
+  const items = run.scores ? scaleItems(run, values, scaled, between) : [];
   if (values.includes(null))
     items.push(make("span", {}, sample({}, 0.5, "unscored"), "no score"));
   if (run.clients.some((client) => client.new))
@@ -183,16 +184,24 @@ function paintMap(run) {
   document.querySelector("#map .legend").replaceChildren(...items);
 }
 
+/** The values of the scale: the scores at all points have one scale, so that colours compare. */
+function scaledValues(run, values) {
+  if (state.view === "gain" || !run.scores) return values;
+  return pointsOf(run).flatMap(({ key }) => run.scores[key]);
+}
+
 /** The scale of the scores, whose bright and large end is the better one. */
-function scaleItems(run, values, between) {
-  const [least, most] = range(values);
+function scaleItems(run, values, scaled, between) {
+  const ends = range(values);
   const count = values.filter((value) => value !== null).length;
-  if (equal([least, most], run.factor)) {
-    const text = `${meaning(run)}: ${count} clients have the same, ${short(least * run.factor)}`;
+  if (equal(ends, run.factor)) {
+    const text = `${meaning(run)}: ${count} clients have the same, ${short(ends[0] * run.factor)}`;
     return [make("span", {}, count ? text : meaning(run))];
   }
-  const ends = run.higher || state.view === "gain" ? between : [...between].reverse();
-  const texts = [ends[0], (ends[0] + ends[1]) / 2, ends[1]].map((value) => {
+  const [least, most] = range(scaled);
+  const [worse, better] =
+    run.higher || state.view === "gain" ? between : [...between].reverse();
+  const texts = [worse, (worse + better) / 2, better].map((value) => {
     const low = value === between[0] && least < value,
       high = value === between[1] && most > value;
     return `${low ? "≤ " : high ? "≥ " : ""}${short(value * run.factor)}`;
