@@ -149,8 +149,8 @@ def _table(heads, rows):
     return table
 
 
-def _lines(heads, rows, width):
-    """Rows with one line each, whose last cell is cut after a word to fit into the width."""
+def _lines(heads, rows, width, lines):
+    """Rows whose last cell has at most so many lines of the width, and is cut after a word."""
     *short, last = zip(heads, *rows, strict=True)
     widths = [max(map(len, cells)) for cells in short]
     gaps = [1 if size < 5 else 2 for size in widths]  # marks are close to each other
@@ -158,7 +158,9 @@ def _lines(heads, rows, width):
         columns = zip(cells, widths, gaps, strict=True)
         begin = "".join(cell.ljust(size + gap) for cell, size, gap in columns)
         left = max(width - len(begin), 10)
-        yield f"{begin}{textwrap.shorten(text, left, placeholder=' ...')}"
+        first, *more = textwrap.wrap(text, left, max_lines=lines, placeholder=" ...") or [""]
+        yield f"{begin}{first}"
+        yield from (f"{' ' * len(begin)}{line}" for line in more)
 
 
 def start() -> None:
@@ -176,6 +178,7 @@ def start() -> None:
             console.print(_table(heads, rows()))
         else:
             width = console.width if console.is_terminal else UNBOUNDED
-            for line in _lines(heads, rows(), width):
+            # So that all methods are on one screen; another list has the rest of each.
+            for line in _lines(heads, rows(), width, 1 if word == "methods" else None):
                 console.print(Text(line), soft_wrap=True)
         say(NOTES.get(word, "") + "\n")
