@@ -38,7 +38,13 @@ def read_edges(path: str, clients: np.ndarray | None) -> dict[str, Any]:
         return _of_matrix(path, _read_array(path), clients)
     rows = read_rows(path)
     header, *below = rows
+    known = set() if clients is None else set(clients.astype(str).tolist())
     if len(header) == len(rows) > 2 and all(map(is_number, itertools.chain(*rows))):
+        if len(header) == 3 and _may_be_pairs(rows, known):
+            raise ValueError(
+                f"{path}: its three rows are pairs with weights, or a matrix; write a header "
+                "such as from,to,weight above pairs, or give a matrix as a .npy file"
+            )
         return _of_matrix(path, np.array(rows).astype(float), clients)
     if len(header) > 2 and header[1:] == [row[0] for row in below]:
         names = _names(np.array(header[1:]), clients)
@@ -50,7 +56,6 @@ def read_edges(path: str, clients: np.ndarray | None) -> dict[str, Any]:
             "clients in two columns, a third one of weights, or a matrix with a row and a "
             "column for each client"
         )
-    known = set() if clients is None else set(clients.astype(str).tolist())
     if known.issuperset(header[:2]):
         raise ValueError(
             f"{path}: the first row names the clients {header[0]!r} and {header[1]!r}; write a "
@@ -59,6 +64,15 @@ def read_edges(path: str, clients: np.ndarray | None) -> dict[str, Any]:
     pairs = np.array(below).reshape(-1, len(header))
     edges = {"edges": _names(pairs[:, :2], clients)}
     return edges if len(header) == 2 else edges | {"edge_weight": _numbers(path, pairs[:, 2])}
+
+
+def _may_be_pairs(rows, known):
+    """Whether the first two cells of rows are different pairs of clients, known or numbered."""
+    pairs = {frozenset(row[:2]) for row in rows}
+    if len(pairs) < len(rows) or any(len(pair) < 2 for pair in pairs):
+        return False
+    names = set().union(*pairs)
+    return names <= known if known else all(map(str.isdigit, names))
 
 
 def _names(cells, clients):

@@ -217,6 +217,21 @@ def test_relations_have_weights_and_directions(tmp_path):
     np.testing.assert_array_equal(edges_of(tmp_path, tmp_path / "e.npy"), matrix)
 
 
+@pytest.mark.filterwarnings("ignore:.*edge_weight is kept")
+def test_three_rows_that_are_pairs_or_a_matrix_are_refused(tmp_path):
+    """A matrix is read if its rows cannot be pairs, because names repeat or are unknown."""
+    path, three = tmp_path / "e.csv", CLIENT % 3
+    for text in ("0,1,2\n1,2,1\n0,2,1\n", "0,1,2\n2,1,1\n2,0,1\n"):
+        path.write_text(text)
+        with pytest.raises(ValueError, match="are pairs with weights, or a matrix; write a"):
+            edges_of(tmp_path, path, client=three)
+    for matrix in ("0,1,2\n1,0,1\n2,1,0\n", "0,1,5\n2,0,3\n5,4,0\n", "1,1,1\n1,2,1\n0,1,1\n"):
+        path.write_text(matrix)
+        expected = np.array([row.split(",") for row in matrix.split()]).astype(float)
+        np.fill_diagonal(expected, 0)
+        np.testing.assert_array_equal(edges_of(tmp_path, path, client=three), expected)
+
+
 def test_relations_of_divided_examples_are_of_numbers(tmp_path):
     np.savez(tmp_path / "own.npz", x=X, y=Y)
     np.save(tmp_path / "e.npy", ADJACENCY)
