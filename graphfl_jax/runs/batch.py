@@ -73,7 +73,7 @@ class Trial(NamedTuple):
     seed: int  # of the split, the initial weights, the new clients and all draws
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Outcome(views.Viewed):
     """The outcome of a trial."""
 

@@ -64,7 +64,7 @@ from graphfl_jax.runs.session import (
 from graphfl_jax.runs.streamed import StreamedSession, without_examples
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)  # of the table that `views.Viewed` prints
 class Result(views.Viewed):
     """A finished run."""
 

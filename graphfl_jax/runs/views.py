@@ -86,28 +86,45 @@ class Viewed:
         draw(axes, self, over, round_takes)
         return axes
 
+    def __repr__(self) -> str:
+        """The table of scores that `print` shows."""
+        rows = self._cells()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [
+            "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+            for row in rows
+        ]
+        return "\n".join([self._title(), *lines])
+
     def _repr_html_(self) -> str:
         """The table of scores that a notebook shows."""
-        results, data = self.results, self.results["dataset"]
-        title = (
-            f"{results['variant']} on {data['name']}, data: {data['source']}, "
-            f"seed {results['seed']}, {results['rounds']} rounds"
-        )
-        if results["diverged"]:
-            return f"<p>{html.escape(title)}: diverged</p>"
-        names = {
-            "mean": "mean",
-            "std_clients": "sd over clients",
-            "worst_decile": "worst decile",
-        }
-        heads = "".join(f"<th>{head}</th>" for head in (results["metric"], *names.values()))
+        title = html.escape(self._title())
+        if not (rows := self._cells()):
+            return f"<p>{title}</p>"
+        heads = "".join(f"<th>{head}</th>" for head in rows[0])
         lines = ""
-        for point in POINTS:
-            scores = results["scores"]["final"][point]
-            numbers = (scores[name] for name in ("mean", "std_clients", "worst_decile"))
-            cells = "".join(f"<td>{number:.4g}</td>" for number in numbers)
+        for point, *numbers in rows[1:]:
+            cells = "".join(f"<td>{number}</td>" for number in numbers)
             lines += f"<tr><th>{point}</th>{cells}</tr>"
-        return f"<table><caption>{html.escape(title)}</caption><tr>{heads}</tr>{lines}</table>"
+        return f"<table><caption>{title}</caption><tr>{heads}</tr>{lines}</table>"
+
+    def _title(self):
+        results, data = self.results, self.results["dataset"]
+        return (
+            f"{results['variant']} on {data['name']}, data: {data['source']}, seed "
+            f"{results['seed']}, {results['rounds']} rounds{': diverged' * results['diverged']}"
+        )
+
+    def _cells(self):
+        """The rows of the table of test scores with their heads; none of a diverged run."""
+        results, points = self.results, self.results["scores"]["final"]
+        if results["diverged"]:
+            return []
+        rows = [(results["metric"], "mean", "sd over clients", "worst decile")]
+        for point in POINTS:
+            numbers = (points[point][name] for name in ("mean", "std_clients", "worst_decile"))
+            rows.append((point, *(f"{number:.4g}" for number in numbers)))
+        return rows
 
 
 def import_pandas():

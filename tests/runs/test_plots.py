@@ -2,6 +2,7 @@
 
 import builtins
 import csv
+import dataclasses
 import os
 
 import matplotlib
@@ -206,3 +207,9 @@ def test_the_plot_the_table_and_the_html_have_the_scores(result):
         f"<td>{result.final['test']['P'].mean():.4g}</td>" in shown
         and "<caption>fedavg on two_clus" in shown
     )
+    title, heads, *lines = repr(result).splitlines()
+    assert title in shown and heads.split()[:2] == ["accuracy", "mean"]
+    assert [line.split()[0] for line in lines] == ["G", "L", "P"]
+    assert lines[2].split()[1] == f"{result.final['test']['P'].mean():.4g}"
+    diverged = dataclasses.replace(result, results=result.results | {"diverged": True})
+    assert repr(diverged) == f"{title}: diverged"
