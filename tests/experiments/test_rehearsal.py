@@ -132,7 +132,7 @@ def test_what_cannot_be_counted_is_refused():
 
 def test_what_is_traced_chooses_as_on_a_gpu():
     def traced():
-        x, kernel = jnp.ones((3, 8, 8, 2)), jnp.ones((3, 3, 3, 4))
+        x, kernel = jnp.ones((16, 8, 8, 2)), jnp.ones((3, 3, 16, 4))
         trace = jax.make_jaxpr(lambda x: convolve(x, kernel, padding=1, lowering="auto"))
         return str(trace(x))
 
