@@ -14,7 +14,16 @@ FLOATS = "hparams."  # fields whose values are traced
 
 
 def values_of(config: ConfigDict) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The values of a configuration, and its settings that nothing reads yet."""
+    """The values of a configuration, and its settings that nothing reads yet.
+
+    Raises:
+      ValueError: it is no configuration.
+    """
+    if not isinstance(config, ConfigDict):
+        raise ValueError(
+            f"config={str(config)[:40]!r} is no configuration; give a result of get_config, "
+            "such as graphfl_jax.configs.tpt48.get_config('fedavg')"
+        )
     values = config.to_dict()
     defaults = values.pop("defaults", {})
     return flatten_dict(values, sep="."), flatten_dict(defaults, sep=".")

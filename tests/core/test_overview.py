@@ -30,6 +30,11 @@ def test_a_federation_says_what_it_consists_of():
     )
 
 
+def test_the_name_of_a_configuration_is_none():
+    with pytest.raises(ValueError, match="^config='tpt48:fedavg' is no configuration; give a"):
+        graphfl_jax.federation("tpt48:fedavg")
+
+
 def test_targets_are_those_of_the_real_rows():
     """And not of the padding."""
     whole = two_clusters()
