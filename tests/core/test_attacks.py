@@ -593,6 +593,7 @@ def test_krum_selects_an_honest_update_where_outliers_are_far_away(outliers):
     assert distance.argmin() >= outliers and distance.min() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILTERS)
 def test_rejected_clients_count_as_untrained_where_clients_have_different_models(name):
     updates = UPDATES.copy()

@@ -121,6 +121,7 @@ def test_pooling_takes_the_largest_of_each_window_and_drops_a_last_odd_row():
     np.testing.assert_array_equal(halve(jnp.asarray(x)), windows.max((2, 4)))
 
 
+@pytest.mark.slow
 def test_lenet_applies_its_layers_in_order():
     """Against NumPy: convolution, ReLU, pooling, twice; two dense layers; the head."""
     model, batch = model_of(lenet), batch_of(3, 3)
@@ -140,6 +141,7 @@ def test_lenet_applies_its_layers_in_order():
     np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lowering",
     [
@@ -184,6 +186,7 @@ def derivatives(in_parts, params, batch):
     return loss(params), *jax.value_and_grad(loss)(params), product
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [37, 30, 7, 0])
 def test_micro_batches_have_the_derivatives_of_the_batch(count):
     """37 rows are two parts of 19, of which one is padded; a part may have no real example."""

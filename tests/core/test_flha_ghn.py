@@ -151,6 +151,7 @@ def examples_of(i):
     return np.float64(train.x[: train.count]), train.y[: train.count]
 
 
+@pytest.mark.slow
 def test_a_round_of_two_architectures_is_that_of_numpy():
     """Two steps of gradient descent on W by each client, and the mean over all clients."""
     generator = architecture_ghn(models=MODELS, **SMALL)

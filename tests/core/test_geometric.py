@@ -202,6 +202,7 @@ def test_names_are_made_when_they_are_read():
         names[4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "ditto", "panacea"])
 def test_a_run_is_that_of_the_same_rows_in_arrays(method):
     changes = {"data.clients": 40, "rounds": 2, "eval_every": 1, "local_steps": 3}

@@ -112,6 +112,7 @@ def test_scheduled_sampling_moves_from_true_values_to_forecasts(batch, decay, pl
     np.testing.assert_allclose(loss, np.mean((outputs - batch.y) ** 2), rtol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("played", [None, 180])
 def test_accelerators_compute_the_same_gradients(batch, played, monkeypatch):
     """Without and with scheduled sampling: of the weights and of the examples."""

@@ -177,6 +177,7 @@ def means_of_classes(values, y):
 # ------------------------------------------------------------------------------- references
 
 
+@pytest.mark.slow
 def test_fedproto_pulls_features_to_the_mean_features_of_their_class():
     lam = 0.7
     algorithm = fedproto(
@@ -268,6 +269,7 @@ def assert_shapes_of(params, model):
     assert jax.tree.map(np.shape, params) == jax.tree.map(lambda leaf: leaf.shape, expected)
 
 
+@pytest.mark.slow
 def test_fedgh_trains_one_head_on_the_mean_features_of_all_clients():
     rate, steps = 0.4, 2
     algorithm = fedgh(
@@ -295,6 +297,7 @@ def test_fedgh_trains_one_head_on_the_mean_features_of_all_clients():
     assert_scores(scores["L"], lambda i, x: after[i].logits(x).argmax(1))
 
 
+@pytest.mark.slow
 def test_lgfedavg_averages_heads_and_keeps_bodies():
     first, last, scores = play(lgfedavg(MODELS, TRAIN))
     head = np.asarray(first.server, np.float64)
@@ -312,6 +315,7 @@ def test_lgfedavg_averages_heads_and_keeps_bodies():
     assert_scores(scores["L"], lambda i, x: after[i].logits(x).argmax(1))
 
 
+@pytest.mark.slow
 def test_heterofl_averages_every_element_over_the_clients_that_hold_it():
     """Clients 0 and 2 have two features of the four that client 1 has."""
     first, last, scores = play(heterofl(WIDTHS, TRAIN))
@@ -335,6 +339,7 @@ def test_heterofl_averages_every_element_over_the_clients_that_hold_it():
     assert_scores(scores["L"], lambda i, x: after[i].logits(x).argmax(1))
 
 
+@pytest.mark.slow
 def test_distillation_trains_a_teacher_by_fedavg_and_students_by_labels_and_teacher():
     alpha, temperature = 0.4, 1.5
     algorithm = distillation(

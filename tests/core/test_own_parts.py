@@ -178,6 +178,7 @@ def test_settings_of_an_own_method_are_fields_that_are_checked():
         small_config("own", hparams__own_mu=-1.0)
 
 
+@pytest.mark.slow
 def test_run_takes_parts_by_name_and_as_functions(shared_programs):
     config = small_config("fedavg", rounds=1, eval_every=1)
 
@@ -341,6 +342,7 @@ def test_the_checks_are_imported_when_they_are_used(tmp_path):
     assert ended.stdout == b"False check_algorithm True\n", ended.stderr
 
 
+@pytest.mark.slow
 def test_check_algorithm_names_what_fails(monkeypatch):
     """A method whose metric depends on the rows of padding."""
 
@@ -378,6 +380,7 @@ def decayed(model, train: Train, *, decay: Annotated[float, Real("Weight.")] = 1
     return fedavg(model, train).replacing(local=local)
 
 
+@pytest.mark.slow
 def test_a_float_that_a_method_takes_and_ignores_is_named():
     register.algorithm("own", own)
     register.algorithm("decayed", decayed)
@@ -446,6 +449,7 @@ def scaled(*, lr, factor: Annotated[float, Real("Factor on the rate.")] = 2.0):
     return optax.sgd(lr * factor)
 
 
+@pytest.mark.slow
 def test_an_optimiser_trains_clients_with_its_floats_and_a_schedule():
     """Twice the rate by a factor is twice the rate."""
     register.optimizer("scaled", scaled)

@@ -1117,6 +1117,7 @@ def classified():
     return FederatedData(examples, evals, relations.from_edges(3, [(0, 1)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["linear", "hyper"])
 def test_fedrod_trains_a_balanced_generic_head_and_a_personal_head_on_top(kind):
     """A hypernetwork has a head for each class, and mixes them by the client's shares."""

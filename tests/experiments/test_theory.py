@@ -255,6 +255,7 @@ def test_critical_values_are_those_of_students_t():
     assert critical_value(10**6, missed=0.05, means=50) == pytest.approx(3.29, abs=2e-3)
 
 
+@pytest.mark.slow
 def test_gradient_descent_converges_to_the_least_squares_solution():
     step = graph_of("star", 5)
     end, long, short = (trained(step, 2, draws=20, steps=steps) for steps in (0, 1500, 5))

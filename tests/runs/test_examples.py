@@ -103,6 +103,7 @@ def test_a_notebook_executes(path, tmp_path):
     assert kinds_of(notebook) == kinds_of(json.loads(path.read_text()))
 
 
+@pytest.mark.slow
 def test_the_round_by_hand_is_short_and_learns(tmp_path):
     """G is that of a shared model of two kinds of clients, and L that of a client's own."""
     assert len(ROUND.read_text().splitlines()) <= 60

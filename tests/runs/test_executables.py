@@ -419,6 +419,7 @@ def test_a_batch_of_kept_executables_has_the_same_bits(
     jax.tree.map(np.testing.assert_array_equal, first, again)
 
 
+@pytest.mark.slow
 def test_the_next_run_of_a_process_compiles_nothing(config, federation, tmp_path, monkeypatch):
     """By default in the user's cache, and a few sessions in memory."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

@@ -75,6 +75,7 @@ def pack_as_before(parts):
     return {name: np.stack([getattr(part, name) for part in whole]) for name in names}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", ["now", "dense", "unknown"])
 def test_a_run_goes_on_from_checkpoints_of_older_releases(tmp_path, monkeypatch, written):
     config = small_config("ditto", rounds=4, eval_every=1, checkpoint_every=1, cohort_size=2)
@@ -102,6 +103,7 @@ def test_a_run_goes_on_from_checkpoints_of_older_releases(tmp_path, monkeypatch,
         assert row["participation"]["trained"].tolist() == [1, 1]
 
 
+@pytest.mark.slow
 def test_results_of_a_sample_have_the_rounds_of_its_clients(tmp_path):
     """Also in the file of models; of the other clients, nothing is stated."""
     settings = {"rounds": 3, "eval_every": 1, "cohort_size": 2}

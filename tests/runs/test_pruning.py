@@ -59,6 +59,7 @@ def test_later_runs_are_compared_with_earlier_ones():
     assert sorted(halving.judge(rows([2.7], [2.8], [2.4], [2.6]))) == [0, 1, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_programs")
 def test_a_batch_goes_on_with_the_runs_that_are_left_and_their_results_are_the_same(
     monkeypatch,

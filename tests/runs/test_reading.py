@@ -116,6 +116,7 @@ def test_a_plot_of_runs_has_the_mean_and_the_spread_over_seeds(runs):
         np.testing.assert_allclose(heights.min(), (mean - half).min())
 
 
+@pytest.mark.slow
 def test_a_sweep_reads_as_its_runs(tmp_path):
     pytest.importorskip("pandas", reason="frame() needs pandas")
     config = configs.change(configs.fl60.get_config("fedavg"), {"rounds": 2, "eval_every": 2})

@@ -226,6 +226,7 @@ def test_finished_seeds_of_other_code_lead_to_a_warning(tmp_path, monkeypatch):
         assert run_seeds(config, folders, resume=True, accept_changes=True) == results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"new_clients.fraction": 0.2, "new_clients.rounds": 1}])
 def test_models_of_a_seed_are_those_of_the_single_run(tmp_path, fields, monkeypatch):
     """Also of new clients. Large models are written only if asked for."""
@@ -255,6 +256,7 @@ def test_models_of_a_seed_are_those_of_the_single_run(tmp_path, fields, monkeypa
         np.testing.assert_allclose(written[name], tensor, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_evaluations_of_seeds_are_tracked(tmp_path, monkeypatch):
     sent = {}
 

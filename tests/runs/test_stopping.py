@@ -84,6 +84,7 @@ def seen(folder):
     return [results[part] for part in parts], (folder / "metrics.jsonl").read_bytes()
 
 
+@pytest.mark.slow
 def test_a_stopped_run_is_the_begin_of_the_whole_one_and_goes_on_when_resumed(tmp_path):
     whole = graphfl_jax.run(configure(), out=tmp_path / "whole")
     end = expected_end(whole.rows, 4)
@@ -116,6 +117,7 @@ def test_a_report_ends_a_run_that_can_be_resumed(tmp_path):
     assert seen(out) == seen(tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_runs_of_a_batch_end_as_single_ones():
     seeds, config = (0, 1, 2), configure(stop__patience=4, hparams__client_lr=0.1)
     federations = {seed: load_federation(with_seed(config, seed)) for seed in seeds}

@@ -59,6 +59,7 @@ def on_device(tmp_path_factory):
     return outcome(out)
 
 
+@pytest.mark.slow
 def test_a_run_has_the_results_of_one_on_the_device(on_device, tmp_path):
     result = play(tmp_path)
     assert outcome(tmp_path) == on_device

@@ -542,6 +542,7 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     assert (tmp_path / "here/scores-fl60.png").read_bytes()[:4] == b"\x89PNG"
 
 
+@pytest.mark.slow
 def test_a_search_that_continues_with_another_axis_is_refused_before_training(tmp_path):
     pytest.importorskip("optuna", reason="Optuna, an extra, is not installed")
     words = [VALIDATED, "--sampler=tpe", "--samples=3", "--batch=2", "--at_once=2"]
