@@ -11,10 +11,10 @@ function get_points() of a file. Runs that differ only in floats of hparams and 
 vmapped program, which is split over the devices of this host, or sent to a Ray cluster.
 
 The leaderboard ranks candidates by validation: by the mean score over clients and seeds at P
-after the last round. Evaluations before that have only P on validation, unless eval.points or
-eval.splits are set. New clients are also scored on validation, when they join and after their
-rounds. Test scores are shown and do not affect the ranking. A candidate with a diverged run is
-not ranked.
+after the last round, and among equal scores by the mean loss. Evaluations before that have only
+P on validation, unless eval.points or eval.splits are set. New clients are also scored on
+validation, when they join and after their rounds. Test scores are shown and do not affect the
+ranking. A candidate with a diverged run is not ranked.
 
 In the folder of --out, trials.jsonl gets one line with the results of each run when the run
 ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,

@@ -24,7 +24,7 @@ from graphfl_jax.commands.sweeping.grid import (
     points_of_file,
     take_axes,
 )
-from graphfl_jax.commands.sweeping.leaderboard import ranked_rows
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.values import adjust
@@ -505,6 +505,49 @@ def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
     ]
 
 
+def line_of(rate, mean, loss, *, data="fl60", metric="accuracy", better=True):
+    """What a leaderboard reads of a run with a rate, in the log of a sweep."""
+    at_end = {"final": {"P": {"mean": mean} | ({} if loss is None else {"loss": loss})}}
+    point = {"hparams.client_lr": rate}
+    return {
+        "trial": json.dumps(point | {"data.name": data, "seed": 0}),
+        "point": point,
+        "seed": 0,
+        "dataset": {"name": data, "source": "real"},
+        "accepted_changes": [],
+        "metric": metric,
+        "higher_is_better": better,
+        "diverged": False,
+        "validation": at_end,
+        "scores": {"final": {"P": {"mean": 0.5}}},
+        "new_clients": None,
+    }
+
+
+def test_candidates_with_equal_scores_are_ranked_by_their_loss():
+    """A candidate without a loss, of an older release, is the last of equal ones."""
+    sums = (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1)  # they differ in the last bit
+    assert sums[0] != sums[1]
+    lines = [
+        line_of(0.001, sums[0], None),
+        line_of(0.01, sums[0], 0.3),
+        line_of(0.1, sums[1], 0.2),
+        line_of(1.0, 0.7, 0.9),
+    ]
+    (board,) = leaderboards(lines)
+    assert [row["point"]["hparams.client_lr"] for row in board["rows"]] == [
+        1.0,
+        0.1,
+        0.01,
+        0.001,
+    ]
+    assert [row["loss"] for row in board["rows"]] == [0.9, 0.2, 0.3, None]
+    assert ranked_rows(board, 10)[0] == ["client_lr", "validation", "sd seeds", "loss", "test"]
+    errors = [line_of(0.1, e, e, metric="mse", better=False) for e in (0.2,)]
+    (board,) = leaderboards(errors)
+    assert ranked_rows(board, 10)[0] == ["client_lr", "validation", "sd seeds", "test"]
+
+
 # ------------------------------------------------------------------------------------- command
 
 
@@ -536,6 +579,9 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
         test = [run["scores"]["final"]["P"]["mean"] for run in runs]
         np.testing.assert_allclose(row["validation"], np.mean(val))
         np.testing.assert_allclose(row["test"], np.mean(test))
+        losses = [run["validation"]["final"]["P"]["loss"] for run in runs]
+        np.testing.assert_allclose(row["loss"], np.mean(losses))
+        assert row["loss"] > 0
     scores = [row["validation"] for row in board["rows"]]
     assert scores == sorted(scores, reverse=True)  # accuracy: higher is better
     assert "| fedprox | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()
