@@ -35,6 +35,9 @@ class Evaluated(NamedTuple):
     # {point: {name: {"values": [K], "defined": [K]}}}: of `Task.metrics` on the test split; a
     # value is 0 where it is undefined
     metrics: dict
+    losses: (
+        dict  # {point: [K]}: means of the task's loss on validation; {} without such a split
+    )
     # `Server.allocation`; () without one, or with more than `ALLOCATED` clients
     allocation: Array | tuple
     # [N] of `Server.rejected`; () where the server rejects no client
@@ -179,7 +182,7 @@ def allocation_and_rejected(
 
 
 def split_results(results, points):
-    """Scores, extra metrics and metrics from `score_points`; P is G if it is missing."""
+    """Scores, extra metrics, metrics and losses from `score_points`; without P, G is P."""
 
     def at(by_point, point):
         return by_point[point] if point in by_point else by_point["G"]
@@ -188,11 +191,11 @@ def split_results(results, points):
         split: {point: at(by_point, point)[0] for point in points}
         for split, by_point in results.items()
     }
-    extras, metrics = (
-        {point: at(results["test"], point)[k] for point in points if "test" in results}
-        for k in (1, 2)
+    extras, metrics, losses = (
+        {point: at(results[split], point)[k] for point in points if split in results}
+        for split, k in (("test", 1), ("test", 2), ("val", 1))
     )
-    return scores, extras, metrics
+    return scores, extras, metrics, losses
 
 
 def score_points(algorithm, group, batch_size, points, shared, i, rows, *, predictors=False):
@@ -232,15 +235,26 @@ def score_points(algorithm, group, batch_size, points, shared, i, rows, *, predi
 
 
 def score_split(client: Client, predictor: Predictor, split: str, examples, batch_size: int):
-    """Score, extra metrics and metrics of a client's predictor on one of its splits."""
+    """Score, extra metrics and metrics of a client's predictor on one of its splits.
+
+    On validation, the mean of the loss over examples is in the place of the extra metrics.
+    """
     task = client.model.task
     predict = functools.partial(client.predict or client.model.predict, predictor)
     score_examples = score_all_examples if task.of_all_examples else score_client
     on_test = split == "test"
 
     def score(*predicted):
-        extras = task.extra_metrics(*predicted) if task.extra_metrics and on_test else {}
-        return task.score(*predicted), extras
+        beside = {}
+        if split == "val":
+            beside = mean_loss(*predicted) if task.of_all_examples else task.loss(*predicted)
+        elif task.extra_metrics and on_test:
+            beside = task.extra_metrics(*predicted)
+        return task.score(*predicted), beside
+
+    def mean_loss(outputs, y, real):
+        total = jnp.sum(jnp.where(real, task.loss(outputs, y), 0.0))
+        return total / jnp.maximum(jnp.sum(real), 1).astype(jnp.float32)
 
     scores = score_examples(predict, score, examples, batch_size)
     if not task.metrics or not on_test:

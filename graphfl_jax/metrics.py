@@ -398,6 +398,26 @@ def metric_summary(values: np.ndarray, defined: np.ndarray) -> dict:
     }
 
 
+def rank(score: float, loss: float | None, *, higher_is_better: bool) -> tuple[float, float]:
+    """The place of a choice on validation; the smallest is the best.
+
+    The better score is the better place, and of equal scores the smaller loss. Scores are equal
+    as float32, since sums of the same numbers in another order differ in the last bits.
+
+    Args:
+      score: mean on validation.
+      loss: mean of the task's loss on validation, the last of equal ones if it is None.
+    """
+    sign = -1.0 if higher_is_better else 1.0
+    return sign * float(np.float32(score)), np.inf if loss is None else loss
+
+
+def mean_loss(losses: Iterable[float | None]) -> float | None:
+    """The mean of losses for `rank`; None if one is None."""
+    losses = list(losses)
+    return None if None in losses else float(np.mean(losses))
+
+
 def summary(per_client: np.ndarray, *, higher_is_better: bool) -> dict:
     """Summary of one score over N clients, equally weighted.
 

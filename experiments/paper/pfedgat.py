@@ -20,6 +20,7 @@ from experiments.paper.configurations import PAPERS, Cell, by_column
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.data.image_sets import CIFAR10, CIFAR100, FASHION_MNIST
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import rank
 
 # Those of the paper, the other attentions, and FedAvg with fine-tuning.
 METHODS = (
@@ -128,7 +129,8 @@ BETTER = "max(G, L)"
 AVERAGE = "average"
 CAPTION = """\
 Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of G
-and L which has the higher mean accuracy on validation, and *at* says which one. The spreads
+and L which has the higher mean accuracy on validation, or the smaller loss if they are equal,
+and *at* says which one. The spreads
 are those of max(G, L): the standard deviation over seeds of the mean over clients, whose
 divisor is the number of seeds, and the standard deviation over clients, as a mean over seeds.
 The paper does not say at which point it scores a method. FedAvg at max(G, L) is the control: it
@@ -165,9 +167,12 @@ def table_row(cell: Cell, config, runs: list[dict]) -> Row:
 
 
 def better_point(run: dict) -> str:
-    """That of G and L with the better mean validation score of a run; G if they are equal."""
-    means = {point: run["scores"]["validation"][point]["mean"] for point in ("G", "L")}
-    return (max if run["higher_is_better"] else min)(means, key=means.get)
+    """That of G and L which `metrics.rank` puts first by the validation of a run."""
+    at, better = run["scores"]["validation"], run["higher_is_better"]
+    return min(
+        ("G", "L"),
+        key=lambda p: rank(at[p]["mean"], at[p].get("loss"), higher_is_better=better),
+    )
 
 
 def _size(config):

@@ -6,6 +6,7 @@ from experiments.paper.columns import interval_text
 from graphfl_jax.commands.common.statistics import diverged, over_seeds
 from graphfl_jax.commands.common.styles import UNITS
 from graphfl_jax.evaluation import POINTS
+from graphfl_jax.metrics import mean_loss, rank
 from graphfl_jax.runs.results import NEIGHBOURS
 
 
@@ -15,8 +16,8 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
     Returns, in the printed unit:
       ``metric``, ``unit``, ``higher_is_better``, the numbers of ``seeds``, of ``attackers`` and
       of ``diverged`` runs, ``validation``, the mean score of all clients at P on validation,
-      None without it or if a run diverged, and for each of the ``points`` G, L and P summaries
-      by `over_seeds`:
+      None without it or if a run diverged, ``validation_loss``, the same of the loss, and for
+      each of the ``points`` G, L and P summaries by `over_seeds`:
       ``benign`` and ``all``, mean scores of benign and of all clients; ``loss``, how much worse
       the clients that are benign in a run score than in the clean run; ``increase``, the same
       in % of their score in the clean run, if lower scores are better; and ``success`` of a
@@ -37,7 +38,8 @@ def robustness_row(runs: list[dict], clean: list[dict]) -> dict:
         "seeds": len(runs),
         "attackers": len(runs[0]["attack"]["ids"]),
         "diverged": sum(map(diverged, runs)),
-        "validation": _validation(runs),
+        "validation": _validation(runs, "mean"),
+        "validation_loss": _validation(runs, "loss"),
         "points": None,
         "neighbours": {},
         "rejected": {},
@@ -94,14 +96,14 @@ def _by_neighbours(runs, clean, sign):
     }
 
 
-def _validation(runs):
-    """The mean over runs of the mean validation score at P, if all have one."""
+def _validation(runs, name):
+    """The mean over runs of the mean validation score or loss at P, if all have one."""
     if any(map(diverged, runs)):
         return None
     scores = [run["scores"].get("validation") for run in runs]
     if not all(scores):
         return None
-    return float(np.mean([points["P"]["mean"] for points in scores]))
+    return mean_loss(points["P"].get(name) for points in scores)
 
 
 NO_VALIDATION = (
@@ -111,12 +113,12 @@ NO_VALIDATION = (
 
 
 def defence_choices(rows: list[dict]) -> list[dict]:
-    """Which defence of each method is best: the most stable, then the best on validation.
+    """Which defence of each method is best: the most stable, then `rank` on validation.
 
     The most stable defences of a method are those with the fewest diverged runs. Their
-    validation scores are means over the attacks and shares with which none of them diverged; if
-    there are none, over those with which the defence itself did not diverge. Runs without
-    attackers count once, and not for every attack.
+    validation scores and losses are means over the attacks and shares with which none of them
+    diverged; if there are none, over those with which the defence itself did not diverge. Runs
+    without attackers count once, and not for every attack.
 
     Args:
       rows: of `robustness_row`, with ``attack``, ``ratio``, ``method``, and ``undefended``, its
@@ -146,15 +148,18 @@ def _choices(rows):
     }
     stable = [name for name in rows if broken[name] == min(broken.values())]
     lost = {cell for name in stable for cell, row in rows[name].items() if row["diverged"]}
-    scores = {}
+    scores, places, last = {}, {}, (np.inf, np.inf)
     for name in stable:
         whole = {cell: row for cell, row in rows[name].items() if not row["diverged"]}
-        common = [row["validation"] for cell, row in whole.items() if cell not in lost]
-        chosen = common or [row["validation"] for row in whole.values()]
-        scores[name] = float(np.mean(chosen)) if chosen else None
-    first = next(iter(rows[stable[0]].values()))
-    sign = 1 if first["higher_is_better"] else -1
-    best = max(stable, key=lambda n: -np.inf if scores[n] is None else sign * scores[n])
+        counted = [row for cell, row in whole.items() if cell not in lost]
+        counted = counted or list(whole.values())
+        scores[name], places[name] = None, last
+        if counted:
+            scores[name] = float(np.mean([row["validation"] for row in counted]))
+            loss = mean_loss(row.get("validation_loss") for row in counted)
+            better = counted[0]["higher_is_better"]
+            places[name] = rank(scores[name], loss, higher_is_better=better)
+    best = min(stable, key=places.get)
     return [
         {"method": name, "diverged": broken[name], "validation": scores.get(name)}
         | {"chosen": name == best}

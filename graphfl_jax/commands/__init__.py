@@ -18,4 +18,4 @@ COMMANDS = (
 )
 CONFIGURED = ("run", "sweep")  # a word after them is the name of a configuration
 # Commands that need a checkout: each is a module of `experiments`.
-OF_A_CHECKOUT = ("tables", "figures", "robustness", "theory", "bench", "soak")
+OF_A_CHECKOUT = ("tables", "figures", "robustness", "theory", "bench", "soak", "search")

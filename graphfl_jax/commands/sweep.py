@@ -11,10 +11,10 @@ function get_points() of a file. Runs that differ only in floats of hparams and 
 vmapped program, which is split over the devices of this host, or sent to a Ray cluster.
 
 The leaderboard ranks candidates by validation: by the mean score over clients and seeds at P
-after the last round. Evaluations before that have only P on validation, unless eval.points or
-eval.splits are set. New clients are also scored on validation, when they join and after their
-rounds. Test scores are shown and do not affect the ranking. A candidate with a diverged run is
-not ranked.
+after the last round, and among equal scores by the mean loss. Evaluations before that have only
+P on validation, unless eval.points or eval.splits are set. New clients are also scored on
+validation, when they join and after their rounds. Test scores are shown and do not affect the
+ranking. A candidate with a diverged run is not ranked.
 
 In the folder of --out, trials.jsonl gets one line with the results of each run when the run
 ends. leaderboard.json, leaderboard.md and plots of the scores follow at the end. With --resume,
@@ -181,6 +181,8 @@ def make_sweep(
 
     boards = leaderboards(lines)
     print_boards(boards, FLAGS.top)
+    for line in edge_lines(boards, out):
+        say(line)
     if shard is None:
         files = f"{log.path}, {write_boards(boards, out, FLAGS.top)}"
     else:
@@ -195,6 +197,19 @@ def make_sweep(
         f"{diverged} diverged{f', {pruned} were pruned' if FLAGS.pruner else ''}\n{files}"
     )
     return 0
+
+
+def edge_lines(boards: list[dict], out: Path) -> Iterator[str]:
+    """A line for each axis at whose edge the best candidate of a leaderboard is."""
+    for board in boards:
+        best = board["rows"][0]["point"] if board["rows"] else {}
+        for axis, values in grid.extended(AXES, best).items():
+            field = axis.removeprefix("--grid.")
+            again = "" if FLAGS.sampler == "tpe" or FLAGS.samples else f" --resume --out={out}"
+            yield (
+                f"{board['data']}: the best {field}, {best[field]:g}, is at the edge of its "
+                f"grid; to extend it: {axis}={','.join(values)}{again}"
+            )
 
 
 def check_flags() -> None:

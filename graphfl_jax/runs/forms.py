@@ -254,7 +254,7 @@ NOTES = {  # of a run in a checkpoint
     "where": {"device": str, "versions": dict},
     "seconds": {str: float},
 }
-MEAN_AT_P = {"final": {"P": {"mean": float}}}
+MEAN_AT_P = {"final": {"P": {"mean": float, "loss?": SCORE}}}
 _TRIAL = {
     "identity": {"data": str, "source": (None, str)},
     "accepted_changes": [IDENTITY],

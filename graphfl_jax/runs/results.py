@@ -109,6 +109,8 @@ def _parts_with_scores(experiment, course):
     """What a run has only if it played all its rounds, by names of `SCORED`."""
     federation, task, final = experiment.federation, experiment.model.task, course.final
     parts = {"scores": final_scores(course.rows, final.scores, task)}
+    for point, losses in final.losses.items():
+        parts["scores"]["validation"][point]["loss"] = _mean(losses)
     counts = np.asarray(federation.data.evals["test"].count)[ids_scored(experiment)]
     parts["means_by_examples"] = {
         point: float(np.average(final.scores["test"][point].astype(np.float64), weights=counts))

@@ -156,7 +156,7 @@ class StreamedSession:
     def _evaluate(self, state: State, scope: Scope) -> Evaluated:
         function, name = self.program.evaluate, self._evaluation(scope)
         parts = list(self._over(name, function, state, self.scored, scope=scope))
-        fields = ("scores", "extras", "metrics")
+        fields = ("scores", "extras", "metrics", "losses")
         joined = _join([[getattr(part, f) for f in fields] for part in parts], len(self.scored))
         return parts[0]._replace(**dict(zip(fields, joined, strict=True)))
 

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from graphfl_jax.build import build_experiment
 from graphfl_jax.commands.common.finished_runs import read_run
 from graphfl_jax.commands.common.result_tables import not_finite_text
 from graphfl_jax.core import State
-from graphfl_jax.evaluation import EVERYTHING, Scope, allocation_and_rejected
+from graphfl_jax.evaluation import EVERYTHING, Scope, allocation_and_rejected, score_split
+from graphfl_jax.examples import Examples
+from graphfl_jax.metrics import CLASSIFICATION, MULTI_LABEL
 from graphfl_jax.program import Program
 from graphfl_jax.rounds import Group
 from tests.federations import small_config, two_clusters
@@ -66,6 +69,28 @@ def test_clients_train_locally_only_for_the_points_that_need_it():
     evaluate(("G", "P"))
     with pytest.raises(AssertionError, match="local training"):
         evaluate(("L",))
+
+
+@pytest.mark.parametrize(
+    "task, labels",
+    [(CLASSIFICATION, [0, 2, 1, 1, 0]), (MULTI_LABEL, np.eye(3)[[0, 2, 1, 1, 0]])],
+)
+def test_the_loss_on_validation_is_that_of_the_predictors_outputs(task, labels):
+    """Five real examples of seven, two at once; the predictor has outputs of its own."""
+    outputs = np.float32(np.random.default_rng(0).normal(size=(7, 3)))
+    y = np.concatenate([labels, np.zeros((2, *np.shape(labels)[1:]))])
+    y = y.astype(np.int32 if task is CLASSIFICATION else np.float32)
+    model = types.SimpleNamespace(task=task, predict=None)
+    client = types.SimpleNamespace(model=model, predict=lambda predictor, x: predictor * x)
+    examples = Examples(*map(jnp.asarray, (outputs, y, np.int32(5))))
+    of_split = [score_split(client, 2.0, split, examples, 2)[1] for split in ("val", "test")]
+    logits = 2.0 * outputs[:5].astype(np.float64)
+    if task is CLASSIFICATION:
+        per_example = np.log(np.exp(logits).sum(1)) - logits[np.arange(5), y[:5]]
+        assert of_split[1] == {}
+    else:
+        per_example = np.mean(np.log1p(np.exp(logits)) - logits * y[:5], axis=1)
+    np.testing.assert_allclose(of_split[0], per_example.mean(), rtol=1e-5)
 
 
 @pytest.mark.release

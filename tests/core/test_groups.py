@@ -346,7 +346,7 @@ def test_results_have_the_messages_and_scores_of_each_architecture():
     course = Course(
         rows=[{"round": 2, "scores": scores}],
         participation=jax.device_get(Participation.nothing(7)),
-        final=Evaluated(scores, {}, {}, (), ()),
+        final=Evaluated(scores, {}, {}, {}, (), ()),
         new_clients=None,
         rounds=2,
         seconds=new_seconds() | {"train": 4.0},

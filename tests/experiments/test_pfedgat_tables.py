@@ -160,6 +160,9 @@ def test_validation_chooses_the_point_whose_test_score_counts():
     assert [better_point(run) for run in (WORSE_ON_TEST, AT_G)] == ["L", "G"]
     equal = run_of({"G": [0, 0], "L": [1, 1]}, {"G": [0.2, 0.4], "L": [0.3, 0.3]})
     assert better_point(equal) == "G"
+    for point, loss in (("G", 0.7), ("L", 0.6)):
+        equal["scores"]["validation"][point]["loss"] = loss
+    assert better_point(equal) == "L"
     errors = run_of({"G": [0, 0], "L": [1, 1]}, {"G": [2, 2], "L": [1, 2]}, better=False)
     assert better_point(errors) == "L"
 

@@ -193,6 +193,10 @@ def test_the_best_defence_has_the_fewest_diverged_runs_and_then_the_best_validat
         ["two", "0", "30.00", ""],
         ["two+clip", "0", "20.00", "yes"],
     ]
+    rows[-2] |= {"validation": 0.2, "validation_loss": 0.6}
+    assert chosen(rows) == ["one+clip", "two"]  # the other has no loss
+    rows[-1]["validation_loss"] = 0.5
+    assert chosen(rows) == ["one+clip", "two+clip"]
     rows[-1]["validation"] = None
     with pytest.raises(
         ValueError, match="^best_defences chooses by validation, .*val_fraction"
@@ -250,8 +254,9 @@ def rows_of_defence(method, *validation, higher=True):
 def test_validation_scores_are_means_over_runs_at_p():
     runs = [clean_run | {"scores": dict(clean_run["scores"])} for clean_run in CLEAN]
     for clean_run, mean in zip(runs, (0.2, 0.6), strict=True):
-        clean_run["scores"]["validation"] = {"P": {"mean": mean}}
+        clean_run["scores"]["validation"] = {"P": {"mean": mean, "loss": 2 * mean}}
     assert robustness_row(runs, CLEAN)["validation"] == pytest.approx(0.4)
+    assert robustness_row(runs, CLEAN)["validation_loss"] == pytest.approx(0.8)
     assert robustness_row(CLEAN, CLEAN)["validation"] is None
     broken = [runs[0] | {"diverged": True}, runs[1]]
     assert robustness_row(broken, CLEAN)["validation"] is None

@@ -566,6 +566,18 @@ bench --suite .rounds=3 -> config.rounds=3
 bench @fl60 .init_from=first
 soak tpt48 -> config=tpt48
 sweep --config=taken.py --grid.hparams.client_lr=1 -> register.algorithm=fedavg
+search -> config is not set
+search @fl60:ditto -> config=configs/fl60.py:ditto
+search @custom -> config=configs/custom.py has no search
+search @fl60 --methods=fedsgd
+search @fl60 --methods=
+search @fl60 .seed=7 -> config.seed=7
+search @fl60 --methods=local .hparams.client_lr=1 -> config.hparams.client_lr=1
+search @fl60 --methods=local .data.val_fraction=0 -> data.val_fraction=0
+search @fl60 --methods=local .algorithm.depth=2
+search @tpt48 --methods=fedrod
+search @fl60 --methods=local --out=file
+search @fl60 --methods=local '--page=no.md#a' -> page=no.md
 robustness @fl60 --attacks=gas
 robustness @fl60 --ratios=0.001,0.3
 robustness @fl60 --keep=fedavg

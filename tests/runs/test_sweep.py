@@ -19,12 +19,13 @@ from graphfl_jax.build import build_experiment, load_federation
 from graphfl_jax.commands.common.statistics import diverged
 from graphfl_jax.commands.sweeping import ray_backend
 from graphfl_jax.commands.sweeping.grid import (
+    extended,
     extreme_points,
     points_of,
     points_of_file,
     take_axes,
 )
-from graphfl_jax.commands.sweeping.leaderboard import ranked_rows
+from graphfl_jax.commands.sweeping.leaderboard import leaderboards, ranked_rows
 from graphfl_jax.commands.sweeping.trial_log import TrialLog, merged_logs
 from graphfl_jax.configs import change, fl60
 from graphfl_jax.configs.values import adjust
@@ -505,6 +506,81 @@ def test_metrics_that_some_points_do_not_have_are_none_in_a_leaderboard():
     ]
 
 
+def line_of(rate, mean, loss, *, data="fl60", metric="accuracy", better=True):
+    """What a leaderboard reads of a run with a rate, in the log of a sweep."""
+    at_end = {"final": {"P": {"mean": mean} | ({} if loss is None else {"loss": loss})}}
+    point = {"hparams.client_lr": rate}
+    return {
+        "trial": json.dumps(point | {"data.name": data, "seed": 0}),
+        "point": point,
+        "seed": 0,
+        "dataset": {"name": data, "source": "real"},
+        "accepted_changes": [],
+        "metric": metric,
+        "higher_is_better": better,
+        "diverged": False,
+        "validation": at_end,
+        "scores": {"final": {"P": {"mean": 0.5}}},
+        "new_clients": None,
+    }
+
+
+def test_candidates_with_equal_scores_are_ranked_by_their_loss():
+    """A candidate without a loss, of an older release, is the last of equal ones."""
+    sums = (0.1 + 0.2 + 0.3, 0.3 + 0.2 + 0.1)  # they differ in the last bit
+    assert sums[0] != sums[1]
+    lines = [
+        line_of(0.001, sums[0], None),
+        line_of(0.01, sums[0], 0.3),
+        line_of(0.1, sums[1], 0.2),
+        line_of(1.0, 0.7, 0.9),
+    ]
+    (board,) = leaderboards(lines)
+    assert [row["point"]["hparams.client_lr"] for row in board["rows"]] == [
+        1.0,
+        0.1,
+        0.01,
+        0.001,
+    ]
+    assert [row["loss"] for row in board["rows"]] == [0.9, 0.2, 0.3, None]
+    assert ranked_rows(board, 10)[0] == ["client_lr", "validation", "sd seeds", "loss", "test"]
+    errors = [line_of(0.1, e, e, metric="mse", better=False) for e in (0.2,)]
+    (board,) = leaderboards(errors)
+    assert ranked_rows(board, 10)[0] == ["client_lr", "validation", "sd seeds", "test"]
+
+
+@pytest.mark.parametrize(
+    "values, best, beyond",
+    [
+        ("0.001,0.003,0.01,0.03,0.1", 0.1, "0.3"),
+        ("0.001,0.003,0.01,0.03,0.1", 0.001, "0.0003"),
+        ("0.1,0.03,0.3", 0.3, "1"),
+        ("0.2,0.4,0.8", 0.8, "1.6"),
+        ("0.01,0.1,1", 1.0, "10"),
+        ("0.01,0.03,0.1", 0.03, None),
+        ("0,0.1,0.3", 0.0, None),
+        ("0,0.1", 0.1, None),  # 0 is no step of a ratio
+        ("0.1", 0.1, None),  # no grid
+    ],
+)
+def test_an_axis_is_extended_where_the_best_value_is_at_its_edge(values, best, beyond):
+    axis, others = "--grid.hparams.client_lr", {"--grid.algorithm": ["fedavg", "local"]}
+    axes = {axis: values.split(","), **others, "--loguniform.hparams.mu": ["0.1", "1"]}
+    point = {"hparams.client_lr": best, "algorithm": "fedavg", "hparams.mu": 1.0}
+    expected = {} if beyond is None else {axis: [*axes[axis], beyond]}
+    assert extended(axes, point) == expected
+
+
+def test_an_axis_is_not_extended_beyond_what_its_field_takes():
+    axes = {"--grid.hparams.knnper_lambda": ["0.25", "0.5"]}
+    assert extended(axes, {"hparams.knnper_lambda": 0.5}) == {
+        "--grid.hparams.knnper_lambda": ["0.25", "0.5", "1"]
+    }
+    axes = {"--grid.hparams.knnper_lambda": ["0.3", "1"]}
+    assert extended(axes, {"hparams.knnper_lambda": 1.0}) == {}
+    assert extended({"--grid.local_steps": ["2", "4"]}, {"local_steps": 4}) == {}
+
+
 # ------------------------------------------------------------------------------------- command
 
 
@@ -521,6 +597,11 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
     assert status == 0, errors
     assert "3 of 6 candidates ranked, 2 seeds" in " ".join(printed.split())
     assert "12 runs in" in printed and "6 diverged" in printed
+    assert (  # 1e30 was tried and diverged
+        "the best hparams.client_lr, 0.1, is at the edge of its grid; to extend it: "
+        "--grid.hparams.client_lr=0.1,1e30,1e-32 --resume --out=here"
+        in " ".join(printed.split())
+    )
     lines = read(tmp_path / "here")
     assert len({line["trial"] for line in lines}) == len(lines) == 12
     assert sorted(line["variant"] for line in lines) == ["fedavg"] * 4 + ["fedprox"] * 8
@@ -536,6 +617,9 @@ def test_a_sweep_ranks_by_validation_and_counts_diverged_runs(tmp_path):
         test = [run["scores"]["final"]["P"]["mean"] for run in runs]
         np.testing.assert_allclose(row["validation"], np.mean(val))
         np.testing.assert_allclose(row["test"], np.mean(test))
+        losses = [run["validation"]["final"]["P"]["loss"] for run in runs]
+        np.testing.assert_allclose(row["loss"], np.mean(losses))
+        assert row["loss"] > 0
     scores = [row["validation"] for row in board["rows"]]
     assert scores == sorted(scores, reverse=True)  # accuracy: higher is better
     assert "| fedprox | 0 | 0.1 |" in (tmp_path / "here/leaderboard.md").read_text()

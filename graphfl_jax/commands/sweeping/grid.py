@@ -1,6 +1,7 @@
 """The points of a sweep, from a grid, random draws or a file, and their configurations."""
 
 import itertools
+import math
 
 import numpy as np
 from ml_collections import ConfigDict
@@ -103,6 +104,44 @@ def domains_of(axes: dict[str, list[str]]) -> dict[str, list | tuple[str, float,
             values = [parse_value(field, text, setting) for text in values]
         domains[field] = values
     return domains
+
+
+def extended(axes: dict[str, list[str]], best: Point) -> dict[str, list[str]]:
+    """The axes at whose edge the best point is, each with one more value beyond this edge.
+
+    They are grids of two or more floats. The value is the next one at the distance of the last
+    two, in ratio: after 0.03 and 0.1 it is 0.3. There is none beyond 0, or outside of what the
+    field takes.
+
+    Args:
+      axes: as `take_axes` returns them.
+      best: a point of these axes.
+    """
+    longer = {}
+    for axis, texts in axes.items():
+        field = axis.removeprefix("--grid.")
+        setting = setting_of(field) if axis.startswith("--grid.") and field != METHOD else None
+        if not isinstance(setting, Real) or field not in best or len(texts) < 2:
+            continue
+        value = _beyond(sorted(map(float, texts)), best[field])
+        if value is not None and setting.low <= value <= setting.high:
+            longer[axis] = [*texts, f"{value:g}"]
+    return longer
+
+
+def _beyond(values, best):
+    """The value beyond the end of ascending values that is the best; None inside, or at 0."""
+    if best not in (values[0], values[-1]):
+        return None
+    before = values[1] if best == values[0] else values[-2]
+    if best <= 0 or before <= 0 or best == before:
+        return None
+    step = best / before
+    value = best * step
+    if 2.9 < max(step, 1 / step) < 3.5:  # 1, 3, 10, 30, ...
+        half_decades = round(2 * math.log10(value))
+        return float(f"{10 ** (half_decades / 2):.0e}")
+    return float(f"{value:.1e}")
 
 
 def extreme_points(axes: dict[str, list[str]]) -> list[Point]:

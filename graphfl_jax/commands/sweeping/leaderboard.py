@@ -13,6 +13,7 @@ from graphfl_jax.commands.common.text_tables import (
     score_text,
     value_text,
 )
+from graphfl_jax.metrics import mean_loss, rank
 from graphfl_jax.runs.checkpoint import write_json, write_text
 from graphfl_jax.runs.stopping import is_pruned
 
@@ -25,10 +26,11 @@ def leaderboards(lines: list[dict]) -> list[dict]:
       that name a point, the numbers of ``runs`` and ``points``, the number of runs of
       ``other_code`` that was accepted, the ``rows``, best first, the ``diverged`` runs, and
       the number of ``pruned`` points. A row has a ``point``, the number of its ``runs``,
-      ``validation``, ``sd_seeds``, None for one run, and ``test``. With new clients it also has
-      their validation scores at the start, ``new_clients``, and after their rounds, ``later``.
-      Further metrics are added by their names after ``test_``, None where no client has one. A
-      point with a diverged or pruned run has no row.
+      ``validation``, ``sd_seeds``, None for one run, the ``loss`` on validation, None if a run
+      has none, and ``test``. With new clients it also has their validation scores at the start,
+      ``new_clients``, and after their rounds, ``later``. Further metrics are added by their
+      names after ``test_``, None where no client has one. A point with a diverged or pruned run
+      has no row.
 
     Raises:
       ValueError: lines do not fit together.
@@ -57,7 +59,7 @@ def _board(data, metric, lines):
         if not seeds:
             rows.append(_row(point, runs))
     better = lines[0]["higher_is_better"]
-    rows.sort(key=lambda row: row["validation"], reverse=better)
+    rows.sort(key=lambda row: rank(row["validation"], row["loss"], higher_is_better=better))
     return {
         "data": data,
         "source": ", ".join(dict.fromkeys(line["dataset"]["source"] for line in lines)),
@@ -108,12 +110,14 @@ def _points(lines):
 
 def _row(point, runs):
     """Means at P over clients and seeds."""
-    validation = [run["validation"]["final"]["P"]["mean"] for run in runs]
+    at_end = [run["validation"]["final"]["P"] for run in runs]
+    validation = [summary["mean"] for summary in at_end]
     row = {
         "point": point,
         "runs": len(runs),
         "validation": float(np.mean(validation)),
         "sd_seeds": float(np.std(validation)) if len(runs) > 1 else None,
+        "loss": mean_loss(summary.get("loss") for summary in at_end),
     }
     if runs[0]["new_clients"]:
         for name, rounds in (("new_clients", 0), ("later", -1)):
@@ -132,6 +136,8 @@ def ranked_rows(board: dict, top: int) -> list[list[str]]:
     fields = board["fields"]
     same = len({row["runs"] for row in board["rows"]}) == 1
     left_out = {"point", "runs"} if same else {"point"}
+    if all(row.get("loss") in (None, row.get("validation")) for row in board["rows"]):
+        left_out.add("loss")  # the score is the loss
     names = dict.fromkeys(name for row in board["rows"] for name in row)
     numbers = [name for name in names if name not in left_out]
     heads = [field.removeprefix("hparams.") for field in fields]
@@ -154,7 +160,8 @@ def ranked_table(board: dict, top: int) -> TextTable:
     title = f"{board['metric']} at P on {board['data']}, data: {board['source']}"
     caption = (
         f"{len(board['rows'])} of {board['points']} candidates ranked{pruned}, {seeds} seeds; "
-        f"ranked by validation, {better} is better; test scores do not affect the ranking{code}"
+        f"ranked by validation, {better} is better, and among equals by its loss; test scores "
+        f"do not affect the ranking{code}"
     )
     return TextTable(title, caption, ranked_rows(board, top))
 
