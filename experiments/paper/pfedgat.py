@@ -66,14 +66,23 @@ SIZES = {"small": Size(examples=6000, rounds=30, epochs=1), "full": Size(0, 50, 
 SETTINGS = {
     "IID": {"data.partition": "iid"},
     "pathological": {"data.partition": "pathological"},
-    "Dirichlet 0.5": {"data.partition": "dirichlet", "data.beta": 0.5},
-    "Dirichlet 0.3": {"data.partition": "dirichlet", "data.beta": 0.3},
-    "Dirichlet 0.1": {"data.partition": "dirichlet", "data.beta": 0.1},
 }
-SETTINGS |= {
-    f"Dirichlet 0.1, N={clients}": SETTINGS["Dirichlet 0.1"] | {"data.clients": clients}
+# The paper's: each class draws the shares of its clients, so that these have different sizes.
+DIRICHLET = {
+    f"Dirichlet {beta}": {
+        "data.partition": "dirichlet",
+        "data.beta": beta,
+        "data.balanced": False,
+    }
+    for beta in (0.5, 0.3, 0.1)
+}
+DIRICHLET |= {
+    f"Dirichlet 0.1, N={clients}": DIRICHLET["Dirichlet 0.1"] | {"data.clients": clients}
     for clients in (25, 50)
 }
+EQUAL = ", equal sizes"  # each client draws the shares of its classes
+SETTINGS |= DIRICHLET
+SETTINGS |= {f"{name}{EQUAL}": DIRICHLET[name] | {"data.balanced": True} for name in DIRICHLET}
 # data set -> method -> setting -> accuracy in %
 PUBLISHED = {dataset: by_column(**table) for dataset, table in PAPERS["pfedgat"].items()}
 # table -> data set -> settings
@@ -88,12 +97,17 @@ AVERAGED = ("pfedgat_1", "pfedgat_2")  # tables with averages over the settings
 
 
 def cells_of(table: str, profile: str) -> tuple[Cell, ...]:
-    """The cells of a table of `TABLES` in a size of `SIZES`."""
+    """The cells of a table of `TABLES` in a size of `SIZES`.
+
+    Dirichlet partitions occur twice: the paper's, and with clients of equal sizes.
+    """
     return tuple(
-        cell(dataset, setting, profile)
+        cell(dataset, name, profile)
         for dataset, settings in TABLES[table].items()
         if profile == "full" or (table, dataset) not in LARGE_ONLY
         for setting in settings
+        for name in (setting, f"{setting}{EQUAL}")
+        if name in SETTINGS
     )
 
 
@@ -101,12 +115,13 @@ def cell(dataset: str, setting: str, profile: str = "small") -> Cell:
     """A data set divided by a setting of `SETTINGS`, in a size of `SIZES`.
 
     All clients are in every round. The number of clients divides the examples, so that more
-    clients have fewer each, as in the paper. Only the last round is evaluated.
+    clients have fewer each, as in the paper. A small size has a sample of all training
+    examples. All clients take the steps of a mean number of examples, but with the methods of
+    `EXACT`, whose clients pass over their own. Only the last round is evaluated.
     """
     size, partition = SIZES[profile], SETTINGS[setting]
     clients = partition.get("data.clients", CLIENTS)
-    cap = size.examples // clients
-    examples = cap or IMAGES[dataset].train // clients
+    examples = (size.examples or IMAGES[dataset].train) // clients
     training = examples - round(VALIDATION * examples)
     return Cell(
         dataset,
@@ -115,7 +130,7 @@ def cell(dataset: str, setting: str, profile: str = "small") -> Cell:
         | {
             "data.clients": clients,
             "cohort_size": clients,
-            "data.cap": cap,
+            "data.examples": size.examples,
             "data.val_fraction": VALIDATION,
             "batch_size": BATCH_SIZE,
             "local_steps": max(1, round(size.epochs * training / BATCH_SIZE)),
@@ -131,12 +146,15 @@ def cell(dataset: str, setting: str, profile: str = "small") -> Cell:
 BETTER = "max(G, L)"
 AVERAGE = "average"
 CAPTION = """\
-Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of G
-and L which has the higher mean accuracy on validation, and *at* says which one. The spreads
-are those of max(G, L): the standard deviation over seeds of the mean over clients, whose
-divisor is the number of seeds, and the standard deviation over clients, as a mean over seeds.
-The paper does not say at which point it scores a method. FedAvg at max(G, L) is the control: it
-has no personalised models, and gains by the choice of the point alone.
+Test accuracy in %, means over clients and {seeds} seeds. In each run, max(G, L) is that of
+G and L which has the higher mean accuracy on validation, and *at* says which one. The
+spreads are those of max(G, L): the standard deviation over seeds of the mean over clients,
+whose divisor is the number of seeds, and the standard deviation over clients, as a mean
+over seeds. The paper does not say at which point it scores a method. FedAvg at max(G, L) is
+the control: it has no personalised models, and gains by the choice of the point alone. In
+Dirichlet partitions each class draws the shares of its clients, whose sizes differ, as in
+the paper; with *equal sizes*, each client draws the shares of its classes. Averages are
+without the latter.
 """
 PAPER = """\
 The published scores are from runs with all training images, 50 rounds of 5 epochs in batches
@@ -184,7 +202,7 @@ def _size(config):
 
 
 def with_averages(rows: list[Row]) -> list[Row]:
-    """The rows, and after each data set the averages of its settings for every method.
+    """The rows, and after each data set the averages of the paper's settings for every method.
 
     The spread over seeds is that of the averages. A method with a diverged run has none.
     """
@@ -193,7 +211,11 @@ def with_averages(rows: list[Row]) -> list[Row]:
         of_data = list(of_data)
         result += of_data
         for method in dict.fromkeys(row["method"] for row in of_data):
-            settings = [row for row in of_data if row["method"] == method]
+            settings = [
+                row
+                for row in of_data
+                if row["method"] == method and not row["setting"].endswith(EQUAL)
+            ]
             if all(row["scores"] for row in settings):
                 result.append(_average(settings))
     return result
